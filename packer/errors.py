@@ -1,0 +1,110 @@
+"""What can go wrong, as types: every error names the file, the problem and the next step.
+
+An error is one line: ``cat3.xml: box xmax 120 exceeds width 64; fix the label or pass --boxes clip``.
+The command line prints it and exits with the error's ``exit_code``; library users catch `PackerError`.
+"""
+
+from __future__ import annotations
+
+import os
+
+EXIT_OK = 0
+EXIT_BAD_DATA = 1
+EXIT_USAGE = 2
+EXIT_IO = 3
+EXIT_DAMAGED_PACK = 4
+EXIT_INTERRUPTED = 130
+
+Path = str | bytes | os.PathLike[str]
+
+
+def shown(path: Path) -> str:
+    """A path as one safe line of text: control characters and undecodable bytes are backslash-escaped.
+
+    A file name may hold any byte, also terminal escapes and line breaks; none may reach the terminal.
+    """
+    text = os.fsdecode(path)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+class PackerError(Exception):
+    """The base of all errors that packer raises on purpose.
+
+    Args: the file (or option) it is about, the problem, and what to do next (may be empty).
+    """
+
+    exit_code = EXIT_BAD_DATA
+
+    def __init__(self, where: Path, problem: str, next_step: str = "") -> None:
+        super().__init__(where, problem, next_step)  # all arguments in `args`: picklable
+        self.where = where
+        self.problem = problem
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        head = f"{shown(self.where)}: {self.problem}" if self.where else self.problem
+        return f"{head}; {self.next_step}" if self.next_step else head
+
+
+class BadInput(PackerError):
+    """One input that cannot be packed; it costs that input, and the build goes on within ``--max-bad``."""
+
+    reason = "bad-input"
+
+
+class BadImage(BadInput):
+    """An image file that is not (wholly) decodable, or that its limits refuse."""
+
+    reason = "bad-image"
+
+
+class NotAnImage(BadImage):
+    """The bytes are of no image format that packer reads."""
+
+    reason = "not-an-image"
+
+
+class BadLabel(BadInput):
+    """An annotation that cannot be right: a bad line, a class outside the list, a box outside the image."""
+
+    reason = "bad-label"
+
+
+class NoLabel(BadLabel):
+    """An image for which the labels hold nothing (an empty label file is not that: it says "no objects")."""
+
+    reason = "no-label"
+
+
+class NoImage(BadLabel):
+    """A label that names an image which is not there."""
+
+    reason = "no-image"
+
+
+class TooManyBad(PackerError):
+    """More bad inputs than ``--max-bad`` allows."""
+
+
+class UsageError(PackerError):
+    """Options or a source that do not go together; nothing was done."""
+
+    exit_code = EXIT_USAGE
+
+
+class StorageError(PackerError):
+    """The disk or its permissions: full, read-only, vanished."""
+
+    exit_code = EXIT_IO
+
+
+class WorkerDied(PackerError):
+    """A worker process ended by itself (killed, out of memory, crashed)."""
+
+    exit_code = EXIT_IO
+
+
+class DamagedPack(PackerError):
+    """A pack, or a file in it, that is missing, truncated, swapped or altered."""
+
+    exit_code = EXIT_DAMAGED_PACK

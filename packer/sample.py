@@ -1,0 +1,117 @@
+"""The value types that the rooms hand to one another; shapes, dtypes and units are said here, once.
+
+Frame: pixel coordinates are continuous, x to the right and y down, (0, 0) the top left *corner* of the
+top left pixel, (width, height) the bottom right corner of the last one, in the upright image (EXIF
+orientation applied). A box that covers the whole image is (0, 0, width, height).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float32 = NDArray[np.float32]
+Int64 = NDArray[np.int64]
+Image = NDArray[Any]
+"""uint8 (height, width, channels), RGB or gray; uint16 and 2 or 4 channels only with ``--mode unchanged``."""
+
+Point = tuple[float, float]
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class RawAnnotation:
+    """An annotation as its file writes it: class names, plain numbers, the file's own frame.
+
+    Sources make these; the build turns them into `Annotation`. A field is None where the source has
+    nothing of the kind, and empty where it says "none here" (an empty YOLO file: ``boxes=()``).
+    """
+
+    origin: str
+    """Where it stands, for messages: ``Annotations/cat3.xml`` or ``landmarks.txt:17``."""
+    label: str | None = None
+    """Class name of the whole image."""
+    boxes: tuple[tuple[float, float, float, float], ...] | None = None
+    """xyxy; pixels, or fractions of width and height where `relative`."""
+    box_labels: tuple[str, ...] | None = None
+    """Class name of each box; same length as `boxes`."""
+    landmarks: tuple[Point, ...] | None = None
+    """Points of the whole image (a face's five points)."""
+    polygons: tuple[tuple[Point, ...], ...] | None = None
+    """Outline of each box's object; same length as `boxes`; () for an object without one."""
+    keypoints: tuple[tuple[tuple[float, float, float], ...], ...] | None = None
+    """(x, y, visibility) of each box's object; the same number for each; same length as `boxes`."""
+    box_fields: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
+    """Other fields of each box, one value a box: difficult, truncated, occluded (ints), pose (text)."""
+    extras: Mapping[str, Json] = field(default_factory=dict)
+    """Other fields of the image, JSON values."""
+    relative: bool = False
+    """Coordinates are fractions of the upright image's width and height (YOLO)."""
+    image_size: tuple[int, int] | None = None
+    """(width, height) that the annotation claims for its image, None where it claims nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Annotation:
+    """What is known of one image, in the frame of the pixels that it accompanies."""
+
+    label: int | None = None
+    """Class id of the whole image."""
+    boxes: Float32 | None = None
+    """float32 (n, 4), xyxy, pixels."""
+    box_labels: Int64 | None = None
+    """int64 (n,), class ids."""
+    landmarks: Float32 | None = None
+    """float32 (k, 2), xy, pixels; may lie outside the image."""
+    polygons: tuple[Float32, ...] | None = None
+    """n arrays float32 (m, 2), xy, pixels; (0, 2) for an object without an outline."""
+    keypoints: Float32 | None = None
+    """float32 (n, k, 3): x, y in pixels, visibility as the source wrote it."""
+    box_fields: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
+    """One value a box: difficult, truncated, occluded (ints), pose (text), ..."""
+    extras: Mapping[str, Json] = field(default_factory=dict)
+    """Other fields of the image, JSON values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One image with its annotation, in memory."""
+
+    image: Image
+    annotation: Annotation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """One sample as it is stored."""
+
+    key: str
+    """Unique in the pack, digits only: ``00000042``."""
+    data: bytes
+    """The image: pixels in C order where `encoding` is raw, else the bytes of an image file."""
+    encoding: str
+    """raw, jpeg, png, bmp, gif, webp or tiff."""
+    height: int
+    width: int
+    channels: int
+    """Of the decoded, upright image."""
+    dtype: str
+    """uint8 or uint16, of the decoded image."""
+    annotation: Annotation
+    path: bytes
+    """Path of the source file relative to the source folder, the very bytes of its name."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+        return self.height, self.width, self.channels
+
+    def crc32c(self) -> int:
+        """CRC-32C (Castagnoli) of key and image bytes, so that swapped records do not pass."""
+        from crc32c import crc32c
+
+        return int(crc32c(self.data, crc32c(self.key.encode())))
