@@ -15,16 +15,20 @@ EXIT_IO = 3
 EXIT_DAMAGED_PACK = 4
 EXIT_INTERRUPTED = 130
 
-Path = str | bytes | os.PathLike[str]
+AnyPath = str | bytes | os.PathLike[str]
 
 
-def shown(path: Path) -> str:
+def shown(path: AnyPath) -> str:
     """A path as one safe line of text: control characters and undecodable bytes are backslash-escaped.
 
     A file name may hold any byte, also terminal escapes and line breaks; none may reach the terminal.
     """
     text = os.fsdecode(path)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 class PackerError(Exception):
@@ -35,7 +39,7 @@ class PackerError(Exception):
 
     exit_code = EXIT_BAD_DATA
 
-    def __init__(self, where: Path, problem: str, next_step: str = "") -> None:
+    def __init__(self, where: AnyPath, problem: str, next_step: str = "") -> None:
         super().__init__(where, problem, next_step)  # all arguments in `args`: picklable
         self.where = where
         self.problem = problem

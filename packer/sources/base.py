@@ -47,7 +47,8 @@ class Source(Protocol):
     """Names in id order where the source itself numbers its classes (data.yaml, whole-number labels);
     None where ids follow from the names."""
     notes: list[str]
-    """What the user should be told once, such as `<filename>` fields that differ; complete after the last call."""
+    """What the user should be told once, such as `<filename>` fields that differ; complete after the
+    last call."""
 
     def covers(self, image: bytes) -> bool:
         """Whether this image is part of the chosen split (True for every image without ``--split``)."""
