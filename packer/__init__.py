@@ -1,0 +1,54 @@
+"""packer: pack folders of labelled images, and train from them at memory speed.
+
+The public names are imported when they are first used, so that `import packer` loads neither torch nor
+any image or container library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from packer.build import BuildOptions, BuildSummary, build
+    from packer.errors import PackerError
+    from packer.loading.collate import collate
+    from packer.loading.dataset import PackedDataset
+    from packer.pack import Pack, open_pack
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BuildOptions": "packer.build",
+    "BuildSummary": "packer.build",
+    "Pack": "packer.pack",
+    "PackedDataset": "packer.loading.dataset",
+    "PackerError": "packer.errors",
+    "build": "packer.build",
+    "collate": "packer.loading.collate",
+    "open_pack": "packer.pack",
+}
+
+__all__ = [
+    "BuildOptions",
+    "BuildSummary",
+    "Pack",
+    "PackedDataset",
+    "PackerError",
+    "__version__",
+    "build",
+    "collate",
+    "open_pack",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'packer' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
