@@ -1,0 +1,29 @@
+"""The table of containers: a new one is its file and one line here.
+
+Nothing is imported before it is asked for: `packer --help` names the formats and loads no library of theirs.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from packer.containers.base import Container
+from packer.errors import UsageError
+
+_HOMES = {
+    "lmdb": "packer.containers.lmdb",
+    "hdf5": "packer.containers.hdf5",
+    "tfrecord": "packer.containers.tfrecord",
+    "webdataset": "packer.containers.webdataset",
+}
+
+CONTAINERS = tuple(_HOMES)
+"""The words that ``--format`` takes."""
+
+
+def open_container(name: str) -> Container:
+    """The container called `name`; each module has it as CONTAINER. Raises UsageError for another name."""
+    if name not in _HOMES:
+        raise UsageError("--format", f"no container {name!r}", f"choose one of {', '.join(CONTAINERS)}")
+    container: Container = importlib.import_module(_HOMES[name]).CONTAINER
+    return container
