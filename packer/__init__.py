@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from packer.build import BuildOptions, BuildSummary, build
+    from packer.build import BuildOptions, BuildSummary, build_pack
     from packer.errors import PackerError
     from packer.loading.collate import collate
     from packer.loading.dataset import PackedDataset
@@ -24,7 +24,7 @@ _HOMES = {
     "Pack": "packer.pack",
     "PackedDataset": "packer.loading.dataset",
     "PackerError": "packer.errors",
-    "build": "packer.build",
+    "build_pack": "packer.build",
     "collate": "packer.loading.collate",
     "open_pack": "packer.pack",
 }
@@ -36,7 +36,7 @@ __all__ = [
     "PackedDataset",
     "PackerError",
     "__version__",
-    "build",
+    "build_pack",
     "collate",
     "open_pack",
 ]

@@ -7,6 +7,7 @@ The command line prints it and exits with the error's ``exit_code``; library use
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 EXIT_OK = 0
 EXIT_BAD_DATA = 1
@@ -87,7 +88,15 @@ class NoImage(BadLabel):
 
 
 class TooManyBad(PackerError):
-    """More bad inputs than ``--max-bad`` allows."""
+    """More bad inputs than ``--max-bad`` allows; `examples` are some of them, a line each."""
+
+    def __init__(self, where: AnyPath, problem: str, next_step: str = "", examples: Sequence[str] = ()) -> None:
+        super().__init__(where, problem, next_step)
+        self.args = (where, problem, next_step, tuple(examples))
+        self.examples = tuple(examples)
+
+    def __str__(self) -> str:
+        return "\n  ".join([super().__str__(), *self.examples])
 
 
 class UsageError(PackerError):

@@ -1,0 +1,123 @@
+"""Builds a pack from a folder of labelled images: read the inputs, plan the shards, pack them, publish."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packer.build.options import BuildOptions, bad_allowed, usable_cores
+from packer.errors import TooManyBad, shown
+
+if TYPE_CHECKING:
+    from packer.build.local import LocalEngine
+    from packer.build.plan import Plan
+    from packer.build.shard import ShardResult
+    from packer.manifest import Manifest, Rejected
+
+__all__ = ["BuildOptions", "BuildSummary", "Watcher", "build_pack", "plan_pack"]
+
+SHOWN_REJECTIONS = 10
+
+
+class Watcher:
+    """Is told how a build comes along; the command line shows it. This one shows nothing."""
+
+    def reading(self, images: int) -> None:
+        """`images` more images of the source were looked at."""
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made, and packing begins."""
+
+    def packing(self, done: int, bad: int) -> None:
+        """So many images are done in all, so many of them bad."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSummary:
+    """What a finished build has done."""
+
+    path: str
+    manifest: Manifest
+    pack_bytes: int
+    seconds: float
+
+    @property
+    def images_per_s(self) -> float:
+        """Packed images by the whole time, planning included."""
+        return self.manifest.records / self.seconds if self.seconds else 0.0
+
+
+def plan_pack(options: BuildOptions, watcher: Watcher | None = None) -> Plan:
+    """Read the source and plan the pack, as ``--dry-run`` does; writes nothing.
+
+    Raises UsageError, TooManyBad (the labels or headers of more inputs than ``--max-bad`` are bad) or
+    StorageError (the pack will not fit).
+    """
+    from packer.build.commit import Output
+    from packer.build.inputs import read_inputs
+    from packer.build.plan import make_plan
+    from packer.ops.decode import check_available
+
+    check_available(options.decoder)
+    Output(options.output, options.source, options.overwrite)
+    inputs = read_inputs(options, (watcher or Watcher()).reading)
+    check_bad(options, inputs.found, inputs.rejected)
+    plan = make_plan(options, inputs)
+    plan.check_space()
+    return plan
+
+
+def build_pack(options: BuildOptions, watcher: Watcher | None = None) -> BuildSummary:
+    """Build the pack that `options` ask for. All or nothing: after an error there is no pack.
+
+    Raises PackerError of the kind that fits; a build that is interrupted leaves no pack either.
+    """
+    from packer.build.commit import Output
+    from packer.build.local import LocalEngine
+    from packer.build.summary import make_manifest
+
+    watcher = watcher or Watcher()
+    started = time.monotonic()
+    output = Output(options.output, options.source, options.overwrite)
+    with LocalEngine(options.workers or usable_cores()) as engine:
+        engine.warm_up()
+        plan = plan_pack(options, watcher)
+        watcher.planned(plan)
+        with output:
+            results = _pack(plan, engine, output.partial, watcher)
+            manifest = make_manifest(plan, results)
+            output.publish(manifest)
+    size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
+    return BuildSummary(output.path, manifest, size, time.monotonic() - started)
+
+
+def _pack(plan: Plan, engine: LocalEngine, folder: str, watcher: Watcher) -> list[ShardResult]:
+    """Pack all shards; their results in the order of the shards."""
+    from packer.build.table import write_table
+
+    table = os.path.join(folder, "inputs.arrow")
+    write_table(plan.table, table)
+    results: dict[int, ShardResult] = {}
+    rejected = list(plan.inputs.rejected)
+    for number, result in engine.run(plan.jobs(table, folder), watcher.packing):
+        results[number] = result
+        rejected += result.rejected
+        check_bad(plan.options, plan.inputs.found, rejected)
+    os.unlink(table)
+    return [results[number] for number in sorted(results)]
+
+
+def check_bad(options: BuildOptions, found: int, rejected: Sequence[Rejected]) -> None:
+    """Raise TooManyBad where more inputs are bad than ``--max-bad`` allows, or none is good."""
+    allowed = bad_allowed(options.max_bad, found)
+    if len(rejected) <= allowed and len(rejected) < found:
+        return
+    examples = [f"{shown(r.path)}: {r.problem}" for r in rejected[:SHOWN_REJECTIONS]]
+    if len(rejected) > SHOWN_REJECTIONS:
+        examples.append(f"... and {len(rejected) - SHOWN_REJECTIONS} more (--dry-run --json lists all)")
+    problem = f"{len(rejected)} of {found} inputs are bad, {allowed} allowed"
+    mend = "mend them" if len(rejected) == found else f"mend them, or leave them out with --max-bad {len(rejected)}"
+    raise TooManyBad(options.source, problem, mend, examples)

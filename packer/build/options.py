@@ -1,0 +1,130 @@
+"""What the user asks of a build, checked before any work starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from packer.containers import CONTAINERS
+from packer.errors import UsageError, shown
+
+ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
+FITS = ("stretch", "short", "long", "crop", "pad")
+MODES = ("rgb", "gray", "unchanged")
+DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
+BOX_POLICIES = ("fail", "clip", "drop")
+DEFAULT_SHARD_BYTES = 128 * 1024**2
+DEFAULT_MAX_PIXELS = 64_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """The options of `packer build`; docs/cli.md says what each does."""
+
+    source: str
+    out: str | None = None
+    format: str = "lmdb"
+    labels: tuple[str, ...] = ("auto",)
+    columns: tuple[str, ...] = ()
+    classes: str | None = None
+    split: str | None = None
+    resize: str | None = None
+    fit: str | None = None
+    encode: str = "raw"
+    quality: int = 90
+    mode: str = "rgb"
+    decoder: str = "auto"
+    max_pixels: int = DEFAULT_MAX_PIXELS
+    shard_bytes: int | None = DEFAULT_SHARD_BYTES
+    shuffle: int | None = None
+    workers: int | None = None
+    max_bad: str = "0"
+    boxes: str = "fail"
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        _choice("--format", self.format, CONTAINERS)
+        _choice("--encode", self.encode, ENCODINGS)
+        _choice("--mode", self.mode, MODES)
+        _choice("--decoder", self.decoder, DECODERS)
+        _choice("--boxes", self.boxes, BOX_POLICIES)
+        if self.fit is not None:
+            _choice("--fit", self.fit, FITS)
+            if self.resize is None:
+                raise UsageError("--fit", f"{self.fit} says how to resize, but not to which size", "add --resize")
+        if self.encode == "copy" and self.resize is not None:
+            raise UsageError(
+                "--encode copy", "keeps each file's bytes, so nothing can be resized",
+                "leave out --resize, or choose --encode jpeg",
+            )  # fmt: skip
+        if self.workers is not None and self.workers < 1:
+            raise UsageError("--workers", f"must be at least 1, got {self.workers}")
+        if not 1 <= self.quality <= 100:
+            raise UsageError("--quality", f"must be 1 to 100, got {self.quality}")
+        if self.max_pixels < 1:
+            raise UsageError("--max-pixels", f"must be at least 1, got {self.max_pixels}")
+        if self.shard_bytes is not None and self.shard_bytes < 1:
+            raise UsageError("--shard-size", f"must be at least 1 byte, got {self.shard_bytes}")
+        lists = [spec for spec in self.labels if spec.startswith("list:")]
+        if self.columns and len(self.columns) not in (1, len(lists)):
+            raise UsageError(
+                "--columns", f"is given {len(self.columns)} times for {len(lists)} lists", "give one for each list"
+            )
+        if self.columns and not lists and self.labels != ("auto",):
+            raise UsageError("--columns", "is for lists, and no list is among the labels", "add --labels list:FILE")
+        if len(self.labels) > 1 and {"auto", "none"} & set(self.labels):
+            raise UsageError("--labels", "auto and none stand alone", "name each kind of label")
+        if len(set(self.labels)) != len(self.labels):
+            raise UsageError("--labels", "names the same labels twice")
+        bad_allowed(self.max_bad, 0)
+
+    @property
+    def output(self) -> str:
+        """The pack's directory: ``--out``, else NAME.FORMAT beside the source."""
+        if self.out is not None:
+            return self.out.rstrip("/") or self.out
+        source = os.path.abspath(self.source)
+        if os.path.basename(source) == "":
+            raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
+        return f"{source}.{self.format}"
+
+
+def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(option, f"must be one of {', '.join(choices)}; got {shown(value)}")
+
+
+def bad_allowed(max_bad: str, found: int) -> int:
+    """How many of `found` inputs ``--max-bad`` lets go: ``5`` inputs or ``0.5%`` of them."""
+    match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", max_bad.strip(), re.ASCII)
+    if match is None or (match[2] and float(match[2]) > 100):
+        raise UsageError("--max-bad", f"must be a number or a percentage such as 0.5%, got {shown(max_bad)}")
+    return int(match[1]) if match[1] else int(found * float(match[2]) / 100)
+
+
+def parse_bytes(text: str) -> int | None:
+    """``128MB``, ``1.5GiB``, ``4096`` -> bytes; ``none`` -> None (no limit).
+
+    KB, MB, GB are read as 1024 powers, as everybody means them for shards: a shard of 128MB is 128 MiB.
+    """
+    if text.strip().lower() == "none":
+        return None
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)i?b?\s*", text, re.ASCII | re.IGNORECASE)
+    size = int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")) if match else 0
+    if size < 1:
+        raise UsageError("--shard-size", f"must be a size such as 128MB, or none, got {shown(text)}")
+    return size
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: its CPU affinity, and the quota of its container (cgroup v2)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max", "rb") as file:
+            quota, period = file.read(100).split()
+        if quota != b"max":
+            cores = min(cores, max(1, -(-int(quota) // int(period))))
+    except (OSError, ValueError):
+        pass
+    return cores

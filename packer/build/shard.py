@@ -1,0 +1,190 @@
+"""One worker's job: pack a run of inputs into one finished, durable shard with its index."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from packer.build.inputs import rejected
+from packer.build.record import Recipe
+from packer.containers import open_container
+from packer.containers.base import ShardSpec
+from packer.errors import BadInput, DamagedPack, StorageError
+from packer.index import INDEX_SUFFIX, IndexBuilder
+from packer.manifest import FileEntry, Rejected, ShardEntry
+from packer.sample import Record
+
+CHUNK_BYTES = 4 * 1024**2
+CHUNK_RECORDS = 64
+
+Report = Callable[[int, int], bool]
+"""Called with (images done, of these bad) since the last call; False asks to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """All that a worker needs to make one shard."""
+
+    table: str
+    """Path of the mapped table of inputs, in packing order."""
+    start: int
+    stop: int
+    folder: str
+    name: str
+    """File name of the container; the index is named after it."""
+    container: str
+    spec: ShardSpec
+    recipe: Recipe
+    class_ids: tuple[int, ...]
+    key_digits: int
+    bad_allowed: int
+    """The job ends early, without a shard, when more of its own inputs than this are bad."""
+    threads: int = 1
+
+
+@dataclass(slots=True)
+class ShardResult:
+    """What became of a job; `entry` is None where no input of the shard was any good."""
+
+    entry: ShardEntry | None
+    rejected: list[Rejected] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    label_counts: Counter[int] = field(default_factory=Counter)
+    box_counts: Counter[int] = field(default_factory=Counter)
+
+
+class Stopped(Exception):
+    """The build does not want this shard any more."""
+
+
+def pack_shard(job: ShardJob, report: Report) -> ShardResult:
+    """Make the shard of `job`. Raises StorageError where the disk refuses, Stopped where `report` says so."""
+    with pa.memory_map(job.table) as source:
+        rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
+        return _pack(job, rows, report)
+
+
+def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
+    path = os.path.join(job.folder, job.name)
+    working = f"{path}.tmp"
+    container = open_container(job.container)
+    builder = IndexBuilder(job.stop - job.start)
+    result = ShardResult(None)
+    writer = None
+    for record in _records(job, rows):
+        if isinstance(record, Rejected):
+            result.rejected.append(record)
+            if len(result.rejected) > job.bad_allowed:
+                return result
+        else:
+            if writer is None:
+                writer = container.create(working, job.spec)
+            builder.add(record)
+            writer.write(record)
+            _count(record, result)
+        if not report(1, int(isinstance(record, Rejected))):
+            raise Stopped
+    if writer is None:
+        return result
+    writer.close()
+    locations = list(container.locate(working))
+    index = f"{path.removesuffix(container.suffix)}{INDEX_SUFFIX}"
+    builder.write(f"{index}.tmp", locations)
+    _check_bytes(working, f"{index}.tmp")
+    os.rename(working, path)
+    os.rename(f"{index}.tmp", index)
+    result.entry = ShardEntry(len(builder), file_entry(path), file_entry(index))
+    return result
+
+
+def _records(job: ShardJob, rows: Any) -> Iterator[Record | Rejected]:
+    """The records in order; with several threads, a few chunks ahead of the writer."""
+    class_ids = np.array(job.class_ids, np.int64)
+
+    def make(chunk: list[tuple[int, dict[str, Any]]]) -> list[Record | Rejected]:
+        return [_record(job, number, row, class_ids) for number, row in chunk]
+
+    if job.threads == 1:
+        for chunk in _chunks(job, rows):
+            for item in chunk:
+                yield _record(job, *item, class_ids)
+        return
+    with ThreadPoolExecutor(job.threads) as pool:
+        ahead: deque[Future[list[Record | Rejected]]] = deque()
+        try:
+            for chunk in _chunks(job, rows):
+                ahead.append(pool.submit(make, chunk))
+                if len(ahead) > 2 * job.threads:
+                    yield from ahead.popleft().result()
+            while ahead:
+                yield from ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def _record(job: ShardJob, number: int, row: dict[str, Any], class_ids: Any) -> Record | Rejected:
+    try:
+        return job.recipe.record(f"{number:0{job.key_digits}d}", row, class_ids)
+    except BadInput as error:
+        return rejected(row["path"], error)
+
+
+def _chunks(job: ShardJob, rows: Any) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+    """Runs of rows of about CHUNK_BYTES of pixels, so that a window of them stays small."""
+    chunk: list[tuple[int, dict[str, Any]]] = []
+    pixels = 0
+    number = job.start
+    for batch in rows.to_batches(max_chunksize=1024):
+        for row in batch.to_pylist():
+            chunk.append((number, row))
+            number += 1
+            pixels += row["width"] * row["height"]
+            if pixels * 3 >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
+                yield chunk
+                chunk, pixels = [], 0
+    if chunk:
+        yield chunk
+
+
+def _count(record: Record, result: ShardResult) -> None:
+    annotation = record.annotation
+    if annotation.label is not None:
+        result.label_counts[annotation.label] += 1
+    if annotation.boxes is not None:
+        result.counts["boxes"] += len(annotation.boxes)
+    if annotation.box_labels is not None:
+        result.box_counts.update(annotation.box_labels.tolist())
+
+
+def _check_bytes(path: str, index: str) -> None:
+    """Hold every record of the finished file against its checksum, as a reader will find it."""
+    from packer.verify import bad_records
+
+    for problem in bad_records(path, index):
+        raise DamagedPack(path, f"was not written as it should be: {problem}", "check the disk and memory")
+
+
+def file_entry(path: str) -> FileEntry:
+    """Name, size and digest of a finished file."""
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else _sha256(file)
+            return FileEntry(os.path.basename(path), os.fstat(file.fileno()).st_size, digest.hexdigest())
+    except OSError as error:
+        raise StorageError(path, error.strerror or str(error)) from None
+
+
+def _sha256(file: Any) -> Any:  # Python 3.10 has no hashlib.file_digest
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest
