@@ -1,0 +1,200 @@
+"""HDF5 shards: one array a field; choose it for h5py, MATLAB and other tools that slice arrays."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import numpy as np
+
+from packer.containers.annotation_json import annotation_json
+from packer.containers.base import Location, ShardSpec
+from packer.containers.hdf5_columns import AnnotationColumns, BytesColumn
+from packer.containers.npy import check_raw_size
+from packer.containers.storage import storage_errors
+from packer.errors import DamagedPack
+from packer.sample import Record
+
+_BLOCK_BYTES = 4 << 20
+
+
+class Hdf5Writer:
+    """Collects the shard, then writes it in close().
+
+    A contiguous dataset needs its final size, known after the last record: the images wait in memory up
+    to 256 MiB, beyond that in a nameless file beside the shard.
+    """
+
+    def __init__(self, path: str, spec: ShardSpec) -> None:
+        self._path = path
+        self._spec = spec
+        self._file = _SafeFile(path)
+        self._keys: list[bytes] = []
+        self._shapes: list[tuple[int, int, int]] = []
+        self._encodings: set[str] = set()
+        self._images = BytesColumn(path)
+        self._texts = BytesColumn(path)
+        self._columns = AnnotationColumns()
+
+    def write(self, record: Record) -> None:
+        text = annotation_json(record, self._spec.classes).encode("ascii")
+        if record.encoding == "raw":
+            check_raw_size(record)
+        if self._spec.shape is not None and record.shape != self._spec.shape:
+            raise ValueError(f"record {record.key} of shape {record.shape}, planned: {self._spec.shape}")
+        with storage_errors(self._path):
+            self._images.append(record.data)
+            self._texts.append(text)
+        self._keys.append(record.key.encode("ascii"))
+        self._shapes.append(record.shape)
+        self._encodings.add(record.encoding)
+        self._columns.append(record.annotation)
+
+    def close(self) -> None:
+        with storage_errors(self._path):
+            try:
+                # the earliest format version: any HDF5 library reads it
+                with h5py.File(self._file, "w", libver="earliest") as file:
+                    self._write_all(file)
+            except (OSError, RuntimeError):
+                self._file.finish()  # says what the disk said, where that is the reason
+                raise
+        self._images.close()
+        self._texts.close()
+        self._file.finish()
+
+    def _write_all(self, file: Any) -> None:
+        self._write_images(file)
+        _fill(file, "annotations", self._texts, np.dtype(np.uint8), ())
+        file["annotation_offsets"] = self._texts.offsets()
+        file["keys"] = np.array(self._keys, f"S{max(map(len, self._keys), default=1)}")
+        names = [name.encode("utf-8", "surrogateescape") for name in self._spec.classes]
+        # a dataset: an attribute ends at 64 KiB
+        file["classes"] = np.array(names, f"S{max(map(len, names), default=1)}")
+        for name, array in self._columns.arrays().items():
+            file[name] = array
+
+    def _write_images(self, file: Any) -> None:
+        encoding = self._encodings.pop() if len(self._encodings) == 1 else self._spec.encoding
+        file.attrs["encoding"] = np.bytes_(encoding)
+        if self._spec.shape is not None and encoding == "raw":
+            _fill(file, "images", self._images, np.dtype(self._spec.dtype), self._spec.shape)
+            return
+        _fill(file, "images", self._images, np.dtype(np.uint8), ())
+        file["image_offsets"] = self._images.offsets()
+        file["image_shapes"] = np.array(self._shapes, np.int64).reshape(-1, 3)
+
+
+class Hdf5Container:
+    """``--format hdf5``."""
+
+    name = "hdf5"
+    suffix = ".hdf5"
+
+    def create(self, path: str, spec: ShardSpec) -> Hdf5Writer:
+        return Hdf5Writer(path, spec)
+
+    def locate(self, path: str) -> Iterator[Location]:
+        """One offset from HDF5, the rest by arithmetic: the images lie one after another."""
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                base = _contiguous_offset(file["images"])
+                keys, offsets = file["keys"][:].tolist(), _image_offsets(file)
+        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise DamagedPack(path, f"not an HDF5 shard of packer: {error}") from error
+        if len(keys) + 1 != len(offsets):
+            raise DamagedPack(path, f"{len(keys)} keys for {len(offsets) - 1} images")
+        starts = offsets.tolist()
+        for key, start, stop in zip(keys, starts[:-1], starts[1:], strict=True):
+            yield Location(key.decode("ascii"), base + start, stop - start)
+
+
+def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tuple[int, ...]) -> None:
+    """Dataset `name`: the content as items of one shape, written in blocks of a few MiB."""
+    item_bytes = int(np.prod(item_shape, dtype=np.int64)) * dtype.itemsize
+    count = content.total // item_bytes
+    dataset = file.create_dataset(name, (count, *item_shape), dtype)
+    block_items = max(1, _BLOCK_BYTES // item_bytes)
+    for start in range(0, count, block_items):
+        stop = min(start + block_items, count)
+        block = np.frombuffer(content.read(start * item_bytes, stop * item_bytes), dtype)
+        dataset[start:stop] = block.reshape(-1, *item_shape)
+
+
+def _contiguous_offset(images: Any) -> int:
+    if images.is_virtual or images.external or images.chunks is not None:
+        raise ValueError("the images are not one run of bytes in this file")
+    offset = images.id.get_offset()
+    if offset is None and images.size:
+        raise ValueError("the images have no place in the file")
+    return int(offset or 0)
+
+
+def _image_offsets(file: Any) -> Any:
+    """Bytes of `images` before each image, int64 (n + 1,)."""
+    images = file["images"]
+    if "image_offsets" in file:
+        offsets = file["image_offsets"][:]
+        if offsets.size < 1 or offsets[0] != 0 or offsets[-1] != images.size or (np.diff(offsets) < 0).any():
+            raise ValueError("image_offsets do not cover the images")
+        return offsets
+    return np.arange(len(images) + 1, dtype=np.int64) * int(np.prod(images.shape[1:])) * images.dtype.itemsize
+
+
+class _SafeFile(io.RawIOBase):
+    """The file that HDF5 writes through; it keeps a write error to itself until finish().
+
+    After a failed write HDF5 cannot close its file, and ends the process with SIGSEGV at its exit.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._error: OSError | None = None
+        with storage_errors(path):
+            # unbuffered: HDF5 has buffers, and a seek must not be the place where a write fails
+            self._file = open(path, "x+b", buffering=0)  # noqa: SIM115
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        got = self._file.readinto(view) or 0
+        view[got:] = bytes(len(view) - got)  # what a failed write left out may be asked for again
+        return len(view)
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        total = len(rest)
+        try:
+            while self._error is None and len(rest):
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._error = error
+        return total
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return self._file.truncate(size)
+        except OSError as error:
+            self._error = self._error or error
+            return size or 0
+
+    def flush(self) -> None:
+        """Nothing: finish() makes the file durable."""
+
+    def finish(self) -> None:
+        """Fsync and close the file; raises StorageError where a write failed on the way."""
+        with storage_errors(self._path), self._file:
+            if self._error is not None:
+                raise self._error
+            os.fsync(self._file.fileno())
+
+
+CONTAINER = Hdf5Container()

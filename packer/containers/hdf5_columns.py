@@ -1,0 +1,114 @@
+"""What an HDF5 shard collects before it is written: runs of bytes, and annotations as arrays."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from packer.sample import Annotation
+
+_IN_MEMORY_BYTES = 256 << 20
+
+
+class BytesColumn:
+    """Byte strings one after another, in memory up to 256 MiB, then in a nameless file beside `path`."""
+
+    def __init__(self, path: str) -> None:
+        folder = os.path.dirname(path) or "."
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, dir=folder)  # noqa: SIM115
+        self._lengths = array("q", [0])
+        self.total = 0
+
+    def append(self, item: bytes) -> None:
+        self._file.write(item)
+        self._lengths.append(len(item))
+        self.total += len(item)
+
+    def offsets(self) -> Any:
+        """int64 (n + 1,): where each item begins, and the end of the last."""
+        return np.cumsum(np.frombuffer(self._lengths, np.int64))
+
+    def read(self, start: int, stop: int) -> bytes:
+        self._file.seek(start)
+        return self._file.read(stop - start)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class AnnotationColumns:
+    """The annotations of a shard as the arrays that docs/formats.md lists."""
+
+    def __init__(self) -> None:
+        self._labels = array("q")
+        self._boxes = _Column(4)
+        self._box_labels = array("q")
+        self._landmarks = _Column(2)
+        self._keypoints = _Column(3)
+        self._keypoints_a_box: set[int] = set()
+
+    def append(self, a: Annotation) -> None:
+        self._labels.append(-1 if a.label is None else a.label)
+        self._boxes.append(a.boxes)
+        if a.boxes is not None:
+            labels = np.full(len(a.boxes), -1) if a.box_labels is None else a.box_labels
+            self._box_labels.frombytes(np.asarray(labels, np.int64).tobytes())
+        self._landmarks.append(a.landmarks)
+        if a.boxes is not None and len(a.boxes):
+            self._keypoints_a_box.add(-1 if a.keypoints is None else a.keypoints.shape[1])
+            self._keypoints.append(a.keypoints)
+
+    def arrays(self) -> dict[str, Any]:
+        """Dataset by name; a field that no record has is left out."""
+        return dict(self._arrays())
+
+    def _arrays(self) -> Iterator[tuple[str, Any]]:
+        labels = np.frombuffer(self._labels, np.int64)
+        if (labels >= 0).any():
+            yield "labels", labels
+        if self._boxes.present:
+            yield "boxes", self._boxes.flat()
+            yield "box_labels", np.frombuffer(self._box_labels, np.int64)
+            yield "box_offsets", self._boxes.offsets()
+        if self._landmarks.present:
+            k = self._landmarks.common_length()
+            if k is not None:
+                yield "landmarks", self._landmarks.flat().reshape(len(labels), k, 2)
+            else:
+                yield "landmarks", self._landmarks.flat()
+                yield "landmark_offsets", self._landmarks.offsets()
+        # one array only where each box has the same number of points; the JSON has them in any case
+        if len(self._keypoints_a_box) == 1 and (k := min(self._keypoints_a_box)) >= 0:
+            yield "keypoints", self._keypoints.flat().reshape(-1, k, 3)
+
+
+class _Column:
+    """Rows of float32 (n, width), n from record to record different."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._values = array("f")
+        self._lengths = array("q", [0])
+        self.present = 0
+
+    def append(self, rows: Any) -> None:
+        if rows is not None:
+            self.present += 1
+            self._values.frombytes(np.asarray(rows, np.float32).tobytes())
+        self._lengths.append(0 if rows is None else len(rows))
+
+    def flat(self) -> Any:
+        return np.frombuffer(self._values, np.float32).reshape(-1, self._width)
+
+    def offsets(self) -> Any:
+        return np.cumsum(np.frombuffer(self._lengths, np.int64))
+
+    def common_length(self) -> int | None:
+        """The length of every row, None where they differ or one is missing."""
+        lengths = set(self._lengths[1:])
+        return min(lengths) if len(lengths) == 1 and self.present == len(self._lengths) - 1 else None

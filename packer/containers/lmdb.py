@@ -1,0 +1,145 @@
+"""LMDB shards: one memory-mapped B+tree; choose it for random access with existing LMDB training code."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from packer.containers.annotation_json import annotation_json
+from packer.containers.base import Location, ShardSpec
+from packer.containers.npy import EXTENSIONS, HEADER_BYTES, image_file, npy_payload_offset
+from packer.containers.storage import fsync_path, mapped, storage_errors
+from packer.errors import DamagedPack
+from packer.sample import Record
+
+_TRANSACTION_BYTES = 16 << 20
+_MIB = 1 << 20
+
+
+class LmdbWriter:
+    """Puts KEY.EXT and KEY.json of each record, in transactions of about 16 MiB."""
+
+    def __init__(self, path: str, spec: ShardSpec, map_bytes: int) -> None:
+        self._path = path
+        self._classes = spec.classes
+        self._pending: list[tuple[bytes, bytes]] = []
+        self._pending_bytes = 0
+        self._last_key = ""
+        with storage_errors(path):
+            open(path, "xb").close()  # lmdb itself would go on with a file that is there
+        # nothing is synced on the way: the file counts only after close(), which syncs all of it
+        self._env = _opened(path, map_size=map_bytes, sync=False, metasync=False)
+
+    def write(self, record: Record) -> None:
+        if record.key <= self._last_key:
+            raise ValueError(f"keys must grow, got {record.key!r} after {self._last_key!r}")
+        text = annotation_json(record, self._classes).encode("ascii")
+        image = f"{record.key}.{EXTENSIONS[record.encoding]}".encode("ascii"), b"".join(image_file(record))
+        self._last_key = record.key
+        # append mode wants key order: .jpg stands before .json, .npy behind it
+        self._pending += sorted([image, (f"{record.key}.json".encode("ascii"), text)])
+        self._pending_bytes += len(image[1]) + len(text)
+        if self._pending_bytes >= _TRANSACTION_BYTES:
+            self._commit()
+
+    def close(self) -> None:
+        with storage_errors(self._path):
+            try:
+                self._commit()
+                self._env.sync(True)
+            except lmdb.Error as error:
+                raise OSError(None, str(error)) from error
+            finally:
+                self._env.close()
+            fsync_path(self._path)
+
+    def _commit(self) -> None:
+        """Put the pending records in one transaction, again in a larger map where this one is full."""
+        with storage_errors(self._path):
+            while self._pending:
+                try:
+                    with self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
+                        cursor.putmulti(self._pending, append=True)
+                except lmdb.MapFullError:  # the whole transaction was undone; we still hold its records
+                    self._env.set_mapsize(2 * self._env.info()["map_size"])
+                except lmdb.Error as error:
+                    raise OSError(None, str(error)) from error
+                else:
+                    self._pending, self._pending_bytes = [], 0
+
+
+class LmdbContainer:
+    """``--format lmdb``."""
+
+    name = "lmdb"
+    suffix = ".lmdb"
+
+    def create(self, path: str, spec: ShardSpec) -> LmdbWriter:
+        # address space, not disk: page rounding and JSON take up to two pages a record
+        content = spec.planned_bytes + spec.planned_records * 2 * 4096
+        return LmdbWriter(path, spec, -(-2 * content // _MIB) * _MIB + 64 * _MIB)
+
+    def locate(self, path: str) -> Iterator[Location]:
+        """Turns the addresses of the values into file offsets, and holds each value against the file."""
+        with mapped(path) as file:
+            env = _opened(path, readonly=True, create=False, readahead=False)
+            try:
+                _check_length(path, env, len(file))
+                with env.begin(buffers=True) as transaction, transaction.cursor() as cursor:
+                    yield from _locations(path, cursor, file, env.stat()["psize"])
+            except (lmdb.Error, ValueError) as error:
+                raise DamagedPack(path, f"the LMDB file cannot be read: {error}") from error
+            finally:
+                env.close()
+
+
+def _opened(path: str, **options: Any) -> Any:
+    try:
+        return lmdb.open(path, subdir=False, lock=False, mode=0o644, **options)
+    except lmdb.Error as error:
+        if options.get("readonly"):
+            raise DamagedPack(path, f"not a whole LMDB file: {error}") from error
+        with storage_errors(path):
+            raise OSError(None, str(error)) from error
+
+
+def _check_length(path: str, env: Any, file_bytes: int) -> None:
+    # reading past the end of a cut file would end the process with SIGBUS
+    expected = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if file_bytes < expected:
+        raise DamagedPack(path, f"the file has {file_bytes} bytes of {expected}")
+
+
+def _locations(path: str, cursor: Any, file: Any, page_bytes: int) -> Iterator[Location]:
+    map_address: int | None = None
+    for name, value in cursor:
+        key, _, extension = bytes(name).partition(b".")
+        if extension == b"json":
+            continue
+        address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
+        if map_address is None:
+            map_address = _map_address(address, page_bytes)
+        offset, size = address - map_address, len(value)
+        data = value.tobytes()
+        if file[offset : offset + size] != data:
+            raise DamagedPack(path, f"record {key!r} does not lie where LMDB maps it")
+        header = npy_payload_offset(data[:HEADER_BYTES]) if extension == b"npy" else 0
+        yield Location(key.decode("ascii"), offset + header, size - header)
+
+
+def _map_address(address: int, page_bytes: int) -> int:
+    """Where the file's first byte is mapped, given the address of a value.
+
+    A page begins with its own number (MDB_page.mp_pgno, a size_t), and a value begins in the first page
+    of its node or overflow run; so the page's address less its offset in the file is the map's.
+    """
+    page_address = address - address % page_bytes
+    page_number = ctypes.c_size_t.from_address(page_address).value
+    return page_address - page_number * page_bytes
+
+
+CONTAINER = LmdbContainer()

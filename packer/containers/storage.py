@@ -1,0 +1,70 @@
+"""Writing and mapping a shard file: durable, and with errors that name it."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from packer.errors import DamagedPack, StorageError
+
+_BUFFER_BYTES = 1 << 20
+
+
+@contextmanager
+def storage_errors(path: str) -> Iterator[None]:
+    """Turns the OSError of a write into a StorageError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        next_step = "free some space, or choose another --out" if full else ""
+        raise StorageError(path, f"cannot write: {error.strerror or error}", next_step) from error
+
+
+class NewFile:
+    """A file written from front to back, fsynced when closed; `path` must not exist."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with storage_errors(path):
+            self._file = open(path, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+
+    def append(self, *parts: bytes) -> None:
+        """Write the parts, one after another."""
+        with storage_errors(self._path):
+            for part in parts:
+                self._file.write(part)
+
+    def close(self) -> None:
+        """Flush and fsync; never tried again, since the kernel reports a failed fsync only once."""
+        with storage_errors(self._path), self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
+def fsync_path(path: str) -> None:
+    """Make a closed file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def mapped(path: str) -> Iterator[mmap.mmap]:
+    """The finished file at `path`, mapped; DamagedPack where it is missing or empty."""
+    try:
+        with open(path, "rb") as file:
+            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError as error:
+        raise DamagedPack(path, "the shard is missing") from error
+    except ValueError as error:
+        raise DamagedPack(path, "the shard is empty") from error
+    except OSError as error:
+        raise StorageError(path, f"cannot read: {error.strerror or error}") from error
+    with view:
+        yield view

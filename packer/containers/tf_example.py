@@ -1,0 +1,163 @@
+"""tf.train.Example without TensorFlow: the features of a record, and where a feature's bytes lie."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from packer.containers.annotation_json import class_name
+from packer.containers.npy import image_file
+from packer.sample import Record
+
+_FLAGS = ("difficult", "truncated", "occluded")
+
+
+class BytesPlace(NamedTuple):
+    """A range of a file."""
+
+    start: int
+    stop: int
+
+
+def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> bytes:
+    """The record as a serialised Example with the feature names of TF object detection (docs/formats.md)."""
+    a = record.annotation
+    features: dict[str, Any] = {
+        "image/encoded": _bytes([b"".join(image_file(record))]),
+        "image/format": _bytes(["npy" if record.encoding == "raw" else record.encoding]),
+        "image/height": _integers([record.height]),
+        "image/width": _integers([record.width]),
+        "image/channels": _integers([record.channels]),
+        "image/filename": _bytes([record.path]),
+        "image/source_id": _bytes([record.key]),
+        "packer/annotation": _bytes([annotation]),
+    }
+    if a.label is not None:
+        features["image/class/label"] = _integers([a.label])
+        features["image/class/text"] = _bytes([class_name(a.label, classes)])
+    if a.boxes is not None:
+        features.update(_box_features(record))
+    if a.box_labels is not None:
+        features["image/object/class/label"] = _integers(a.box_labels.tolist())
+        features["image/object/class/text"] = _bytes(class_name(i, classes) for i in a.box_labels.tolist())
+    if a.landmarks is not None:
+        features["image/landmarks/x"] = _floats(a.landmarks[:, 0])
+        features["image/landmarks/y"] = _floats(a.landmarks[:, 1])
+    message = _example_class()(features={"feature": features})
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data
+
+
+def _box_features(record: Record) -> dict[str, Any]:
+    boxes, fields = record.annotation.boxes, record.annotation.box_fields
+    assert boxes is not None
+    fractions = boxes / np.array([record.width, record.height] * 2, np.float32)
+    names = ("xmin", "ymin", "xmax", "ymax")
+    features = {f"image/object/bbox/{name}": _floats(fractions[:, i]) for i, name in enumerate(names)}
+    for name in _FLAGS:
+        values = fields.get(name, (None,))
+        if all(isinstance(value, int) for value in values):
+            features[f"image/object/{name}"] = _integers(int(value) for value in values)
+    if all(isinstance(value, str) for value in fields.get("pose", (None,))):
+        features["image/object/view"] = _bytes(fields["pose"])
+    return features
+
+
+def _bytes(values: Iterable[bytes | str]) -> Any:
+    encoded = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else v for v in values]
+    return {"bytes_list": {"value": encoded}}
+
+
+def _integers(values: Iterable[int]) -> Any:
+    return {"int64_list": {"value": list(values)}}
+
+
+def _floats(values: Any) -> Any:
+    return {"float_list": {"value": values.tolist()}}
+
+
+@lru_cache(maxsize=1)
+def _example_class() -> Any:
+    """The message class, from a descriptor in a pool of its own: TensorFlow's may live in the same process."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="packer/example.proto", package="tensorflow", syntax="proto3"
+    )
+
+    def message(name: str, parent: Any = file.message_type) -> Any:
+        return parent.add(name=name)
+
+    def add(owner: Any, name: str, number: int, kind: Any, type_name: str = "") -> Any:
+        return owner.field.add(
+            name=name, number=number, type=kind, label=field.LABEL_OPTIONAL, type_name=type_name or None
+        )
+
+    for name, kind in (("Bytes", field.TYPE_BYTES), ("Float", field.TYPE_FLOAT), ("Int64", field.TYPE_INT64)):
+        add(message(f"{name}List"), "value", 1, kind).label = field.LABEL_REPEATED
+    feature = message("Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, name in enumerate(("Bytes", "Float", "Int64"), start=1):
+        kind_field = add(
+            feature, f"{name.lower()}_list", number, field.TYPE_MESSAGE, f".tensorflow.{name}List"
+        )
+        kind_field.oneof_index = 0
+    features = message("Features")
+    entry = message("FeatureEntry", features.nested_type)
+    entry.options.map_entry = True
+    add(entry, "key", 1, field.TYPE_STRING)
+    add(entry, "value", 2, field.TYPE_MESSAGE, ".tensorflow.Feature")
+    entries = add(features, "feature", 1, field.TYPE_MESSAGE, ".tensorflow.Features.FeatureEntry")
+    entries.label = field.LABEL_REPEATED
+    add(message("Example"), "features", 1, field.TYPE_MESSAGE, ".tensorflow.Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+def find_bytes_feature(
+    view: mmap.mmap, example: BytesPlace, names: tuple[bytes, ...]
+) -> dict[bytes, BytesPlace]:
+    """Where the single values of the named bytes features lie in the Example at `example`; no value is read.
+
+    Wire format: https://protobuf.dev/programming-guides/encoding. Each step below is a field 1 or 2 of a
+    length-delimited type. Raises ValueError where the bytes are not nested so; a name may be missing.
+    """
+    found: dict[bytes, BytesPlace] = {}
+    features = _field(view, example.start, example.stop, 1)
+    position = features.start
+    while position < features.stop:
+        entry = _field(view, position, features.stop, 1)
+        position = entry.stop
+        key = _field(view, entry.start, entry.stop, 1)
+        name = view[key.start : key.stop]
+        if name in names:
+            feature = _field(view, key.stop, entry.stop, 2)
+            values = _field(view, feature.start, feature.stop, 1)
+            found[name] = _field(view, values.start, values.stop, 1)
+            if len(found) == len(names):
+                break
+    return found
+
+
+def _field(view: mmap.mmap, start: int, stop: int, number: int) -> BytesPlace:
+    """The length-delimited field `number` that begins at `start`."""
+    if view[start] != number << 3 | 2:
+        raise ValueError(f"no field {number} at byte {start}")
+    length, shift, position = 0, 0, start + 1
+    while True:
+        byte = view[position]
+        length |= (byte & 127) << shift
+        shift += 7
+        position += 1
+        if byte < 128:
+            break
+        if shift > 63:
+            raise ValueError(f"a length of more than 64 bits at byte {start}")
+    if position + length > stop:
+        raise ValueError(f"the field at byte {start} ends outside its message")
+    return BytesPlace(position, position + length)

@@ -1,0 +1,95 @@
+"""TFRecord shards of tf.train.Example; choose it for TensorFlow pipelines.
+
+Framing: https://www.tensorflow.org/tutorials/load_data/tfrecord ("TFRecords format details").
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from packer.containers.annotation_json import annotation_json
+from packer.containers.base import Location, ShardSpec
+from packer.containers.npy import HEADER_BYTES, npy_payload_offset
+from packer.containers.storage import NewFile, mapped
+from packer.containers.tf_example import BytesPlace, example_bytes, find_bytes_feature
+from packer.errors import DamagedPack
+from packer.sample import Record
+
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_FRAME_BYTES = 16  # length, its crc, ... data, its crc
+
+
+def masked_crc32c(data: bytes | memoryview) -> int:
+    """The checksum of the framing: a crc of data that holds crcs is weak, so they are rotated and shifted."""
+    crc = int(crc32c(data))
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class TFRecordWriter:
+    """Writes one frame a record."""
+
+    def __init__(self, path: str, spec: ShardSpec) -> None:
+        self._classes = spec.classes
+        self._file = NewFile(path)
+
+    def write(self, record: Record) -> None:
+        data = example_bytes(record, annotation_json(record, self._classes), self._classes)
+        length = _LENGTH.pack(len(data))
+        self._file.append(length, _CRC.pack(masked_crc32c(length)), data, _CRC.pack(masked_crc32c(data)))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TFRecordContainer:
+    """``--format tfrecord``."""
+
+    name = "tfrecord"
+    suffix = ".tfrecord"
+
+    def create(self, path: str, spec: ShardSpec) -> TFRecordWriter:
+        return TFRecordWriter(path, spec)
+
+    def locate(self, path: str) -> Iterator[Location]:
+        """Walks the frames and holds both checksums of each."""
+        with mapped(path) as view:
+            for start, stop in _frames(path, view):
+                yield _location(path, view, start, stop)
+
+
+def _frames(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
+    """(start, stop) of each frame's data."""
+    position, end = 0, len(view)
+    while position < end:
+        start = position + 12
+        length = view[position:start]
+        if len(length) < 12 or _CRC.unpack_from(length, 8)[0] != masked_crc32c(length[:8]):
+            raise DamagedPack(path, f"no frame at byte {position}")
+        stop = start + _LENGTH.unpack_from(length)[0]
+        if stop + 4 > end:
+            raise DamagedPack(path, f"the frame at byte {position} is cut")
+        with memoryview(view) as all_bytes, all_bytes[start:stop] as data:
+            if _CRC.unpack_from(view, stop)[0] != masked_crc32c(data):
+                raise DamagedPack(path, f"the frame at byte {position} fails its checksum")
+        yield start, stop
+        position = stop + 4
+
+
+def _location(path: str, view: mmap.mmap, start: int, stop: int) -> Location:
+    try:
+        places = find_bytes_feature(view, BytesPlace(start, stop), (b"image/encoded", b"image/source_id"))
+        image, key = places[b"image/encoded"], places[b"image/source_id"]
+        image_start = image.start
+        if view[image_start : image_start + 6] == b"\x93NUMPY":
+            image_start += npy_payload_offset(view[image_start : min(image_start + HEADER_BYTES, image.stop)])
+        return Location(view[key.start : key.stop].decode("ascii"), image_start, image.stop - image_start)
+    except (KeyError, ValueError) as error:
+        raise DamagedPack(path, f"the frame at byte {start - 12} is no example of packer: {error}") from error
+
+
+CONTAINER = TFRecordContainer()
