@@ -1,0 +1,88 @@
+"""Decodes everything but JPEG (and JPEG on request) with OpenCV, from bytes and never through imread."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packer.ops import decode_simplejpeg
+from packer.ops.formats import png, tiff
+from packer.ops.formats.base import Header, bad
+from packer.ops.header import Mode
+from packer.ops.opencv import cv2
+from packer.ops.reduction import extents
+from packer.sample import Image
+
+_AS_STORED = cv2.IMREAD_IGNORE_ORIENTATION  # else OpenCV turns some formats in some modes; orient does all
+_FLAGS = {
+    "rgb": cv2.IMREAD_COLOR | _AS_STORED,
+    "gray": cv2.IMREAD_GRAYSCALE | _AS_STORED,
+    "unchanged": cv2.IMREAD_UNCHANGED,  # never turns
+}
+_COLOUR_FLAGS = {
+    1: cv2.IMREAD_COLOR,
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
+_GRAY_FLAGS = {
+    1: cv2.IMREAD_GRAYSCALE,
+    2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
+    4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
+    8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
+}
+
+
+def decode(data: bytes, header: Header, mode: Mode) -> Image:
+    """The stored (not yet upright) image (height, width, channels) of any format but JPEG."""
+    if header.format == "png":
+        data = png.pixel_chunks(data)
+    elif header.format == "tiff":
+        data = tiff.plain(data)
+    channels = {"rgb": 3, "gray": 1}.get(mode) or (3 if header.cmyk else header.channels)
+    return _in_order(_imdecode(data, _FLAGS[mode], header), channels)
+
+
+def decode_jpeg(data: bytes, header: Header, channels: int, factor: int) -> Image:
+    """The stored image of a JPEG, uint8 (height, width, channels), at 1/factor of its size.
+
+    OpenCV tells neither warnings nor, in gray images, a missing end: so a quick strict decode goes first.
+    """
+    decode_simplejpeg.check(data, header)
+    flags = (_COLOUR_FLAGS if channels == 3 else _GRAY_FLAGS)[factor]
+    image = _in_order(_imdecode(data, flags | _AS_STORED, header), channels)
+    size = extents(header.width, factor), extents(header.height, factor)
+    if image.shape[1::-1] != size:
+        raise bad(f"OpenCV decodes to {image.shape[1]}x{image.shape[0]} pixels, not {size[0]}x{size[1]}")
+    return image
+
+
+def _imdecode(data: bytes, flags: int, header: Header) -> Image:
+    try:
+        image: Image | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        if error.code == cv2.Error.StsNoMem:
+            raise MemoryError from None
+        image = None
+    if image is None:
+        raise bad(f"truncated or damaged {header.format} file", "copy it again from its origin")
+    return image
+
+
+def _in_order(image: Image, channels: int) -> Image:
+    """OpenCV's gray, BGR or BGRA as (height, width, channels): gray, gray + alpha, RGB or RGBA."""
+    have = 1 if image.ndim == 2 else image.shape[2]
+    if have == 1:
+        # an all-gray palette and the like: the colours of `channels` are all this one
+        return image.reshape(*image.shape[:2], 1) if channels == 1 else np.repeat(image[..., None], channels, 2)
+    if channels == 1:
+        return np.ascontiguousarray(image[..., :1])
+    if channels == 2:
+        return np.ascontiguousarray(image[..., [0, 3]])
+    codes = {
+        (3, 3): cv2.COLOR_BGR2RGB,
+        (3, 4): cv2.COLOR_BGR2RGBA,
+        (4, 3): cv2.COLOR_BGRA2RGB,
+        (4, 4): cv2.COLOR_BGRA2RGBA,
+    }
+    converted: Image = cv2.cvtColor(image, codes[have, channels])
+    return converted

@@ -1,0 +1,54 @@
+"""What a header says, as a type, and the errors that all header readers raise alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packer.errors import BadImage
+
+
+class IncompleteHeader(Exception):  # not a fault of the file: the caller reads on
+    """The given first bytes of a file do not reach to the end of its header: read the whole file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an image file says of itself, read without decoding."""
+
+    format: str
+    """jpeg, png, bmp, gif, webp or tiff."""
+    width: int
+    """Pixels, as stored: before the orientation is applied."""
+    height: int
+    """Pixels, as stored."""
+    channels: int
+    """Of the stored image, a palette expanded: 1 gray, 2 gray + alpha, 3 RGB, 4 RGBA or (`cmyk`) CMYK."""
+    bit_depth: int
+    """Bits of one sample of one channel (of one palette index)."""
+    orientation: int = 1
+    """Exif orientation 1..8: how the stored image must be turned to stand upright."""
+    frames: int = 1
+    """1, or more for an animation or a document of several pages (then at least 2, not always counted)."""
+    cmyk: bool = False
+    """Stored as CMYK or YCCK."""
+    hidden_alpha: bool = False
+    """Holds transparency that `channels` leaves out, because the decoders do not give it."""
+    obstacle: str = ""
+    """Why packer does not decode this variant of the format; empty where it does."""
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """(width, height) of the image with its orientation applied."""
+        return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
+
+
+def bad(problem: str, next_step: str = "replace it or remove it") -> BadImage:
+    """A `BadImage` about bytes whose file the caller knows and fills in."""
+    return BadImage("", problem, next_step)
+
+
+def cut_short(format_name: str, complete: bool) -> Exception:
+    """The error for data that end too early: the file is truncated, or only its first bytes were given."""
+    if not complete:
+        return IncompleteHeader()
+    return bad(f"truncated {format_name} file", "copy it again from its origin")

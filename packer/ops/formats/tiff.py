@@ -1,0 +1,111 @@
+"""Reads a TIFF header: the first directory of a TIFF or BigTIFF file (TIFF revision 6.0)."""
+
+from __future__ import annotations
+
+import struct
+
+from packer.ops.exif import ORIENTATION_TAG
+from packer.ops.formats.base import Header, bad, cut_short
+
+SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 256, 257, 258, 262, 277, 338, 339
+_TAGS = frozenset((_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, ORIENTATION_TAG, _SAMPLES, _EXTRA, _SAMPLE_FORMAT))
+_VALUE_FORMATS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the TIFF types that these tags may have
+_WHITE_IS_0, _BLACK_IS_0, _RGB, _PALETTE, _CMYK, _YCBCR = 0, 1, 2, 3, 5, 6
+_UNASSOCIATED, _ASSOCIATED = 2, 1
+
+Fields = dict[int, tuple[int, tuple[int, ...]]]
+"""tag -> (where its first value stands in the file, its first values)."""
+
+
+def read(data: bytes, complete: bool) -> Header:
+    """The header of TIFF bytes; the directory may stand last, then the whole file is needed."""
+    fields, next_directory = _directory(data, complete)
+
+    def first(tag: int, default: int) -> int:
+        return fields[tag][1][0] if tag in fields else default
+
+    width, height, samples = first(_WIDTH, 0), first(_HEIGHT, 0), first(_SAMPLES, 1)
+    bits = fields[_BITS][1] if _BITS in fields else (1,)
+    photometric = first(_PHOTOMETRIC, -1)
+    if not width or not height:
+        raise bad(f"TIFF of {width}x{height} pixels")
+    orientation = first(ORIENTATION_TAG, 1)
+    colour = 1 if photometric in (_WHITE_IS_0, _BLACK_IS_0) else 3
+    alpha = samples == 4 and photometric == _RGB
+    return Header(
+        "tiff",
+        width,
+        height,
+        4 if alpha or photometric == _CMYK else colour,
+        bits[0],
+        orientation if 1 <= orientation <= 8 else 1,
+        2 if next_directory else 1,
+        photometric == _CMYK,
+        samples == 2,  # OpenCV reads gray + alpha as gray
+        _obstacle(photometric, samples, bits, first(_SAMPLE_FORMAT, 1)),
+    )
+
+
+def plain(data: bytes) -> bytes:
+    """The same TIFF with orientation 1 and its alpha declared as already multiplied in.
+
+    OpenCV turns TIFFs whatever it is told, and multiplies separate alpha into the colours; declared so,
+    it hands over the pixels as they are stored.
+    """
+    fields, _ = _directory(data, complete=True)
+    order = ">" if data[:1] == b"M" else "<"
+    out = bytearray(data)
+    if ORIENTATION_TAG in fields:
+        struct.pack_into(order + "H", out, fields[ORIENTATION_TAG][0], 1)
+    if _EXTRA in fields and fields[_EXTRA][1][0] == _UNASSOCIATED:
+        struct.pack_into(order + "H", out, fields[_EXTRA][0], _ASSOCIATED)
+    return bytes(out)
+
+
+def _obstacle(photometric: int, samples: int, bits: tuple[int, ...], sample_format: int) -> str:
+    depth = bits[0]
+    if sample_format != 1:
+        return f"TIFF of {depth}-bit {'floating point' if sample_format == 3 else 'signed'} samples"
+    if depth not in (1, 2, 4, 8, 16) or len(set(bits)) > 1:
+        return f"TIFF of {depth}-bit samples"
+    allowed = {
+        _WHITE_IS_0: (1,),
+        _BLACK_IS_0: (1, 2) if depth == 8 else (1,),
+        _RGB: (3, 4),
+        _PALETTE: (1,),
+        _CMYK: (4,),
+        _YCBCR: (3,),
+    }
+    deep = (_BLACK_IS_0, _RGB)
+    if samples not in allowed.get(photometric, ()) or (depth == 16 and photometric not in deep):
+        return f"TIFF of photometric interpretation {photometric} with {samples} samples of {depth} bits"
+    return ""
+
+
+def _directory(data: bytes, complete: bool) -> tuple[Fields, int]:
+    """The fields of the first directory, and the offset of the next one (0: there is none)."""
+    order = ">" if data[:1] == b"M" else "<"
+    big = data[2:4] in (b"+\0", b"\0+")
+    offset, count_format, entry_bytes = ("Q", "Q", 20) if big else ("I", "H", 12)
+    offset_bytes = struct.calcsize(offset)
+    try:
+        (start,) = struct.unpack_from(order + offset, data, 8 if big else 4)
+        (count,) = struct.unpack_from(order + count_format, data, start)
+        first = start + struct.calcsize(count_format)
+        if first + count * entry_bytes > len(data):  # before the loop: a BigTIFF may claim 2**64 fields
+            raise cut_short("TIFF", complete)
+        fields: Fields = {}
+        for at in range(first, first + count * entry_bytes, entry_bytes):
+            tag, kind, number = struct.unpack_from(order + "HH" + offset, data, at)
+            if tag not in _TAGS or kind not in _VALUE_FORMATS or not number:
+                continue
+            values = f"{order}{min(number, 4)}{_VALUE_FORMATS[kind]}"
+            value_at = at + 4 + offset_bytes
+            if number * struct.calcsize(_VALUE_FORMATS[kind]) > offset_bytes:
+                (value_at,) = struct.unpack_from(order + offset, data, value_at)
+            fields[tag] = value_at, struct.unpack_from(values, data, value_at)
+        (next_directory,) = struct.unpack_from(order + offset, data, first + count * entry_bytes)
+    except (struct.error, OverflowError) as error:
+        raise cut_short("TIFF", complete) from error
+    return fields, next_directory

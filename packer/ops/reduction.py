@@ -1,0 +1,25 @@
+"""When a JPEG may be decoded at a fraction of its size: libjpeg's scaled decode, by 1/2, 1/4 and 1/8."""
+
+from __future__ import annotations
+
+_SIDE_MIN = 16
+"""Smaller sides come out alike from several of libjpeg's sixteen factors, so the one it takes is unknown."""
+
+
+def extents(side: int, factor: int) -> int:
+    """Pixels of a side decoded at 1/factor: libjpeg rounds up, the last pixel may lie partly outside."""
+    return -(-side // factor)
+
+
+def reduction(size: tuple[int, int], at_least: tuple[int, int]) -> int:
+    """1, 2, 4 or 8: the most by which an image of that size may shrink and still cover `at_least`.
+
+    Never another factor: libjpeg has fast paths for these three, 6/8 and the like cost more than a full
+    decode. Both sizes are (width, height) in the same frame.
+    """
+    width, height = size
+    if min(width, height) >= _SIDE_MIN:
+        for factor in (8, 4, 2):
+            if width >= factor * at_least[0] and height >= factor * at_least[1]:
+                return factor
+    return 1
