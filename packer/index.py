@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer.columns import Annotations, annotation_of, column
 from packer.errors import AnyPath, BadLabel, DamagedPack, StorageError
@@ -164,17 +165,18 @@ class IndexBuilder:
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def read_index(path: AnyPath) -> Any:
+def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
     """The index as a pyarrow.Table (columns as in SCHEMA) over a memory map; no row is read.
 
-    Raises DamagedPack where `path` is no index of this version, StorageError where it cannot be opened.
+    `data` are the file's bytes where the caller has mapped them already; `path` then only names them.
+    Raises DamagedPack where it is no index of this version, StorageError where it cannot be opened.
     The caller checks the file's size first: a map of a file that shrinks later cannot be read safely.
     """
     name = os.fsdecode(path)
     try:
-        if os.path.getsize(name) == 0:  # Arrow maps no empty file
+        if (os.path.getsize(name) if data is None else len(data)) == 0:  # Arrow maps no empty file
             raise DamagedPack(path, "the index is empty", "build the pack again")
-        with pa.memory_map(name) as source:
+        with pa.memory_map(name) if data is None else pa.BufferReader(pa.py_buffer(data)) as source:
             reader = pa.ipc.open_file(source)
             if not reader.schema.equals(SCHEMA, check_metadata=True):
                 raise DamagedPack(path, "not an index of this version of packer", "build the pack again")

@@ -82,9 +82,16 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The file's bytes: ASCII JSON with a digest over everything else in it."""
-        content = {"format": "packer", **asdict(self)}
-        content["digest"] = _digest(content)
-        return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode("ascii")
+        content = self._content()
+        return (json.dumps({**content, "digest": _digest(content)}, indent=1, allow_nan=False) + "\n").encode("ascii")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all that the manifest says, as hexadecimal digits: the name of this very pack."""
+        return _digest(self._content())
+
+    def _content(self) -> dict[str, Any]:
+        return {"format": "packer", **asdict(self)}
 
 
 def _digest(content: Mapping[str, Any]) -> str:
