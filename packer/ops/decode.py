@@ -57,7 +57,7 @@ def decode(
     factor = 1
     try:
         if header.format == "jpeg":
-            if data.count(b"\xff\xda") > _SCANS_MAX:
+            if header.many_scans and data.count(b"\xff\xda") > _SCANS_MAX:
                 raise bad(f"JPEG of more than {_SCANS_MAX} scans", "re-save it with an image editor")
             if at_least is not None:
                 factor = reduction((width, height), at_least)

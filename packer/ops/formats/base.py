@@ -33,6 +33,8 @@ class Header:
     """Stored as CMYK or YCCK."""
     hidden_alpha: bool = False
     """Holds transparency that `channels` leaves out, because the decoders do not give it."""
+    many_scans: bool = False
+    """A JPEG coding whose scans may be far shorter than the work that they make (progressive, arithmetic)."""
     obstacle: str = ""
     """Why packer does not decode this variant of the format; empty where it does."""
 

@@ -12,6 +12,7 @@ _FILL_MAX = 16
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those three are DHT, JPG, DAC
 _DECODED_SOF = frozenset((0xC0, 0xC1, 0xC2, 0xC9, 0xCA))
 _ARITHMETIC_SOF = 0xC9
+_MANY_SCANS_SOF = frozenset((0xC2, 0xC9, 0xCA))
 _NO_SEGMENT = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
 _PIXELS_PER_BYTE_MAX = 512
 """A block of 64 pixels takes at least one bit of Huffman-coded data."""
@@ -83,4 +84,14 @@ def _header(data: bytes, frame: tuple[int, int], orientation: int, complete: boo
         obstacle = f"JPEG of {components} components"
     elif complete and marker < _ARITHMETIC_SOF and width * height > _PIXELS_PER_BYTE_MAX * len(data):
         raise bad(f"JPEG declares {width}x{height} pixels in {len(data)} bytes", "copy it again from its origin")
-    return Header("jpeg", width, height, components, bit_depth, orientation, 1, components == 4, False, obstacle)
+    return Header(
+        "jpeg",
+        width,
+        height,
+        components,
+        bit_depth,
+        orientation,
+        cmyk=components == 4,
+        many_scans=marker in _MANY_SCANS_SOF,
+        obstacle=obstacle,
+    )

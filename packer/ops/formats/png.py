@@ -40,7 +40,7 @@ def read(data: bytes, complete: bool) -> Header:
         elif kind == b"tRNS":
             hidden_alpha = colour == 0  # OpenCV leaves gray + tRNS gray
             channels = 4 if colour in (2, 3) else channels
-    return Header("png", width, height, channels, bit_depth, orientation, frames, False, hidden_alpha)
+    return Header("png", width, height, channels, bit_depth, orientation, frames, hidden_alpha=hidden_alpha)
 
 
 def pixel_chunks(data: bytes) -> bytes:

@@ -41,9 +41,9 @@ def read(data: bytes, complete: bool) -> Header:
         bits[0],
         orientation if 1 <= orientation <= 8 else 1,
         2 if next_directory else 1,
-        photometric == _CMYK,
-        samples == 2,  # OpenCV reads gray + alpha as gray
-        _obstacle(photometric, samples, bits, first(_SAMPLE_FORMAT, 1)),
+        cmyk=photometric == _CMYK,
+        hidden_alpha=samples == 2,  # OpenCV reads gray + alpha as gray
+        obstacle=_obstacle(photometric, samples, bits, first(_SAMPLE_FORMAT, 1)),
     )
 
 
