@@ -45,6 +45,8 @@ def fields_of(annotation: Annotation) -> Iterator[str]:
             yield name
     for name in annotation.box_fields:
         yield f"box_fields.{name}"
+    if annotation.extras:
+        yield "extras"
 
 
 def annotation_to_text(annotation: Annotation) -> str:
