@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from packer.errors import UsageError
 from packer.sources.base import Source, SourceOptions, Tree
+
+if TYPE_CHECKING:
+    from packer.sources.auto import Choice
 
 SOURCES = {
     "none": "packer.sources.none",
@@ -22,20 +25,11 @@ SOURCES = {
 CHOICES = "auto, none, folder, voc, yolo, list:FILE"
 
 
-class Choice(NamedTuple):
-    """What ``auto`` decided."""
-
-    spec: str
-    """As the user would write it after ``--labels``."""
-    why: str
-    """One sentence."""
-
-
 def recognise(tree: Tree, options: SourceOptions) -> Choice:
-    """Which source fits this tree. Raises UsageError where several do, naming them."""
-    from packer.sources import auto
+    """Which source fits this tree: (spec, why). Raises UsageError where several do, naming them."""
+    from packer.sources.auto import recognise_tree
 
-    return auto.recognise(tree, options)
+    return recognise_tree(tree, options)
 
 
 def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:

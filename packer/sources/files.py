@@ -12,16 +12,21 @@ MIB = 1024 * 1024
 
 def read_file(root: bytes, path: bytes, most_bytes: int) -> bytes:
     """The bytes of ``root/path``. Raises BadLabel where it is unreadable, no file, or over `most_bytes`."""
+    data = read_head(root, path, most_bytes + 1)
+    if len(data) > most_bytes:
+        raise BadLabel(path, f"is larger than the {most_bytes} bytes allowed", "split it, or remove it")
+    return data
+
+
+def read_head(root: bytes, path: bytes, num_bytes: int) -> bytes:
+    """The first bytes of ``root/path``. Raises BadLabel where it is unreadable or no regular file."""
     # O_NONBLOCK: a pipe put in the file's place must not hang the build
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         with open(os.open(os.path.join(root, path), flags), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise BadLabel(path, "is no regular file", "replace it by one")
-            if status.st_size > most_bytes:
-                raise BadLabel(path, f"has {status.st_size} bytes, more than the {most_bytes} allowed", "split it")
-            return file.read(most_bytes)
+            return file.read(num_bytes)
     except PermissionError:
         raise BadLabel(path, "cannot be read: permission denied", "make it readable") from None
     except FileNotFoundError:

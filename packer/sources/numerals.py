@@ -1,11 +1,10 @@
-"""Numbers as annotation files write them: strict ASCII decimals, always finite.
+"""Numbers as annotation files write them: strict ASCII decimals of a picture's size.
 
 Python's own ``float`` also takes ``1_0``, ``nan``, ``1e400`` and full-width digits; none is a coordinate.
 """
 
 from __future__ import annotations
 
-import math
 import re
 
 from packer.sources.paths import quoted
@@ -16,15 +15,17 @@ MOST_CLASSES = 65536
 NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 WHOLE = re.compile(rb"[0-9]+")
 LONGEST = 64  # characters; 17 digits write every float64
+LARGEST = 1e9
+"""No picture is that large; beyond, sums could leave float32."""
 
 
 def is_number(token: bytes) -> bool:
     """Whether `number` takes the token."""
-    return len(token) <= LONGEST and bool(NUMBER.fullmatch(token)) and math.isfinite(float(token))
+    return len(token) <= LONGEST and bool(NUMBER.fullmatch(token)) and abs(float(token)) <= LARGEST
 
 
 def number(token: bytes) -> float:
-    """The finite number that the token writes. Raises ValueError quoting it."""
+    """The number that the token writes, -1e9..1e9. Raises ValueError quoting it."""
     if not is_number(token):
         raise ValueError(f"{quoted(token)} is not a number")
     return float(token)

@@ -1,0 +1,183 @@
+"""The grammar of ``--columns``: which column of a list's line means what.
+
+    path label                                one class an image
+    path (x y)*5                              five points: x1 y1 x2 y2 ...
+    path x*5 y*5                              five points: x1 .. x5, then y1 .. y5
+    path (xmin ymin xmax ymax class)*         boxes to the end of the line
+    path cx cy w h _ _                        one box by its centre, and two columns to skip
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from packer.errors import UsageError
+from packer.sample import Point
+from packer.sources.numerals import number
+from packer.sources.paths import as_text, quoted
+
+Box = tuple[float, float, float, float]
+BOX_FORMS = (("xmin", "ymin", "xmax", "ymax"), ("cx", "cy", "w", "h"), ("xmin", "ymin", "w", "h"))
+NUMBERS = frozenset({"x", "y"}.union(*BOX_FORMS))
+NAMES = NUMBERS | {"path", "label", "class", "_"}
+MOST_COLUMNS = 10_000
+EXAMPLE = 'write it like --columns "path (x y)*5 label"'
+TOKEN = re.compile(r"[\s,]*(?:\((?P<group>[^()]*)\)|(?P<name>[^\s,()*]+))(?P<star>\s*\*\s*(?P<count>[0-9]{1,5})?)?")
+NO_CLASS = "object"
+"""The class of boxes that come with none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one line says; fields as in `packer.sample.RawAnnotation`."""
+
+    path: bytes
+    label: str | None
+    boxes: tuple[Box, ...] | None
+    box_labels: tuple[str, ...] | None
+    landmarks: tuple[Point, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a line: `head`, then `tail` any number of times."""
+
+    head: tuple[str, ...]
+    tail: tuple[str, ...] = ()
+
+    def fits(self, count: int) -> bool:
+        """Whether a line of so many columns can be read."""
+        more = count - len(self.head)
+        return more == 0 or (more > 0 and bool(self.tail) and more % len(self.tail) == 0)
+
+    def path(self, cells: Sequence[bytes]) -> bytes | None:
+        """The path in a line, also in one that is wrong otherwise; None where the line ends before it."""
+        index = self.head.index("path")
+        return (cells[index] or None) if index < len(cells) else None
+
+    def classes(self, cells: Sequence[bytes]) -> list[bytes]:
+        """All labels and classes in a line; empty where it does not fit."""
+        if not self.fits(len(cells)):
+            return []
+        places = _places(self, len(cells))
+        return [cells[i] for i in (*places.get("label", ()), *places.get("class", ()))]
+
+    def read(self, cells: Sequence[bytes]) -> Row:
+        """Raises ValueError for another number of columns, and for a value that is no number."""
+        if not self.fits(len(cells)):
+            more = f" and any number of {len(self.tail)} more" if self.tail else ""
+            raise ValueError(f"has {len(cells)} columns, and --columns needs {len(self.head)}{more}")
+        places = _places(self, len(cells))
+        label = _name(cells[places["label"][0]], "label") if "label" in places else None
+        boxes = self._boxes(cells, places)
+        classes = tuple(_name(cells[i], "class") for i in places.get("class", ()))
+        if boxes is not None and not classes:
+            classes = (label or NO_CLASS,) * len(boxes)
+        landmarks = None
+        if "x" in self.head or "x" in self.tail:
+            xs, ys = ([number(cells[i]) for i in places.get(name, ())] for name in "xy")
+            landmarks = tuple(zip(xs, ys, strict=True))
+        path = cells[places["path"][0]]
+        return Row(path, label, boxes, None if boxes is None else classes, landmarks)
+
+    @property
+    def box_form(self) -> tuple[str, ...] | None:
+        """The four names that make a box here, None for none."""
+        used = {*self.head, *self.tail}
+        return next((form for form in BOX_FORMS if used.issuperset(form)), None)
+
+    def _boxes(self, cells: Sequence[bytes], places: dict[str, tuple[int, ...]]) -> tuple[Box, ...] | None:
+        form = self.box_form
+        if form is None:
+            return None
+        values = ([number(cells[i]) for i in places.get(name, ())] for name in form)
+        return tuple(_xyxy(form, a, b, c, d) for a, b, c, d in zip(*values, strict=True))
+
+
+def parse_columns(text: str) -> Columns:
+    """The columns that `text` describes. Raises UsageError saying what is wrong in it."""
+    head: list[str] = []
+    tail: tuple[str, ...] = ()
+    position = 0
+    text = text.strip().rstrip(",")
+    while position < len(text):
+        token = TOKEN.match(text, position)
+        if token is None:
+            raise _wrong(f"{quoted(text[position:].strip())} is not understood")
+        if tail:
+            raise _wrong("a * without a number must come last")
+        names = tuple(re.split(r"[\s,]+", token["group"].strip()) if token["name"] is None else [token["name"]])
+        _check_names(names)
+        if token["star"] and token["count"] is None:
+            tail = names
+        else:
+            times = int(token["count"] or 1)
+            if times < 1 or len(head) + times * len(names) > MOST_COLUMNS:
+                raise _wrong(f"*{times} gives no columns, or more than {MOST_COLUMNS}")
+            head += names * times
+        position = token.end()
+    columns = Columns(tuple(head), tail)
+    _check(columns)
+    return columns
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in NAMES:
+            choices = "path label class xmin ymin xmax ymax cx cy w h x y _"
+            raise _wrong(f"{quoted(name)} is no column name", f"the names are: {choices}")
+
+
+def _check(columns: Columns) -> None:
+    head, tail = Counter(columns.head), Counter(columns.tail)
+    if head["path"] != 1 or tail["path"]:
+        raise _wrong("path must stand in it once")
+    if head["label"] > 1 or tail["label"]:
+        raise _wrong("label is the image's class and stands once", "a box's class is: class")
+    form = columns.box_form
+    used = {name for name in (*head, *tail) if name in NUMBERS - {"x", "y"}}
+    if used and used != set(form or ()):
+        raise _wrong("a box is xmin ymin xmax ymax, or cx cy w h, or xmin ymin w h")
+    for part in (head, tail):
+        if part["x"] != part["y"]:
+            raise _wrong(f"there are {part['x']} x and {part['y']} y in it")
+        counts = {part[name] for name in form or ()}
+        if len(counts) > 1:
+            raise _wrong(f"the columns {' '.join(form or ())} must be equally many")
+    if head["class"] or tail["class"]:
+        if form is None:
+            raise _wrong("class is a box's class, and there is no box", "an image's class is: label")
+        if (head["class"], tail["class"]) != (head[form[0]], tail[form[0]]):
+            raise _wrong("class must stand once for each box", "one class for the whole image is: label")
+
+
+def _wrong(problem: str, next_step: str = EXAMPLE) -> UsageError:
+    return UsageError("--columns", problem, next_step)
+
+
+@lru_cache(maxsize=256)
+def _places(columns: Columns, count: int) -> dict[str, tuple[int, ...]]:
+    """Name -> indices of its columns in a line of `count` columns that fits."""
+    tails = (count - len(columns.head)) // len(columns.tail) if columns.tail else 0
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(columns.head + columns.tail * tails):
+        places.setdefault(name, []).append(i)
+    return {name: tuple(indices) for name, indices in places.items()}
+
+
+def _name(cell: bytes, column: str) -> str:
+    if not cell:
+        raise ValueError(f"its {column} is empty")
+    return as_text(cell)
+
+
+def _xyxy(form: Sequence[str], a: float, b: float, c: float, d: float) -> Box:
+    if form[2] == "xmax":
+        return a, b, c, d
+    if c < 0 or d < 0:
+        raise ValueError(f"{'w' if c < 0 else 'h'} {c if c < 0 else d:g} is below 0")
+    return (a, b, a + c, b + d) if form[0] == "xmin" else (a - c / 2, b - d / 2, a + c / 2, b + d / 2)

@@ -1,0 +1,207 @@
+"""A list: a text or CSV file with one image a line, its columns said by ``--columns``."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+
+from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, shown
+from packer.sample import RawAnnotation
+from packer.sources.base import SourceOptions, Tree
+from packer.sources.columns import Columns, parse_columns
+from packer.sources.files import MIB, lines_of, read_file
+from packer.sources.list_lines import (
+    SAMPLE_LINES,
+    Opening,
+    find_separator,
+    guess_columns,
+    header_columns,
+    read_opening,
+    split_line,
+)
+from packer.sources.list_paths import PathFinder
+from packer.sources.numerals import class_id
+from packer.sources.paths import as_bytes, as_text, quoted
+
+MOST_LIST_BYTES = 2048 * MIB
+MOST_LINE_BYTES = MIB
+
+
+class ListSource:
+    """The file is read and its paths are looked up once; a line is parsed when its image is asked for.
+
+    Raises UsageError where there is no such file, and where its columns are not clear.
+    """
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        file = options.file or ""
+        self._name = shown(file.rpartition("/")[2])
+        self._data, folder = _read(file)
+        self._starts = array("Q")
+        self._cut()
+        self._finder = PathFinder(tree, folder)
+        self.notes: list[str] = []
+        if options.split is not None:
+            self.notes.append(f"{self._name}: a list has no splits; --split {options.split} does not choose lines")
+        self._columns, self._separator, self._opening = self._layout(options.columns)
+        self._line_of: dict[bytes, int] = {}
+        """Image -> index of its first line."""
+        self._repeats: dict[bytes, list[int]] = {}
+        """Image -> indices of its further lines."""
+        self._bad: list[NoImage | BadLabel] = []
+        self.classes: tuple[str, ...] | None = self._scan()
+
+    def covers(self, image: bytes) -> bool:
+        """Always: a list has no splits."""
+        return True
+
+    def annotate(self, image: bytes) -> RawAnnotation:
+        """What the image's line says. Raises NoLabel where the list does not name it, BadLabel naming file, line
+        and value."""
+        index = self._line_of.get(image)
+        if index is None:
+            raise NoLabel(image, f"is not in {self._name}", "add a line for it, or remove the image")
+        if image in self._repeats:
+            lines = ", ".join(self._where(i) for i in (index, *self._repeats[image]))
+            raise BadLabel(image, f"stands in several lines: {lines}", "keep one")
+        try:
+            row = self._columns.read(split_line(self._line(index), self._separator))
+        except ValueError as error:
+            raise self._error(index, str(error)) from None
+        label, box_labels = row.label, row.box_labels
+        if self.classes is not None:  # 07 is class 7
+            label = None if label is None else str(int(label))
+            if box_labels is not None:
+                box_labels = tuple(str(int(name)) for name in box_labels)
+        return RawAnnotation(
+            origin=self._where(index), label=label, boxes=row.boxes, box_labels=box_labels, landmarks=row.landmarks
+        )
+
+    def leftovers(self) -> Iterator[NoImage | BadLabel]:
+        """Lines that name no image of the source, and lines that name nothing."""
+        return iter(self._bad)
+
+    def _cut(self) -> None:
+        """Notes where each line begins: 8 bytes a line, where a list of bytes objects takes 40 and more."""
+        start = 0
+        while start < len(self._data):
+            self._starts.append(start)
+            end = self._data.find(b"\n", start)
+            start = len(self._data) if end < 0 else end + 1
+        self._starts.append(len(self._data) + (not self._data.endswith(b"\n")))
+
+    def _line(self, index: int) -> bytes:
+        return self._data[self._starts[index] : self._starts[index + 1] - 1]
+
+    def _where(self, index: int) -> str:
+        return f"{self._name}:{index + 1}"
+
+    def _error(self, index: int, problem: str, next_step: str = "fix the line") -> BadLabel:
+        return BadLabel(self._where(index), problem, next_step)
+
+    def _layout(self, columns_text: str | None) -> tuple[Columns, bytes, Opening]:
+        """Columns, separator, and what stands before the data."""
+        columns = None if columns_text is None else parse_columns(columns_text)
+        first = [self._line(i) for i in range(min(len(self._starts) - 1, SAMPLE_LINES * 2))]
+        sample = [line for line in first if line.strip(b" \t")][:SAMPLE_LINES]
+        if not sample:
+            raise UsageError(self._name, "is empty", "give a list with one image a line")
+
+        def found(path: bytes) -> bool:
+            return self._finder.find(path) is not None
+
+        separator = find_separator(sample[1:] or sample, columns, found)
+        opening = read_opening(first, separator, columns, found)
+        if opening.header:
+            self.notes.append(f"{self._name}:{opening.header_line} is taken as a header")
+        if columns is None and (named := header_columns(opening.header)) is not None:
+            columns, skipped = named
+            columns = parse_columns(" ".join(columns.head))  # checks that they go together
+            if skipped:
+                self.notes.append(f"{self._name}: columns that are skipped: {shown(', '.join(skipped))}")
+        if columns is None:
+            rows = []
+            for line in first[opening.lines :]:
+                try:
+                    rows += [split_line(line, separator)] if line.strip(b" \t") else []
+                except ValueError:
+                    continue  # a bad line, reported as such
+            columns = guess_columns(rows, self._name)
+        return columns, separator, opening
+
+    def _scan(self) -> tuple[str, ...] | None:
+        """Looks up every path; returns the classes where all labels are whole numbers."""
+        lines = highest = numbers = 0
+        odd: tuple[int, bytes] | None = None
+        for index in range(self._opening.lines, len(self._starts) - 1):
+            line = self._line(index)
+            if not line.strip(b" \t"):
+                continue
+            lines += 1
+            try:
+                if len(line) > MOST_LINE_BYTES:
+                    raise ValueError(f"has {len(line)} bytes, more than {MOST_LINE_BYTES}")
+                cells = split_line(line, self._separator)
+                self._place(index, cells)
+            except ValueError as error:
+                self._bad.append(self._error(index, str(error)))
+                continue
+            for cell in self._columns.classes(cells):
+                value = class_id(cell)
+                if value is None:
+                    odd = odd or (index, cell)
+                else:
+                    numbers += 1
+                    highest = max(highest, value)
+        if self._opening.count not in (None, lines):
+            problem = f"says {self._opening.count} images, and {lines} lines follow"
+            self._bad.insert(0, self._error(0, problem, "correct the number, or complete the list"))
+        if odd and numbers:
+            self.notes.append(
+                f"{self._where(odd[0])}: {quoted(odd[1])} is no whole number, so that the classes are not numbered "
+                "by the list but by the order of their names"
+            )
+        return tuple(str(i) for i in range(highest + 1)) if numbers and not odd else None
+
+    def _place(self, index: int, cells: list[bytes]) -> None:
+        """Notes the line for its image, or why it has none."""
+        path = self._columns.path(cells)
+        if path is None:
+            raise ValueError("names no image")
+        image = self._finder.find(path)
+        if image is None:
+            if self._finder.escapes(path):
+                problem = f"{quoted(path)} lies outside the source folder"
+                self._bad.append(self._error(index, problem, "move it into the source"))
+            else:
+                problem = f"there is no image {quoted(path)}"
+                self._bad.append(NoImage(self._where(index), problem, "add the image, or remove the line"))
+        elif image in self._line_of:
+            self._repeats.setdefault(image, []).append(index)
+        else:
+            self._line_of[image] = index
+
+
+def _read(file: str) -> tuple[bytes, bytes]:
+    """The list with LF line ends and in UTF-8, and the absolute path of its folder."""
+    path = os.path.realpath(as_bytes(file) if file else b"")
+    if not file or not os.path.isfile(path):
+        raise UsageError(f"--labels list:{file}", "there is no such file", "name the list, relative to this folder")
+    try:
+        data = read_file(b"/", path, MOST_LIST_BYTES)
+    except PackerError as error:
+        raise UsageError(file, error.problem, error.next_step) from None
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        try:
+            data = data.decode("utf-16").encode("utf-8")
+        except ValueError:
+            raise UsageError(file, "begins as UTF-16 and is not", "save it as UTF-8") from None
+    if b"\r" in data or data.startswith(b"\xef\xbb\xbf"):
+        data = b"\n".join(lines_of(data))
+    if b"\0" in data[:MIB]:
+        raise UsageError(as_text(path), "is no text file", "name the list")
+    return data, os.path.dirname(path)
+
+
+open_tree = ListSource
