@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -172,23 +173,22 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
     Raises DamagedPack where it is no index of this version, StorageError where it cannot be opened.
     The caller checks the file's size first: a map of a file that shrinks later cannot be read safely.
     """
-    name = os.fsdecode(path)
     try:
-        if (os.path.getsize(name) if data is None else len(data)) == 0:  # Arrow maps no empty file
-            raise DamagedPack(path, "the index is empty", "build the pack again")
-        with pa.memory_map(name) if data is None else pa.BufferReader(pa.py_buffer(data)) as source:
-            reader = pa.ipc.open_file(source)
-            if not reader.schema.equals(SCHEMA, check_metadata=True):
-                raise DamagedPack(path, "not an index of this version of packer", "build the pack again")
-            if reader.num_record_batches != 1:
-                raise DamagedPack(path, f"an index of {reader.num_record_batches} parts, not one")
-            batch = reader.get_batch(0)
-            batch.validate()  # buffers as long as the row count says; their values are not read
+        # mapped by Python: Arrow's own map takes no path that is not UTF-8
+        with open(path, "rb") as file:
+            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        reader = pa.ipc.open_file(pa.py_buffer(view))
+        if not reader.schema.equals(SCHEMA, check_metadata=True):
+            raise DamagedPack(path, "not an index of this version of packer", "build the pack again")
+        if reader.num_record_batches != 1:
+            raise DamagedPack(path, f"an index of {reader.num_record_batches} parts, not one")
+        batch = reader.get_batch(0)
+        batch.validate()  # buffers as long as the row count says; their values are not read
         _check_layout(path, batch)
         return pa.Table.from_batches([batch])
     except FileNotFoundError as error:
         raise DamagedPack(path, "the index is missing", "build the pack again") from error
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise DamagedPack(path, f"the index cannot be read: {_first_line(error)}") from error
     except OSError as error:
         if error.errno is None:  # Arrow's own: a file that is cut or altered

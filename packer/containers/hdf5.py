@@ -189,9 +189,15 @@ class _SafeFile(io.RawIOBase):
     def flush(self) -> None:
         """Nothing: finish() makes the file durable."""
 
+    def close(self) -> None:
+        """Close the file as it is; Python calls this for a writer that was given up."""
+        if hasattr(self, "_file"):
+            self._file.close()
+        super().close()
+
     def finish(self) -> None:
         """Fsync and close the file; raises StorageError where a write failed on the way."""
-        with storage_errors(self._path), self._file:
+        with storage_errors(self._path), self:
             if self._error is not None:
                 raise self._error
             os.fsync(self._file.fileno())

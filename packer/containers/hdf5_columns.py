@@ -24,6 +24,10 @@ class BytesColumn:
         self._lengths = array("q", [0])
         self.total = 0
 
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
     def append(self, item: bytes) -> None:
         self._file.write(item)
         self._lengths.append(len(item))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,7 +100,7 @@ class LmdbContainer:
 
 def _opened(path: str, **options: Any) -> Any:
     try:
-        return lmdb.open(path, subdir=False, lock=False, mode=0o644, **options)
+        return lmdb.open(os.fsencode(path), subdir=False, lock=False, mode=0o644, **options)
     except lmdb.Error as error:
         if options.get("readonly"):
             raise DamagedPack(path, f"not a whole LMDB file: {error}") from error

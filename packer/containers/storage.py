@@ -6,7 +6,7 @@ import errno
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from packer.errors import DamagedPack, StorageError
 
@@ -31,6 +31,12 @@ class NewFile:
         self._path = path
         with storage_errors(path):
             self._file = open(path, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+
+    def __del__(self) -> None:
+        # a writer that was given up: its file counts for nothing, only its descriptor goes back
+        if hasattr(self, "_file"):
+            with suppress(OSError):
+                self._file.close()
 
     def append(self, *parts: bytes) -> None:
         """Write the parts, one after another."""

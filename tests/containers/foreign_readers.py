@@ -1,0 +1,75 @@
+"""Each container read with nothing of packer: (key, image file bytes or pixel array, annotation)."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+
+Read = tuple[str, Any, dict[str, Any]]
+
+
+def read_lmdb(path: str) -> Iterator[Read]:
+    env = lmdb.open(path, subdir=False, readonly=True, lock=False)
+    with env.begin() as transaction:
+        values = {bytes(k).decode(): bytes(v) for k, v in transaction.cursor()}
+    env.close()
+    texts = {k[:-5]: json.loads(v) for k, v in values.items() if k.endswith(".json")}
+    images = {k.partition(".")[0]: (k, v) for k, v in values.items() if not k.endswith(".json")}
+    assert len(texts) == len(images) == len(values) / 2
+    for key, (name, data) in images.items():
+        yield key, _image(name, data), texts[key]
+
+
+def read_hdf5(path: str) -> Iterator[Read]:
+    with h5py.File(path, "r") as file:
+        texts, ends = file["annotations"][:].tobytes(), file["annotation_offsets"][:]
+        images = file["images"]
+        for i, key in enumerate(file["keys"][:]):
+            if images.ndim == 4:
+                image = images[i]
+            else:
+                a, b = file["image_offsets"][i : i + 2]
+                image = images[a:b].tobytes()
+                if file.attrs["encoding"] == b"raw":
+                    image = np.frombuffer(image, np.uint8).reshape(file["image_shapes"][i])
+            yield key.decode(), image, json.loads(texts[ends[i] : ends[i + 1]])
+
+
+def read_tfrecord(path: str) -> Iterator[Read]:
+    from tfrecord.reader import tfrecord_loader
+
+    for example in tfrecord_loader(path, None):
+        name = "x." + bytes(example["image/format"]).decode()
+        data = bytes(example["image/encoded"])
+        yield (
+            bytes(example["image/source_id"]).decode(),
+            _image(name, data),
+            json.loads(example["packer/annotation"]),
+        )
+
+
+def read_webdataset(path: str) -> Iterator[Read]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the library's own, of this version
+        import webdataset
+
+        for sample in webdataset.WebDataset(path, shardshuffle=False):
+            note = json.loads(sample["json"])
+            assert ("cls" in sample) == ("label" in note)
+            assert "cls" not in sample or int(sample["cls"]) == note["label"]
+            (extension,) = [k for k in sample if not k.startswith("__") and k not in ("cls", "json")]
+            yield sample["__key__"], _image(f"x.{extension}", sample[extension]), note
+
+
+def _image(name: str, data: bytes) -> Any:
+    return np.load(io.BytesIO(data), allow_pickle=False) if name.endswith("npy") else data
+
+
+READERS = {"lmdb": read_lmdb, "hdf5": read_hdf5, "tfrecord": read_tfrecord, "webdataset": read_webdataset}

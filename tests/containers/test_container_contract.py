@@ -1,0 +1,203 @@
+"""One promise for all containers: records are found byte for byte, whatever they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from container_records import ANNOTATIONS, IMAGES, image_record, picture, records_of, spec_of, write_shard
+from crc32c import crc32c
+
+from packer.containers import CONTAINERS, open_container
+from packer.errors import BadLabel, DamagedPack, StorageError, UsageError
+from packer.sample import Annotation, Record
+
+pytestmark = pytest.mark.parametrize("container", CONTAINERS)
+
+
+def check_located(path: str, records: list[Record], locations: list) -> None:
+    shard = Path(path).read_bytes()
+    assert [(k, s) for k, _, s in locations] == [(r.key, len(r.data)) for r in records]
+    for record, (key, offset, size) in zip(records, locations, strict=True):
+        data = shard[offset : offset + size]
+        assert data == record.data
+        assert crc32c(data, crc32c(key.encode())) == record.crc32c()
+
+
+@pytest.mark.parametrize("notes", [*ANNOTATIONS, "all"])
+@pytest.mark.parametrize("kind", IMAGES)
+def test_located_byte_exact(container: str, kind: str, notes: str, tmp_path: Path) -> None:
+    annotations = list(ANNOTATIONS.values()) if notes == "all" else [ANNOTATIONS[notes]] * 3
+    records = records_of(kind, annotations, first=41)
+    path = str(tmp_path / "shard")
+    check_located(path, records, write_shard(container, path, kind, records))
+    assert os.listdir(tmp_path) == ["shard"]  # no lock file, no leftover
+
+
+def test_one_record(container: str, tmp_path: Path) -> None:
+    records = records_of("raw", [Annotation()])
+    path = str(tmp_path / "shard")
+    check_located(path, records, write_shard(container, path, "raw", records))
+
+
+def test_no_record(container: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "shard")
+    if container == "tfrecord":  # without a frame it is an empty file, which nobody can map
+        with pytest.raises(DamagedPack, match="empty"):
+            write_shard(container, path, "raw", [])
+    else:
+        assert write_shard(container, path, "raw", []) == []
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["different", "all black"])
+def test_thousands_of_tiny_records(container: str, alike: bool, tmp_path: Path) -> None:
+    pixels = np.zeros((3000, 2, 2, 3), np.uint8) if alike else picture(0, 3000, 4).reshape(3000, 2, 2, 3)
+    records = [
+        Record(f"{i:08d}", pixels[i].tobytes(), "raw", 2, 2, 3, "uint8", Annotation(label=i % 3), b"x")
+        for i in range(3000)
+    ]
+    path = str(tmp_path / "shard")
+    check_located(path, records, write_shard(container, path, "raw", records))
+
+
+def test_large_and_small_together(container: str, tmp_path: Path) -> None:
+    sizes = [1, 2000, 2100, 4079, 4080, 4081, 5_000_000, 3, 8192]
+    records = [
+        Record(f"{i:08d}", picture(i, 1, n, 1).tobytes(), "raw", 1, n, 1, "uint8", Annotation(), b"x")
+        for i, n in enumerate(sizes)
+    ]
+    path = str(tmp_path / "shard")
+    check_located(path, records, write_shard(container, path, "ragged", records))
+
+
+def test_path_of_any_bytes(container: str, tmp_path: Path) -> None:
+    records = records_of("png", [Annotation()] * 2)
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\n'shard")
+    check_located(path, records, write_shard(container, path, "png", records))
+
+
+_WRITE_ALL = """
+import sys
+from container_records import *
+container, folder = sys.argv[1:]
+for kind in IMAGES:
+    write_shard(container, f"{folder}/{kind}", kind, records_of(kind, ANNOTATIONS.values()))
+"""
+
+
+def test_same_bytes_in_another_process(container: str, tmp_path: Path) -> None:
+    digests = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        env = {**os.environ, "PYTHONHASHSEED": str(number), "TZ": f"UTC+{number}", "LC_ALL": "C"}
+        env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        subprocess.run([sys.executable, "-c", _WRITE_ALL, container, str(folder)], check=True, env=env)
+        digests.append({kind: sha256((folder / kind).read_bytes()).hexdigest() for kind in IMAGES})
+    assert digests[0] == digests[1]
+
+
+def test_existing_file_is_kept(container: str, tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    path.write_bytes(b"mine")
+    with pytest.raises(StorageError, match="shard"):
+        open_container(container).create(str(path), spec_of("raw", []))
+    assert path.read_bytes() == b"mine"
+
+
+def test_missing_folder(container: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="gone"):
+        open_container(container).create(str(tmp_path / "gone" / "shard"), spec_of("raw", []))
+
+
+def test_nan_is_refused_and_the_shard_goes_on(container: str, tmp_path: Path) -> None:
+    bad = Annotation(landmarks=np.full((1, 2), np.nan, np.float32))
+    records = records_of("raw", [Annotation(), bad, Annotation(label=1)])
+    path = str(tmp_path / "shard")
+    writer = open_container(container).create(path, spec_of("raw", records))
+    writer.write(records[0])
+    with pytest.raises(BadLabel, match="JSON"):
+        writer.write(records[1])
+    writer.write(records[2])
+    writer.close()
+    check_located(path, [records[0], records[2]], list(open_container(container).locate(path)))
+
+
+def test_raw_data_of_a_wrong_size(container: str, tmp_path: Path) -> None:
+    record = image_record("raw", 0, Annotation())
+    wrong = Record(record.key, b"x", "raw", 8, 6, 3, "uint8", Annotation(), b"x")
+    writer = open_container(container).create(str(tmp_path / "shard"), spec_of("raw", [record]))
+    with pytest.raises(ValueError, match="needs 144"):
+        writer.write(wrong)
+
+
+def test_cut_file_is_refused(container: str, tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    records = records_of("raw", list(ANNOTATIONS.values()))
+    write_shard(container, str(path), "raw", records)
+    whole = path.read_bytes()
+    # tar ends with padding: what matters is cut where the last member's data ends
+    lengths = [0, 1, 100, 511, 4096, 4097, *range(0, len(whole), len(whole) // 40)][:46]
+    for length in lengths:
+        if container == "webdataset" and not any(whole[length:]):
+            continue
+        path.write_bytes(whole[:length])
+        try:
+            found = list(open_container(container).locate(str(path)))
+        except DamagedPack as error:
+            assert str(path) in str(error)
+        else:  # a tfrecord cut between two frames is a shorter tfrecord: the caller counts
+            assert container == "tfrecord" and len(found) < len(records)
+
+
+def test_foreign_and_missing_files(container: str, tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    with pytest.raises(DamagedPack):
+        list(open_container(container).locate(str(path)))
+    for content in (b"", b"\x00", b"hello world" * 1000, b"\x89HDF\r\n\x1a\n" * 600):
+        path.write_bytes(content)
+        with pytest.raises(DamagedPack):
+            list(open_container(container).locate(str(path)))
+
+
+_FULL_DISK = """
+import resource, signal, sys
+from container_records import *
+from packer.errors import StorageError
+container, folder = sys.argv[1:]
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+records = records_of("png", list(ANNOTATIONS.values()) * 40)
+write_shard(container, folder + "/whole", "png", records)
+size = os.path.getsize(folder + "/whole")
+for number, limit in enumerate([0, 1, 4096, *range(5000, size, size // 15), size - 1]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        write_shard(container, f"{folder}/{number}", "png", records)
+    except StorageError as error:
+        assert str(number) in str(error), error
+    else:
+        raise SystemExit(f"no error at {limit} of {size} bytes")
+print("refused")
+"""
+
+
+def test_full_disk_is_an_error_and_no_crash(container: str, tmp_path: Path) -> None:
+    # a limit on the file's size fails a write as a full disk does, without root
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    program = "import os\n" + _FULL_DISK
+    done = subprocess.run(
+        [sys.executable, "-c", program, container, str(tmp_path)], env=env, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
+def test_table(container: str) -> None:
+    home = open_container(container)
+    assert home.name == container and home.suffix.startswith(".")
+    with pytest.raises(UsageError, match="lmdb, hdf5"):
+        open_container("zip")
