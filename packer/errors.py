@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 EXIT_OK = 0
 EXIT_BAD_DATA = 1
@@ -15,6 +16,8 @@ EXIT_USAGE = 2
 EXIT_IO = 3
 EXIT_DAMAGED_PACK = 4
 EXIT_INTERRUPTED = 130
+
+SHOWN_REJECTED = 10
 
 AnyPath = str | bytes | os.PathLike[str]
 
@@ -88,15 +91,18 @@ class NoImage(BadLabel):
 
 
 class TooManyBad(PackerError):
-    """More bad inputs than ``--max-bad`` allows; `examples` are some of them, a line each."""
+    """More bad inputs than ``--max-bad`` allows; `rejected` are all of them (`packer.manifest.Rejected`)."""
 
-    def __init__(self, where: AnyPath, problem: str, next_step: str = "", examples: Sequence[str] = ()) -> None:
+    def __init__(self, where: AnyPath, problem: str, next_step: str = "", rejected: Sequence[Any] = ()) -> None:
         super().__init__(where, problem, next_step)
-        self.args = (where, problem, next_step, tuple(examples))
-        self.examples = tuple(examples)
+        self.args = (where, problem, next_step, tuple(rejected))
+        self.rejected = tuple(rejected)
 
     def __str__(self) -> str:
-        return "\n  ".join([super().__str__(), *self.examples])
+        lines = [super().__str__(), *(f"{shown(r.path)}: {r.problem}" for r in self.rejected[:SHOWN_REJECTED])]
+        if len(self.rejected) > SHOWN_REJECTED:
+            lines.append(f"... and {len(self.rejected) - SHOWN_REJECTED} more (--json lists all)")
+        return "\n  ".join(lines)
 
 
 class UsageError(PackerError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from crc32c import crc32c
@@ -22,6 +22,10 @@ from packer.manifest import Manifest, ShardEntry, read_manifest
 from packer.mapping import map_files
 from packer.ragged import Ragged
 from packer.sample import Annotation, Image, Int64, Sample
+
+if TYPE_CHECKING:
+    from packer.ops.decode import Decoder
+    from packer.ops.header import Mode
 
 
 def open_pack(path: AnyPath) -> Pack:
@@ -78,9 +82,9 @@ class Pack:
         """Where each record's bytes begin in `region`, int64 (n,); checked to lie inside its own file."""
         parts = []
         for shard, table, start in zip(self.shards, self._tables, self._starts.tolist(), strict=True):
-            offsets, sizes = column(table, "offset"), column(table, "size")
+            offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
             limit = shard.container.bytes
-            if ((offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)).any():
+            if np.any((offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)):
                 raise DamagedPack(
                     self._file(shard.index.name), "names bytes outside of its shard", "build the pack again"
                 )
@@ -118,11 +122,11 @@ class Pack:
         """
         self.check((i,))
         start = int(self.offsets[i])
-        return memoryview(self.region)[start : start + int(self.sizes[i])]
+        return self.region.data[start : start + int(self.sizes[i])]
 
     def check(self, records: Iterable[int]) -> None:
         """Hold the bytes of these records against their checksums, those not yet seen by this process."""
-        checked, view = self._checked, memoryview(self.region)
+        checked, view = self._checked, self.region.data
         for i in records:
             if checked[i]:
                 continue
@@ -167,7 +171,7 @@ class Pack:
             return np.frombuffer(data, self.dtype_of(i)).reshape(self.shape_of(i))
         from packer.ops.decode import decode
 
-        return decode(data, self.manifest.mode, decoder)
+        return decode(bytes(data), cast("Mode", self.manifest.mode), cast("Decoder", decoder))
 
     def sample(self, i: int, decoder: str = "auto") -> Sample:
         """Image and annotation of record `i`."""
@@ -191,9 +195,10 @@ class Pack:
         Ragged, row i being the array of record i.
         """
         parts = [column(table, name) for table in self._tables]
-        if isinstance(parts[0], Ragged):
-            return Ragged.concat(parts)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        ragged = [part for part in parts if isinstance(part, Ragged)]
+        if ragged:
+            return Ragged.concat(ragged)
+        return np.concatenate([np.asarray(part) for part in parts]) if len(parts) > 1 else parts[0]
 
     def _scalars(self, name: str) -> NDArray[Any]:
         values = self._cache.get(name)

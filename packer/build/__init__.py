@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packer.build.options import BuildOptions, bad_allowed, usable_cores
-from packer.errors import TooManyBad, shown
+from packer.errors import TooManyBad
 
 if TYPE_CHECKING:
     from packer.build.local import LocalEngine
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from packer.manifest import Manifest, Rejected
 
 __all__ = ["BuildOptions", "BuildSummary", "Watcher", "build_pack", "plan_pack"]
-
-SHOWN_REJECTIONS = 10
 
 
 class Watcher:
@@ -115,9 +113,6 @@ def check_bad(options: BuildOptions, found: int, rejected: Sequence[Rejected]) -
     allowed = bad_allowed(options.max_bad, found)
     if len(rejected) <= allowed and len(rejected) < found:
         return
-    examples = [f"{shown(r.path)}: {r.problem}" for r in rejected[:SHOWN_REJECTIONS]]
-    if len(rejected) > SHOWN_REJECTIONS:
-        examples.append(f"... and {len(rejected) - SHOWN_REJECTIONS} more (--dry-run --json lists all)")
     problem = f"{len(rejected)} of {found} inputs are bad, {allowed} allowed"
     mend = "mend them" if len(rejected) == found else f"mend them, or leave them out with --max-bad {len(rejected)}"
-    raise TooManyBad(options.source, problem, mend, examples)
+    raise TooManyBad(options.source, problem, mend, rejected)

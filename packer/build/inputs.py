@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,16 @@ from packer.build.resolve import ClassIds, Resolver
 from packer.build.table import ROWS_A_CHUNK, SCHEMA, annotation_to_text, fields_of
 from packer.errors import BadImage, BadInput, NotAnImage, UsageError, shown
 from packer.manifest import Rejected
-from packer.ops.decode import decoded_shape, losses
-from packer.ops.header import Header, IncompleteHeader, check_header, read_header
-from packer.sources import open_source, recognise
+from packer.ops.header import (
+    Header,
+    IncompleteHeader,
+    Mode,
+    check_header,
+    decoded_shape,
+    losses,
+    read_header,
+)
+from packer.sources import check_options, open_source, recognise
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.tree import find_tree
 
@@ -90,9 +97,10 @@ def read_inputs(options: BuildOptions, progress: Progress = lambda n: None) -> I
 def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Source]:
     specs = list(options.labels)
     if specs == ["auto"]:
-        spec, why = recognise(tree, SourceOptions(options.split, _one(options.columns)))
-        inputs.notes.append(f"--labels {shown(spec)}: {why}")
-        specs = [spec]
+        choice = recognise(tree, SourceOptions(options.split, _one(options.columns)))
+        inputs.notes.append(f"--labels {shown(choice.spec)}: {choice.why}")
+        specs = [choice.spec]
+    check_options(specs, SourceOptions(options.split, _one(options.columns)))
     inputs.labels = tuple(spec if not spec.startswith("list:") else "list" for spec in specs)
     columns: Iterator[str | None] = iter(options.columns)
     sources = []
@@ -114,6 +122,7 @@ class _Reader:
     def __init__(self, root: bytes, options: BuildOptions, resolver: Resolver, inputs: Inputs) -> None:
         self.root = root
         self.options = options
+        self.mode = cast(Mode, options.mode)
         self.resolver = resolver
         self.inputs = inputs
         self.fields: set[str] = set()
@@ -127,8 +136,8 @@ class _Reader:
         raws = [source.annotate(path) for source in sources]
         annotation = self.resolver.annotation(raws, header)
         self.fields.update(fields_of(annotation))
-        self.inputs.losses.update(losses(header, self.options.mode))
-        height, width, channels, dtype = decoded_shape(header, self.options.mode)
+        self.inputs.losses.update(losses(header, self.mode))
+        height, width, channels, dtype = decoded_shape(header, self.mode)
         row = (path, size, height, width, channels, dtype == "uint16", annotation_to_text(annotation))
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)

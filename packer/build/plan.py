@@ -5,24 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 from numpy.typing import NDArray
 
 from packer.build.inputs import Inputs
 from packer.build.options import BuildOptions, bad_allowed
 from packer.build.record import Recipe, read_file
 from packer.build.shard import ShardJob
+from packer.build.text import size_text
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.errors import BadInput, StorageError, UsageError
-from packer.ops.encode import encode
+from packer.ops.decode import Decoder
+from packer.ops.encode import Encoding, encode
+from packer.ops.header import Mode
 from packer.ops.resize import Resize
 
 SAMPLED_IMAGES = 16
-RECORD_OVERHEAD_BYTES = 512  # index row, annotation, keys: measured 300 to 900
+INDEX_ROW_BYTES = 100
+NPY_HEADER_BYTES = 128
+ANNOTATION_COPIES = 3  # in the container, in the index, and one for longer names: measured
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,11 +112,11 @@ def make_plan(options: BuildOptions, inputs: Inputs) -> Plan:
     resize = None if options.resize is None else Resize.of(options.resize, options.fit)
     recipe = Recipe(
         root=os.fsencode(os.path.abspath(options.source)),
-        mode=options.mode,
-        decoder=options.decoder,
+        mode=cast(Mode, options.mode),
+        decoder=cast(Decoder, options.decoder),
         max_pixels=options.max_pixels,
         resize=resize,
-        encode=options.encode,
+        encode=cast(Encoding, options.encode),
         quality=options.quality,
     )
     table = inputs.table
@@ -127,8 +133,6 @@ def make_plan(options: BuildOptions, inputs: Inputs) -> Plan:
         planned_records=len(table),
         planned_bytes=int(image_bytes.sum()),
     )
-    block = open_container(options.format).block_bytes
-    stored = -(-image_bytes // block) * block + RECORD_OVERHEAD_BYTES
     return Plan(
         options=options,
         inputs=inputs,
@@ -138,7 +142,7 @@ def make_plan(options: BuildOptions, inputs: Inputs) -> Plan:
         cuts=_cuts(image_bytes, options.shard_bytes),
         shape=facts.uniform(),
         image_bytes=image_bytes,
-        pack_bytes=int(stored.sum()),
+        pack_bytes=_stored_bytes(options, image_bytes, table),
         source_bytes=int(facts.source_bytes.sum()),
         free_bytes=_free_bytes(options.output),
     )
@@ -185,7 +189,18 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe) -> NDArray[np.int6
         except BadInput:
             continue  # the worker will reject it with its reason
     share = encoded / raw if raw else 1.0
-    return np.ceil(facts.raw_bytes * share).astype(np.int64)
+    estimated: NDArray[np.int64] = np.ceil(facts.raw_bytes * share).astype(np.int64)
+    return estimated
+
+
+def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: Any) -> int:
+    """Bytes of the whole pack: images rounded up to the container's blocks, annotations, index."""
+    container = open_container(options.format)
+    header = NPY_HEADER_BYTES if options.encode == "raw" else 0
+    blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
+    annotations = pa.compute.sum(pa.compute.binary_length(table.column("annotation"))).as_py() or 0
+    records = len(image_bytes) * (container.overhead_bytes + INDEX_ROW_BYTES)
+    return int(blocks.sum()) + records + ANNOTATION_COPIES * annotations
 
 
 def _cuts(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[int, ...]:
@@ -208,12 +223,3 @@ def _free_bytes(output: str) -> int:
         raise UsageError(folder, "no such folder for the pack", "create it, or choose another --out") from None
     except OSError as error:
         raise StorageError(folder, error.strerror or str(error)) from None
-
-
-def size_text(size: float) -> str:
-    """A size for people: ``1.4 GB`` (powers of 1024, as ``ls -h`` has them)."""
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from packer.build.inputs import unreadable
 from packer.build.table import annotation_from_text
 from packer.errors import BadImage
-from packer.ops.decode import decode
-from packer.ops.encode import encode
+from packer.ops.decode import Decoder, decode
+from packer.ops.encode import Encoding, encode
 from packer.ops.geometry import clip, move
-from packer.ops.header import read_header
+from packer.ops.header import Mode, read_header
 from packer.ops.resize import Resize
 from packer.sample import Annotation, Image, Record
 
@@ -25,11 +25,11 @@ class Recipe:
     """What happens to every image of a build."""
 
     root: bytes
-    mode: str
-    decoder: str
+    mode: Mode
+    decoder: Decoder
     max_pixels: int
     resize: Resize | None
-    encode: str
+    encode: Encoding | Literal["copy"]
     quality: int
 
     def image(self, data: bytes, size: tuple[int, int]) -> Image:

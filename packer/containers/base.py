@@ -60,6 +60,10 @@ class Container(Protocol):
     """The word after ``--format``; also the module's name."""
     suffix: str
     """Of the shard's file name, with the dot."""
+    block_bytes: int
+    """Each image takes a multiple of these many bytes: pages of LMDB, blocks of tar."""
+    overhead_bytes: int
+    """What a record takes beside its image and its annotation, about: keys, headers, framing."""
 
     def create(self, path: str, spec: ShardSpec) -> Writer:
         """Begin a new shard at `path`, which must not exist."""

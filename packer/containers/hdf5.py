@@ -93,6 +93,8 @@ class Hdf5Container:
 
     name = "hdf5"
     suffix = ".hdf5"
+    block_bytes = 1
+    overhead_bytes = 192
 
     def create(self, path: str, spec: ShardSpec) -> Hdf5Writer:
         return Hdf5Writer(path, spec)

@@ -78,6 +78,8 @@ class LmdbContainer:
 
     name = "lmdb"
     suffix = ".lmdb"
+    block_bytes = 4096
+    overhead_bytes = 256
 
     def create(self, path: str, spec: ShardSpec) -> LmdbWriter:
         # address space, not disk: page rounding and JSON take up to two pages a record

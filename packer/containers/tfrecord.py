@@ -51,6 +51,8 @@ class TFRecordContainer:
 
     name = "tfrecord"
     suffix = ".tfrecord"
+    block_bytes = 1
+    overhead_bytes = 512
 
     def create(self, path: str, spec: ShardSpec) -> TFRecordWriter:
         return TFRecordWriter(path, spec)

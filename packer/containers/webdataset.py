@@ -52,6 +52,8 @@ class WebDatasetContainer:
 
     name = "webdataset"
     suffix = ".tar"
+    block_bytes = 512
+    overhead_bytes = 2560
 
     def create(self, path: str, spec: ShardSpec) -> WebDatasetWriter:
         return WebDatasetWriter(path, spec)

@@ -30,7 +30,7 @@ class Batch(Sequence[tuple[torch.Tensor, Any]]):
     def __getitem__(self, index: int | slice) -> tuple[torch.Tensor, Any] | Batch:
         targets = self.targets[index]
         if isinstance(index, slice):
-            return Batch(self.images[index], targets)  # type: ignore[arg-type]
+            return Batch(self.images[index], targets)
         return self.images[index], int(targets) if isinstance(targets, torch.Tensor) else targets
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:

@@ -123,7 +123,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             target if self.target_transform is None else self.target_transform(target),
         )
 
-    def _number(self, index: int) -> int:
+    def _number(self, index: Any) -> int:
         if isinstance(index, slice):
             raise TypeError("a PackedDataset takes no slices; use torch.utils.data.Subset(dataset, range(a, b))")
         i = operator.index(index)
@@ -172,21 +172,26 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     @cached_property
     def boxes(self) -> Ragged:
         """Boxes of every image: row i is float32 (n, 4), xyxy, pixels."""
-        return self.column("boxes")
+        return self._ragged("boxes")
 
     @cached_property
     def box_labels(self) -> Ragged:
         """Class ids of the boxes of every image: row i is int64 (n,)."""
-        return self.column("box_labels")
+        return self._ragged("box_labels")
 
     @cached_property
     def landmarks(self) -> Ragged:
         """Landmarks of every image: row i is float32 (k, 2); `numpy.asarray` of it is (n, k, 2) where k is the same."""
-        return self.column("landmarks")
+        return self._ragged("landmarks")
 
-    def column(self, name: str) -> Any:
+    def column(self, name: str) -> NDArray[Any] | Ragged:
         """Any column of the index as an array or `Ragged`, no image touched (docs/formats.md lists them)."""
         return self.pack.column(name)
+
+    def _ragged(self, name: str) -> Ragged:
+        column = self.pack.column(name)
+        assert isinstance(column, Ragged)
+        return column
 
 
 class _Targets(Sequence[Target]):

@@ -1,0 +1,31 @@
+"""The command group `packer`. Commands import what they need when they run, so that help comes at once."""
+
+from __future__ import annotations
+
+import click
+
+from packer import __version__
+from packer.commands.build import build
+from packer.commands.info import info
+from packer.commands.verify import verify
+
+EPILOG = """\b
+Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or permission,
+4 a damaged pack, 130 interrupted."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=EPILOG)
+@click.version_option(__version__, message="packer %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Pack folders of labelled images, and train from them at memory speed.
+
+    \b
+    packer build ./imgs            make ./imgs.lmdb of the images and labels in ./imgs
+    packer info imgs.lmdb          say what a pack holds
+    packer verify imgs.lmdb        check every byte of it
+    """
+
+
+for command in (build, info, verify):
+    cli.add_command(command)

@@ -1,0 +1,44 @@
+"""`packer verify`: check every byte of a pack."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from packer.errors import EXIT_DAMAGED_PACK, shown
+
+SHOWN_PROBLEMS = 20
+
+
+@click.command()
+@click.argument("pack", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+def verify(pack: str, as_json: bool, quiet: bool) -> None:
+    """Check PACK: every file's digest, every record's checksum, container and index against each other.
+
+    Ends with exit code 4 where anything is wrong, and says which records.
+
+    \b
+    Example: packer verify imgs.lmdb
+    """
+    from dataclasses import asdict
+
+    from packer import verify as checks
+    from packer.commands.progress import bar
+
+    with bar("verifying", unit="B", hidden=quiet or as_json) as progress:
+        report = checks.verify(pack, progress.update)
+    if as_json:
+        click.echo(json.dumps({**asdict(report), "good": not report.problems}))
+    else:
+        for problem in report.problems[:SHOWN_PROBLEMS]:
+            click.echo(f"packer: {shown(pack)}: {shown(str(problem))}", err=True)
+        if len(report.problems) > SHOWN_PROBLEMS:
+            click.echo(f"packer: ... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)", err=True)
+        if not report.problems and not quiet:
+            click.echo(f"{shown(pack)}: good: {report.records:,} records in {report.files} files")
+    if report.problems:
+        sys.exit(EXIT_DAMAGED_PACK)
