@@ -123,7 +123,7 @@ class IndexBuilder:
         the records that were added, StorageError where the disk refuses.
         """
         self._flush()
-        offsets = np.fromiter(self._checked_offsets(path, locations), np.int64, count=len(self))
+        offsets = np.fromiter(self._checked_offsets(path, locations), np.int64)
         batch = self._one_batch(path, offsets)
         try:
             with open(path, "xb") as file:
@@ -198,7 +198,9 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
 
 def _check_layout(path: AnyPath, batch: Any) -> None:
     for name, expected in (("dtype", DTYPES), ("encoding", ENCODINGS)):
-        if tuple(batch.column(name).dictionary.to_pylist()) != expected:
+        names = batch.column(name).dictionary
+        names.validate(full=True)  # they are few, and they are read here
+        if tuple(names.to_pylist()) != expected:
             raise DamagedPack(path, f"the index lists other values of {name} than {', '.join(expected)}")
 
 

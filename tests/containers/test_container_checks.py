@@ -1,0 +1,49 @@
+"""What locate notices of a file that was altered, and what the checksums must notice for it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from container_records import ANNOTATIONS, records_of, write_shard
+from crc32c import crc32c
+
+from packer.containers import open_container
+from packer.errors import DamagedPack
+
+
+def flips(whole: bytes, count: int) -> list[bytes]:
+    chosen = random.Random(1)
+    altered = []
+    for _ in range(count):
+        data = bytearray(whole)
+        data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+        altered.append(bytes(data))
+    return altered
+
+
+def test_tfrecord_notices_every_flip(tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    write_shard("tfrecord", str(path), "raw", records_of("raw", ANNOTATIONS.values()))
+    for altered in flips(path.read_bytes(), 500):
+        path.write_bytes(altered)
+        with pytest.raises(DamagedPack):
+            list(open_container("tfrecord").locate(str(path)))
+
+
+@pytest.mark.parametrize("container", ["hdf5", "webdataset"])
+def test_flip_gives_an_error_or_the_right_bytes_or_a_wrong_checksum(container: str, tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    records = records_of("png", ANNOTATIONS.values())
+    write_shard(container, str(path), "png", records)
+    for altered in flips(path.read_bytes(), 300):
+        path.write_bytes(altered)
+        try:
+            found = list(open_container(container).locate(str(path)))
+        except DamagedPack:
+            continue
+        for record, (key, offset, size) in zip(records, found, strict=False):
+            data = altered[offset : offset + size]
+            if crc32c(data, crc32c(key.encode())) == record.crc32c():
+                assert (key, data) == (record.key, record.data)
