@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.errors import AnyPath, DamagedPack
 from packer.ragged import Ragged
 from packer.sample import Annotation
 
@@ -48,7 +49,9 @@ class Annotations:
 
     _LISTS = ("boxes", "box_labels", "landmarks", "polygons", "keypoints", "box_fields", "extras")
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, path: AnyPath = "") -> None:
+        """Args: the index, and its file's name for messages."""
+        self._path = path
         self._labels = column(table, "label")
         self._lists: dict[str, Any] = {name: column(table, name) for name in self._LISTS}
         self._bits = {name: _bitmap(table, name) for name in self._LISTS}
@@ -57,7 +60,14 @@ class Annotations:
         return len(self._labels)
 
     def __getitem__(self, i: int) -> Annotation:
+        """The annotation of row `i`. Raises DamagedPack where the row was altered so that it makes no sense."""
         row = range(len(self))[i]
+        try:
+            return self._annotation(row)
+        except ValueError as error:  # text that is no JSON, points that are no array
+            raise DamagedPack(self._path, f"row {row} of the index is damaged: {error}") from error
+
+    def _annotation(self, row: int) -> Annotation:
         label = int(self._labels[row])
         polygons, keypoints = self._row("polygons", row), self._row("keypoints", row)
         fields = {} if (text := self._row("box_fields", row)) is None else json.loads(text.tobytes())

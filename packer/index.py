@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from packer.columns import Annotations, annotation_of, column
 from packer.errors import AnyPath, BadLabel, DamagedPack, StorageError
+from packer.mapping import map_files
 from packer.sample import Annotation, Record
 
 __all__ = [
@@ -173,11 +173,10 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
     Raises DamagedPack where it is no index of this version, StorageError where it cannot be opened.
     The caller checks the file's size first: a map of a file that shrinks later cannot be read safely.
     """
+    if data is None:
+        data = _mapped(path)
     try:
-        # mapped by Python: Arrow's own map takes no path that is not UTF-8
-        with open(path, "rb") as file:
-            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        reader = pa.ipc.open_file(pa.py_buffer(view))
+        reader = pa.ipc.open_file(pa.py_buffer(data))
         if not reader.schema.equals(SCHEMA, check_metadata=True):
             raise DamagedPack(path, "not an index of this version of packer", "build the pack again")
         if reader.num_record_batches != 1:
@@ -186,14 +185,20 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
         batch.validate()  # buffers as long as the row count says; their values are not read
         _check_layout(path, batch)
         return pa.Table.from_batches([batch])
+    except (pa.ArrowException, ValueError, OSError) as error:  # OSError: Arrow's own, of a file that is cut
+        raise DamagedPack(path, f"the index cannot be read: {_first_line(error)}") from error
+
+
+def _mapped(path: AnyPath) -> NDArray[np.uint8]:
+    # not by Arrow: its own map takes no path that is not UTF-8
+    name = os.fsdecode(path)
+    try:
+        size = os.path.getsize(name)
     except FileNotFoundError as error:
         raise DamagedPack(path, "the index is missing", "build the pack again") from error
-    except (pa.ArrowException, ValueError) as error:  # ValueError: an empty file cannot be mapped
-        raise DamagedPack(path, f"the index cannot be read: {_first_line(error)}") from error
     except OSError as error:
-        if error.errno is None:  # Arrow's own: a file that is cut or altered
-            raise DamagedPack(path, f"the index cannot be read: {_first_line(error)}") from error
         raise StorageError(path, f"cannot open the index: {error.strerror}") from error
+    return map_files([(name, size)])[0][:size]
 
 
 def _check_layout(path: AnyPath, batch: Any) -> None:

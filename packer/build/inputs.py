@@ -88,8 +88,7 @@ def read_inputs(options: BuildOptions, progress: Progress = lambda n: None) -> I
     for source in sources:
         inputs.notes += source.notes
     inputs.notes += [
-        f"{what} in {count} {'image' if count == 1 else 'images'} (--mode unchanged keeps it)"
-        for what, count in sorted(inputs.losses.items())
+        f"{what} in {count} {'image' if count == 1 else 'images'}" for what, count in sorted(inputs.losses.items())
     ]
     return inputs
 
@@ -136,7 +135,9 @@ class _Reader:
         raws = [source.annotate(path) for source in sources]
         annotation = self.resolver.annotation(raws, header)
         self.fields.update(fields_of(annotation))
-        self.inputs.losses.update(losses(header, self.mode))
+        always = losses(header, "unchanged")
+        for what in losses(header, self.mode):
+            self.inputs.losses[what if what in always else f"{what} (--mode unchanged keeps that)"] += 1
         height, width, channels, dtype = decoded_shape(header, self.mode)
         row = (path, size, height, width, channels, dtype == "uint16", annotation_to_text(annotation))
         for column, value in zip(self._columns, row, strict=True):

@@ -39,12 +39,16 @@ class Recipe:
         image = decode(data, self.mode, self.decoder, self.resize.at_least(*size), self.max_pixels)
         return self.resize.apply(image, size)
 
-    def record(self, key: str, row: dict[str, Any], class_ids: NDArray[np.int64]) -> Record:
-        """The record of one row of the table of inputs. Raises BadImage where the file will not do."""
+    def record(self, key: str, row: dict[str, Any], class_ids: NDArray[np.int64]) -> tuple[Record, int]:
+        """The record of one row of the table of inputs, and how many boxes a crop has left outside.
+
+        Raises BadImage where the file will not do.
+        """
         data = read_file(os.path.join(self.root, row["path"]), row["bytes"])
         size = (row["width"], row["height"])
         image = self.image(data, size)
         annotation = annotation_from_text(row["annotation"], class_ids)
+        boxes = _boxes(annotation)
         if self.resize is not None:
             annotation = self._moved(annotation, size)
         if self.encode == "copy":
@@ -52,7 +56,7 @@ class Recipe:
         else:
             stored, encoding = encode(image, self.encode, self.quality), self.encode
         height, width, channels = image.shape
-        return Record(
+        record = Record(
             key=key,
             data=stored,
             encoding=encoding,
@@ -63,6 +67,7 @@ class Recipe:
             annotation=annotation,
             path=row["path"],
         )
+        return record, boxes - _boxes(annotation)
 
     def _moved(self, annotation: Annotation, size: tuple[int, int]) -> Annotation:
         assert self.resize is not None
@@ -70,6 +75,10 @@ class Recipe:
         moved = move(annotation, geometry)
         # only a crop puts boxes outside; elsewhere float32 may miss the border by its last digit
         return clip(moved, geometry.width, geometry.height)
+
+
+def _boxes(annotation: Annotation) -> int:
+    return 0 if annotation.boxes is None else len(annotation.boxes)
 
 
 def read_file(path: bytes, expected_bytes: int) -> bytes:

@@ -62,6 +62,10 @@ class ShardResult:
     box_counts: Counter[int] = field(default_factory=Counter)
 
 
+Made = tuple[Record, int] | Rejected
+"""A record with the number of boxes that a crop has left outside; or why there is none."""
+
+
 class Stopped(Exception):
     """The build does not want this shard any more."""
 
@@ -80,18 +84,20 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
     builder = IndexBuilder(job.stop - job.start)
     result = ShardResult(None)
     writer = None
-    for record in _records(job, rows):
-        if isinstance(record, Rejected):
-            result.rejected.append(record)
+    for made in _records(job, rows):
+        bad = isinstance(made, Rejected)
+        if isinstance(made, Rejected):
+            result.rejected.append(made)
             if len(result.rejected) > job.bad_allowed:
                 return result
         else:
+            record, cropped = made
             if writer is None:
                 writer = container.create(working, job.spec)
             builder.add(record)
             writer.write(record)
-            _count(record, result)
-        if not report(1, int(isinstance(record, Rejected))):
+            _count(record, cropped, result)
+        if not report(1, int(bad)):
             raise Stopped
     if writer is None:
         return result
@@ -106,11 +112,11 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
     return result
 
 
-def _records(job: ShardJob, rows: Any) -> Iterator[Record | Rejected]:
+def _records(job: ShardJob, rows: Any) -> Iterator[Made]:
     """The records in order; with several threads, a few chunks ahead of the writer."""
     class_ids = np.array(job.class_ids, np.int64)
 
-    def make(chunk: list[tuple[int, dict[str, Any]]]) -> list[Record | Rejected]:
+    def make(chunk: list[tuple[int, dict[str, Any]]]) -> list[Made]:
         return [_record(job, number, row, class_ids) for number, row in chunk]
 
     if job.threads == 1:
@@ -119,7 +125,7 @@ def _records(job: ShardJob, rows: Any) -> Iterator[Record | Rejected]:
                 yield _record(job, *item, class_ids)
         return
     with ThreadPoolExecutor(job.threads) as pool:
-        ahead: deque[Future[list[Record | Rejected]]] = deque()
+        ahead: deque[Future[list[Made]]] = deque()
         try:
             for chunk in _chunks(job, rows):
                 ahead.append(pool.submit(make, chunk))
@@ -132,7 +138,7 @@ def _records(job: ShardJob, rows: Any) -> Iterator[Record | Rejected]:
                 future.cancel()
 
 
-def _record(job: ShardJob, number: int, row: dict[str, Any], class_ids: Any) -> Record | Rejected:
+def _record(job: ShardJob, number: int, row: dict[str, Any], class_ids: Any) -> Made:
     try:
         return job.recipe.record(f"{number:0{job.key_digits}d}", row, class_ids)
     except BadInput as error:
@@ -156,12 +162,13 @@ def _chunks(job: ShardJob, rows: Any) -> Iterator[list[tuple[int, dict[str, Any]
         yield chunk
 
 
-def _count(record: Record, result: ShardResult) -> None:
+def _count(record: Record, cropped: int, result: ShardResult) -> None:
     annotation = record.annotation
     if annotation.label is not None:
         result.label_counts[annotation.label] += 1
     if annotation.boxes is not None:
         result.counts["boxes"] += len(annotation.boxes)
+        result.counts["boxes_cropped"] += cropped
     if annotation.box_labels is not None:
         result.box_counts.update(annotation.box_labels.tolist())
 

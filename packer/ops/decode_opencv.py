@@ -39,7 +39,9 @@ def decode(data: bytes, header: Header, mode: Mode) -> Image:
     elif header.format == "tiff":
         data = tiff.plain(data)
     channels = {"rgb": 3, "gray": 1}.get(mode) or (3 if header.cmyk else header.channels)
-    return _in_order(_imdecode(data, _FLAGS[mode], header), channels)
+    # libpng rounds gray otherwise than OpenCV: colour first, so that equal pixels of any format stay equal
+    flags = _FLAGS["rgb" if mode == "gray" and header.channels >= 3 else mode]
+    return _in_order(_imdecode(data, flags, header), channels)
 
 
 def decode_jpeg(data: bytes, header: Header, channels: int, factor: int) -> Image:
@@ -74,15 +76,15 @@ def _in_order(image: Image, channels: int) -> Image:
     if have == 1:
         # an all-gray palette and the like: the colours of `channels` are all this one
         return image.reshape(*image.shape[:2], 1) if channels == 1 else np.repeat(image[..., None], channels, 2)
-    if channels == 1:
-        return np.ascontiguousarray(image[..., :1])
     if channels == 2:
         return np.ascontiguousarray(image[..., [0, 3]])
     codes = {
+        (3, 1): cv2.COLOR_BGR2GRAY,
+        (4, 1): cv2.COLOR_BGRA2GRAY,
         (3, 3): cv2.COLOR_BGR2RGB,
         (3, 4): cv2.COLOR_BGR2RGBA,
         (4, 3): cv2.COLOR_BGRA2RGB,
         (4, 4): cv2.COLOR_BGRA2RGBA,
     }
     converted: Image = cv2.cvtColor(image, codes[have, channels])
-    return converted
+    return converted.reshape(*image.shape[:2], channels)
