@@ -97,7 +97,7 @@ def threads_of(jobs: int, workers: int) -> list[int]:
     """
     last_round = jobs % workers
     threads = [1] * (jobs - last_round)
-    return threads + [-(-workers // last_round)] * last_round
+    return threads + [-(-workers // max(1, last_round))] * last_round
 
 
 def _how(code: int) -> str:
