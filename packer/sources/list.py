@@ -111,7 +111,7 @@ class ListSource:
         def found(path: bytes) -> bool:
             return self._finder.find(path) is not None
 
-        separator = find_separator(sample[1:] or sample, columns, found)
+        separator = find_separator(sample, columns, found)
         opening = read_opening(first, separator, columns, found)
         if opening.header:
             self.notes.append(f"{self._name}:{opening.header_line} is taken as a header")

@@ -29,14 +29,14 @@ class PathFinder:
         return None
 
     def escapes(self, written: bytes) -> bool:
-        """Whether the path leads out of the source folder, by ``..``, from ``/`` or through a symlink."""
+        """Whether the path may lead out of the source folder, by ``..``, from ``/`` or through a symlink."""
         if b"\0" in written:
             return False
         places = self._places(written)
         if not places:
             return True
         top = os.path.realpath(self._root) + b"/"
-        return not any((os.path.realpath(self._root + b"/" + place) + b"/").startswith(top) for place in places)
+        return not all((os.path.realpath(self._root + b"/" + place) + b"/").startswith(top) for place in places)
 
     def _places(self, written: bytes) -> list[bytes]:
         """Where the path may lie, relative to the root and inside it."""

@@ -39,7 +39,7 @@ def test_names_of_any_bytes_survive(make_tree):
 parts = st.binary(min_size=1, max_size=4).filter(lambda b: not set(b) & {0, 47} and not b.startswith(b"."))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(derandomize=True, max_examples=30, deadline=None)
 @given(st.sets(st.lists(parts, min_size=1, max_size=3).map(b"/".join), max_size=12))
 def test_order_is_that_of_the_path_bytes(tmp_path_factory, paths):
     root = os.fsencode(tmp_path_factory.mktemp("tree"))

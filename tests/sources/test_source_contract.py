@@ -1,0 +1,115 @@
+"""What every source promises, whatever its layout."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from packer.errors import BadLabel, NoLabel
+from packer.sample import RawAnnotation
+from packer.sources import SOURCES, open_source
+from packer.sources.base import SourceOptions
+
+BOX = "<object><name>n</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>"
+# per source: a good image g.jpg, one without label u.jpg, one with a bad label b.jpg, one label too many
+LAYOUTS = {
+    "none": {"g.jpg": ""},
+    "folder": {"c/g.jpg": "", "u.jpg": ""},
+    "voc": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "g.xml": f"<annotation>{BOX}</annotation>", "b.xml": "<annotation>",
+        "x.xml": "<annotation/>",
+    },
+    "yolo": {
+        "images/g.jpg": "", "images/u.jpg": "", "images/b.jpg": "", "labels/g.txt": "0 .5 .5 1 1", "labels/b.txt": "?",
+        "labels/x.txt": "",
+    },
+    "list": {"g.jpg": "", "u.jpg": "", "b.jpg": "", "l.txt": "g.jpg 1 2\nb.jpg 1 ?\nx.jpg 1 2\n"},
+}  # fmt: skip
+
+
+@pytest.fixture(params=sorted(SOURCES))
+def opened(request, make_tree):
+    tree = make_tree(LAYOUTS[request.param])
+    spec = request.param
+    if spec == "list":
+        spec += f":{os.fsdecode(tree.root)}/l.txt"
+    columns = "path x y" if request.param == "list" else None
+    return request.param, tree, open_source(spec, tree, SourceOptions(columns=columns))
+
+
+def image_named(tree, name):
+    return next((image for image in tree.images if image.endswith(name)), None)
+
+
+def test_a_good_image_has_an_annotation(opened):
+    _, tree, source = opened
+    image = image_named(tree, b"g.jpg")
+    annotation = source.annotate(image)
+    assert isinstance(annotation, RawAnnotation) and annotation == source.annotate(image)
+    assert source.covers(image) is True
+    lists = (annotation.boxes, annotation.box_labels, annotation.polygons, *annotation.box_fields.values())
+    assert len({len(values) for values in lists if values is not None}) <= 1
+    names = {annotation.label, *(annotation.box_labels or ())} - {None}
+    assert source.classes is None or names <= set(source.classes)
+
+
+def test_an_image_without_label_is_told_from_one_with_a_bad_one(opened):
+    name, tree, source = opened
+    unlabelled, bad = image_named(tree, b"u.jpg"), image_named(tree, b"b.jpg")
+    assert (unlabelled is None) == (name == "none") and (bad is None) == (name in ("none", "folder"))
+    if unlabelled:
+        with pytest.raises(NoLabel):
+            source.annotate(unlabelled)
+    if bad:
+        with pytest.raises(BadLabel) as caught:
+            source.annotate(bad)
+        assert not isinstance(caught.value, NoLabel)
+
+
+def test_a_label_without_image_is_left_over(opened):
+    name, _, source = opened
+    assert len(list(source.leftovers())) == (name not in ("none", "folder"))
+
+
+def test_notes_are_text_and_classes_are_unique(opened):
+    _, _, source = opened
+    assert all(isinstance(note, str) for note in source.notes)
+    assert source.classes is None or len(set(source.classes)) == len(source.classes)
+
+
+def test_a_source_can_be_pickled(opened):
+    _, tree, source = opened
+    image = image_named(tree, b"g.jpg")
+    assert pickle.loads(pickle.dumps(source)).annotate(image) == source.annotate(image)
+
+
+def test_the_folder_is_never_written_to(opened):
+    _, tree, source = opened
+
+    def state():
+        found = sorted((folder, name) for folder, _, names in os.walk(tree.root) for name in names)
+        return [(f, n, hashlib.sha256(Path(os.fsdecode(os.path.join(f, n))).read_bytes()).digest()) for f, n in found]
+
+    before = state()
+    for image in tree.images:
+        with suppress(BadLabel):
+            source.annotate(image)
+    list(source.leftovers())
+    assert state() == before
+
+
+def test_sources_import_nothing_heavy():
+    code = "import sys, packer.sources.auto, packer.sources.list, packer.sources.none, packer.sources.folder\n"
+    code += "names = {m.split('.')[0] for m in sys.modules} & {'cv2', 'torch', 'lmdb', 'h5py', 'pyarrow'}\n"
+    code += "rooms = {m for m in sys.modules if m.startswith(('packer.ops', 'packer.containers', 'packer.build'))}\n"
+    code += "print(names | rooms)"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.strip() == "set()"

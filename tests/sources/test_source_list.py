@@ -1,0 +1,225 @@
+"""Lists: the grammar of --columns, separators, quotes, headers, paths, and what is said of bad lines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError
+from packer.sources import open_source
+from packer.sources.base import SourceOptions
+from packer.sources.columns import BOX_FORMS, Columns, parse_columns
+from packer.sources.list_lines import BLANKS, COMMA, TAB, split_line
+
+
+def open_list(tree, columns=None, name="list.txt"):
+    file = os.fsdecode(os.path.join(tree.root, name.encode()))
+    return open_source(f"list:{file}", tree, SourceOptions(columns=columns))
+
+
+@pytest.fixture
+def source_of(make_tree):
+    """A list over images a.jpg, b.jpg and d/c d.jpg."""
+
+    def make(text, columns=None):
+        return open_list(make_tree({"a.jpg": "", "b.jpg": "", "d/c d.jpg": "", "list.txt": text}), columns)
+
+    return make
+
+
+@pytest.mark.parametrize(("text", "head", "tail"), [
+    ("path label", "path label", ""),
+    ("path, label", "path label", ""),
+    ("path (x y)*2 label", "path x y x y label", ""),
+    ("path x*2 y*2", "path x x y y", ""),
+    ("path (xmin ymin xmax ymax class)*", "path", "xmin ymin xmax ymax class"),
+    ("_*2 path (cx cy w h) * 1", "_ _ path cx cy w h", ""),
+    ("path xmin ymin w h _*", "path xmin ymin w h", "_"),
+])  # fmt: skip
+def test_columns(text, head, tail):
+    assert parse_columns(text) == Columns(tuple(head.split()), tuple(tail.split()))
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "path must stand in it once"), ("label", "path must"), ("path path", "path must"), ("(path)*", "path must"),
+    ("path xx", '"xx" is no column name'),
+    ("path (x y", "is not understood"), ("path ((x y)*2)*", "understood|name"),
+    ("path ()*2", "no column name"), ("path *", "path must"), ("path x*5 y*4", "5 x and 4 y"), ("path y x*", "x and"),
+    ("path (x y)* label", "must come last"), ("path x*0", "no columns"), ("path x*99999", "more than 10000"),
+    ("path label label", "label"), ("path (label)*", "label"), ("path class", "an image's class is: label"),
+    ("path xmin ymin xmax", "a box is"), ("path xmin ymin xmax ymax w h", "a box is"),
+    ("path cx cy xmax ymax", "a box is"),
+    ("path (xmin ymin xmax ymax)*2 class", "once for each box"), ("path class (cx cy w h)*", "once for each box"),
+    ("path xmin*2 ymin xmax ymax", "equally many"), ("path X Y", "no column name"),
+])  # fmt: skip
+def test_columns_that_are_wrong(text, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        parse_columns(text)
+    assert str(caught.value).startswith("--columns: ")
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.integers(0, 3), st.integers(0, 3), st.sampled_from(BOX_FORMS), st.booleans(), st.booleans(), st.data())
+def test_a_drawn_line_is_read(points, boxes, form, grouped, with_class, data):
+    numbers = st.integers(-99, 999)
+    landmarks = data.draw(st.lists(st.tuples(numbers, numbers), min_size=points, max_size=points))
+    drawn = data.draw(st.lists(st.tuples(*[st.integers(0, 99)] * 4), min_size=boxes, max_size=boxes))
+    text = "path" + (f" (x y)*{points}" if grouped else f" x*{points} y*{points}") * bool(points)
+    names = [*form, "class"] if with_class else list(form)
+    text += f" label ({' '.join(names)})*"
+    cells = ["p"] + [str(v) for point in landmarks for v in point] if grouped else (
+        ["p", *(str(x) for x, _ in landmarks), *(str(y) for _, y in landmarks)]
+    )
+    cells += ["L"] + [str(v) for i, box in enumerate(drawn) for v in (*box, *([f"c{i}"] if with_class else []))]
+    row = parse_columns(text).read([cell.encode() for cell in cells])
+    assert row.landmarks == (tuple(landmarks) if points else None) and row.label == "L"
+    assert row.box_labels == tuple(f"c{i}" if with_class else "L" for i in range(boxes))
+    for (x1, y1, x2, y2), (a, b, c, d) in zip(row.boxes, drawn, strict=True):
+        if form[2] == "xmax":
+            assert (x1, y1, x2, y2) == (a, b, c, d)
+        else:
+            assert (x2 - x1, y2 - y1) == (c, d)
+            assert (x1, y1) == ((a, b) if form[0] == "xmin" else (a - c / 2, b - d / 2))
+
+
+cell = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=("Cs",)), max_size=6).map(str.encode)
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(cell, min_size=1, max_size=5), st.sampled_from([TAB, COMMA, BLANKS]))
+def test_quoted_cells_come_back(cells, separator):
+    line = separator.join(b'"' + c.replace(b'"', b'""') + b'"' for c in cells)
+    assert split_line(line, separator) == cells
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.binary(max_size=20).filter(lambda b: not set(b) & set(b"\n\r")), st.sampled_from([TAB, COMMA, BLANKS]))
+def test_any_line_is_split_or_refused(line, separator):
+    try:
+        assert split_line(line, separator)
+    except ValueError as error:
+        assert b'"' in line and "quote" in str(error)
+
+
+@pytest.mark.parametrize("text", [
+    "a.jpg cat\nb.jpg dog\n\"d/c d.jpg\" cat", "a.jpg,cat\r\nb.jpg, dog\r\nd/c d.jpg,cat\r\n",
+    "a.jpg\tcat\rb.jpg\tdog\rd/c d.jpg\tcat\r", "\ufeffpath,label\na.jpg,cat\nb.jpg,dog\n\nd\\c d.jpg,cat\n",
+    "3\n./a.jpg cat\nb.jpg   dog\n\"d/c d.jpg\"\tcat\n", "d/../a.jpg,cat\nb.jpg,dog\n\"d/c d.jpg\",cat\n",
+    "label,filename,width\ncat,a.jpg,5\ndog,b.jpg,5\ncat,d/c d.jpg,5\n",
+])  # fmt: skip
+def test_path_and_label_in_many_spellings(source_of, text):
+    for data in (text, text.encode("utf-16")):
+        source = source_of(data)
+        labels = [source.annotate(image).label for image in (b"a.jpg", b"b.jpg", b"d/c d.jpg")]
+        assert labels == ["cat", "dog", "cat"] and source.classes is None and list(source.leftovers()) == []
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("a.jpg 1 2 3 4 5 6\n", r'6 numbers.*--columns "path \(x y\)\*3" .*--columns "path x\*3 y\*3" '),
+    ("a.jpg 1 2 3 4\n", r'--columns "path xmin ymin xmax ymax" or "path xmin ymin w h"'),
+    ("a.jpg 1 2\n", '--columns "path x y"'),
+    ("a.jpg 1 2 3\n", r'not clear.*--columns "path \(xmin ymin xmax ymax class\)\*"'),
+    ("a.jpg\nb.jpg\n", "not clear"), ("a.jpg x 1 1\nb.jpg y\n", "not clear"), ("\n \n", "is empty"),
+])  # fmt: skip
+def test_unclear_columns_are_refused_with_what_to_write(source_of, text, message):
+    with pytest.raises(UsageError, match=message):
+        source_of(text)
+
+
+def test_boxes(source_of):
+    source = source_of("a.jpg 1 2 3 4 cat 5 6 7 8 dog\nb.jpg\n", "path (xmin ymin xmax ymax class)*")
+    assert source.annotate(b"a.jpg").boxes == ((1, 2, 3, 4), (5, 6, 7, 8))
+    assert source.annotate(b"a.jpg").box_labels == ("cat", "dog")
+    assert source.annotate(b"b.jpg").boxes == () and source.annotate(b"b.jpg").label is None
+    source = source_of("a.jpg 1,2,3,4,0 5,6,7,8,12\nb.jpg 1,2,3,4,1\n", "path (xmin ymin xmax ymax class)*")
+    assert source.annotate(b"a.jpg").box_labels == ("0", "12") and len(source.classes) == 13
+    assert source_of("a.jpg 9 5 2 4", "path cx cy w h").annotate(b"a.jpg").box_labels == ("object",)
+
+
+def test_whole_number_labels_keep_their_numbers(source_of):
+    source = source_of("a.jpg 07\nb.jpg 2\n")
+    assert source.classes == tuple("01234567") and source.annotate(b"a.jpg").label == "7"
+    source = source_of("a.jpg 7\nb.jpg -1\n")
+    assert source.classes is None and 'list.txt:2: "-1" is no whole number' in source.notes[0]
+    assert source_of("a.jpg 65536\n").classes is None
+
+
+def test_celeba(source_of):
+    text = "2\nlefteye_x lefteye_y nose_x nose_y\na.jpg 1 -2 3 4\nb.jpg  5 6  7 8\n"
+    source = source_of(text, "path (x y)*2")
+    assert source.annotate(b"a.jpg").landmarks == ((1, -2), (3, 4)) and list(source.leftovers()) == []
+    source = source_of(text.replace("2", "3", 1), "path (x y)*2")
+    assert [str(e).split(";")[0] for e in source.leftovers()] == ["list.txt:1: says 3 images, and 2 lines follow"]
+
+
+def test_bad_lines_name_line_and_value(source_of):
+    lines = ["a.jpg 1 2x", "b.jpg 1", "missing.jpg 1 2", '"d/c d.jpg 1 2', "", "../x.jpg 1 2", "/etc/passwd 1 2"]
+    source = source_of("\n".join(lines), "path x y")
+    with pytest.raises(BadLabel, match=r'^list\.txt:1: "2x" is not a number'):
+        source.annotate(b"a.jpg")
+    with pytest.raises(BadLabel, match=r"^list\.txt:2: has 2 columns, and --columns needs 3"):
+        source.annotate(b"b.jpg")
+    with pytest.raises(NoLabel, match=r"is not in list\.txt"):
+        source.annotate(b"d/c d.jpg")
+    leftovers = list(source.leftovers())
+    assert [str(error).split(";")[0] for error in leftovers] == [
+        'list.txt:3: there is no image "missing.jpg"', "list.txt:4: has a quote that is not closed, or text after one",
+        'list.txt:6: "../x.jpg" lies outside the source folder',
+        'list.txt:7: "/etc/passwd" lies outside the source folder',
+    ]  # fmt: skip
+    assert [isinstance(error, NoImage) for error in leftovers] == [True, False, False, False]
+
+
+def test_a_bad_first_line_is_no_header(source_of):
+    source = source_of("missing.jpg cat\na.jpg dog\n")
+    assert [error.where for error in source.leftovers()] == ["list.txt:1"]
+    source = source_of("missing.jpg 1 2\na.jpg 1 2\n", "path x y")
+    assert [error.where for error in source.leftovers()] == ["list.txt:1"]
+
+
+def test_two_lines_for_one_image(source_of):
+    source = source_of("a.jpg cat\nb.jpg dog\n./a.jpg cat\n")
+    with pytest.raises(BadLabel, match=r"^a\.jpg: stands in several lines: list\.txt:1, list\.txt:3"):
+        source.annotate(b"a.jpg")
+
+
+def test_paths_are_relative_to_the_root_or_the_list(make_tree, tmp_path):
+    tree = make_tree({"d/a.jpg": "", "d/b.jpg": "", "b.jpg": "", "back\\slash.jpg": ""})
+    root = Path(os.fsdecode(tree.root))
+    (root / "out").symlink_to(tmp_path)
+    (tmp_path / "x.jpg").write_bytes(b"")
+    lines = f"a.jpg 1\nb.jpg 2\n{root}/d/b.jpg 3\nback\\slash.jpg 4\nout/x.jpg 5\n"
+    (root / "d" / "list.txt").write_text(lines)
+    source = open_list(tree, name="d/list.txt")
+    assert [source.annotate(image).label for image in tree.images] == ["2", "4", "1", "3"]
+    assert [str(error).split(";")[0] for error in source.leftovers()] == [
+        'list.txt:5: "out/x.jpg" lies outside the source folder'
+    ]
+    (tmp_path / "list.txt").write_text("src/d/a.jpg 1\n")  # a list outside the source
+    outside = open_source(f"list:{tmp_path}/list.txt", tree, SourceOptions())
+    assert outside.annotate(b"d/a.jpg").label == "1"
+
+
+def test_paths_of_any_bytes(make_tree):
+    tree = make_tree({b"\xff.jpg": "", b"list.txt": b"\xff.jpg \xfe\n"})
+    assert open_list(tree).annotate(b"\xff.jpg").label == "\udcfe"
+
+
+def test_a_list_that_is_none(make_tree, tmp_path):
+    tree = make_tree({"a.jpg": ""})
+    for file in ("nothing.txt", str(tmp_path)):
+        with pytest.raises(UsageError, match="there is no such file"):
+            open_source(f"list:{file}", tree, SourceOptions())
+    (tmp_path / "binary").write_bytes(b"\0\1\2")
+    with pytest.raises(UsageError, match="is no text file"):
+        open_source(f"list:{tmp_path}/binary", tree, SourceOptions())
+
+
+def test_a_header_supplies_the_columns(source_of):
+    source = source_of("image,xmin,ymin,xmax,ymax,class,score\na.jpg,1,2,3,4,cat,.9\n")
+    assert source.annotate(b"a.jpg").boxes == ((1, 2, 3, 4),) and source.annotate(b"a.jpg").box_labels == ("cat",)
+    assert "list.txt: columns that are skipped: score" in source.notes
