@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.columns import Annotations, annotation_of, column
-from packer.errors import AnyPath, BadLabel, DamagedPack, StorageError
+from packer.errors import AnyPath, DamagedPack, StorageError
+from packer.index_rows import Row, row_of, rows_batch
+from packer.index_schema import DTYPES, ENCODINGS, SCHEMA
 from packer.mapping import map_files
-from packer.sample import Annotation, Record
+from packer.sample import Record
 
 __all__ = [
     "DTYPES",
@@ -31,50 +32,9 @@ __all__ = [
     "read_index",
 ]
 
-ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff")
-DTYPES = ("uint8", "uint16")
 INDEX_SUFFIX = ".index.arrow"
 
-_NAME = pa.dictionary(pa.int8(), pa.string())
-_BOX = pa.list_(pa.float32(), 4)
-_XY = pa.list_(pa.float32(), 2)
-_XYV = pa.list_(pa.float32(), 3)
-
-SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("crc32c", pa.uint32(), nullable=False),
-        pa.field("height", pa.int32(), nullable=False),
-        pa.field("width", pa.int32(), nullable=False),
-        pa.field("channels", pa.int8(), nullable=False),
-        pa.field("dtype", _NAME, nullable=False),
-        pa.field("encoding", _NAME, nullable=False),
-        pa.field("path", pa.binary(), nullable=False),
-        pa.field("label", pa.int32()),
-        pa.field("boxes", pa.list_(_BOX)),
-        pa.field("box_labels", pa.list_(pa.int64())),
-        pa.field("landmarks", pa.list_(_XY)),
-        pa.field("polygons", pa.list_(pa.list_(_XY))),
-        pa.field("keypoints", pa.list_(pa.list_(_XYV))),
-        pa.field("box_fields", pa.string()),
-        pa.field("extras", pa.string()),
-    ],
-    metadata={"packer.index": "1"},
-)
-"""A field that an image lacks is null; an empty list says "none here". No label: null over the value -1."""
-
 _ROWS_A_CHUNK = 4096
-
-
-class _Row(NamedTuple):
-    """What the index keeps of a record: all but the image bytes."""
-
-    record_facts: tuple[str, int, int, int, int, int, int, int, bytes]
-    annotation: Annotation
-    box_fields: str | None
-    extras: str | None
 
 
 class IndexBuilder:
@@ -86,7 +46,7 @@ class IndexBuilder:
     def __init__(self, expected: int) -> None:
         """Args: the number of records that will come at most (`ShardSpec.planned_records`)."""
         self._expected = expected
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self._chunks: list[Any] = []
         self._flushed = 0
 
@@ -100,19 +60,7 @@ class IndexBuilder:
         """
         if len(self) >= self._expected:
             raise ValueError(f"record {record.key}: more than the {self._expected} records that were planned")
-        facts = (
-            record.key,
-            len(record.data),
-            record.crc32c(),
-            record.height,
-            record.width,
-            record.channels,
-            DTYPES.index(record.dtype),
-            ENCODINGS.index(record.encoding),
-            record.path,
-        )
-        a = record.annotation
-        self._rows.append(_Row(facts, a, _json(record.path, a.box_fields), _json(record.path, a.extras)))
+        self._rows.append(row_of(record))
         if len(self._rows) >= _ROWS_A_CHUNK:
             self._flush()
 
@@ -136,7 +84,7 @@ class IndexBuilder:
 
     def _flush(self) -> None:
         if self._rows:
-            self._chunks.append(_table(self._rows))
+            self._chunks.append(rows_batch(self._rows))
             self._flushed += len(self._rows)
             self._rows = []
 
@@ -156,7 +104,7 @@ class IndexBuilder:
 
     def _one_batch(self, path: AnyPath, offsets: Any) -> Any:
         # one batch, so that a column is one array and is mapped without a copy
-        chunks = self._chunks or [_table([])]
+        chunks = self._chunks or [rows_batch([])]
         try:
             arrays = [pa.concat_arrays([c.column(i) for c in chunks]) for i in range(chunks[0].num_columns)]
         except pa.ArrowInvalid as error:
@@ -213,78 +161,5 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _json(path: bytes, fields: Mapping[str, Any]) -> str | None:
-    """ASCII JSON (undecodable bytes of names survive as escaped surrogates); None for no fields."""
-    if not fields:
-        return None
-    try:
-        return json.dumps(dict(fields), allow_nan=False)
-    except ValueError as error:
-        raise BadLabel(path, f"an annotation that JSON cannot hold: {error}") from error
-
-
 def _keys_and_sizes(batch: Any) -> tuple[list[str], list[int]]:
     return batch.column("key").to_pylist(), batch.column("size").to_pylist()
-
-
-def _table(rows: list[_Row]) -> Any:
-    """The rows as one record batch: SCHEMA without `offset`."""
-    facts = list(zip(*(row.record_facts for row in rows), strict=True)) or [()] * 9
-    keys, sizes, crcs, heights, widths, channels, dtypes, encodings, paths = facts
-    notes = [row.annotation for row in rows]
-    labels = np.array([-1 if a.label is None else a.label for a in notes], np.int32)
-    columns = [
-        pa.array(keys, pa.string()),
-        pa.array(sizes, pa.int64()),
-        pa.array(crcs, pa.uint32()),
-        pa.array(heights, pa.int32()),
-        pa.array(widths, pa.int32()),
-        pa.array(channels, pa.int8()),
-        _names(dtypes, DTYPES),
-        _names(encodings, ENCODINGS),
-        pa.array(paths, pa.binary()),
-        # -1 stands under the nulls, so that the mapped numbers are the labels without a copy
-        pa.array(labels, pa.int32(), mask=np.array([a.label is None for a in notes], np.bool_)),
-        _lists([a.boxes for a in notes], _floats(4)),
-        _lists([a.box_labels for a in notes], _integers),
-        _lists([a.landmarks for a in notes], _floats(2)),
-        _lists([a.polygons for a in notes], _nested(2)),
-        _lists([a.keypoints for a in notes], _nested(3)),
-        pa.array([row.box_fields for row in rows], pa.string()),
-        pa.array([row.extras for row in rows], pa.string()),
-    ]
-    schema = SCHEMA.remove(SCHEMA.get_field_index("offset"))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _names(codes: tuple[int, ...], names: tuple[str, ...]) -> Any:
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names, pa.string()))
-
-
-def _lists(rows: list[Any], values_of: Callable[[list[Any]], Any]) -> Any:
-    """A list array of one row per item of `rows`, null where it is None."""
-    present = [row for row in rows if row is not None]
-    lengths = [0 if row is None else len(row) for row in rows]
-    offsets = pa.array(np.cumsum([0, *lengths], dtype=np.int32))
-    absent = pa.array([row is None for row in rows], pa.bool_())
-    return pa.ListArray.from_arrays(offsets, values_of(present), mask=absent)
-
-
-def _integers(rows: list[Any]) -> Any:
-    return pa.array(np.concatenate([np.zeros(0, np.int64), *(np.asarray(r, np.int64) for r in rows)]))
-
-
-def _floats(width: int) -> Callable[[list[Any]], Any]:
-    def values(rows: list[Any]) -> Any:
-        flat = [np.asarray(row, np.float32).reshape(-1, width) for row in rows]
-        joined = np.concatenate([np.zeros((0, width), np.float32), *flat])
-        return pa.FixedSizeListArray.from_arrays(pa.array(joined.ravel()), width)
-
-    return values
-
-
-def _nested(width: int) -> Callable[[list[Any]], Any]:
-    def values(rows: list[Any]) -> Any:
-        return _lists([item for row in rows for item in row], _floats(width))
-
-    return values

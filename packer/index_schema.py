@@ -1,0 +1,38 @@
+"""The columns of an index and their Arrow types; docs/formats.md says what each holds."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff")
+DTYPES = ("uint8", "uint16")
+
+_NAME = pa.dictionary(pa.int8(), pa.string())
+_BOX = pa.list_(pa.float32(), 4)
+_XY = pa.list_(pa.float32(), 2)
+_XYV = pa.list_(pa.float32(), 3)
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("crc32c", pa.uint32(), nullable=False),
+        pa.field("height", pa.int32(), nullable=False),
+        pa.field("width", pa.int32(), nullable=False),
+        pa.field("channels", pa.int8(), nullable=False),
+        pa.field("dtype", _NAME, nullable=False),
+        pa.field("encoding", _NAME, nullable=False),
+        pa.field("path", pa.binary(), nullable=False),
+        pa.field("label", pa.int32()),
+        pa.field("boxes", pa.list_(_BOX)),
+        pa.field("box_labels", pa.list_(pa.int64())),
+        pa.field("landmarks", pa.list_(_XY)),
+        pa.field("polygons", pa.list_(pa.list_(_XY))),
+        pa.field("keypoints", pa.list_(pa.list_(_XYV))),
+        pa.field("box_fields", pa.string()),
+        pa.field("extras", pa.string()),
+    ],
+    metadata={"packer.index": "1"},
+)
+"""A field that an image lacks is null; an empty list says "none here". No label: null over the value -1."""
