@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -53,7 +54,7 @@ class LmdbWriter:
                 self._commit()
                 self._env.sync(True)
             except lmdb.Error as error:
-                raise OSError(None, str(error)) from error
+                raise _disk_error(self._path, error) from error
             finally:
                 self._env.close()
             fsync_path(self._path)
@@ -68,7 +69,7 @@ class LmdbWriter:
                 except lmdb.MapFullError:  # the whole transaction was undone; we still hold its records
                     self._env.set_mapsize(2 * self._env.info()["map_size"])
                 except lmdb.Error as error:
-                    raise OSError(None, str(error)) from error
+                    raise _disk_error(self._path, error) from error
                 else:
                     self._pending, self._pending_bytes = [], 0
 
@@ -107,7 +108,15 @@ def _opened(path: str, **options: Any) -> Any:
         if options.get("readonly"):
             raise DamagedPack(path, f"not a whole LMDB file: {error}") from error
         with storage_errors(path):
-            raise OSError(None, str(error)) from error
+            raise _disk_error(path, error) from error
+
+
+def _disk_error(path: str, error: lmdb.Error) -> OSError:
+    """What LMDB says as an OSError; it calls a page that a full disk took in part an input/output error."""
+    disk = os.statvfs(os.path.dirname(path) or ".")
+    if disk.f_bavail * disk.f_frsize < _MIB:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return OSError(None, str(error))
 
 
 def _check_length(path: str, env: Any, file_bytes: int) -> None:
