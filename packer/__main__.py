@@ -2,48 +2,93 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 import click
 
-from packer.errors import EXIT_INTERRUPTED, EXIT_IO, PackerError
+from packer.commands.failure import complain, failure_facts, usage_line
+from packer.commands.say import ReaderGone
+from packer.errors import EXIT_IO, PackerError
+
+_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code (docs/cli.md lists them)."""
     from packer.cli import cli
 
+    _open_standard_files()
     signal.signal(signal.SIGTERM, _terminated)
-    debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        cli.main(arguments, prog_name="packer", standalone_mode=False)
-        sys.stdout.flush()
+        cli.main(given, prog_name="packer", standalone_mode=False)
+        _flush()
         return 0
     except click.exceptions.Exit as done:
         return done.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        print("packer: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # whoever read our output has gone (`packer info x | head`): not our error, nothing more to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ReaderGone:
+        _forget_output()
         return EXIT_IO
-    except PackerError as error:
-        if debug:
-            raise
-        print(f"packer: {error}", file=sys.stderr)
-        return error.exit_code
     except Exception as error:
-        if debug:
+        if "--debug" in given and not isinstance(error, click.ClickException | click.Abort):
             raise
-        print(f"packer: {type(error).__name__}: {error}; this is a bug: run again with --debug", file=sys.stderr)
-        return 70  # EX_SOFTWARE of sysexits.h
+        return _report(error, "--json" in given)
+    except KeyboardInterrupt as interrupt:
+        return _report(interrupt, "--json" in given)
+
+
+def _report(error: BaseException, as_json: bool) -> int:
+    """Tell of the error; returns its exit code."""
+    facts = failure_facts(error)
+    code: int = facts["exit_code"]
+    if isinstance(error, _HELP):
+        error.show()
+        return code
+    if as_json:
+        with suppress(OSError):
+            click.echo(json.dumps(facts))
+    if isinstance(error, PackerError):
+        complain(str(error))
+    elif isinstance(error, click.ClickException):
+        complain(usage_line(error))
+    elif isinstance(error, Exception) and not isinstance(error, click.Abort):
+        complain(f"{type(error).__name__}: {error}; this is a bug: run it as packer --debug ...")
+    else:
+        complain("interrupted")
+    with suppress(OSError):
+        _flush()
+        return code
+    _forget_output()
+    return code
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # None where the caller has closed it
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
+
+
+def _forget_output() -> None:
+    """Standard output takes nothing any more: Python must not try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_standard_files() -> None:
+    """Where standard files are closed (``2>&-``), a shard must not get their numbers: libraries write to them."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.set_inheritable(number, True)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -29,6 +29,9 @@ class Output:
 
     def _check_free(self) -> None:
         """Refuse to replace anything but a pack, and that only with ``--overwrite``."""
+        parent = os.path.dirname(self.path)
+        if not os.path.isdir(parent):
+            raise UsageError(parent, "no such folder for the pack", "create it, or choose another --out")
         if not os.path.lexists(self.path):
             return
         if os.path.islink(self.path) or not os.path.isdir(self.path):
@@ -48,9 +51,6 @@ class Output:
         return self
 
     def _open(self) -> None:
-        parent = os.path.dirname(self.path)
-        if not os.path.isdir(parent):
-            raise UsageError(parent, "no such folder for the pack", "create it, or choose another --out")
         os.makedirs(self.partial, exist_ok=True)
         self._lock = os.open(self.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -79,7 +79,12 @@ class Output:
             sync_folder(self.partial)
             self._check_free()
             old = self._set_aside()
-            os.rename(self.partial, self.path)
+            try:
+                os.rename(self.partial, self.path)
+            except BaseException:
+                if old is not None:
+                    os.rename(old, self.path)
+                raise
             self._published = True
             sync_folder(os.path.dirname(self.path))
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from packer.containers import CONTAINERS
 from packer.errors import UsageError, shown
@@ -44,6 +45,8 @@ class BuildOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        if not self.source or self.out == "":
+            raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
         _choice("--format", self.format, CONTAINERS)
         _choice("--encode", self.encode, ENCODINGS)
         _choice("--mode", self.mode, MODES)
@@ -58,6 +61,10 @@ class BuildOptions:
                 "--encode copy", "keeps each file's bytes, so nothing can be resized",
                 "leave out --resize, or choose --encode jpeg",
             )  # fmt: skip
+        if self.resize is not None:
+            from packer.ops.resize import Resize
+
+            Resize.of(self.resize, self.fit)  # raises UsageError
         if self.workers is not None and self.workers < 1:
             raise UsageError("--workers", f"must be at least 1, got {self.workers}")
         if not 1 <= self.quality <= 100:
@@ -98,9 +105,9 @@ def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 def bad_allowed(max_bad: str, found: int) -> int:
     """How many of `found` inputs ``--max-bad`` lets go: ``5`` inputs or ``0.5%`` of them."""
     match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", max_bad.strip(), re.ASCII)
-    if match is None or (match[2] and float(match[2]) > 100):
+    if match is None or (match[2] and Fraction(match[2]) > 100):
         raise UsageError("--max-bad", f"must be a number or a percentage such as 0.5%, got {shown(max_bad)}")
-    return int(match[1]) if match[1] else int(found * float(match[2]) / 100)
+    return int(match[1]) if match[1] else int(found * Fraction(match[2]) / 100)  # 0.57% of 10,000 is 57, not 56
 
 
 def parse_bytes(text: str) -> int | None:

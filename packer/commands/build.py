@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.build import BuildOptions, BuildSummary, Watcher
-from packer.errors import PackerError, shown
+from packer.commands.say import ReaderGone, say
+from packer.errors import shown
 
 if TYPE_CHECKING:
     from packer.build.plan import Plan
@@ -24,8 +25,8 @@ SHOWN_REJECTIONS = 5
 @click.option("--format", default="lmdb", show_default=True, metavar="lmdb|hdf5|tfrecord|webdataset",
               help="The container of the shards.")
 @click.option("--labels", multiple=True, default=("auto",), metavar="auto|none|folder|voc|yolo|list:FILE",
-              show_default="auto", help="Where the labels are; may be given several times, the annotations of an "
-              "image are merged.")
+              help="Where the labels are; may be given several times, the annotations of an image are merged."
+              "  [default: auto]")
 @click.option("--columns", multiple=True, metavar="TEXT", help='The columns of a list: "path label", '
               '"path (x y)*5", "path (xmin ymin xmax ymax class)*". One for each list, in order.')
 @click.option("--classes", type=click.Path(), metavar="FILE", help="Class names in id order, one a line. A name "
@@ -70,14 +71,10 @@ def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
     try:
         options = _options(given)
         result = _dry_run(options, screen) if dry_run else _build(options, screen)
-    except PackerError as error:
-        if as_json:
-            click.echo(json.dumps(_failure(error)))
-        raise
     finally:
         screen.close()
     if as_json:
-        click.echo(json.dumps(result))
+        say(json.dumps(result))
 
 
 def _options(given: dict[str, Any]) -> BuildOptions:
@@ -115,7 +112,10 @@ class Screen(Watcher):
     def _say(self, text: str) -> None:
         if not self.silent:
             self.close()
-            click.echo(text)
+            try:
+                say(text)
+            except ReaderGone:
+                self.silent = True  # the pack is wanted all the same
 
     def _show(self, what: str, total: int | None) -> None:
         from packer.commands.progress import bar
@@ -242,16 +242,4 @@ def summary_facts(summary: BuildSummary) -> dict[str, Any]:
         "classes": list(manifest.classes),
         "rejected": [asdict(entry) for entry in manifest.rejected],
         "notes": list(manifest.notes),
-    }
-
-
-def _failure(error: PackerError) -> dict[str, Any]:
-    rejected = getattr(error, "rejected", ())
-    return {
-        "error": type(error).__name__,
-        "where": shown(error.where),
-        "problem": error.problem,
-        "next_step": error.next_step,
-        "exit_code": error.exit_code,
-        "rejected": [{"path": r.path, "reason": r.reason, "problem": r.problem} for r in rejected],
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.commands.build import inputs_text
+from packer.commands.say import say
 from packer.errors import shown
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ def info(pack: str, as_json: bool, rejected: bool) -> None:
 
     manifest = read_manifest(pack)
     if as_json:
-        click.echo(json.dumps(facts(pack, manifest)))
+        say(json.dumps(facts(pack, manifest)))
         return
     for name, value in rows(manifest):
-        click.echo(f"{name:<10} {value}")
+        say(f"{name:<10} {value}")
     if rejected:
         for entry in manifest.rejected:
-            click.echo(f"{shown(entry.path)}: {entry.problem}")
+            say(f"{shown(entry.path)}: {entry.problem}")
 
 
 def facts(pack: str, manifest: Manifest) -> dict[str, Any]:

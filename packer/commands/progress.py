@@ -10,5 +10,5 @@ from tqdm import tqdm
 
 def bar(what: str, total: int | None = None, unit: str = "img", hidden: bool = False) -> Any:
     """A tqdm bar on stderr; shows nothing where stderr is no terminal or `hidden` is set."""
-    disabled = True if hidden else not sys.stderr.isatty()
+    disabled = hidden or sys.stderr is None or not sys.stderr.isatty()
     return tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B", disable=disabled, leave=False)

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from packer.commands.say import say
 from packer.errors import EXIT_DAMAGED_PACK, shown
 
 SHOWN_PROBLEMS = 20
@@ -32,13 +33,13 @@ def verify(pack: str, as_json: bool, quiet: bool) -> None:
     with bar("verifying", unit="B", hidden=quiet or as_json) as progress:
         report = checks.verify(pack, progress.update)
     if as_json:
-        click.echo(json.dumps({**asdict(report), "good": not report.problems}))
+        say(json.dumps({**asdict(report), "good": not report.problems}))
     else:
         for problem in report.problems[:SHOWN_PROBLEMS]:
             click.echo(f"packer: {shown(pack)}: {shown(str(problem))}", err=True)
         if len(report.problems) > SHOWN_PROBLEMS:
             click.echo(f"packer: ... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)", err=True)
         if not report.problems and not quiet:
-            click.echo(f"{shown(pack)}: good: {report.records:,} records in {report.files} files")
+            say(f"{shown(pack)}: good: {report.records:,} records in {report.files} files")
     if report.problems:
         sys.exit(EXIT_DAMAGED_PACK)
