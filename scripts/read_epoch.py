@@ -11,7 +11,8 @@ from packer import PackedDataset, collate
 
 def main(path: str) -> None:
     data = PackedDataset(path)
-    loader = DataLoader(data, batch_size=64, shuffle=True, collate_fn=collate, generator=torch.Generator().manual_seed(0))
+    order = torch.Generator().manual_seed(0)
+    loader = DataLoader(data, batch_size=64, shuffle=True, collate_fn=collate, generator=order)
     image, target = data[0]
     print(f"first sample: image {tuple(image.shape)} {image.dtype}, target {describe(target)}")
     for epoch in range(2):

@@ -17,6 +17,10 @@ FLAGS = ("difficult", "truncated", "occluded")
 """Box fields that are whole numbers in every record: they become int64 tensors (n,)."""
 
 
+ORIGINALS = ("voc_bndbox",)
+"""Numbers as the source file has them; they stay in the record (`Pack.annotation`) and are no target."""
+
+
 def is_plain(fields: Sequence[str]) -> bool:
     """Whether targets are plain class ids: the pack has labels of whole images and nothing else."""
     return tuple(fields) == ("label",)
@@ -41,6 +45,8 @@ def target_of(annotation: Annotation, fields: Sequence[str]) -> dict[str, Any]:
             target["extras"] = dict(annotation.extras)
         elif field.startswith("box_fields."):
             name = field.removeprefix("box_fields.")
+            if name in ORIGINALS:
+                continue
             values = list(annotation.box_fields.get(name, ()))
             target[name] = torch.tensor(values, dtype=torch.int64) if name in FLAGS else values
         else:
