@@ -37,10 +37,10 @@ def decode(
 ) -> Image:
     """The upright image in the file's bytes: (height, width, channels), C-contiguous.
 
-    rgb: uint8, 3 channels. gray: uint8, 1 channel. unchanged: as stored, 1 (gray), 2 (gray + alpha), 3 or
-    4 (RGBA) channels, uint16 where the file has 16 bits. In rgb and gray, 16 bits become 8 by dropping the
-    low byte, as OpenCV, libpng and Pillow do, and alpha is dropped: hidden colours appear. CMYK becomes RGB
-    as Pillow does it, without a colour profile, in every mode.
+    rgb: uint8, 3 channels. gray: uint8, 1 channel (of a JPEG, its luma as stored). unchanged: as stored,
+    1 (gray), 2 (gray + alpha), 3 or 4 (RGBA) channels, uint16 where the file has 16 bits. In rgb and gray,
+    16 bits become 8 by dropping the low byte, as OpenCV, libpng and Pillow do, and alpha is dropped: hidden
+    colours appear. CMYK becomes RGB as Pillow does it, without a colour profile, in every mode.
 
     A JPEG that libjpeg warns of is refused (nothing says how much of it is wrong), also one that
     lacks only its last two bytes; bytes after the end of an image are nobody's and are ignored.
@@ -60,7 +60,7 @@ def decode(
             if header.many_scans and data.count(b"\xff\xda") > _SCANS_MAX:
                 raise bad(f"JPEG of more than {_SCANS_MAX} scans", "re-save it with an image editor")
             if at_least is not None:
-                factor = reduction((width, height), at_least)
+                factor = reduction((width, height), at_least, header.orientation)
             image = _JPEG[decoder](data, header, channels, factor)
         else:
             image = decode_opencv.decode(data, header, mode)

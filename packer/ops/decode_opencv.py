@@ -72,13 +72,14 @@ def _imdecode(data: bytes, flags: int, header: Header) -> Image:
 
 def _in_order(image: Image, channels: int) -> Image:
     """OpenCV's gray, BGR or BGRA as (height, width, channels): gray, gray + alpha, RGB or RGBA."""
-    have = 1 if image.ndim == 2 else image.shape[2]
-    if have == 1:
-        # an all-gray palette and the like: the colours of `channels` are all this one
-        return image.reshape(*image.shape[:2], 1) if channels == 1 else np.repeat(image[..., None], channels, 2)
-    if channels == 2:
+    image = image.reshape(*image.shape[:2], -1)
+    have = image.shape[2]
+    if have == channels == 1:
+        return image
+    if (have, channels) == (4, 2):
         return np.ascontiguousarray(image[..., [0, 3]])
     codes = {
+        (1, 3): cv2.COLOR_GRAY2RGB,  # an all-gray palette
         (3, 1): cv2.COLOR_BGR2GRAY,
         (4, 1): cv2.COLOR_BGRA2GRAY,
         (3, 3): cv2.COLOR_BGR2RGB,
@@ -86,5 +87,7 @@ def _in_order(image: Image, channels: int) -> Image:
         (4, 3): cv2.COLOR_BGRA2RGB,
         (4, 4): cv2.COLOR_BGRA2RGBA,
     }
+    if (have, channels) not in codes:
+        raise bad(f"OpenCV decodes {have} channels where the header says {channels}")
     converted: Image = cv2.cvtColor(image, codes[have, channels])
     return converted.reshape(*image.shape[:2], channels)

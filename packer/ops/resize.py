@@ -18,6 +18,10 @@ Fit = Literal["stretch", "short", "long", "crop", "pad"]
 FITS: tuple[str, ...] = get_args(Fit)
 _SIDE_MAX = 65535
 """No image format that packer writes has longer sides."""
+_HEADROOM = 2
+"""How much larger than the result a JPEG's scaled decode must be. libjpeg cuts frequencies off where area
+averaging fades them out; at 1 the result differs visibly (100 photos to 32..224 px: worst 27 dB, median
+37), at 2 not (worst 35 dB, median 45), and it is nearly as fast (500x375 to 64 px: 1.4 times, not 1.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,13 @@ class Resize:
         return Geometry(a, 0.0, plan.at[0] - x * a, 0.0, e, plan.at[1] - y * e, *plan.output)
 
     def at_least(self, width: int, height: int) -> tuple[int, int]:
-        """The smallest (width, height) that an image may be decoded at without loss to the result."""
+        """The smallest (width, height) that an image may be decoded at without visible loss to the result."""
         if self.fit == "crop":
             region_width, region_height = self._crop_size(width, height)
-            return -(-width * self.width // region_width), -(-height * self.height // region_height)
-        return self._plan(width, height).scaled
+            scaled = -(-width * self.width // region_width), -(-height * self.height // region_height)
+        else:
+            scaled = self._plan(width, height).scaled
+        return _HEADROOM * scaled[0], _HEADROOM * scaled[1]
 
     def apply(self, image: Image, source_size: tuple[int, int] | None = None) -> Image:
         """The resized image: (height, width, channels) of `output_size`, same dtype, C-contiguous.
@@ -113,8 +119,8 @@ class Resize:
             region_width, region_height = self._crop_size(width, height)
             # a corner that the scaled decode of a JPEG has a pixel boundary at
             step = reduction((width, height), self.at_least(width, height))
-            x = (width - region_width) // 2 // step * step
-            y = (height - region_height) // 2 // step * step
+            x = ((width - region_width) // 2 + step // 2) // step * step
+            y = ((height - region_height) // 2 + step // 2) // step * step
             return _Plan((x, y, region_width, region_height), size, (0, 0), size)
         if self.fit == "pad":
             by_width = self.width * height <= self.height * width

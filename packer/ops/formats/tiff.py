@@ -9,13 +9,24 @@ from packer.ops.formats.base import Header, bad, cut_short
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 256, 257, 258, 262, 277, 338, 339
-_TAGS = frozenset((_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, ORIENTATION_TAG, _SAMPLES, _EXTRA, _SAMPLE_FORMAT))
+_PLANES = 284
+_TAGS = frozenset((_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _PLANES, _EXTRA, _SAMPLE_FORMAT, ORIENTATION_TAG))
 _VALUE_FORMATS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the TIFF types that these tags may have
 _WHITE_IS_0, _BLACK_IS_0, _RGB, _PALETTE, _CMYK, _YCBCR = 0, 1, 2, 3, 5, 6
+_DECODED = {
+    _WHITE_IS_0: ((1, 1), (1, 8)),
+    _BLACK_IS_0: ((1, 1), (1, 8), (1, 16), (2, 8)),
+    _RGB: ((3, 8), (3, 16), (4, 8), (4, 16)),
+    _PALETTE: ((1, 1), (1, 4), (1, 8)),
+    _CMYK: ((4, 8),),
+    _YCBCR: ((3, 8),),
+}
+"""Photometric interpretation -> (samples, bits) that OpenCV decodes right, as Pillow confirms."""
 _UNASSOCIATED, _ASSOCIATED = 2, 1
+_SEPARATE = 2
 
-Fields = dict[int, tuple[int, tuple[int, ...]]]
-"""tag -> (where its first value stands in the file, its first values)."""
+Fields = dict[int, tuple[int, str, tuple[int, ...]]]
+"""tag -> (where its first value stands in the file, the struct format of one value, its first values)."""
 
 
 def read(data: bytes, complete: bool) -> Header:
@@ -23,10 +34,10 @@ def read(data: bytes, complete: bool) -> Header:
     fields, next_directory = _directory(data, complete)
 
     def first(tag: int, default: int) -> int:
-        return fields[tag][1][0] if tag in fields else default
+        return fields[tag][2][0] if tag in fields else default
 
     width, height, samples = first(_WIDTH, 0), first(_HEIGHT, 0), first(_SAMPLES, 1)
-    bits = fields[_BITS][1] if _BITS in fields else (1,)
+    bits = fields[_BITS][2] if _BITS in fields else (1,)
     photometric = first(_PHOTOMETRIC, -1)
     if not width or not height:
         raise bad(f"TIFF of {width}x{height} pixels")
@@ -43,7 +54,7 @@ def read(data: bytes, complete: bool) -> Header:
         2 if next_directory else 1,
         cmyk=photometric == _CMYK,
         hidden_alpha=samples == 2,  # OpenCV reads gray + alpha as gray
-        obstacle=_obstacle(photometric, samples, bits, first(_SAMPLE_FORMAT, 1)),
+        obstacle=_obstacle((photometric, samples, first(_PLANES, 1)), bits, first(_SAMPLE_FORMAT, 1)),
     )
 
 
@@ -51,35 +62,27 @@ def plain(data: bytes) -> bytes:
     """The same TIFF with orientation 1 and its alpha declared as already multiplied in.
 
     OpenCV turns TIFFs whatever it is told, and multiplies separate alpha into the colours; declared so,
-    it hands over the pixels as they are stored.
+    it hands over the pixels as they are stored (colours stored multiplied stay so).
     """
     fields, _ = _directory(data, complete=True)
-    order = ">" if data[:1] == b"M" else "<"
     out = bytearray(data)
-    if ORIENTATION_TAG in fields:
-        struct.pack_into(order + "H", out, fields[ORIENTATION_TAG][0], 1)
-    if _EXTRA in fields and fields[_EXTRA][1][0] == _UNASSOCIATED:
-        struct.pack_into(order + "H", out, fields[_EXTRA][0], _ASSOCIATED)
+    for tag, value in ((ORIENTATION_TAG, 1), (_EXTRA, _ASSOCIATED)):
+        at, kind, values = fields.get(tag, (0, "", (value,)))
+        if values[0] != value and (tag != _EXTRA or values[0] == _UNASSOCIATED):
+            struct.pack_into(kind, out, at, value)
     return bytes(out)
 
 
-def _obstacle(photometric: int, samples: int, bits: tuple[int, ...], sample_format: int) -> str:
+def _obstacle(layout: tuple[int, int, int], bits: tuple[int, ...], sample_format: int) -> str:
+    """Why this TIFF is not decoded; `layout` is (photometric interpretation, samples, planar configuration)."""
     depth = bits[0]
     if sample_format != 1:
         return f"TIFF of {depth}-bit {'floating point' if sample_format == 3 else 'signed'} samples"
-    if depth not in (1, 2, 4, 8, 16) or len(set(bits)) > 1:
-        return f"TIFF of {depth}-bit samples"
-    allowed = {
-        _WHITE_IS_0: (1,),
-        _BLACK_IS_0: (1, 2) if depth == 8 else (1,),
-        _RGB: (3, 4),
-        _PALETTE: (1,),
-        _CMYK: (4,),
-        _YCBCR: (3,),
-    }
-    deep = (_BLACK_IS_0, _RGB)
-    if samples not in allowed.get(photometric, ()) or (depth == 16 and photometric not in deep):
+    photometric, samples, planes = layout
+    if (samples, depth) not in _DECODED.get(photometric, ()) or len(set(bits)) > 1:
         return f"TIFF of photometric interpretation {photometric} with {samples} samples of {depth} bits"
+    if planes == _SEPARATE and depth == 16 and samples > 1:
+        return "TIFF of 16 bits with separate colour planes"  # OpenCV mixes them up without a word
     return ""
 
 
@@ -100,11 +103,12 @@ def _directory(data: bytes, complete: bool) -> tuple[Fields, int]:
             tag, kind, number = struct.unpack_from(order + "HH" + offset, data, at)
             if tag not in _TAGS or kind not in _VALUE_FORMATS or not number:
                 continue
-            values = f"{order}{min(number, 4)}{_VALUE_FORMATS[kind]}"
+            kind_format = _VALUE_FORMATS[kind]
             value_at = at + 4 + offset_bytes
-            if number * struct.calcsize(_VALUE_FORMATS[kind]) > offset_bytes:
+            if number * struct.calcsize(kind_format) > offset_bytes:
                 (value_at,) = struct.unpack_from(order + offset, data, value_at)
-            fields[tag] = value_at, struct.unpack_from(values, data, value_at)
+            values = struct.unpack_from(f"{order}{min(number, 4)}{kind_format}", data, value_at)
+            fields[tag] = value_at, order + kind_format, values
         (next_directory,) = struct.unpack_from(order + offset, data, first + count * entry_bytes)
     except (struct.error, OverflowError) as error:
         raise cut_short("TIFF", complete) from error
