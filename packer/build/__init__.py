@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packer.build.options import BuildOptions, bad_allowed, usable_cores
-from packer.errors import TooManyBad
+from packer.errors import TooManyBad, UsageError, shown
 
 if TYPE_CHECKING:
+    from packer.build.inputs import Inputs
     from packer.build.local import LocalEngine
     from packer.build.plan import Plan
     from packer.build.shard import ShardResult
@@ -62,7 +63,7 @@ def plan_pack(options: BuildOptions, watcher: Watcher | None = None) -> Plan:
     check_available(options.decoder)
     Output(options.output, options.source, options.overwrite)
     inputs = read_inputs(options, (watcher or Watcher()).reading)
-    check_bad(options, inputs.found, inputs.rejected)
+    check_bad(options, inputs, inputs.rejected)
     plan = make_plan(options, inputs)
     plan.check_space()
     return plan
@@ -103,16 +104,21 @@ def _pack(plan: Plan, engine: LocalEngine, folder: str, watcher: Watcher) -> lis
     for number, result in engine.run(plan.jobs(table, folder), watcher.packing):
         results[number] = result
         rejected += result.rejected
-        check_bad(plan.options, plan.inputs.found, rejected)
+        check_bad(plan.options, plan.inputs, rejected)
     os.unlink(table)
     return [results[number] for number in sorted(results)]
 
 
-def check_bad(options: BuildOptions, found: int, rejected: Sequence[Rejected]) -> None:
+def check_bad(options: BuildOptions, inputs: Inputs, rejected: Sequence[Rejected]) -> None:
     """Raise TooManyBad where more inputs are bad than ``--max-bad`` allows, or none is good."""
-    allowed = bad_allowed(options.max_bad, found)
-    if len(rejected) <= allowed and len(rejected) < found:
+    asked = inputs.asked
+    if not asked:
+        path, reason = inputs.skipped[0]
+        problem = f"nothing to pack: all {inputs.found} inputs are skipped ({shown(path)}: {reason})"
+        raise UsageError(options.source, problem, "choose another --split" if options.split else "give other images")
+    allowed = bad_allowed(options.max_bad, asked)
+    if len(rejected) <= allowed and len(rejected) < asked:
         return
-    problem = f"{len(rejected)} of {found} inputs are bad, {allowed} allowed"
-    mend = "mend them" if len(rejected) == found else f"mend them, or leave them out with --max-bad {len(rejected)}"
+    problem = f"{len(rejected)} of {asked} inputs are bad, {allowed} allowed"
+    mend = "mend them" if len(rejected) == asked else f"mend them, or leave them out with --max-bad {len(rejected)}"
     raise TooManyBad(options.source, problem, mend, rejected)

@@ -64,6 +64,11 @@ class Inputs:
         """found = to pack + rejected + skipped."""
         return len(self.table) + len(self.rejected) + len(self.skipped)
 
+    @property
+    def asked(self) -> int:
+        """The inputs that were to be packed: ``--max-bad`` counts by these."""
+        return len(self.table) + len(self.rejected)
+
 
 def read_inputs(options: BuildOptions, progress: Progress = lambda n: None) -> Inputs:
     """Walk the source folder, read every image's header and every label.

@@ -73,7 +73,7 @@ class Plan:
 
     def jobs(self, table: str, folder: str) -> list[ShardJob]:
         """One job a shard; `table` is the path of the written table of inputs."""
-        allowed = bad_allowed(self.options.max_bad, self.inputs.found) - len(self.inputs.rejected)
+        allowed = bad_allowed(self.options.max_bad, self.inputs.asked) - len(self.inputs.rejected)
         bounds = zip(self.cuts[:-1], self.cuts[1:], strict=True)
         return [
             ShardJob(
