@@ -31,6 +31,12 @@ _GRAY_FLAGS = {
     8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
 }
 
+_GIF = (
+    b"GIF89a\1\0\1\0\x80\0\0\0\0\0\xff\xff\xff"  # header, two colours
+    b",\0\0\0\0\1\0\1\0\0\2\2D\1\0;"  # one pixel
+)
+"""The smallest whole GIF: OpenCV 4.11 is built without a decoder for it."""
+
 
 def decode(data: bytes, header: Header, mode: Mode) -> Image:
     """The stored (not yet upright) image (height, width, channels) of any format but JPEG."""
@@ -66,6 +72,8 @@ def _imdecode(data: bytes, flags: int, header: Header) -> Image:
             raise MemoryError from None
         image = None
     if image is None:
+        if header.format == "gif" and cv2.imdecode(np.frombuffer(_GIF, np.uint8), cv2.IMREAD_COLOR) is None:
+            raise bad("this OpenCV reads no GIF", "upgrade opencv-python-headless, or convert it to PNG")
         raise bad(f"truncated or damaged {header.format} file", "copy it again from its origin")
     return image
 

@@ -33,7 +33,7 @@ def encode(image: Image, encoding: Encoding, quality: int = 90) -> bytes:
 
     Args: uint8 or uint16 (height, width, channels), gray, RGB or RGBA; quality 1..100, for jpeg alone
     (4:2:0 chroma).
-    Raises: BadImage where the format cannot hold it (16 bits or alpha in jpeg, gray + alpha in png).
+    Raises: BadImage where the format cannot hold it (16 bits or alpha in jpeg and bmp, gray + alpha in png).
     """
     if encoding == "raw":
         return image.tobytes()
@@ -44,6 +44,9 @@ def encode(image: Image, encoding: Encoding, quality: int = 90) -> bytes:
         raise bad(f"{encoding} cannot hold gray with alpha here", "use --encode raw or --mode rgb")
     if encoding == "bmp" and image.dtype != np.uint8:
         raise bad("bmp cannot hold 16 bits a sample", "use --encode raw or png, or --mode rgb")
+    if encoding == "bmp" and channels == 4:
+        # OpenCV 4.11 writes it in a way that says of no byte that it is alpha
+        raise bad("bmp cannot hold alpha", "use --encode raw or png, or --mode rgb")
     stored = cv2.cvtColor(image, _TO_OPENCV[channels]) if channels > 1 else image
     done, data = cv2.imencode(f".{encoding}", stored)
     if not done:

@@ -8,6 +8,7 @@ import cv2
 # and a child forked while its thread pool is at work can hang.
 cv2.setNumThreads(0)
 # What OpenCV logs of a broken image, the error that packer raises says, once and with the file's name.
-cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+_set_log_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel  # 4, 5
+_set_log_level(0)
 
 __all__ = ["cv2"]

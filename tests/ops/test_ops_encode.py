@@ -12,8 +12,10 @@ from packer.ops.encode import ENCODINGS, EXTENSIONS, Encoding, encode
 from packer.ops.header import read_header
 
 
-@pytest.mark.parametrize("encoding", ["png", "bmp"])
-@pytest.mark.parametrize("image", [RGB, GRAY[..., None], RGBA], ids=["rgb", "gray", "rgba"])
+@pytest.mark.parametrize(
+    ("image", "encoding"),
+    [(RGB, "png"), (GRAY[..., None], "png"), (RGBA, "png"), (RGB, "bmp"), (GRAY[..., None], "bmp")],
+)
 def test_lossless_encodings_come_back_exactly(image: np.ndarray, encoding: Encoding) -> None:
     data = encode(image, encoding)
     assert difference(pillow_pixels(data, image.shape[2]), image) == 0
@@ -51,6 +53,7 @@ def test_jpeg_is_420_close_and_smaller_with_less_quality() -> None:
         (DEEP[..., None], "jpeg", "16 bits"),
         (DEEP[..., None], "bmp", "16 bits"),
         (RGBA, "jpeg", "alpha"),
+        (RGBA, "bmp", "alpha"),
         (RGBA[..., :2], "jpeg", "alpha"),
         (RGBA[..., :2], "png", "alpha"),
         (np.zeros((1, 65501, 3), np.uint8), "jpeg", "65501x1"),

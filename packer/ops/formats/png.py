@@ -32,8 +32,13 @@ def read(data: bytes, complete: bool) -> Header:
     if zlib.crc32(data[12:29]) != int.from_bytes(data[29:33], "big"):
         raise bad("checksum of the PNG header is wrong")
     channels, orientation, frames, hidden_alpha = _CHANNELS[colour], 1, 1, False
+    palette = colour != 3
     for kind, start, stop in _chunks(data, complete):
-        if kind == b"eXIf":
+        if kind == b"PLTE":
+            palette = True
+        elif kind == b"IDAT" and not palette:
+            raise bad("PNG without its palette")
+        elif kind == b"eXIf":
             orientation = orientation_of(data[start:stop])
         elif kind == b"acTL" and stop - start >= 4:
             frames = max(1, int.from_bytes(data[start : start + 4], "big"))
