@@ -1,0 +1,116 @@
+"""Runs the command line, in this process or in another, and looks at what a build leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command has said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error_lines(self) -> list[str]:
+        return self.err.splitlines()
+
+
+def run(*arguments: Any) -> Ran:
+    """A command, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = main([_text(a) for a in arguments])
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def good(*arguments: Any) -> Ran:
+    """A command that must succeed."""
+    ran = run(*arguments)
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def refused(code: int, *arguments: Any) -> str:
+    """A command that must fail with this exit code and one line; returns the line."""
+    ran = run(*arguments)
+    assert ran.code == code, ran
+    assert len(ran.error_lines) == 1, ran.err
+    assert "Traceback" not in ran.err and "bug" not in ran.err
+    return ran.error_lines[0]
+
+
+def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+    """A command in a process group of its own."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    command = [sys.executable, "-m", "packer", *map(_text, arguments)]
+    options.setdefault("cwd", ROOT)
+    return subprocess.Popen(command, text=True, errors="surrogateescape", start_new_session=True, **options)
+
+
+def run_apart(*arguments: Any, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
+    """A command in a process of its own, with these variables added."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    with start(*arguments, env=environment, **({"cwd": cwd} if cwd else {})) as process:
+        out, err = process.communicate(timeout=60)
+    return Ran(process.returncode, out, err)
+
+
+def digests(pack: Path) -> dict[str, str]:
+    """SHA-256 of every file of a pack."""
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(pack.iterdir())}
+
+
+def members_of(session: int) -> set[int]:
+    """Ids of the living processes of a session (zombies are not alive)."""
+    found = set()
+    for pid, fields in _processes():
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.add(pid)
+    return found
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                # state, parent, group, session, ... follow the name, which may hold anything
+                yield int(name), Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+
+
+def until(condition: Callable[[], Any], timeout_s: float) -> bool:
+    """Whether the condition comes true in time."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return bool(condition())
+
+
+def _text(argument: Any) -> str:
+    return os.fsdecode(argument) if isinstance(argument, (bytes, os.PathLike)) else str(argument)
