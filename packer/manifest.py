@@ -161,9 +161,15 @@ def _from_json(content: dict[str, Any]) -> Manifest:
     if content["shape"] is not None:
         height, width, channels = content["shape"]
         content["shape"] = (int(height), int(width), int(channels))
+        if min(content["shape"]) < 1:
+            raise ValueError(f"images of shape {content['shape']}")
     manifest = Manifest(**content)
+    if manifest.dtype not in (None, "uint8", "uint16"):
+        raise ValueError(f"pixels of dtype {manifest.dtype!r}")
     if manifest.records != sum(shard.records for shard in manifest.shards):
         raise ValueError(f"{manifest.records} records, but its shards hold another number")
+    if not manifest.records:
+        raise ValueError("no records")
     return manifest
 
 

@@ -55,9 +55,7 @@ def map_files(files: Sequence[tuple[str, int]]) -> tuple[NDArray[np.uint8], NDAr
     memory = (ctypes.c_uint8 * total).from_address(base)
     unmap = weakref.finalize(memory, _libc.munmap, base, total)  # when the last array over it is gone
     unmap.atexit = False  # at exit other threads may still read; the kernel unmaps
-    region = np.frombuffer(memoryview(memory), np.uint8)
-    region.flags.writeable = False
-    return region, starts
+    return np.frombuffer(memoryview(memory).toreadonly(), np.uint8), starts
 
 
 def _check_size(path: str, size: int) -> None:

@@ -7,16 +7,15 @@ imports torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.columns import Annotations, column
-from packer.errors import AnyPath, DamagedPack, shown
+from packer.errors import AnyPath, BadImage, DamagedPack, shown
 from packer.index import DTYPES, ENCODINGS, read_index
 from packer.manifest import Manifest, ShardEntry, read_manifest
 from packer.mapping import map_files
@@ -26,6 +25,8 @@ from packer.sample import Annotation, Image, Int64, Sample
 if TYPE_CHECKING:
     from packer.ops.decode import Decoder
     from packer.ops.header import Mode
+
+RESTORE = "run packer verify, and restore the file or build the pack again"
 
 
 def open_pack(path: AnyPath) -> Pack:
@@ -52,6 +53,7 @@ class Pack:
         self.region, self._starts = map_files(files)
         """All container files one after another, uint8, read-only; and where each begins."""
         self._tables = [self._open_index(shard) for shard in self.shards]
+        self._check_order()
         self._firsts = np.cumsum([0, *(shard.records for shard in self.shards)])
         self._checked = np.zeros(len(self), np.bool_)
 
@@ -63,8 +65,17 @@ class Pack:
         data, _ = map_files([(path, shard.index.bytes)])
         table = read_index(path, data[: shard.index.bytes])
         if len(table) != shard.records:
-            raise DamagedPack(path, f"has {len(table)} rows where the pack says {shard.records}", "build it again")
+            raise DamagedPack(path, f"has {len(table)} rows where the pack says {shard.records}", RESTORE)
         return table
+
+    def _check_order(self) -> None:
+        """Keys rise through the pack: shards that changed places with their indexes are found by their first."""
+        last = b""
+        for shard, table in zip(self.shards, self._tables, strict=True):
+            first = bytes(column(table, "key")[0]) if shard.records else last
+            if first < last:
+                raise DamagedPack(self._file(shard.index.name), "stands in the place of another shard", RESTORE)
+            last = first
 
     def __len__(self) -> int:
         return self.manifest.records
@@ -85,9 +96,7 @@ class Pack:
             offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
             limit = shard.container.bytes
             if np.any((offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)):
-                raise DamagedPack(
-                    self._file(shard.index.name), "names bytes outside of its shard", "build the pack again"
-                )
+                raise DamagedPack(self._file(shard.index.name), "names bytes outside of its shard", RESTORE)
             parts.append(offsets + start)
         return np.concatenate(parts)
 
@@ -104,13 +113,18 @@ class Pack:
             return None
         size = int(np.prod(shape)) * np.dtype(manifest.dtype).itemsize
         if (self.sizes != size).any():
-            raise DamagedPack(self.path, f"has raw records that are not of {size} bytes", "build the pack again")
+            raise DamagedPack(self.path, f"has raw records that are not of {size} bytes", RESTORE)
         return size
 
     def locate(self, i: int) -> tuple[int, int]:
         """(number of its shard, row in that shard) of record `i`."""
+        self._require(i)
         shard = int(np.searchsorted(self._firsts, i, side="right")) - 1
         return shard, i - int(self._firsts[shard])
+
+    def _require(self, i: int) -> None:
+        if not 0 <= i < len(self):
+            raise IndexError(f"record {i} of {len(self)}")
 
     # -- records
 
@@ -120,58 +134,78 @@ class Pack:
         Raises DamagedPack where they do not match their checksum, which is looked at the first time that
         this process touches the record.
         """
-        self.check((i,))
+        self._require(i)
+        if not self._checked[i]:
+            self._check_unseen(np.array([i]))
         start = int(self.offsets[i])
         return self.region.data[start : start + int(self.sizes[i])]
 
-    def check(self, records: Iterable[int]) -> None:
+    def check(self, records: Int64) -> None:
         """Hold the bytes of these records against their checksums, those not yet seen by this process."""
-        checked, view = self._checked, self.region.data
-        for i in records:
-            if checked[i]:
-                continue
-            start, size = int(self.offsets[i]), int(self.sizes[i])
-            if crc32c(view[start : start + size], crc32c(self._keys[i])) != self._crcs[i]:
-                self._damaged(i)
-            checked[i] = True
+        seen = self._checked[records]
+        if np.count_nonzero(seen) < len(seen):
+            self._check_unseen(records[~seen])
 
-    def check_all(self, records: Int64) -> None:
-        """As `check`, for an array of record numbers; nearly free where all were seen before."""
-        unseen = records[~self._checked[records]]
-        if len(unseen):
-            self.check(unseen.tolist())
+    def _check_unseen(self, records: Int64) -> None:
+        data, keys = self.region.data, self._keys
+        key_data = keys.values.data
+        rows = (self.offsets, self.sizes, keys.offsets, keys.offsets[1:], self._crcs)
+        # lists of Python numbers: this loop costs most of the first epoch, and numpy's scalars would double it
+        for i, start, size, key, key_end, crc in zip(
+            records.tolist(), *(numbers[records].tolist() for numbers in rows), strict=True
+        ):
+            if crc32c(data[start : start + size], crc32c(key_data[key:key_end])) != crc:
+                self._damaged(i, "does not match its checksum")
+        self._checked[records] = True
 
-    def _damaged(self, i: int) -> None:
+    def _damaged(self, i: int, problem: str) -> NoReturn:
         shard, row = self.locate(i)
-        raise DamagedPack(
-            self._file(self.shards[shard].container.name),
-            f"record {self.key(i)} (row {row}) does not match its checksum",
-            "run packer verify, and restore the file or build the pack again",
-        )
+        where = self._file(self.shards[shard].container.name)
+        raise DamagedPack(where, f"record {self.key(i)} (row {row}) {problem}", RESTORE)
 
     def shape_of(self, i: int) -> tuple[int, int, int]:
         """(height, width, channels) of the decoded image of record `i`."""
         if self.manifest.shape is not None:
             return self.manifest.shape
-        return tuple(int(self._scalars(name)[i]) for name in ("height", "width", "channels"))  # type: ignore[return-value]
+        height, width, channels = (int(self._scalars(name)[i]) for name in ("height", "width", "channels"))
+        return height, width, channels
 
     def dtype_of(self, i: int) -> str:
         """uint8 or uint16: of the decoded image of record `i`."""
-        return self.manifest.dtype or DTYPES[int(self._scalars("dtype")[i])]
+        return self.manifest.dtype or self._named("dtype", DTYPES, i)
 
     def encoding_of(self, i: int) -> str:
         """raw, or the format of the image file that record `i` holds."""
         encoding = self.manifest.encoding
-        return encoding if encoding != "copy" else ENCODINGS[int(self._scalars("encoding")[i])]
+        return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
+
+    def _named(self, name: str, names: tuple[str, ...], i: int) -> str:
+        code = int(self._scalars(name)[i])
+        if not 0 <= code < len(names):
+            self._damaged(i, f"has no valid {name} in the index")
+        return names[code]
 
     def image(self, i: int, decoder: str = "auto") -> Image:
-        """The image of record `i`, (height, width, channels); a read-only view where it is stored raw."""
-        data = self.record(i)
-        if self.encoding_of(i) == "raw":
-            return np.frombuffer(data, self.dtype_of(i)).reshape(self.shape_of(i))
+        """The image of record `i`, (height, width, channels); a read-only view where it is stored raw.
+
+        Raises DamagedPack where the record is not what its checksum and its row in the index say.
+        """
+        data, shape, dtype = self.record(i), self.shape_of(i), self.dtype_of(i)
+        if self.encoding_of(i) != "raw":
+            return self._decoded(i, bytes(data), shape, decoder)
+        if min(shape) < 1 or len(data) != np.dtype(dtype).itemsize * shape[0] * shape[1] * shape[2]:
+            self._damaged(i, f"has {len(data)} bytes, which are no {dtype} pixels of shape {shape}")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
         from packer.ops.decode import decode
 
-        return decode(bytes(data), cast("Mode", self.manifest.mode), cast("Decoder", decoder))
+        mode = cast("Mode", self.manifest.mode)
+        try:
+            # as many pixels as the build allowed and packed
+            return decode(data, mode, cast("Decoder", decoder), max_pixels=shape[0] * shape[1])
+        except BadImage as error:
+            self._damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
 
     def sample(self, i: int, decoder: str = "auto") -> Sample:
         """Image and annotation of record `i`."""
@@ -186,7 +220,10 @@ class Pack:
 
     @cached_property
     def _annotations(self) -> list[Annotations]:
-        return [Annotations(table) for table in self._tables]
+        return [
+            Annotations(table, self._file(shard.index.name))
+            for shard, table in zip(self.shards, self._tables, strict=True)
+        ]
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
         """A column of the index over all shards, no image touched (docs/formats.md lists the columns).
@@ -198,7 +235,7 @@ class Pack:
         ragged = [part for part in parts if isinstance(part, Ragged)]
         if ragged:
             return Ragged.concat(ragged)
-        return np.concatenate([np.asarray(part) for part in parts]) if len(parts) > 1 else parts[0]
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _scalars(self, name: str) -> NDArray[Any]:
         values = self._cache.get(name)

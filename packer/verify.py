@@ -17,6 +17,7 @@ from packer.manifest import FileEntry, Manifest, ShardEntry, read_manifest
 from packer.mapping import map_files
 
 BLOCK_BYTES = 1 << 20
+ALTERED = "was altered: its digest is not the one that the pack says"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,10 @@ def verify(path: AnyPath, progress: Callable[[int], None] = lambda n: None) -> V
     manifest = read_manifest(folder)
     problems: list[Problem] = []
     for shard in manifest.shards:
-        damaged = [p for file in (shard.container, shard.index) if (p := _check_file(folder, file, progress))]
-        problems += damaged
-        if not any(p.file == shard.index.name or "bytes" in p.problem or "missing" in p.problem for p in damaged):
-            problems += _check_shard(folder, manifest, shard, intact=not damaged)
+        container, index = (_check_file(folder, file, progress) for file in (shard.container, shard.index))
+        problems += [p for p in (container, index) if p is not None]
+        if index is None and (container is None or container.problem == ALTERED):
+            problems += _check_shard(folder, manifest, shard, intact=container is None)
     total = sum(s.container.bytes + s.index.bytes for s in manifest.shards)
     return VerifyReport(folder, 2 * len(manifest.shards), manifest.records, total, tuple(problems))
 
@@ -78,7 +79,7 @@ def _check_file(folder: str, file: FileEntry, progress: Callable[[int], None]) -
     except OSError as error:
         return Problem(file.name, None, f"cannot be read: {error.strerror or error}")
     if digest.hexdigest() != file.sha256:
-        return Problem(file.name, None, "was altered: its digest is not the one that the pack says")
+        return Problem(file.name, None, ALTERED)
     return None
 
 

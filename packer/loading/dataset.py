@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -14,10 +15,12 @@ from torch.utils.data import Dataset
 
 from packer.errors import AnyPath, UsageError
 from packer.loading.batch import Batch
-from packer.loading.gather import as_tensor, gather
+from packer.loading.gather import as_tensor, overlapping_rows
 from packer.loading.target import Target, is_plain, target_of
 from packer.pack import Pack, open_pack
 from packer.ragged import Ragged
+
+Indices = Sequence[int] | NDArray[np.int64]
 
 DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
 
@@ -56,8 +59,9 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         self.decoder = decoder
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("pack", "transform", "target_transform", "decoder")
-        return {name: self.__dict__[name] for name in names}  # no tensor over the map, no cached column
+        # no tensor over the map and no column: they are made again where they are needed
+        made = {name for c in type(self).__mro__ for name, a in vars(c).items() if isinstance(a, cached_property)}
+        return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __len__(self) -> int:
         return len(self.pack)
@@ -73,7 +77,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         image = torch.from_numpy(array if array.flags.writeable else array.copy())
         return self._transformed(image.permute(2, 0, 1), self._target(i))
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[tuple[Any, Any]]:
+    def __getitems__(self, indices: Indices) -> Sequence[tuple[Any, Any]]:
         """The samples of a whole batch, as a DataLoader asks for them.
 
         Raw images of one shape are copied out in one call into one tensor (see `Batch`).
@@ -87,22 +91,28 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     def _read_batch(self, records: NDArray[np.int64]) -> Batch:
         pack = self.pack
-        pack.check_all(records)
-        size = pack.record_bytes
-        assert size is not None and pack.manifest.shape is not None
-        height, width, channels = pack.manifest.shape
-        offsets = torch.from_numpy(pack.offsets[records])
-        rows = gather(self._region, offsets, size)
-        if pack.manifest.dtype == "uint16":
-            rows = rows.view(torch.uint16)
-        images = rows.view(len(records), height, width, channels).permute(0, 3, 1, 2)
+        pack.check(records)
+        pixels = torch.index_select(self._rows, 0, torch.from_numpy(pack.offsets[records]))
+        height, width, channels = pack.shape_of(0)
+        # one call for view and permute: channels first in shape, last in memory
+        images = torch.as_strided(
+            pixels if self._dtype == torch.uint8 else pixels.view(self._dtype),
+            (len(records), channels, height, width),
+            (height * width * channels, 1, width * channels, channels),
+        )
         if self._plain:
             return Batch(images, torch.from_numpy(self._labels[records]))
         return Batch(images, [self._target(i) for i in records.tolist()])
 
     @cached_property
-    def _region(self) -> torch.Tensor:
-        return as_tensor(self.pack.region)
+    def _rows(self) -> torch.Tensor:
+        size = self.pack.record_bytes
+        assert size is not None
+        return overlapping_rows(as_tensor(self.pack.region), size)
+
+    @cached_property
+    def _dtype(self) -> torch.dtype:
+        return torch.uint16 if self.pack.dtype_of(0) == "uint16" else torch.uint8
 
     @cached_property
     def _plain(self) -> bool:
@@ -124,18 +134,20 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         )
 
     def _number(self, index: Any) -> int:
-        if isinstance(index, slice):
-            raise TypeError("a PackedDataset takes no slices; use torch.utils.data.Subset(dataset, range(a, b))")
-        i = operator.index(index)
-        n = len(self.pack)
-        if not -n <= i < n:
-            raise IndexError(f"sample {i} of {n}")
-        return i + n if i < 0 else i
+        return _number(index, len(self.pack))
 
-    def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
-        records = np.asarray(indices, np.int64)
+    def _numbers(self, indices: Indices) -> NDArray[np.int64]:
+        """Record numbers of sample indices, each checked to be a whole number in range."""
+        if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
+            records = indices
+        else:
+            # unlike numpy, array refuses fractions; and it is faster
+            records = np.frombuffer(array("q", indices), np.int64)
         n = len(self.pack)
-        if len(records) and (records.min() < -n or records.max() >= n):
+        # one pass for all that is usual: as unsigned numbers, negative ones are larger than any n
+        if not len(records) or records.view(np.uint64).max() < n:
+            return records
+        if records.min() < -n or records.max() >= n:
             raise IndexError(f"samples {records.min()} to {records.max()} of {n}")
         return np.where(records < 0, records + n, records)
 
@@ -152,7 +164,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     @cached_property
     def targets(self) -> Sequence[Target]:
         """The target of every sample, no image touched: a list of class ids, or of dicts, made when asked for."""
-        return self._labels.tolist() if self._plain else _Targets(self)
+        return self._labels.tolist() if self._plain else _Targets(self.pack)
 
     @property
     def keys(self) -> list[str]:
@@ -194,14 +206,24 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return column
 
 
+def _number(index: Any, n: int) -> int:
+    """The record number of a sample index, which must be a whole number of any type, from -n to n - 1."""
+    if isinstance(index, slice):
+        raise TypeError("a PackedDataset takes no slices; use torch.utils.data.Subset(dataset, range(a, b))")
+    i = operator.index(index)
+    if not -n <= i < n:
+        raise IndexError(f"sample {i} of {n}")
+    return i + n if i < 0 else i
+
+
 class _Targets(Sequence[Target]):
     """The dicts of all samples, made when they are asked for."""
 
-    def __init__(self, dataset: PackedDataset) -> None:
-        self._dataset = dataset
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack  # not the dataset, which keeps this: a ring would keep the map until the next gc
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self._pack)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._dataset._target(self._dataset._number(index))
+        return target_of(self._pack.annotation(_number(index, len(self))), self._pack.manifest.fields)

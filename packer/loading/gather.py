@@ -1,4 +1,4 @@
-"""Copies many records out of the mapped pack in one call: the fast path of raw images of one shape."""
+"""The mapped pack as a tensor of which one call copies many records: the fast path of raw images of one shape."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ def as_tensor(region: NDArray[np.uint8]) -> torch.Tensor:
         return torch.from_numpy(region)
 
 
-def gather(region: torch.Tensor, offsets: torch.Tensor, record_bytes: int) -> torch.Tensor:
-    """Rows of `record_bytes` bytes from int64 byte `offsets` of `region`: uint8 (len(offsets), record_bytes).
+def overlapping_rows(region: torch.Tensor, record_bytes: int) -> torch.Tensor:
+    """The region viewed as one row of `record_bytes` bytes for each byte offset: (offsets, record_bytes), no copy.
 
-    The mapped bytes are viewed as overlapping rows, one for each byte offset, of which `index_select` copies
-    the wanted ones: any offset will do, aligned or not, in any shard, and the GIL is released meanwhile.
+    ``torch.index_select(rows, 0, offsets)`` copies records out of it in one call: any offset will do,
+    aligned or not, in any shard, and the GIL is released meanwhile.
     """
-    rows = region.numel() - record_bytes + 1
-    overlapping = torch.as_strided(region, (rows, record_bytes), (1, 1))
-    return torch.index_select(overlapping, 0, offsets)
+    return torch.as_strided(region, (region.numel() - record_bytes + 1, record_bytes), (1, 1))
