@@ -6,6 +6,7 @@ parsed once, mistakes in them show before hours of packing, and workers share th
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,9 @@ from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.tree import find_tree
 
 HEAD_BYTES = 16 * 1024  # holds the header of nearly every image; the rest are read whole
+SNIFFED_BYTES = 64  # enough to tell an image by
+SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
+MAPPED_BYTES = 256 * 1024
 MAX_CLASS_FILE_BYTES = 16 * 1024**2
 
 Progress = Callable[[int], None]
@@ -191,8 +195,11 @@ def rejected(path: bytes, error: BadInput) -> Rejected:
 
 def _looks_like_an_image(path: bytes) -> bool:
     try:
-        with open(path, "rb") as file:
-            read_header(file.read(HEAD_BYTES), complete=False)
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(SNIFFED_BYTES)
+        if len(head) < SMALLEST_IMAGE_BYTES:
+            return False  # a short text, whatever it begins with
+        read_header(head, complete=False)
     except NotAnImage:
         return False
     except (BadImage, IncompleteHeader):
@@ -210,7 +217,13 @@ def _read_file_header(path: bytes) -> tuple[Header, int]:
             try:
                 return read_header(head, complete=size <= len(head)), size
             except IncompleteHeader:
-                return read_header(head + file.read()), size
+                if size < MAPPED_BYTES:
+                    return read_header(head + file.read()), size
+                # a PNG's orientation may stand behind its pixels: mapped, those are not read from the disk
+                with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
+                    if hasattr(mmap, "MADV_RANDOM"):
+                        mapped.madvise(mmap.MADV_RANDOM)
+                    return read_header(cast(bytes, mapped)), size
     except OSError as error:
         raise unreadable(error) from None
 
