@@ -199,7 +199,7 @@ def _looks_like_an_image(path: bytes) -> bool:
             head = file.read(SNIFFED_BYTES)
         if len(head) < SMALLEST_IMAGE_BYTES:
             return False  # a short text, whatever it begins with
-        read_header(head, complete=False)
+        read_header(head, complete=len(head) < SNIFFED_BYTES)
     except NotAnImage:
         return False
     except (BadImage, IncompleteHeader):
