@@ -141,8 +141,11 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
             records = indices
         else:
-            # unlike numpy, array refuses fractions; and it is faster
-            records = np.frombuffer(array("q", indices), np.int64)
+            try:
+                # unlike numpy, array refuses fractions; and it is faster
+                records = np.frombuffer(array("q", indices), np.int64)
+            except OverflowError as error:
+                raise IndexError(f"no such sample: {error}") from None
         n = len(self.pack)
         # one pass for all that is usual: as unsigned numbers, negative ones are larger than any n
         if not len(records) or records.view(np.uint64).max() < n:
