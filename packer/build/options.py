@@ -17,6 +17,7 @@ DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
 BOX_POLICIES = ("fail", "clip", "drop")
 DEFAULT_SHARD_BYTES = 128 * 1024**2
 DEFAULT_MAX_PIXELS = 64_000_000
+MOST_WORKERS = 1024  # each is a process of about 100 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ class BuildOptions:
             Resize.of(self.resize, self.fit)  # raises UsageError
         if self.workers is not None and self.workers < 1:
             raise UsageError("--workers", f"must be at least 1, got {self.workers}")
+        if self.workers is not None and self.workers > MOST_WORKERS:
+            raise UsageError("--workers", f"must be at most {MOST_WORKERS}, got {self.workers}")
+        if self.shuffle is not None and self.shuffle < 0:
+            raise UsageError("--shuffle", f"must be at least 0, got {self.shuffle}")
         if not 1 <= self.quality <= 100:
             raise UsageError("--quality", f"must be 1 to 100, got {self.quality}")
         if self.max_pixels < 1:
