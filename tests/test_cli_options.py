@@ -1,0 +1,122 @@
+"""What the command line refuses: exit code 2, one line that names the option, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from drawn import draw_plain
+from running import refused, run, run_apart
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_plain(tmp_path_factory.mktemp("options") / "src", 3)
+
+
+WRONG = [
+    (["--format", "zip"], "--format: must be one of lmdb, hdf5, tfrecord, webdataset; got zip"),
+    (["--encode", "tiff"], "--encode: must be one of raw, jpeg, png, bmp, copy; got tiff"),
+    (["--mode", "bgr"], "--mode: must be one of rgb, gray, unchanged; got bgr"),
+    (["--decoder", "pil"], "--decoder: must be one of auto, simplejpeg, opencv, jpeg4py; got pil"),
+    (["--boxes", "keep"], "--boxes: must be one of fail, clip, drop; got keep"),
+    (["--fit", "squash", "--resize", "9"], "--fit: must be one of stretch, short, long, crop, pad; got squash"),
+    (["--fit", "pad"], "--fit: pad says how to resize, but not to which size; add --resize"),
+    (["--fit", "short", "--resize", "9x8"], "--fit: short needs one size, got 9x8"),
+    (["--resize", "0"], "--resize: size must be 1 to 65535 pixels, got 0"),
+    (["--resize", "-5"], "--resize: must be N or WIDTHxHEIGHT in pixels, got '-5'"),
+    (["--resize", "12x"], "--resize: must be N or WIDTHxHEIGHT"),
+    (["--resize", "3.5"], "--resize: must be N or WIDTHxHEIGHT"),
+    (["--resize", "1x2x3"], "--resize: must be N or WIDTHxHEIGHT"),
+    (["--resize", "99999999999999"], "--resize: "),
+    (["--resize", "9", "--encode", "copy"], "--encode copy: keeps each file's bytes, so nothing can be resized"),
+    (["--quality", "0"], "--quality: must be 1 to 100, got 0"),
+    (["--quality", "101"], "--quality: must be 1 to 100, got 101"),
+    (["--quality", "high"], "Invalid value for '--quality': 'high' is not a valid integer; see packer build --help"),
+    (["--max-pixels", "0"], "--max-pixels: must be at least 1, got 0"),
+    (["--shard-size", "big"], "--shard-size: must be a size such as 128MB, or none, got big"),
+    (["--shard-size", "0"], "--shard-size: must be a size"),
+    (["--shuffle", "x"], "Invalid value for '--shuffle'"),
+    (["--shuffle", "-1"], "--shuffle: must be at least 0, got -1"),
+    (["--workers", "0"], "--workers: must be at least 1, got 0"),
+    (["--workers", "-3"], "--workers: must be at least 1, got -3"),
+    (["--workers", "1000000"], "--workers: must be at most"),
+    (["--max-bad", "many"], "--max-bad: must be a number or a percentage such as 0.5%, got many"),
+    (["--max-bad", "-1"], "--max-bad: must be a number or a percentage"),
+    (["--labels", "coco3d"], "--labels coco3d is not known; choose one of auto, none, folder, voc, yolo, list:FILE"),
+    (["--labels", "list:"], "--labels list: is not known"),
+    (["--labels", "list:absent.txt"], "--labels list:absent.txt: there is no such file"),
+    (["--labels", "auto", "--labels", "voc"], "--labels: auto and none stand alone"),
+    (["--labels", "voc", "--labels", "voc"], "--labels: names the same labels twice"),
+    (["--labels", "voc", "--columns", "path x y"], "--columns: is for lists, and no list is among the labels"),
+    (["--columns", "path", "--columns", "path"], "--columns: is given 2 times for 0 lists"),
+    (["--split", "val"], "--split val"),
+    (["--classes", "absent.txt"], "absent.txt: cannot be read: No such file or directory"),
+    (["--classes", "."], ".: cannot be read: Is a directory"),
+    (["--out", ""], "--out: is empty"),
+    (["--out", "absent/p.lmdb"], "no such folder for the pack; create it, or choose another --out"),
+    (["--frobnicate"], "No such option '--frobnicate'"),
+    (["more"], "Got unexpected extra argument (more); see packer build --help"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[" ".join(options) for options, _ in WRONG])
+def test_wrong_option(
+    source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = refused(2, "build", source, *(["-o", "p"] if "--out" not in options else []), *options)
+    assert message in line and line.startswith("packer: ")
+    assert os.listdir(tmp_path) == []
+
+
+def test_wrong_option_with_json(source: Path) -> None:
+    for options in (["--quality", "x"], ["--format", "zip"], ["--nonsense"], ["--labels", "foo"]):
+        ran = run("build", source, "--json", *options)
+        facts = json.loads(ran.out)
+        assert ran.code == facts["exit_code"] == 2 and facts["error"] == "UsageError" and facts["problem"]
+        assert set(facts) == {"error", "where", "problem", "next_step", "exit_code", "rejected"}
+
+
+@pytest.mark.parametrize("command", ["build", "info", "verify"])
+def test_missing_argument(command: str) -> None:
+    assert "Missing argument" in refused(2, command)
+
+
+def test_no_command() -> None:
+    assert "No such command 'pack'" in refused(2, "pack", "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("absent", "no such folder"), ("src/000.jpg", "is no folder"), ("", "SRC: is empty")]
+)
+def test_source_that_is_none(source: Path, tmp_path: Path, name: str, problem: str) -> None:
+    assert problem in refused(2, "build", source.parent / name if name else "", "-o", tmp_path / "p")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "holds no class names"),
+        (b"\n\n", "holds no class names"),
+        (b"a\n\nb\n", "names.txt:2: is an empty line"),
+        (b"a\nb\na\n", "names a twice"),
+    ],
+)
+def test_class_file(source: Path, tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "names.txt").write_bytes(content)
+    assert problem in refused(2, "build", source, "--classes", tmp_path / "names.txt", "-o", tmp_path / "p")
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_no_pack(source: Path, tmp_path: Path, command: str) -> None:
+    assert "no such pack" in refused(2, command, tmp_path / "absent")
+    assert "is no pack: it holds no pack.json" in refused(2, command, source)
+    assert "a pack is a directory" in refused(2, command, source / "000.jpg")
+
+
+def test_debug_shows_the_traceback(source: Path) -> None:
+    ran = run_apart("--debug", "build", source, "--format", "zip")
+    assert ran.code != 0 and "Traceback" in ran.err and "UsageError" in ran.err
