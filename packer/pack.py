@@ -112,8 +112,11 @@ class Pack:
         if manifest.encoding != "raw" or shape is None or manifest.dtype is None:
             return None
         size = int(np.prod(shape)) * np.dtype(manifest.dtype).itemsize
-        if (self.sizes != size).any():
-            raise DamagedPack(self.path, f"has raw records that are not of {size} bytes", RESTORE)
+        wrong = np.flatnonzero(self.sizes != size)
+        if len(wrong):
+            shard, row = self.locate(int(wrong[0]))
+            index = self._file(self.shards[shard].index.name)
+            raise DamagedPack(index, f"row {row} is of {self.sizes[wrong[0]]} bytes, not of {size}", RESTORE)
         return size
 
     def locate(self, i: int) -> tuple[int, int]:
