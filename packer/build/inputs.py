@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from packer.build.options import BuildOptions
 from packer.build.resolve import ClassIds, Resolver
+from packer.build.source_file import open_source_file
 from packer.build.table import ROWS_A_CHUNK, SCHEMA, annotation_to_text, fields_of
 from packer.errors import BadImage, BadInput, NotAnImage, UsageError, shown
 from packer.manifest import Rejected
@@ -210,29 +211,18 @@ def _looks_like_an_image(path: bytes) -> bool:
 
 
 def _read_file_header(path: bytes) -> tuple[Header, int]:
-    try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
-            size = os.fstat(file.fileno()).st_size
-            try:
-                return read_header(head, complete=size <= len(head)), size
-            except IncompleteHeader:
-                if size < MAPPED_BYTES:
-                    return read_header(head + file.read()), size
-                # a PNG's orientation may stand behind its pixels: mapped, those are not read from the disk
-                with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
-                    if hasattr(mmap, "MADV_RANDOM"):
-                        mapped.madvise(mmap.MADV_RANDOM)
-                    return read_header(cast(bytes, mapped)), size
-    except OSError as error:
-        raise unreadable(error) from None
-
-
-def unreadable(error: OSError) -> BadImage:
-    """A source file that the operating system does not hand over."""
-    if isinstance(error, FileNotFoundError):
-        return BadImage("", "vanished while the source was being read", "build again when the source is at rest")
-    return BadImage("", f"cannot be read: {error.strerror or error}", "check the file's permissions and the disk")
+    with open_source_file(path) as (file, size):
+        head = file.read(HEAD_BYTES)
+        try:
+            return read_header(head, complete=size <= len(head)), size
+        except IncompleteHeader:
+            if size < MAPPED_BYTES:
+                return read_header(head + file.readall()), size
+            # a PNG's orientation may stand behind its pixels: mapped, those are not read from the disk
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                if hasattr(mmap, "MADV_RANDOM"):
+                    mapped.madvise(mmap.MADV_RANDOM)
+                return read_header(cast(bytes, mapped)), size
 
 
 def _read_classes(path: str) -> list[str]:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from packer.build.inputs import Inputs
 from packer.build.options import BuildOptions, bad_allowed
-from packer.build.record import Recipe, read_file
+from packer.build.record import Recipe
 from packer.build.shard import ShardJob
+from packer.build.source_file import read_source_file
 from packer.build.text import size_text
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
@@ -182,7 +183,7 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe) -> NDArray[np.int6
     for i in drawn:
         row = table.slice(i, 1).to_pylist()[0]
         try:
-            data = read_file(os.path.join(recipe.root, row["path"]), row["bytes"])
+            data = read_source_file(os.path.join(recipe.root, row["path"]), row["bytes"])
             image = recipe.image(data, (row["width"], row["height"]))
             encoded += len(encode(image, recipe.encode, recipe.quality))
             raw += image.nbytes

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.build.inputs import unreadable
+from packer.build.source_file import read_source_file
 from packer.build.table import annotation_from_text
-from packer.errors import BadImage
 from packer.ops.decode import Decoder, decode
 from packer.ops.encode import Encoding, encode
 from packer.ops.geometry import clip, move
@@ -44,7 +43,7 @@ class Recipe:
 
         Raises BadImage where the file will not do.
         """
-        data = read_file(os.path.join(self.root, row["path"]), row["bytes"])
+        data = read_source_file(os.path.join(self.root, row["path"]), row["bytes"])
         size = (row["width"], row["height"])
         image = self.image(data, size)
         annotation = annotation_from_text(row["annotation"], class_ids)
@@ -79,18 +78,3 @@ class Recipe:
 
 def _boxes(annotation: Annotation) -> int:
     return 0 if annotation.boxes is None else len(annotation.boxes)
-
-
-def read_file(path: bytes, expected_bytes: int) -> bytes:
-    """The bytes of a source file, which must still have the size that was planned with."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            data = file.readall()
-    except OSError as error:
-        raise unreadable(error) from None
-    if len(data) != expected_bytes:
-        raise BadImage(
-            "", f"changed while the source was being read ({expected_bytes} bytes, now {len(data)})",
-            "build again when the source is at rest",
-        )  # fmt: skip
-    return data
