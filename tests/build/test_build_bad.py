@@ -1,0 +1,201 @@
+"""Inputs that cannot be packed: how many are let go, what is said of each, and what changes under way."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drawn import draw, draw_plain, image_file
+from running import good, run
+
+from packer.build import BuildOptions, build_pack
+from packer.build.inputs import read_inputs
+from packer.build.plan import make_plan
+from packer.build.shard import pack_shard
+from packer.build.table import write_table
+from packer.pack import open_pack
+
+
+def with_bad(root: Path, good_ones: int, bad: int) -> Path:
+    root.mkdir()
+    draw_plain(root, good_ones)
+    for i in range(bad):
+        (root / f"bad{i}.jpg").write_bytes(b"no image at all" * 9)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("bad", "option", "code"),
+    [
+        (1, "0", 1), (2, "1", 1), (2, "2", 0), (2, "3", 0), (2, "19%", 1), (2, "20%", 0), (2, "19.99%", 1),
+        (2, "100%", 0), (0, "0", 0),
+    ],
+)  # fmt: skip
+def test_max_bad(tmp_path: Path, bad: int, option: str, code: int) -> None:
+    source = with_bad(tmp_path / "src", 10 - bad, bad)
+    ran = run("build", source, "-o", tmp_path / "p", "--max-bad", option)
+    assert ran.code == code
+    if code:
+        assert f"{bad} of 10 inputs are bad" in ran.err and f"leave them out with --max-bad {bad}" in ran.err
+        assert os.listdir(tmp_path) == ["src"]
+    else:
+        assert f"10 found = {10 - bad} packed + {bad} rejected + 0 skipped" in ran.out
+        assert len(open_pack(tmp_path / "p")) == 10 - bad
+
+
+@pytest.mark.parametrize("option", ["0", "3", "100%"])
+def test_all_bad(tmp_path: Path, option: str) -> None:
+    source = with_bad(tmp_path / "src", 0, 3)
+    ran = run("build", source, "-o", tmp_path / "p", "--max-bad", option)
+    assert ran.code == 1 and "3 of 3 inputs are bad" in ran.err
+    assert os.listdir(tmp_path) == ["src"]
+
+
+@pytest.mark.parametrize("option", ["0", "3", "100%"])
+def test_all_bad_where_only_decoding_shows_it(tmp_path: Path, option: str) -> None:
+    source = draw_plain(tmp_path / "src", 3)
+    for file in source.iterdir():
+        file.write_bytes(file.read_bytes()[:-300])
+    ran = run("build", source, "-o", tmp_path / "p", "--max-bad", option, "--workers", 1)
+    assert ran.code == 1 and " of 3 inputs are bad" in ran.err
+    assert os.listdir(tmp_path) == ["src"]
+
+
+def test_all_skipped(tmp_path: Path) -> None:
+    draw(tmp_path / "src" / "train" / "a" / "0.jpg", 1)
+    (tmp_path / "src" / "val" / "a").mkdir(parents=True)
+    ran = run("build", tmp_path / "src", "-o", tmp_path / "p", "--labels", "folder", "--split", "val")
+    assert ran.code in (1, 2) and len(ran.error_lines) == 1
+    assert os.listdir(tmp_path) == ["src"]
+
+
+def test_rejected_inputs_stand_in_the_manifest_sorted(tmp_path: Path) -> None:
+    source = with_bad(tmp_path / "src", 4, 3)
+    (source / "002.jpg").write_bytes((source / "002.jpg").read_bytes()[:-300])
+    (source / "zero.png").write_bytes(b"")
+    ran = good("build", source, "-o", tmp_path / "p", "--max-bad", "50%", "--workers", 1, "--max-bad", 9)
+    manifest = open_pack(tmp_path / "p").manifest
+    assert [r.path for r in manifest.rejected] == ["002.jpg", "bad0.jpg", "bad1.jpg", "bad2.jpg", "zero.png"]
+    assert {r.reason for r in manifest.rejected} == {"bad-image", "not-an-image"}
+    assert "zero.png: not an image: the file is empty" in good("info", tmp_path / "p", "--rejected").out
+    assert "rejected: bad1.jpg: not an image: it begins with" in ran.out
+
+
+def test_the_list_of_rejections_is_kept_short_on_the_screen(tmp_path: Path) -> None:
+    source = with_bad(tmp_path / "src", 1, 12)
+    ran = run("build", source, "-o", tmp_path / "p")
+    assert len(ran.error_lines) == 12 and "... and 2 more (--json lists all)" in ran.error_lines[-1]
+    ran = good("build", source, "-o", tmp_path / "p", "--max-bad", 12)
+    assert ran.out.count("rejected: ") == 6 and "and 7 more (packer info --rejected lists all)" in ran.out
+    assert good("info", tmp_path / "p", "--rejected").out.count("bad") == 12
+
+
+def test_max_pixels(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 2)
+    draw(source / "wide.png", 3, 200, 100, format="PNG")
+    ran = run("build", source, "-o", tmp_path / "p", "--max-pixels", 19_999)
+    assert ran.code == 1 and "wide.png: 200x100 pixels are more than 19999; raise --max-pixels" in ran.err
+    good("build", source, "-o", tmp_path / "p", "--max-pixels", 20_000)
+
+
+def pack_after(source: Path, change: Callable[[], Any]) -> Any:
+    """Plan, then change the source, then pack: what a worker finds."""
+    options = BuildOptions(str(source), out=str(source.parent / "p"), max_bad="9")
+    plan = make_plan(options, read_inputs(options))
+    folder = source.parent / "work"
+    folder.mkdir()
+    table = str(folder / "inputs.arrow")
+    write_table(plan.table, table)
+    change()
+    (job,) = plan.jobs(table, str(folder))
+    return pack_shard(job, lambda done, bad: True)
+
+
+def test_file_that_vanishes_after_the_plan(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 3)
+    result = pack_after(source, (source / "001.jpg").unlink)
+    assert [(r.path, r.reason) for r in result.rejected] == [("001.jpg", "bad-image")]
+    assert "vanished while the source was being read" in result.rejected[0].problem
+    assert result.entry.records == 2
+
+
+def test_file_that_changes_after_the_plan(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 3)
+    result = pack_after(source, lambda: draw(source / "001.jpg", 77, 64, 64))
+    assert [r.path for r in result.rejected] == ["001.jpg"]
+    assert "changed while the source was being read" in result.rejected[0].problem
+    assert result.entry.records == 2
+
+
+def test_file_of_the_same_length_but_another_size_of_image(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 3, format="BMP")
+    for i in range(3):
+        (source / f"{i:03d}.jpg").rename(source / f"{i:03d}.bmp")
+    other = image_file(9, 30, 40, format="BMP")  # 30 pixels a row are padded to 92 bytes
+    data = (source / "001.bmp").read_bytes()
+    other = (other + bytes(len(data)))[: len(data)]
+    result = pack_after(source, lambda: (source / "001.bmp").write_bytes(other))
+    assert [r.path for r in result.rejected] == ["001.bmp"]
+    assert result.entry.records == 2
+
+
+def test_file_that_turns_into_a_folder(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 3)
+
+    def change() -> None:
+        (source / "001.jpg").unlink()
+        (source / "001.jpg").mkdir()
+
+    result = pack_after(source, change)
+    assert [r.path for r in result.rejected] == ["001.jpg"] and "cannot be read" in result.rejected[0].problem
+
+
+def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = draw_plain(tmp_path / "src", 3)
+    real = os.open
+
+    def denied(path: Any, *more: Any, **options: Any) -> int:
+        if os.fsencode(path).endswith(b"001.jpg"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *more, **options)
+
+    monkeypatch.setattr(os, "open", denied)
+    inputs = read_inputs(BuildOptions(str(source)))
+    assert [(r.path, r.reason) for r in inputs.rejected] == [("001.jpg", "bad-image")]
+    assert "cannot be read: Permission denied; check the file's permissions" in inputs.rejected[0].problem
+
+
+def test_summary_says_what_happened_to_boxes(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 2)
+    (tmp_path / "boxes.txt").write_text("000.jpg 0.5 0.5 40.4 30 a 5 5 50 20 a\n001.jpg 7 7 7 9 a 1 1 5 5 b\n")
+    options = ["--labels", f"list:{tmp_path}/boxes.txt", "--columns", "path (xmin ymin xmax ymax class)*"]
+    ran = run("build", source, "-o", tmp_path / "p", *options)
+    assert ran.code == 1
+    assert "000.jpg: boxes.txt:1: box 2: xmax 50 exceeds width 40; fix the label or pass --boxes clip" in ran.err
+    assert "001.jpg: boxes.txt:2: box 1 (7, 7, 7, 9) has no area" in ran.err
+    clip = good("build", source, "-o", tmp_path / "clip", *options, "--boxes", "clip")
+    assert "boxes: 3 packed, 1 clamped, 1 clipped, 1 dropped" in clip.out
+    boxes = open_pack(tmp_path / "clip").annotation(0).boxes
+    assert boxes is not None and boxes.tolist() == [[0.5, 0.5, 40, 30], [5, 5, 40, 20]]
+    drop = json.loads(good("build", source, "-o", tmp_path / "drop", *options, "--boxes", "drop", "--json").out)
+    assert (drop["counts"]["boxes"], drop["counts"]["boxes_dropped"], drop["counts"]["boxes_clamped"]) == (2, 2, 1)
+
+
+def test_summary_says_what_a_crop_leaves_out(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 1)
+    (tmp_path / "boxes.txt").write_text("000.jpg 0 0 4 4 a 10 10 30 20 a\n")
+    options = ["--labels", f"list:{tmp_path}/boxes.txt", "--columns", "path (xmin ymin xmax ymax class)*"]
+    ran = good("build", source, "-o", tmp_path / "p", *options, "--resize", "10x30", "--fit", "crop")
+    assert "boxes: 1 packed, 1 cropped" in ran.out
+
+
+def test_build_pack_is_a_library_call(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 3)
+    summary = build_pack(BuildOptions(str(source), out=str(tmp_path / "p"), workers=1))
+    assert summary.path == str(tmp_path / "p") and summary.manifest.records == 3
+    assert summary.pack_bytes == sum(p.stat().st_size for p in (tmp_path / "p").iterdir() if p.name != "pack.json")
+    assert summary.images_per_s > 0
