@@ -125,3 +125,15 @@ def test_same_bytes_in_fresh_workers(make_pack, method):
         assert list(loader) == here
     for digests in here:  # and the same out of each container
         assert len(set(digests)) == len(kinds)
+
+
+def test_collate_of_what_transforms_return():
+    first, last = torch.rand(3, 4, 5), torch.rand(4, 5, 3).permute(2, 0, 1)
+    images, targets = collate([(first, 1), (first, 2)])
+    assert torch.equal(images[1], first) and images.is_contiguous() and targets.dtype == torch.int64
+    images, targets = collate([(last, "a"), (last, "b")])
+    assert torch.equal(images[1], last) and images.is_contiguous(memory_format=torch.channels_last)
+    assert targets == ["a", "b"]
+    flat, _ = collate([(torch.arange(3), 0), (torch.arange(3), 0)])
+    assert flat.shape == (2, 3)
+    assert collate([("text", 0), (first, 1)])[0] == ["text", first]
