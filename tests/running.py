@@ -85,13 +85,14 @@ def digests(pack: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(pack.iterdir())}
 
 
-def members_of(session: int) -> set[int]:
-    """Ids of the living processes of a session (zombies are not alive)."""
-    found = set()
-    for pid, fields in _processes():
-        if int(fields[3]) == session and fields[0] != "Z":
-            found.add(pid)
-    return found
+def members_of(session: int) -> dict[int, int]:
+    """The living processes of a session, each with its parent (zombies are not alive)."""
+    return {pid: int(fields[1]) for pid, fields in _processes() if int(fields[3]) == session and fields[0] not in "ZX"}
+
+
+def workers_of(session: int) -> list[int]:
+    """The worker processes of a build that leads its session: the children of its fork server."""
+    return [pid for pid, parent in members_of(session).items() if parent not in (session, os.getpid(), 1)]
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:

@@ -1,0 +1,156 @@
+"""Builds that are interrupted, killed, or whose workers die: no pack, no leavings, no process, one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from drawn import draw_plain, image_file
+from running import Ran, good, members_of, refused, run_apart, start, until, workers_of
+
+from packer.pack import open_pack
+
+IMAGES = 2500
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """So many images that packing them as PNG takes a quarter of a minute."""
+    root = tmp_path_factory.mktemp("many")
+    (root / "src").mkdir()
+    (root / "one.jpg").write_bytes(image_file(3, 480, 360))
+    for i in range(IMAGES):
+        os.link(root / "one.jpg", root / "src" / f"{i:05d}.jpg")
+    return root / "src"
+
+
+@contextmanager
+def building(source: Path, out: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A build under way: its shards are being written."""
+    process = start("build", source, "-o", out, "--encode", "png", "--workers", "2", "--shard-size", "8MB", *options)
+    try:
+        assert until(lambda: list(out.parent.glob(f"{out.name}.partial/*.tmp")), 30), process.poll()
+        yield process
+    finally:
+        for pid in members_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def end_of(process: subprocess.Popen[str], timeout_s: float = 30) -> Ran:
+    out, err = process.communicate(timeout=timeout_s)
+    return Ran(process.returncode, out, err)
+
+
+def nothing_left(process: subprocess.Popen[str], folder: Path) -> None:
+    assert until(lambda: not members_of(process.pid), 5), members_of(process.pid)
+    assert os.listdir(folder) == []
+
+
+def test_ctrl_c(many: Path, tmp_path: Path) -> None:
+    with building(many, tmp_path / "p") as process:
+        os.killpg(process.pid, signal.SIGINT)
+        ran = end_of(process)
+        assert ran.code == 130
+        assert ran.err.strip().splitlines() == ["packer: interrupted"]
+        nothing_left(process, tmp_path)
+
+
+def test_ctrl_c_before_packing_has_begun(many: Path, tmp_path: Path) -> None:
+    process = start("build", many, "-o", tmp_path / "p", "--workers", "2")
+    assert until(lambda: len(members_of(process.pid)) >= 3, 20)  # the workers are coming up
+    os.killpg(process.pid, signal.SIGINT)
+    ran = end_of(process)
+    assert ran.code == 130 and ran.err.strip().splitlines() == ["packer: interrupted"]
+    nothing_left(process, tmp_path)
+
+
+def test_terminate(many: Path, tmp_path: Path) -> None:
+    with building(many, tmp_path / "p") as process:
+        os.kill(process.pid, signal.SIGTERM)
+        ran = end_of(process)
+        assert ran.code == 143 and "Traceback" not in ran.err
+        nothing_left(process, tmp_path)
+
+
+def test_a_worker_is_killed(many: Path, tmp_path: Path) -> None:
+    with building(many, tmp_path / "p") as process:
+        os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+        ran = end_of(process, 30)
+        assert ran.code == 3
+        assert ran.error_lines == [
+            "packer: a worker process died (killed by SIGKILL); free memory or take fewer --workers"
+        ]
+        nothing_left(process, tmp_path)
+
+
+def test_a_worker_is_killed_while_it_has_threads(many: Path, tmp_path: Path) -> None:
+    with building(many, tmp_path / "p", "--shard-size", "none") as process:
+        for pid in workers_of(process.pid):
+            os.kill(pid, signal.SIGSEGV)
+        ran = end_of(process, 30)
+        assert ran.code == 3 and len(ran.error_lines) == 1
+        assert "a worker process died (killed by SIGSEGV); build again" in ran.err
+        nothing_left(process, tmp_path)
+
+
+def test_the_fork_server_is_killed(many: Path, tmp_path: Path) -> None:
+    with building(many, tmp_path / "p") as process:
+        worker = workers_of(process.pid)[0]
+        os.kill(members_of(process.pid)[worker], signal.SIGKILL)
+        ran = end_of(process, 60)
+        assert ran.code in (0, 3) and "Traceback" not in ran.err
+        assert (tmp_path / "p").exists() == (ran.code == 0)
+        assert until(lambda: not members_of(process.pid), 5)
+
+
+def test_the_build_itself_is_killed(many: Path, tmp_path: Path) -> None:
+    with building(many, tmp_path / "p") as process:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert until(lambda: not members_of(process.pid), 10), members_of(process.pid)
+    assert os.listdir(tmp_path) == ["p.partial"]
+    assert "is an unfinished build, not a pack" in refused(2, "info", tmp_path / "p.partial")
+    assert "its build did not finish" in refused(2, "info", tmp_path / "p")
+    source = draw_plain(tmp_path / "src", 3)
+    good("build", source, "-o", tmp_path / "p")
+    assert sorted(os.listdir(tmp_path)) == ["p", "src"] and len(open_pack(tmp_path / "p")) == 3
+
+
+def test_a_second_build_of_the_same_output(many: Path, tmp_path: Path) -> None:
+    with building(many, tmp_path / "p") as process:
+        ran = run_apart("build", many, "-o", tmp_path / "p")
+        assert ran.code == 2
+        assert ran.error_lines == [
+            f"packer: {tmp_path}/p.partial: another build is writing there; wait for it, or choose another --out"
+        ]
+        assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)
+        assert end_of(process).code == 130
+        nothing_left(process, tmp_path)
+
+
+def test_an_overwrite_that_is_interrupted_keeps_the_old_pack(many: Path, tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 3)
+    good("build", source, "-o", tmp_path / "p")
+    with building(many, tmp_path / "p", "--overwrite") as process:
+        os.killpg(process.pid, signal.SIGINT)
+        assert end_of(process).code == 130
+    assert sorted(os.listdir(tmp_path)) == ["p", "src"] and len(open_pack(tmp_path / "p")) == 3
+
+
+def test_too_many_bad_ends_the_build_early(many: Path, tmp_path: Path) -> None:
+    """A bad image in the first shard ends the build: the other shards are not packed first."""
+    source = tmp_path / "src"
+    source.mkdir()
+    good_one = (many / "00000.jpg").read_bytes()
+    for i in range(1500):
+        (source / f"{i:05d}.jpg").write_bytes(good_one if i else good_one[:-2000])
+    ran = run_apart("build", source, "-o", tmp_path / "p", "--encode", "png", "--shard-size", "8MB", "--workers", "2")
+    assert ran.code == 1 and "1 of 1500 inputs are bad, 0 allowed" in ran.err
+    assert os.listdir(tmp_path) == ["src"]
