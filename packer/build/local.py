@@ -9,12 +9,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import wait as wait_for
+from types import ModuleType
 from typing import Any
 
 from packer.build.shard import ShardJob, ShardResult, pack_shard
@@ -53,8 +56,9 @@ class LocalEngine:
 
     def warm_up(self) -> None:
         """Start the processes now, so that they load their libraries while the plan is made."""
-        for _ in range(self.workers):
-            self._pool.submit(os.getpid)
+        with _without_main():
+            for _ in range(self.workers):
+                self._pool.submit(os.getpid)
 
     def run(
         self, jobs: Sequence[ShardJob], tick: Callable[[int, int], None]
@@ -64,10 +68,11 @@ class LocalEngine:
         What `tick` raises ends the run. Raises WorkerDied where a process ends by itself.
         """
         threads = threads_of(len(jobs), self.workers)
-        futures: dict[Future[ShardResult], int] = {
-            self._pool.submit(_work, replace(job, threads=n)): i
-            for i, (job, n) in enumerate(zip(jobs, threads, strict=True))
-        }
+        with _without_main():
+            futures: dict[Future[ShardResult], int] = {
+                self._pool.submit(_work, replace(job, threads=n)): i
+                for i, (job, n) in enumerate(zip(jobs, threads, strict=True))
+            }
         waiting = set(futures)
         while waiting:
             self._processes = self._running()
@@ -87,6 +92,21 @@ class LocalEngine:
         how = ", ".join(sorted(_how(code) for code in codes)) or "no exit code"
         step = "free memory or take fewer --workers" if -signal.SIGKILL in codes else "build again"
         return WorkerDied("", f"a worker process died ({how})", step)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that are started in here do not import the caller's script.
+
+    They need nothing of it, and a script that builds a pack without an ``if __name__ == "__main__":`` would build
+    it again in each of them.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def threads_of(jobs: int, workers: int) -> list[int]:
