@@ -1,0 +1,32 @@
+"""Samplers: which records an epoch reads and in which order, for PackedLoader or a plain DataLoader.
+
+| sampler | pick it |
+|---|---|
+| `ShuffleSampler` | to train; the default |
+| `SequentialSampler` | to evaluate and predict |
+| `BalancedSampler` | to train where some classes are rare |
+| `BlockShuffleSampler` | to train from a disk that seeks slowly, with packs larger than memory |
+
+`subset` chooses records by their columns; all samplers take the numbers as `records=`. numpy only: torch is asked for
+rank and world_size where it is there already, and never imported.
+"""
+
+from __future__ import annotations
+
+from packer.samplers.balanced import BalancedSampler
+from packer.samplers.base import Sampler
+from packer.samplers.block import BlockShuffleSampler
+from packer.samplers.class_order import SortedPackWarning
+from packer.samplers.sequential import SequentialSampler
+from packer.samplers.shuffle import ShuffleSampler
+from packer.samplers.subset import subset
+
+__all__ = [
+    "BalancedSampler",
+    "BlockShuffleSampler",
+    "Sampler",
+    "SequentialSampler",
+    "ShuffleSampler",
+    "SortedPackWarning",
+    "subset",
+]

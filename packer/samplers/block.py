@@ -1,0 +1,142 @@
+"""A shuffle in two steps: runs of a shard are read in order, and mixed within a window of several runs.
+
+Each epoch cuts the shards into blocks of records that lie side by side (where the cuts fall changes from epoch to
+epoch, so that neighbours do part), shuffles the blocks of all shards, and shuffles the samples of each `window`
+blocks among themselves.
+
+Serves: packs larger than memory on spinning disks or network storage: a block is one read in a row, and only one
+window, block * window records, need be in memory at a time. Larger blocks read faster, larger windows mix better.
+
+Hurts: where records are read at random as fast as in a row (a pack in memory or on an SSD): `ShuffleSampler` mixes
+better and costs nothing there. And where neighbours are alike, above all in a pack sorted by class: a window then
+holds at most as many classes as blocks, batches are lopsided, and batch statistics and the loss swing. Such a pack is
+warned of (`SortedPackWarning`); build it with ``--shuffle SEED``. On several machines each reads all blocks, for its
+share of every window: the price of an order that does not depend on the number of ranks.
+
+The idea is that of the shuffle "py1br" of mosaicml/streaming, whose blocks are what is called a window here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packer.pack import Pack
+from packer.samplers.base import Sampler
+from packer.samplers.class_order import SortedPackWarning, is_sorted_by_class
+from packer.samplers.permutation import Records, compact, derive, permutation, random_bits
+from packer.samplers.ranks import whole
+from packer.samplers.records import length_of, pack_of
+
+Int64 = NDArray[np.int64]
+
+_CUTS, _BLOCKS, _WINDOWS = 1, 2, 3  # what a key is for
+
+
+class BlockShuffleSampler(Sampler):
+    """All records once an epoch: blocks in random order, samples shuffled within windows of blocks."""
+
+    kind = "block"
+
+    def __init__(  # noqa: PLR0913 - all but the first have a default, and each stands alone
+        self,
+        data: int | Sequence[int] | Pack | Sized,
+        seed: int = 0,
+        *,
+        block: int = 256,
+        window: int = 64,
+        records: ArrayLike | None = None,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        """Args: the pack or dataset, or the number of records of each shard, or of all as one shard; records of a
+        block; blocks of a window; the record numbers to take (all; their order does not matter); see `Sampler`.
+
+        Warns with SortedPackWarning where the pack is sorted by class and a window does not hold all of it.
+        """
+        pack = pack_of(data)
+        shards = [shard.records for shard in pack.shards] if pack else _counts(data)
+        super().__init__(
+            pack or sum(shards), seed, records=records, drop_last=drop_last, rank=rank, world_size=world_size
+        )
+        self.block = whole("block", block, 1)
+        self.window = whole("window", window, 1)
+        firsts = np.cumsum([0, *shards], dtype=np.int64)
+        if self._chosen is not None:
+            self._chosen.sort()
+            firsts = np.searchsorted(self._chosen, firsts)
+        self._firsts: Int64 = np.unique(firsts)
+        """Where each shard that has chosen records begins among them, and the end."""
+        if pack and self.block * self.window < self.num_chosen:
+            self._warn_if_sorted(np.asarray(pack.column("label")))
+
+    def _warn_if_sorted(self, labels: NDArray[Any]) -> None:
+        if is_sorted_by_class(labels if self._chosen is None else labels[self._chosen]):
+            warnings.warn(
+                f"this pack is sorted by class: windows of {self.window} blocks hold few classes; build it with "
+                "--shuffle SEED, use ShuffleSampler, or make the window larger and the block smaller",
+                SortedPackWarning,
+                stacklevel=3,
+            )
+
+    def _options(self) -> dict[str, int | str]:
+        shards = ",".join(map(str, np.diff(self._firsts)))
+        return {"block": self.block, "window": self.window, "shards": f"{derive(*shards.encode()):016x}"}
+
+    def _blocks(self, epoch: int) -> tuple[Int64, Int64]:
+        """First place and length of each block, in the order of this epoch."""
+        begins, ends = self._firsts[:-1], self._firsts[1:]
+        # the first block of each shard has 1 to `block` records, by chance: the cuts move
+        cuts = random_bits(derive(self.seed, epoch, _CUTS), len(begins)) % np.uint64(self.block) + np.uint64(1)
+        starts = np.concatenate(
+            [
+                np.concatenate(([begin], np.arange(begin + cut, end, self.block)))
+                for begin, cut, end in zip(begins.tolist(), cuts.tolist(), ends.tolist(), strict=True)
+            ]
+        )
+        lengths = np.diff(starts, append=ends[-1])
+        shuffled = permutation(len(starts), derive(self.seed, epoch, _BLOCKS))
+        return starts[shuffled], lengths[shuffled]
+
+    def windows(self, epoch: int | None = None) -> Iterator[tuple[int, Int64]]:
+        """What the epoch reads, for reading ahead: (position, runs) of each window.
+
+        runs: int64 (k, 2), the first record of each block and the one after its last. The samples at the
+        positions from this one to that of the next window are those of these runs.
+        """
+        position = 0
+        for begin, length in self._windows(self.epoch if epoch is None else whole("epoch", epoch, 0)):
+            first, last = begin, begin + length - 1
+            if self._chosen is not None:
+                first, last = self._chosen[first], self._chosen[last]
+            yield position, np.stack([first, last + 1], axis=1).astype(np.int64)
+            position += int(length.sum())
+
+    def _windows(self, epoch: int) -> Iterator[tuple[Int64, Int64]]:
+        starts, lengths = self._blocks(epoch)
+        for first in range(0, len(starts), self.window):
+            yield starts[first : first + self.window], lengths[first : first + self.window]
+
+    def _order(self, epoch: int) -> Records:
+        out = np.empty(self.num_chosen, compact(self.num_chosen))
+        done = 0
+        for number, (begin, length) in enumerate(self._windows(epoch)):
+            before = np.cumsum(length) - length
+            places = np.arange(int(length.sum())) + np.repeat(begin - before, length)
+            out[done : done + len(places)] = places[
+                permutation(len(places), derive(self.seed, epoch, _WINDOWS, number))
+            ]
+            done += len(places)
+        return out
+
+
+def _counts(data: Any) -> list[int]:
+    """Records of each shard."""
+    if isinstance(data, Sequence) or (isinstance(data, np.ndarray) and data.ndim == 1):
+        return [whole("shard", records, 0) for records in data]
+    return [length_of(data)]
