@@ -6,9 +6,12 @@ Nothing is imported before it is asked for: `packer --help` names the formats an
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
-from packer.containers.base import Container
 from packer.errors import UsageError
+
+if TYPE_CHECKING:
+    from packer.containers.base import Container
 
 _HOMES = {
     "lmdb": "packer.containers.lmdb",
