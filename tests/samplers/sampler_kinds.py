@@ -1,0 +1,41 @@
+"""Every kind of sampler over n records, for the promises that all of them make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from packer.samplers import BalancedSampler, BlockShuffleSampler, Sampler, SequentialSampler, ShuffleSampler
+
+Make = Callable[..., Sampler]
+
+
+def labels(n: int) -> np.ndarray:
+    """(n,) class ids 0 to 3, the later the rarer; some images have none."""
+    return (
+        np.random.default_rng(n).choice([-1, 0, 1, 2, 3], n, p=[0.1, 0.5, 0.25, 0.1, 0.05]) if n > 4 else np.arange(n)
+    )
+
+
+def _block(n: int, seed: int = 0, **options: Any) -> Sampler:
+    return BlockShuffleSampler([n // 3, 0, n - n // 3], seed, block=5, window=3, **options)
+
+
+def _balanced(n: int, seed: int = 0, **options: Any) -> Sampler:
+    return BalancedSampler(labels(n), 0.5, seed, **options)
+
+
+def _sequential(n: int, seed: int = 0, **options: Any) -> Sampler:
+    return SequentialSampler(n, **options)
+
+
+KINDS: dict[str, Make] = {
+    "shuffle": ShuffleSampler,
+    "sequential": _sequential,
+    "block": _block,
+    "balanced": _balanced,
+}
+SHUFFLED = ("shuffle", "block", "balanced")
+WITHOUT_REPLACEMENT = ("shuffle", "sequential", "block")

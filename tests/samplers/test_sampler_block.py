@@ -1,0 +1,124 @@
+"""BlockShuffleSampler: what is read together, how it mixes, and the warning where that hurts."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from packer import PackedDataset, open_pack
+from packer.errors import UsageError
+from packer.samplers import BlockShuffleSampler, SortedPackWarning, subset
+from packer.samplers.class_order import is_sorted_by_class, label_changes
+
+SHARDS = [100, 37, 0, 1, 250]
+
+
+def check_windows(sampler: BlockShuffleSampler, epoch: int, window: int) -> list[np.ndarray]:
+    """Every window reads whole runs of chosen records, and its samples are those of its runs; all its runs."""
+    order = sampler.order(epoch)
+    windows = list(sampler.windows(epoch))
+    positions = [position for position, _ in windows] + [len(order)]
+    assert positions[0] == 0
+    chosen = np.sort(order)
+    for (start, runs), end in zip(windows, positions[1:], strict=True):
+        assert runs.dtype == np.int64 and 1 <= len(runs) <= window
+        read = np.concatenate([chosen[(chosen >= a) & (chosen < b)] for a, b in runs])
+        assert np.array_equal(np.sort(order[start:end]), np.sort(read))
+    return [runs for _, runs in windows]
+
+
+@pytest.mark.parametrize(("block", "window"), [(1, 1), (1, 9), (7, 1), (8, 4), (64, 2), (1000, 1000)])
+def test_windows_hold_whole_runs_of_one_shard(block: int, window: int) -> None:
+    sampler = BlockShuffleSampler(SHARDS, 3, block=block, window=window)
+    edges = np.cumsum([0, *SHARDS])
+    for epoch in range(3):
+        runs = np.concatenate(check_windows(sampler, epoch, window))
+        lengths = runs[:, 1] - runs[:, 0]
+        assert lengths.min() >= 1 and lengths.max() <= block and lengths.sum() == sum(SHARDS)
+        shard_of_first = np.searchsorted(edges, runs[:, 0], side="right")
+        assert np.array_equal(shard_of_first, np.searchsorted(edges, runs[:, 1] - 1, side="right"))
+
+
+def test_a_subset_is_read_in_runs_of_its_records() -> None:
+    records = np.flatnonzero(np.arange(sum(SHARDS)) % 5 == 2)
+    sampler = BlockShuffleSampler(SHARDS, block=6, window=2, records=records[::-1])
+    check_windows(sampler, 1, 2)
+    assert np.array_equal(np.sort(sampler.order()), records)
+
+
+def test_the_cuts_move_from_epoch_to_epoch() -> None:
+    sampler = BlockShuffleSampler(SHARDS, block=16, window=2)
+    parted = 0
+    for epoch in range(40):
+        # whether records 48 and 49 are in the same block
+        runs = np.concatenate([runs for _, runs in sampler.windows(epoch)])
+        parted += 49 in runs[:, 0]
+    assert 0 < parted < 12
+
+
+def test_every_record_comes_at_every_part_of_the_epoch() -> None:
+    sampler = BlockShuffleSampler([40, 40], block=5, window=4)
+    places = np.stack([np.argsort(sampler.order(epoch)) for epoch in range(600)])
+    assert abs(places.mean(axis=0) - 39.5).max() < 5.5 * 23.1 / np.sqrt(600)
+    assert (np.histogram(places[:, 17], 8, (0, 80))[0] > 40).all()
+
+
+def test_shards_are_those_of_the_pack(shuffled_pack: Path) -> None:
+    pack = open_pack(shuffled_pack)
+    assert len(pack.shards) == 4
+    by_pack = BlockShuffleSampler(pack, 1, block=4, window=3)
+    by_dataset = BlockShuffleSampler(PackedDataset(shuffled_pack), 1, block=4, window=3)
+    by_counts = BlockShuffleSampler([shard.records for shard in pack.shards], 1, block=4, window=3)
+    assert by_pack.order().tolist() == by_dataset.order().tolist() == by_counts.order().tolist()
+    assert BlockShuffleSampler(np.array([3, 4])).num_records == BlockShuffleSampler(7).num_records == 7
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ([5], {"block": 0}, "block: .* at least 1, got 0"),
+        ([5], {"window": -1}, "window: .*got -1"),
+        ([5], {"block": 2.5}, "block: .*got 2.5"),
+        ([5, -2], {}, "shard: .*got -2"),
+        (["a"], {}, "shard: .*got 'a'"),
+        ([], {}, "0 records for 1 ranks"),
+        (None, {}, "data: .*got None"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(data: object, options: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        BlockShuffleSampler(data, **options)  # type: ignore[arg-type]
+
+
+def test_a_pack_sorted_by_class_is_warned_of(sorted_pack: Path, shuffled_pack: Path) -> None:
+    with pytest.warns(SortedPackWarning, match="sorted by class: windows of 2 blocks") as caught:
+        BlockShuffleSampler(PackedDataset(sorted_pack), block=8, window=2)
+    assert caught[0].filename == __file__
+    one_class = subset(open_pack(sorted_pack), lambda columns: columns["label"] == 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BlockShuffleSampler(open_pack(shuffled_pack), block=8, window=2)
+        BlockShuffleSampler(open_pack(sorted_pack), block=8, window=100)  # one window holds all
+        BlockShuffleSampler(open_pack(sorted_pack), block=8, window=2, records=one_class)
+
+
+def test_packs_without_labels_are_not_warned_of(boxes_pack: Path) -> None:
+    BlockShuffleSampler(open_pack(boxes_pack), block=2, window=2)
+
+
+def test_label_changes_against_shuffles() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], [50, 30, 20])
+    changes, expected = label_changes(labels)
+    assert changes == 2
+    assert abs(np.mean([label_changes(rng.permutation(labels))[0] for _ in range(2000)]) - expected) < 0.5
+    assert is_sorted_by_class(labels) and not is_sorted_by_class(rng.permutation(labels))
+    assert not is_sorted_by_class(np.tile([0, 1], 50))
+    for trivial in ([], [3], [1, 1, 1], [0, 1]):
+        assert not is_sorted_by_class(np.array(trivial, np.int32))
+    nearly = labels.copy()
+    nearly[[10, 60]] = 2
+    assert is_sorted_by_class(nearly)

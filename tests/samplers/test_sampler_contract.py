@@ -1,0 +1,117 @@
+"""What every sampler promises: an order pure in (seed, epoch), refusals that quote the value, pickles, subsets."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from sampler_kinds import KINDS, SHUFFLED, WITHOUT_REPLACEMENT
+
+import packer.samplers
+from packer.errors import UsageError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_depends_on_seed_and_epoch_alone(kind: str) -> None:
+    one, other = KINDS[kind](500, 3, rank=0, world_size=1), KINDS[kind](500, 3, rank=2, world_size=5)
+    first = one.order(7)
+    assert first.shape == (500,) and first.dtype == np.int32
+    one.set_epoch(7)
+    list(other)
+    assert np.array_equal(one.order(), first) and np.array_equal(other.order(7), first)
+    assert np.array_equal(pickle.loads(pickle.dumps(one)).order(), first)
+    assert list(one) == first.tolist()
+    one.order(1)[:] = 0
+    assert np.array_equal(one.order(), first)
+
+
+@pytest.mark.parametrize("kind", SHUFFLED)
+def test_other_seeds_and_epochs_have_other_orders(kind: str) -> None:
+    orders = [tuple(KINDS[kind](100, seed).order(epoch)) for seed in range(12) for epoch in range(12)]
+    assert len(set(orders)) == len(orders)
+
+
+@pytest.mark.parametrize("kind", WITHOUT_REPLACEMENT)
+def test_every_record_is_there_once_for_every_n(kind: str) -> None:
+    for n in range(1, 301):
+        assert np.array_equal(np.sort(KINDS[kind](n).order(n)), np.arange(n))
+
+
+@pytest.mark.parametrize("kind", WITHOUT_REPLACEMENT)
+def test_a_subset_is_sampled_and_nothing_else(kind: str) -> None:
+    records = np.flatnonzero(np.arange(200) % 3 == 1)
+    sampler = KINDS[kind](200, records=records)
+    assert (len(sampler), sampler.num_records, sampler.num_chosen) == (67, 200, 67)
+    assert sorted(sampler) == records.tolist()
+    assert repr(sampler).endswith("67 of 200 records, seed 0, rank 0 of 1>")
+
+
+def test_a_sequence_of_chosen_records_stays_as_given() -> None:
+    assert list(KINDS["sequential"](10, records=[7, 2, 9])) == [7, 2, 9]
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([], "records: holds none"),
+        ([0, 10], "records: must be from 0 to 9, got 0 to 10"),
+        ([-1, 3], "records: must be from 0 to 9, got -1 to 3"),
+        ([1, 2, 1], "records: names 1 records twice"),
+        ([True] * 10, r"got bool of shape \(10,\); numpy.flatnonzero makes numbers"),
+        ([0.0, 1.0], "got float64"),
+        ([[1], [2]], r"shape \(2, 1\)"),
+    ],
+)
+def test_records_that_cannot_be_are_refused(records: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        KINDS["shuffle"](10, records=records)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("shuffle", {"seed": -1}, "seed: .*got -1"),
+        ("shuffle", {"seed": 1 << 64}, "seed: .* from 0 to 18446744073709551615"),
+        ("shuffle", {"seed": "a"}, "seed: must be a whole number, got 'a'"),
+        ("balanced", {"seed": 1.5}, "seed: .*got 1.5"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(kind: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        KINDS[kind](10, **options)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0.5, None, "1"])
+def test_epochs_that_cannot_be_are_refused(epoch: Any) -> None:
+    sampler = KINDS["shuffle"](10)
+    with pytest.raises(UsageError, match="epoch"):
+        sampler.set_epoch(epoch)
+    if epoch is not None:
+        with pytest.raises(UsageError, match="epoch"):
+            sampler.order(epoch)
+
+
+@pytest.mark.parametrize("data", [None, 3.5, "no" and object()])
+def test_data_without_a_length_is_refused(data: Any) -> None:
+    with pytest.raises(UsageError, match="data: must be a whole number"):
+        KINDS["shuffle"](data)
+
+
+def test_whatever_has_a_length_is_sampled() -> None:
+    assert sorted(KINDS["shuffle"](["a", "b"])) == [0, 1]
+
+
+def test_samplers_import_no_torch() -> None:
+    code = "import sys, packer.samplers as s; list(s.ShuffleSampler(9)); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_algorithm_says_when_it_serves_and_when_it_hurts() -> None:
+    for name in ("shuffle", "sequential", "block", "balanced"):
+        text = sys.modules[f"packer.samplers.{name}"].__doc__ or ""
+        assert "Serves" in text and "Hurts" in text
+    assert all(getattr(packer.samplers, name).__doc__ for name in packer.samplers.__all__)

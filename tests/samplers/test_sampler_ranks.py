@@ -1,0 +1,126 @@
+"""Ranks: equally many samples for each, together all of the order, and no empty rank; for every N to 200."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from sampler_kinds import KINDS, WITHOUT_REPLACEMENT
+
+from packer.errors import UsageError
+from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers.ranks import Ranks
+
+RANKS = range(1, 17)
+BATCHES = range(1, 9)
+
+
+def each_rank(kind: str, n: int, world_size: int, drop_last: bool) -> list[Sampler]:
+    return [KINDS[kind](n, drop_last=drop_last, rank=r, world_size=world_size) for r in range(world_size)]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_every_number_of_records_and_ranks_is_shared_out_equally(drop_last: bool) -> None:
+    for n in range(1, 201):
+        order = ShuffleSampler(n).order().tolist()
+        for world_size in RANKS:
+            if n < world_size:
+                continue
+            ranks = each_rank("shuffle", n, world_size, drop_last)
+            shares = [list(sampler) for sampler in ranks]
+            assert {len(share) for share in shares} == {len(ranks[0])}
+            dealt = [shares[p % world_size][p // world_size] for p in range(len(ranks[0]) * world_size)]
+            whole = n - n % world_size if drop_last else n + -n % world_size
+            assert dealt == (order + order)[:whole]
+            assert ranks[0].padded == max(0, whole - n)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_every_batch_size_cuts_the_same_global_batches(drop_last: bool) -> None:
+    for n in range(1, 201):
+        order = ShuffleSampler(n).order().tolist()
+        for world_size in (w for w in RANKS if w <= n):
+            ranks = each_rank("shuffle", n, world_size, drop_last)
+            for batch_size in BATCHES:
+                size = batch_size * world_size
+                if drop_last and n < size:
+                    with pytest.raises(UsageError, match=f"{n} samples do not fill one batch of {batch_size}"):
+                        ranks[0].rank_batches(batch_size)
+                    continue
+                batches = [list(sampler.rank_batches(batch_size)) for sampler in ranks]
+                assert {len(b) for b in batches} == {ranks[0].num_batches(batch_size)}
+                for number, parts in enumerate(zip(*batches, strict=True)):
+                    assert len({len(part) for part in parts}) == 1
+                    together = np.stack(parts, axis=1).ravel().tolist()
+                    expected = order[number * size : (number + 1) * size]
+                    assert together == expected + order[: -len(expected) % world_size]
+                left_out = n - ranks[0].num_batches(batch_size) * size
+                assert 0 <= left_out < size if drop_last else left_out <= 0
+
+
+@pytest.mark.parametrize("kind", WITHOUT_REPLACEMENT)
+def test_every_kind_is_disjoint_and_complete(kind: str) -> None:
+    for n, world_size in ((16, 16), (60, 4), (96, 3), (200, 8)):
+        shares = [list(sampler) for sampler in each_rank(kind, n, world_size, False)]
+        assert sorted(record for share in shares for record in share) == list(range(n))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_iterating_and_batches_give_the_same_samples(kind: str, drop_last: bool) -> None:
+    for sampler in each_rank(kind, 100, 3, drop_last):
+        flat = np.concatenate(list(sampler.rank_batches(4)))
+        assert flat.dtype == np.int64
+        numbers = list(sampler)
+        assert all(type(number) is int for number in numbers)
+        assert numbers[: len(flat)] == flat.tolist()
+        assert len(numbers) - len(flat) == (len(numbers) % 4 if drop_last else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fewer_records_than_ranks_is_an_error(kind: str) -> None:
+    with pytest.raises(UsageError, match="world_size: 5 records for 6 ranks: some would get none; use fewer ranks"):
+        KINDS[kind](5, rank=0, world_size=6)
+
+
+def test_an_empty_set_is_an_error() -> None:
+    with pytest.raises(UsageError, match="0 records for 1 ranks"):
+        ShuffleSampler(0)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "message"),
+    [
+        (2, 2, "rank: must be below world_size 2, got 2"),
+        (1, None, "must be below world_size 1"),
+        (-1, 2, "rank: .* got -1"),
+        (0, 0, "world_size: .* at least 1, got 0"),
+        (0.5, 2, "rank: must be a whole number, got 0.5"),
+        (True, 2, "rank: .*got True"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(rank: int, world_size: int | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        SequentialSampler(10, rank=rank, world_size=world_size)
+
+
+class FakeDistributed:
+    """torch.distributed, as far as it is asked."""
+
+    def __init__(self, initialized: bool) -> None:
+        self.is_initialized = lambda: initialized
+        self.is_available = lambda: True
+        self.get_rank = lambda: 3
+        self.get_world_size = lambda: 8
+
+
+def test_the_default_is_what_torch_distributed_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed", FakeDistributed(True))
+    assert Ranks.of(None, None) == Ranks(3, 8)
+    assert Ranks.of(0, 1) == Ranks(0, 1)
+    assert (ShuffleSampler(80).rank, ShuffleSampler(80).world_size, len(ShuffleSampler(80))) == (3, 8, 10)
+    monkeypatch.setitem(sys.modules, "torch.distributed", FakeDistributed(False))
+    assert Ranks.of(None, None) == Ranks(0, 1)
+    monkeypatch.delitem(sys.modules, "torch.distributed")
+    assert Ranks.of(None, None) == Ranks(0, 1)

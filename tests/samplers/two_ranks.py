@@ -1,0 +1,33 @@
+"""One of two processes that train together: prints its rank and the records that it got in two epochs."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch.distributed
+from torch.utils.data import DataLoader
+
+from packer import PackedDataset
+from packer.samplers import ShuffleSampler
+
+
+def main(pack: str, meeting_point: str, rank: int) -> None:
+    """`meeting_point` is a file by which the processes find one another."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
+    try:
+        data = PackedDataset(pack)
+        sampler = ShuffleSampler(data)
+        loader = DataLoader(range(len(data)), 16, sampler=sampler)  # type: ignore[arg-type]
+        epochs = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            epochs.append([int(record) for batch in loader for record in batch])
+            torch.distributed.barrier()
+        print(json.dumps({"rank": sampler.rank, "world_size": sampler.world_size, "epochs": epochs}))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
