@@ -1,98 +1,24 @@
-"""The entry of the command line: runs a command, and turns its error into one line and an exit code."""
+"""The entry of the command line, `packer` and `python -m packer`: quiet also where Ctrl-C comes very early or late."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import sys
-from contextlib import suppress
-from types import FrameType
-from typing import Any
-
-import click
-
-from packer.commands.failure import complain, failure_facts, usage_line
-from packer.commands.say import ReaderGone
-from packer.errors import EXIT_IO, PackerError
-
-_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code (docs/cli.md lists them)."""
-    from packer.cli import cli
-
-    _open_standard_files()
-    signal.signal(signal.SIGTERM, _terminated)
-    given = sys.argv[1:] if arguments is None else arguments
     try:
-        cli.main(given, prog_name="packer", standalone_mode=False)
-        _flush()
-        return 0
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except ReaderGone:
-        _forget_output()
-        return EXIT_IO
-    except Exception as error:
-        if "--debug" in given and not isinstance(error, click.ClickException | click.Abort):
-            raise
-        return _report(error, "--json" in given)
-    except KeyboardInterrupt as interrupt:
-        return _report(interrupt, "--json" in given)
+        from packer.command_line import run
 
-
-def _report(error: BaseException, as_json: bool) -> int:
-    """Tell of the error; returns its exit code."""
-    facts = failure_facts(error)
-    code: int = facts["exit_code"]
-    if isinstance(error, _HELP):
-        error.show()
-        return code
-    if as_json:
-        with suppress(OSError):
-            click.echo(json.dumps(facts))
-    if isinstance(error, PackerError):
-        complain(str(error))
-    elif isinstance(error, click.ClickException):
-        complain(usage_line(error))
-    elif isinstance(error, Exception) and not isinstance(error, click.Abort):
-        complain(f"{type(error).__name__}: {error}; this is a bug: run it as packer --debug ...")
-    else:
-        complain("interrupted")
-    with suppress(OSError):
-        _flush()
-        return code
-    _forget_output()
+        code = run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # before `run` could see to it
+        print("packer: interrupted", file=sys.stderr)
+        code = 130
+    if arguments is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done but Python's own end
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return code
-
-
-def _flush() -> None:
-    if sys.stdout is not None:  # None where the caller has closed it
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise ReaderGone from None
-
-
-def _forget_output() -> None:
-    """Standard output takes nothing any more: Python must not try again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _open_standard_files() -> None:
-    """Where standard files are closed (``2>&-``), a shard must not get their numbers: libraries write to them."""
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
-            os.set_inheritable(number, True)
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)  # unwinds: an unfinished build is removed
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packer.build.options import BuildOptions, bad_allowed, usable_cores
+from packer.build.options import BuildOptions, bad_allowed
+from packer.cores import usable_cores
 from packer.errors import TooManyBad, UsageError, shown
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def build_pack(options: BuildOptions, watcher: Watcher | None = None) -> BuildSu
         engine.warm_up()
         plan = plan_pack(options, watcher)
         watcher.planned(plan)
-        with output:
+        with output, engine:  # after an error the workers end before what they write is removed
             results = _pack(plan, engine, output.partial, watcher)
             manifest = make_manifest(plan, results)
             output.publish(manifest)

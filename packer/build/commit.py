@@ -10,6 +10,7 @@ import os
 import shutil
 import uuid
 
+from packer.build.signals import held_signals
 from packer.errors import StorageError, UsageError
 from packer.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 
@@ -45,9 +46,13 @@ class Output:
 
     def __enter__(self) -> Output:
         try:
-            self._open()
+            with held_signals():
+                self._open()
         except OSError as error:
             raise StorageError(self.partial, error.strerror or str(error)) from None
+        except (KeyboardInterrupt, SystemExit):  # it came while that was done
+            self.__exit__()
+            raise
         return self
 
     def _open(self) -> None:
@@ -57,15 +62,17 @@ class Output:
             # the kernel drops the lock when the process ends, however it ends
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._close()  # it is not ours to remove
             problem = "another build is writing there"
             raise UsageError(self.partial, problem, "wait for it, or choose another --out") from None
         for name in os.listdir(self.partial):  # what a build that died has left
             _remove(os.path.join(self.partial, name))
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None and not self._published:
-            shutil.rmtree(self.partial, ignore_errors=True)
-        self._close()
+        with held_signals():
+            if self._lock is not None and not self._published:
+                shutil.rmtree(self.partial, ignore_errors=True)
+            self._close()
 
     def _close(self) -> None:
         if self._lock is not None:
@@ -78,19 +85,25 @@ class Output:
             _write(os.path.join(self.partial, MANIFEST_NAME), manifest.to_json())
             sync_folder(self.partial)
             self._check_free()
-            old = self._set_aside()
-            try:
-                os.rename(self.partial, self.path)
-            except BaseException:
+            with held_signals():
+                old = self._take_name()
+                sync_folder(os.path.dirname(self.path))
                 if old is not None:
-                    os.rename(old, self.path)
-                raise
-            self._published = True
-            sync_folder(os.path.dirname(self.path))
+                    shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
             raise StorageError(self.path, f"cannot be finished: {error.strerror or error}") from None
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
+
+    def _take_name(self) -> str | None:
+        """Rename the work to its final name; returns where the pack lies that was there before."""
+        old = self._set_aside()
+        try:
+            os.rename(self.partial, self.path)
+        except OSError:
+            if old is not None:
+                os.rename(old, self.path)
+            raise
+        self._published = True
+        return old
 
     def _set_aside(self) -> str | None:
         if not os.path.lexists(self.path):

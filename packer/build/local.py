@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from packer.build.shard import ShardJob, ShardResult, pack_shard
+from packer.build.signals import held_signals
 from packer.errors import WorkerDied
 
 POLL_S = 0.1
@@ -48,15 +49,16 @@ class LocalEngine:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stop.set()
-        if kind is not None:
-            for process in self._running().values():
-                process.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        with held_signals():
+            self._stop.set()
+            if kind is not None:
+                for process in self._running().values():
+                    process.terminate()
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
     def warm_up(self) -> None:
         """Start the processes now, so that they load their libraries while the plan is made."""
-        with _without_main():
+        with held_signals(), _without_main():  # a process that is half started could not be ended
             for _ in range(self.workers):
                 self._pool.submit(os.getpid)
 
@@ -68,7 +70,7 @@ class LocalEngine:
         What `tick` raises ends the run. Raises WorkerDied where a process ends by itself.
         """
         threads = threads_of(len(jobs), self.workers)
-        with _without_main():
+        with held_signals(), _without_main():
             futures: dict[Future[ShardResult], int] = {
                 self._pool.submit(_work, replace(job, threads=n)): i
                 for i, (job, n) in enumerate(zip(jobs, threads, strict=True))

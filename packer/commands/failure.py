@@ -18,6 +18,17 @@ def complain(line: str) -> None:
         click.echo(f"packer: {line}", err=True)
 
 
+def failure_line(error: BaseException) -> str:
+    """Any error in one line; the bad inputs that it is about stand below."""
+    if isinstance(error, PackerError):
+        return str(error)
+    if isinstance(error, click.ClickException):
+        return usage_line(error)
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return "interrupted"
+    return f"{type(error).__name__}: {shown(str(error))}; this is a bug: run it as packer --debug ..."
+
+
 def usage_line(error: click.ClickException) -> str:
     """What click has found wrong on the command line, in packer's own form."""
     command = getattr(getattr(error, "ctx", None), "command_path", "packer")
