@@ -1,0 +1,97 @@
+"""Every command explains itself: an example, and a help text for each option."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from running import good, run
+
+from packer import __version__
+from packer.cli import cli
+from packer.commands.build import build
+
+COMMANDS = sorted(cli.commands)
+ISSUED = {"build", "info", "verify"}
+
+
+def test_commands() -> None:
+    assert set(COMMANDS) >= ISSUED
+    for name in COMMANDS:
+        # one file per command, of its name
+        assert (Path(__file__).parent.parent / "packer" / "commands" / f"{name}.py").is_file()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example_and_a_text_for_each_option(name: str) -> None:
+    command = cli.commands[name]
+    assert re.search(r"^ *(Example: )?packer " + name + " ", command.help or "", re.MULTILINE)
+    assert (command.help or "").splitlines()[0].endswith(".")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            assert parameter.help.rstrip("]").rstrip()[-1] in '.0123456789"' or "[default" in parameter.help
+    out = good(name, "--help").out
+    assert out.startswith(f"Usage: packer {name} [OPTIONS] ")
+    assert all(len(line) <= 100 for line in out.splitlines() if not line.startswith("    packer "))
+    assert good(name, "-h").out == out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_parse(name: str) -> None:
+    """An example names no option that the command does not have."""
+    command = cli.commands[name]
+    examples = re.findall(rf"packer {name} (.+)$", command.help or "", re.MULTILINE)
+    assert examples
+    for example in examples:
+        command.make_context(name, shlex.split(example))
+
+
+def test_help_of_the_group() -> None:
+    out = good("--help").out
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} +\S", out, re.MULTILINE)
+    assert "Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or permission," in out
+    assert "4 a damaged pack, 130 interrupted." in out
+
+
+def test_no_command_prints_the_help() -> None:
+    ran = run()
+    assert ran.code in (0, 2) and "Usage: packer [OPTIONS] COMMAND [ARGS]..." in ran.out + ran.err
+
+
+def test_version() -> None:
+    assert good("--version").out == f"packer {__version__}\n"
+
+
+def test_help_shows_the_options_of_the_issue() -> None:
+    options = set(re.findall(r"--[a-z-]+", good("build", "--help").out))
+    assert options >= {
+        "--out", "--format", "--labels", "--columns", "--classes", "--split", "--resize", "--fit", "--encode",
+        "--quality", "--mode", "--decoder", "--shard-size", "--shuffle", "--workers", "--max-bad", "--boxes",
+        "--overwrite", "--dry-run", "--quiet", "--json", "--max-pixels",
+    }  # fmt: skip
+
+
+def test_choices_in_the_help_are_those_that_are_taken() -> None:
+    from packer.build.options import BOX_POLICIES, DECODERS, ENCODINGS, FITS, MODES, BuildOptions
+    from packer.containers import CONTAINERS
+
+    shown = {p.name: str(p.metavar) for p in build.params if isinstance(p, click.Option)}
+    choices = {
+        "format": CONTAINERS, "encode": ENCODINGS, "fit": FITS, "mode": MODES, "decoder": DECODERS,
+        "boxes": BOX_POLICIES,
+    }  # fmt: skip
+    for name, values in choices.items():
+        assert set(shown[name].split("|")) == set(values)
+    defaults = BuildOptions("src")
+    context = click.Context(build)
+    for parameter in build.params:
+        if isinstance(parameter, click.Option) and hasattr(defaults, parameter.name or ""):
+            expected = getattr(defaults, parameter.name or "")
+            given = parameter.get_default(context)
+            unset = given is None or not isinstance(given, str | int | tuple | list)  # click's own mark
+            assert unset or given == expected or tuple(given) == expected, parameter.name
