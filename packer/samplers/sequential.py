@@ -22,14 +22,17 @@ class SequentialSampler(Sampler):
     def __init__(
         self,
         data: Data,
+        seed: int = 0,
         *,
         records: ArrayLike | None = None,
         drop_last: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        """Args: the number of records, or the pack or dataset; the record numbers to take (all); see `Sampler`."""
-        super().__init__(data, 0, records=records, drop_last=drop_last, rank=rank, world_size=world_size)
+        """Args: the number of records, or the pack or dataset; a seed, which the order does not heed, but a state holds
+        it, for what else depends on it (crops); the record numbers to take (all); see `Sampler`.
+        """
+        super().__init__(data, seed, records=records, drop_last=drop_last, rank=rank, world_size=world_size)
 
     def _order(self, epoch: int) -> Records:
         return np.arange(self.num_chosen, dtype=compact(self.num_chosen))

@@ -27,13 +27,9 @@ def _balanced(n: int, seed: int = 0, **options: Any) -> Sampler:
     return BalancedSampler(labels(n), 0.5, seed, **options)
 
 
-def _sequential(n: int, seed: int = 0, **options: Any) -> Sampler:
-    return SequentialSampler(n, **options)
-
-
 KINDS: dict[str, Make] = {
     "shuffle": ShuffleSampler,
-    "sequential": _sequential,
+    "sequential": SequentialSampler,
     "block": _block,
     "balanced": _balanced,
 }
