@@ -127,16 +127,3 @@ def parse_bytes(text: str) -> int | None:
     if size < 1:
         raise UsageError("--shard-size", f"must be a size such as 128MB, or none, got {shown(text)}")
     return size
-
-
-def usable_cores() -> int:
-    """The cores that this process may use: its CPU affinity, and the quota of its container (cgroup v2)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        with open("/sys/fs/cgroup/cpu.max", "rb") as file:
-            quota, period = file.read(100).split()
-        if quota != b"max":
-            cores = min(cores, max(1, -(-int(quota) // int(period))))
-    except (OSError, ValueError):
-        pass
-    return cores

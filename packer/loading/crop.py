@@ -1,0 +1,148 @@
+"""Which part of each image a batch takes, and how large it becomes: frozen descriptions, computed for a whole batch.
+
+Parameters, defaults and distributions are torchvision's (torchvision.transforms.v2, BSD-3-Clause).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.loading.draws import Float64
+
+Regions = NDArray[np.float64]
+"""float64 (n, 4): x, y, width, height in pixels of each source image; may reach beyond it (then zeros)."""
+
+_TRIES = 10
+
+
+class Crop(Protocol):
+    """A description of how images become one size."""
+
+    draws: int
+    """Random numbers that each image needs."""
+
+    def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        """(height, width) of every image afterwards; `shape` is that of all images before, None if they differ."""
+
+    def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
+        """The region of each image that becomes the output; `random` is (n, draws) in [0, 1)."""
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    """(height, width), as torchvision has it."""
+    height, width = (size, size) if isinstance(size, int) else size
+    if height < 1 or width < 1:
+        raise ValueError(f"size must be >= 1 pixel, got {size}")
+    return height, width
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """A random part of the image, of random area and aspect ratio, resized to `size`: for training.
+
+    `size` is a side or (height, width); `scale` the range of the part's share of the area; `ratio` the range of
+    its width / height, drawn evenly on a logarithmic scale.
+    """
+
+    size: int | tuple[int, int]
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    draws = 2 * _TRIES + 2
+
+    def __post_init__(self) -> None:
+        _pair(self.size)
+        if not 0 < self.scale[0] <= self.scale[1] or not 0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError(f"scale and ratio must be ranges above 0, got {self.scale} and {self.ratio}")
+
+    def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        """`size` as (height, width)."""
+        return _pair(self.size)
+
+    def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
+        """As torchvision draws them: the first of ten tries that fits, else the largest centred part."""
+        low, high = self.scale
+        areas = (widths * heights)[:, None] * (low + (high - low) * random[:, :_TRIES])
+        log_low, log_high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        ratios = np.exp(log_low + (log_high - log_low) * random[:, _TRIES : 2 * _TRIES])
+        w, h = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
+        fits = (w > 0) & (h > 0) & (w <= widths[:, None]) & (h <= heights[:, None])
+        first = fits.argmax(axis=1)
+        rows = np.arange(len(widths))
+        w, h, found = w[rows, first], h[rows, first], fits[rows, first]
+        w, h = np.where(found, w, self._widest(widths, heights)), np.where(found, h, self._highest(widths, heights))
+        x = np.floor((widths - w + 1) * random[:, -2])
+        y = np.floor((heights - h + 1) * random[:, -1])
+        x, y = np.where(found, x, (widths - w) // 2), np.where(found, y, (heights - h) // 2)
+        return np.stack([x, y, w, h], axis=1)
+
+    def _widest(self, widths: Float64, heights: Float64) -> Float64:
+        return np.minimum(widths, np.maximum(1, np.rint(heights * self.ratio[1])))
+
+    def _highest(self, widths: Float64, heights: Float64) -> Float64:
+        return np.minimum(heights, np.maximum(1, np.rint(widths / self.ratio[0])))
+
+
+@dataclass(frozen=True)
+class Resize:
+    """The whole image, resized: for evaluation.
+
+    `size` is (height, width), or the short side, which keeps the aspect: then images must be alike in shape, or
+    a `CenterCrop` must follow.
+    """
+
+    size: int | tuple[int, int]
+
+    draws = 0
+
+    def __post_init__(self) -> None:
+        _pair(self.size)
+
+    def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        """`size`; or the shape of all images with its short side made `size`."""
+        if not isinstance(self.size, int):
+            return self.size
+        if shape is None:
+            raise ValueError(f"Resize({self.size}) keeps each image's aspect, and they differ; give (height, width)")
+        short = min(shape)
+        return max(1, shape[0] * self.size // short), max(1, shape[1] * self.size // short)
+
+    def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
+        """The whole image."""
+        zeros = np.zeros_like(widths)
+        return np.stack([zeros, zeros, widths, heights], axis=1)
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """The middle of the image: for evaluation.
+
+    `size` is a side or (height, width). With `resize`, the short side is resized to that first, as
+    ``Resize(256), CenterCrop(224)`` does; without, pixels stay as they are, and smaller images get a black border.
+    """
+
+    size: int | tuple[int, int]
+    resize: int | None = None
+
+    draws = 0
+
+    def __post_init__(self) -> None:
+        _pair(self.size)
+        if self.resize is not None and self.resize < 1:
+            raise ValueError(f"resize must be >= 1 pixel, got {self.resize}")
+
+    def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        """`size` as (height, width)."""
+        return _pair(self.size)
+
+    def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
+        """The centred part that becomes the output."""
+        height, width = _pair(self.size)
+        scale = np.ones_like(widths) if self.resize is None else np.minimum(widths, heights) / self.resize
+        w, h = width * scale, height * scale
+        return np.stack([np.rint((widths - w) / 2), np.rint((heights - h) / 2), np.rint(w), np.rint(h)], axis=1)

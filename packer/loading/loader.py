@@ -1,0 +1,163 @@
+"""PackedLoader: shuffled batches of a pack, made by threads, on the device and normalised: the GPU need not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from packer.cores import usable_cores
+from packer.errors import AnyPath, UsageError
+from packer.loading.crop import Crop
+from packer.loading.dataset import PackedDataset
+from packer.loading.moved import Targets
+from packer.loading.normalise import Normalise
+from packer.loading.pipeline import Pipeline, Work
+from packer.loading.prefetch import Transfer
+from packer.loading.rows import RowFiller, View
+from packer.loading.stats import Stats
+from packer.pack import Pack, open_pack
+from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
+
+
+class PackedLoader:
+    """Batches of a pack: ``for images, targets in loader``.
+
+    images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
+    targets: int64 (n,) where the pack has class labels only, else a list of n dicts (`loading.target.target_of`), on
+    `device`. The randomness of a sample depends on (seed, epoch, record) alone: the same batches for any number of
+    threads; and the same samples in each global batch for any number of ranks.
+    """
+
+    def __init__(  # noqa: PLR0913 - the one place where a user says how to train; each is handed on as part of a spec
+        self,
+        data: AnyPath | Pack | PackedDataset,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        sampler: Sampler | None = None,
+        seed: int = 0,
+        drop_last: bool = False,
+        crop: Crop | None = None,
+        flip: bool | float = False,
+        min_area: float = 1.0,
+        transform: Callable[[torch.Tensor], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        device: torch.device | str = "cpu",
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        dtype: torch.dtype | None = None,
+        threads: int | None = None,
+        prefetch: int = 2,
+        decoder: str = "auto",
+        verify: bool = True,
+    ) -> None:
+        """Open the pack and prepare; no record is read yet.
+
+        Args:
+            data: a pack's directory, an open Pack, or a PackedDataset (its transforms and decoder are used).
+            batch_size: samples of a batch on this rank.
+            shuffle: a new order each epoch (`ShuffleSampler`); or give a `sampler`, which brings its own seed.
+            seed: of order, crops and flips.
+            drop_last: leave out the samples that do not fill a batch.
+            crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed where images differ in size.
+            flip: chance of a horizontal flip; True is 0.5. Boxes, landmarks and outlines move with crop and flip;
+                boxes of less than `min_area` pixels afterwards are dropped.
+            transform: a function of one image tensor, run in the threads (for heavy Python, use PackedDataset in a
+                DataLoader with worker processes); its results must be tensors of one shape.
+            device, mean, std, dtype: see `Normalise`.
+            threads: default the cores that the process may use.
+            prefetch: batches made ahead, and kept in flight to a GPU.
+            verify: hold each record against its checksum the first time that this process touches it.
+
+        Raises UsageError or ValueError where these do not go together, DamagedPack where the pack is not whole.
+        """
+        dataset = data if isinstance(data, PackedDataset) else None
+        self.pack = dataset.pack if dataset else data if isinstance(data, Pack) else open_pack(data)  # type: ignore[arg-type]
+        self.batch_size = batch_size
+        self.device = torch.device(device)
+        if prefetch < 1:
+            raise UsageError("prefetch", f"must be at least 1 batch, got {prefetch}")
+        if sampler is not None and shuffle:
+            raise UsageError("shuffle", "goes with no sampler, which has an order of its own", "leave out one of them")
+        chance = float(flip) * 0.5 if isinstance(flip, bool) else float(flip)
+        if not 0 <= chance <= 1:
+            raise UsageError("flip", f"is a chance from 0 to 1, got {flip}")
+        if sampler is None and shuffle:
+            sampler = ShuffleSampler(self.pack, seed=seed, drop_last=drop_last)
+        self.sampler = sampler or SequentialSampler(self.pack, drop_last=drop_last)
+        filler = RowFiller(self.pack, View(crop, chance, seed), dataset.decoder if dataset else decoder, verify)
+        if dataset is not None:
+            transform, target_transform = transform or dataset.transform, target_transform or dataset.target_transform
+        targets = Targets(filler, min_area, target_transform)
+        work = Work(threads or usable_cores(), prefetch, pinned=self.device.type == "cuda")
+        self._pipeline = Pipeline(filler, targets, batch_size, work, transform)
+        self._transfer = Transfer(self.device, prefetch, Normalise(mean, std, dtype))
+        self._position = 0
+        self._begun = False
+        self._resumed = False
+        self._stats = Stats()
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank."""
+        return self.sampler.num_batches(self.batch_size)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that comes next, or that is being read."""
+        return self.sampler.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that comes next: its order, crops and flips.
+
+        It begins at its beginning, unless a state of this very epoch was loaded just before. Without a call, each
+        iteration takes the epoch after the last one.
+        """
+        if epoch != self.sampler.epoch or not self._resumed:
+            self.sampler.set_epoch(epoch)
+            self._position = 0
+        self._begun = False
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
+        """The batches of one epoch; after `load_state_dict`, the rest of that epoch."""
+        if self._begun:
+            self.set_epoch(self.sampler.epoch + 1)
+        self._begun, self._resumed = True, False
+        self._stats = Stats()
+        epoch = self.sampler.epoch
+        batches = self.sampler.rank_batches(self.batch_size, epoch, self._position)
+        return self._counted(self._transfer.run(self._pipeline.run(batches, epoch, self._stats)))
+
+    def _end(self) -> int:
+        """Global position at which an epoch is over."""
+        full = len(self) * self.sampler.global_batch(self.batch_size)
+        return min(full, self.sampler.num_samples)
+
+    def _counted(self, batches: Generator[Any, None, None]) -> Iterator[tuple[torch.Tensor, Any]]:
+        """Counts what the consumer has received, which is what a state says; not what was made ahead."""
+        size, end = self.sampler.global_batch(self.batch_size), self._end()
+        try:
+            for batch in batches:
+                self._position = min(self._position + size, end)
+                yield batch
+        finally:
+            self._stats.end()
+            batches.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training stands: small, fit for JSON and `torch.save`. Take it between two batches."""
+        return self.sampler.state_dict(self._position, self.batch_size)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken: the next iteration gives the batches that were not yet received.
+
+        Another number of ranks will do, if batch_size times ranks is the same. Raises UsageError where the state is
+        of another pack, seed, order or batch size.
+        """
+        self._position = self.sampler.load_state_dict(state, self.batch_size)
+        self._begun, self._resumed = False, True
+
+    def stats(self) -> dict[str, float]:
+        """Of this epoch, or of the last: see `Stats.summary`."""
+        return self._stats.summary()

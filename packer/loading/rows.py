@@ -1,0 +1,203 @@
+"""Fills rows of a batch with images of a pack: what one thread does for its part of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packer.errors import BadImage, DamagedPack
+from packer.loading.crop import Crop, Regions
+from packer.loading.draws import uniform
+from packer.loading.gather import as_tensor, overlapping_rows
+from packer.ops.decode import Decoder, decode
+from packer.ops.header import Mode
+from packer.pack import Pack
+from packer.sample import Image, Int64
+
+NO_LIMIT = 1 << 62
+"""Pixels: what is in the pack was let in when it was built."""
+
+Rows = NDArray[Any]
+"""(n, height, width, channels), C-contiguous: a part of the batch's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a batch looks at each image: its crop, the chance of a horizontal flip, and the seed of both."""
+
+    crop: Crop | None = None
+    flip: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Where the images of some records go: the region of each that fills its row, and whether it is mirrored."""
+
+    regions: Regions | None
+    flipped: NDArray[np.bool_] | None
+
+
+class RowFiller:
+    """Fills rows for records; one for all threads, holds nothing that they change."""
+
+    def __init__(self, pack: Pack, view: View, decoder: str = "auto", verify: bool = True) -> None:
+        """Raises ValueError where the images differ in shape and no crop makes them alike."""
+        self.pack = pack
+        self.view = view
+        self.decoder = cast(Decoder, decoder)
+        self.verify = verify
+        shape = pack.manifest.shape
+        self.mode = cast(Mode, pack.manifest.mode)
+        self.channels = self._channels()
+        if view.crop is not None:
+            self.output = view.crop.output(None if shape is None else shape[:2])
+        elif shape is None:
+            raise ValueError(f"{pack.path}: images differ in size; give a crop, such as RandomResizedCrop(224)")
+        else:
+            self.output = shape[:2]
+
+    def _channels(self) -> int:
+        shape = self.pack.manifest.shape
+        if shape is not None:
+            return shape[2]
+        channels = np.unique(np.asarray(self.pack.column("channels")))
+        if len(channels) != 1:
+            raise ValueError(f"{self.pack.path}: images of {channels.tolist()} channels do not fit one batch")
+        return int(channels[0])
+
+    @property
+    def row_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels) of each row."""
+        return (*self.output, self.channels)
+
+    @cached_property
+    def dtype(self) -> Any:
+        """uint8 or uint16."""
+        dtypes = np.unique(np.asarray(self.pack.column("dtype"))).tolist()
+        if len(dtypes) != 1:
+            raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images do not fit one batch")
+        return np.dtype(self.pack.dtype_of(0))
+
+    def placement(self, records: Int64, epoch: int) -> Placement:
+        """Crop and flip of each record: they depend on (seed, epoch, record) alone."""
+        view = self.view
+        draws = 0 if view.crop is None else view.crop.draws
+        if not draws and not view.flip:
+            random = np.zeros((len(records), 1))
+        else:
+            random = uniform(view.seed, epoch, records, draws + 1)
+        regions = None
+        if view.crop is not None:
+            widths, heights = self._sizes(records)
+            regions = view.crop.regions(widths, heights, random[:, 1:])
+        return Placement(regions, random[:, 0] < view.flip if view.flip else None)
+
+    def _sizes(self, records: Int64) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        shape = self.pack.manifest.shape
+        if shape is not None:
+            return np.full(len(records), float(shape[1])), np.full(len(records), float(shape[0]))
+        widths, heights = self._all_sizes
+        return widths[records].astype(np.float64), heights[records].astype(np.float64)
+
+    @cached_property
+    def _all_sizes(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        return np.asarray(self.pack.column("width")), np.asarray(self.pack.column("height"))
+
+    def fill(self, records: Int64, placement: Placement, rows: Rows) -> None:
+        """Put the image of each record into its row. Raises DamagedPack, naming the record."""
+        if self.verify:
+            self.pack.check(records)
+        if self.pack.record_bytes is not None:
+            if placement.regions is None:
+                self._gather(records, rows)
+            else:
+                self._cut(records, placement.regions, rows)
+        else:
+            self._decode(records, placement.regions, rows)
+        if placement.flipped is not None:
+            for i in np.flatnonzero(placement.flipped).tolist():
+                flip(rows[i])
+
+    @cached_property
+    def _overlapping(self) -> torch.Tensor:
+        size = self.pack.record_bytes
+        assert size is not None
+        return overlapping_rows(as_tensor(self.pack.region), size)
+
+    def _gather(self, records: Int64, rows: Rows) -> None:
+        """Raw images as they are: one call, without the GIL."""
+        offsets = torch.from_numpy(self.pack.offsets[records])
+        out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
+        torch.index_select(self._overlapping, 0, offsets, out=out)
+
+    def _cut(self, records: Int64, regions: Regions, rows: Rows) -> None:
+        """Parts of raw images, read out of the map without copying the rest."""
+        pack, size = self.pack, self.pack.record_bytes
+        assert size is not None and pack.manifest.shape is not None
+        region, shape = pack.region, pack.manifest.shape
+        for i, (start, part) in enumerate(zip(pack.offsets[records].tolist(), regions.tolist(), strict=True)):
+            image = region[start : start + size].view(self.dtype).reshape(shape)
+            place(image, part, 1, rows[i])
+
+    def _decode(self, records: Int64, regions: Regions | None, rows: Rows) -> None:
+        pack, region = self.pack, self.pack.region.data
+        widths, heights = (values.tolist() for values in self._sizes(records))
+        starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
+        parts = [None] * len(rows) if regions is None else regions.tolist()
+        for i, (start, size, width, height, part) in enumerate(zip(starts, sizes, widths, heights, parts, strict=True)):
+            data = bytes(region[start : start + size])
+            least = None if part is None else self._at_least(part, width, height)
+            try:
+                image = decode(data, self.mode, self.decoder, least, NO_LIMIT)
+            except BadImage as error:
+                where = f"record {pack.key(int(records[i]))}"
+                raise DamagedPack(pack.path, f"{where}: {error.problem}", error.next_step) from None
+            if part is None:
+                rows[i] = image
+            else:
+                place(image, part, round(width / image.shape[1]), rows[i])
+
+    def _at_least(self, part: list[float], width: float, height: float) -> tuple[int, int]:
+        """The smallest size of the whole image at which this part of it still covers the output."""
+        return int(width * self.output[1] / part[2]) + 1, int(height * self.output[0] / part[3]) + 1
+
+
+def place(image: Image, part: list[float], factor: int, row: Rows) -> None:
+    """Resize the part (x, y, width, height) of an image into `row`; `image` may be 1/`factor` of the full one."""
+    x, y, width, height = (round(v / factor) for v in part)
+    out_height, out_width = row.shape[:2]
+    width, height = max(1, width), max(1, height)
+    inside = x >= 0 and y >= 0 and x + width <= image.shape[1] and y + height <= image.shape[0]
+    if not inside:
+        image, x, y = _bordered(image, x, y, width, height), 0, 0
+    cut = image[y : y + height, x : x + width]
+    if (width, height) == (out_width, out_height):
+        row[:] = cut
+        return
+    # averaging where much is thrown away: linear would skip pixels
+    shrinks = width >= 2 * out_width and height >= 2 * out_height
+    cv2.resize(cut, (out_width, out_height), dst=row, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
+
+
+def _bordered(image: Image, x: int, y: int, width: int, height: int) -> Image:
+    """The part of an image that reaches beyond it, black where there is nothing."""
+    canvas = np.zeros((height, width, image.shape[2]), image.dtype)
+    x1, y1, x2, y2 = max(x, 0), max(y, 0), min(x + width, image.shape[1]), min(y + height, image.shape[0])
+    if x2 > x1 and y2 > y1:
+        canvas[y1 - y : y2 - y, x1 - x : x2 - x] = image[y1:y2, x1:x2]
+    return canvas
+
+
+def flip(row: Rows) -> None:
+    """Mirror one image left to right, in place."""
+    cv2.flip(row, 1, dst=row)
+
+
+__all__ = ["Placement", "RowFiller", "View", "flip", "place"]
