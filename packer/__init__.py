@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from packer.build import BuildOptions, BuildSummary, build_pack
     from packer.errors import PackerError
     from packer.loading.collate import collate
+    from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
     from packer.loading.dataset import PackedDataset
+    from packer.loading.loader import PackedLoader
+    from packer.loading.prefetch import CudaPrefetcher
     from packer.pack import Pack, open_pack
 
 __version__ = "0.1.0"
@@ -21,9 +24,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "BuildOptions": "packer.build",
     "BuildSummary": "packer.build",
+    "CenterCrop": "packer.loading.crop",
+    "CudaPrefetcher": "packer.loading.prefetch",
     "Pack": "packer.pack",
     "PackedDataset": "packer.loading.dataset",
+    "PackedLoader": "packer.loading.loader",
     "PackerError": "packer.errors",
+    "RandomResizedCrop": "packer.loading.crop",
+    "Resize": "packer.loading.crop",
     "build_pack": "packer.build",
     "collate": "packer.loading.collate",
     "open_pack": "packer.pack",
@@ -32,9 +40,14 @@ _HOMES = {
 __all__ = [
     "BuildOptions",
     "BuildSummary",
+    "CenterCrop",
+    "CudaPrefetcher",
     "Pack",
     "PackedDataset",
+    "PackedLoader",
     "PackerError",
+    "RandomResizedCrop",
+    "Resize",
     "__version__",
     "build_pack",
     "collate",

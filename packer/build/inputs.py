@@ -40,6 +40,8 @@ HEAD_BYTES = 16 * 1024  # holds the header of nearly every image; the rest are r
 SNIFFED_BYTES = 64  # enough to tell an image by
 SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
 MAPPED_BYTES = 256 * 1024
+FAULTS = ("permission", "vanished", "unreadable")
+"""Reasons of `find_tree` that are no one's wish: a folder that cannot be listed."""
 MAX_CLASS_FILE_BYTES = 16 * 1024**2
 
 Progress = Callable[[int], None]
@@ -85,7 +87,12 @@ def read_inputs(options: BuildOptions, progress: Progress = lambda n: None) -> I
         problem = "is no folder" if os.path.lexists(options.source) else "no such folder"
         raise UsageError(options.source, problem, "give the folder that holds the images")
     tree, skipped = find_tree(os.path.abspath(options.source), _looks_like_an_image)
-    inputs = Inputs(table=SCHEMA.empty_table(), skipped=[(os.fsdecode(p), reason) for p, reason in skipped])
+    inputs = Inputs(table=SCHEMA.empty_table())
+    for path, reason in skipped:
+        if reason.partition(":")[0] in FAULTS:  # who knows how many images: not left out on purpose
+            inputs.rejected.append(rejected(path, BadInput("", f"cannot be read: {reason}", "check its permissions")))
+        else:
+            inputs.skipped.append((os.fsdecode(path), reason))
     if not tree.images:
         raise UsageError(options.source, "no images found", "give the folder that holds the images")
     sources = _open_sources(tree, options, inputs)

@@ -17,7 +17,6 @@ from packer.build.options import BuildOptions, bad_allowed
 from packer.build.record import Recipe
 from packer.build.shard import ShardJob
 from packer.build.source_file import read_source_file
-from packer.build.text import size_text
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.errors import BadInput, StorageError, UsageError
@@ -25,6 +24,7 @@ from packer.ops.decode import Decoder
 from packer.ops.encode import Encoding, encode
 from packer.ops.header import Mode
 from packer.ops.resize import Resize
+from packer.text import size_text
 
 SAMPLED_IMAGES = 16
 INDEX_ROW_BYTES = 100

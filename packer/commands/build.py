@@ -160,7 +160,7 @@ class Screen(Watcher):
 
 def plan_line(plan: Plan) -> str:
     """What the build is going to do, before it does it."""
-    from packer.build.text import size_text
+    from packer.text import size_text
 
     inputs, options = plan.inputs, plan.options
     about = "" if options.encode == "raw" else "about "
@@ -211,7 +211,7 @@ def inputs_text(counts: Mapping[str, int]) -> str:
 
 def summary_lines(summary: BuildSummary) -> list[str]:
     """What the build has done, and how to read it."""
-    from packer.build.text import size_text, time_text
+    from packer.text import size_text, time_text
 
     counts = summary.manifest.counts
     lines = [

@@ -54,7 +54,7 @@ def pack_bytes(manifest: Manifest) -> int:
 
 def rows(manifest: Manifest) -> list[tuple[str, str]]:
     """Name and value of each line."""
-    from packer.build.text import size_text
+    from packer.text import size_text
 
     size = pack_bytes(manifest)
     shards = len(manifest.shards)

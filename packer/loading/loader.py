@@ -11,10 +11,12 @@ from packer.cores import usable_cores
 from packer.errors import AnyPath, UsageError
 from packer.loading.crop import Crop
 from packer.loading.dataset import PackedDataset
+from packer.loading.device_cache import DeviceCache
 from packer.loading.moved import Targets
 from packer.loading.normalise import Normalise
 from packer.loading.pipeline import Pipeline, Work
 from packer.loading.prefetch import Transfer
+from packer.loading.ram_cache import RamCache
 from packer.loading.rows import RowFiller, View
 from packer.loading.stats import Stats
 from packer.pack import Pack, open_pack
@@ -37,7 +39,7 @@ class PackedLoader:
         *,
         shuffle: bool = False,
         sampler: Sampler | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         drop_last: bool = False,
         crop: Crop | None = None,
         flip: bool | float = False,
@@ -51,6 +53,7 @@ class PackedLoader:
         threads: int | None = None,
         prefetch: int = 2,
         decoder: str = "auto",
+        cache: str | None = None,
         verify: bool = True,
     ) -> None:
         """Open the pack and prepare; no record is read yet.
@@ -59,7 +62,7 @@ class PackedLoader:
             data: a pack's directory, an open Pack, or a PackedDataset (its transforms and decoder are used).
             batch_size: samples of a batch on this rank.
             shuffle: a new order each epoch (`ShuffleSampler`); or give a `sampler`, which brings its own seed.
-            seed: of order, crops and flips.
+            seed: of order, crops and flips; default 0, or that of the sampler.
             drop_last: leave out the samples that do not fill a batch.
             crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed where images differ in size.
             flip: chance of a horizontal flip; True is 0.5. Boxes, landmarks and outlines move with crop and flip;
@@ -69,6 +72,8 @@ class PackedLoader:
             device, mean, std, dtype: see `Normalise`.
             threads: default the cores that the process may use.
             prefetch: batches made ahead, and kept in flight to a GPU.
+            cache: "ram" reads the whole pack ahead into the page cache, and keeps it there where allowed; "device" puts
+                it on the device (raw images of one shape), where batches are then made.
             verify: hold each record against its checksum the first time that this process touches it.
 
         Raises UsageError or ValueError where these do not go together, DamagedPack where the pack is not whole.
@@ -84,15 +89,29 @@ class PackedLoader:
         chance = float(flip) * 0.5 if isinstance(flip, bool) else float(flip)
         if not 0 <= chance <= 1:
             raise UsageError("flip", f"is a chance from 0 to 1, got {flip}")
-        if sampler is None and shuffle:
-            sampler = ShuffleSampler(self.pack, seed=seed, drop_last=drop_last)
-        self.sampler = sampler or SequentialSampler(self.pack, drop_last=drop_last)
-        filler = RowFiller(self.pack, View(crop, chance, seed), dataset.decoder if dataset else decoder, verify)
+        if sampler is None:
+            kind = ShuffleSampler if shuffle else SequentialSampler
+            sampler = kind(self.pack, 0 if seed is None else seed, drop_last=drop_last)
+        if sampler.num_records != len(self.pack):
+            problem = f"is for {sampler.num_records} records, and the pack has {len(self.pack)}"
+            raise UsageError("sampler", problem, "make it of this pack")
+        self.sampler = sampler
+        self._view = View(crop, chance, sampler.seed if seed is None else seed)
+        filler = RowFiller(self.pack, self._view, dataset.decoder if dataset else decoder, verify)
         if dataset is not None:
             transform, target_transform = transform or dataset.transform, target_transform or dataset.target_transform
         targets = Targets(filler, min_area, target_transform)
         work = Work(threads or usable_cores(), prefetch, pinned=self.device.type == "cuda")
-        self._pipeline = Pipeline(filler, targets, batch_size, work, transform)
+        self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, batch_size, work, transform)
+        self._ram = None
+        if cache == "ram":
+            self._ram = RamCache(self.pack)
+        elif cache == "device":
+            if transform is not None:
+                raise UsageError("transform", 'runs on the host, where cache="device" makes nothing', "leave out one")
+            self._batches = DeviceCache(filler, targets, self.device)
+        elif cache is not None:
+            raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
         self._transfer = Transfer(self.device, prefetch, Normalise(mean, std, dtype))
         self._position = 0
         self._begun = False
@@ -127,7 +146,7 @@ class PackedLoader:
         self._stats = Stats()
         epoch = self.sampler.epoch
         batches = self.sampler.rank_batches(self.batch_size, epoch, self._position)
-        return self._counted(self._transfer.run(self._pipeline.run(batches, epoch, self._stats)))
+        return self._counted(self._transfer.run(self._batches.run(batches, epoch, self._stats)))
 
     def _end(self) -> int:
         """Global position at which an epoch is over."""
@@ -147,7 +166,7 @@ class PackedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where training stands: small, fit for JSON and `torch.save`. Take it between two batches."""
-        return self.sampler.state_dict(self._position, self.batch_size)
+        return {**self.sampler.state_dict(self._position, self.batch_size), "view_seed": self._view.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken: the next iteration gives the batches that were not yet received.
@@ -155,6 +174,10 @@ class PackedLoader:
         Another number of ranks will do, if batch_size times ranks is the same. Raises UsageError where the state is
         of another pack, seed, order or batch size.
         """
+        state = dict(state)
+        seed = state.pop("view_seed", None)
+        if seed != self._view.seed:
+            raise UsageError("state", f"has seed {seed} for crops and flips, here {self._view.seed}", "give its seed")
         self._position = self.sampler.load_state_dict(state, self.batch_size)
         self._begun, self._resumed = False, True
 

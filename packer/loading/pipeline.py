@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.loading.buffers import BufferPool
+from packer.loading.readahead import announced
 from packer.loading.rows import Placement, RowFiller
 from packer.loading.stats import Stats
 from packer.sample import Int64
@@ -66,7 +67,7 @@ class Pipeline:
         own_threads = torch.get_num_threads()
         threads = ThreadPoolExecutor(self.work.threads, "packer", _one_torch_thread, (own_threads,))
         pending: deque[_Pending] = deque()
-        source = iter(batches)
+        source = announced(batches, self.filler.pack)
         try:
             while True:
                 while len(pending) <= self.work.prefetch and (records := next(source, None)) is not None:

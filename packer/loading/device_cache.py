@@ -1,0 +1,107 @@
+"""``cache="device"``: a pack of raw images of one shape lives on the device, and batches are made there.
+
+No image crosses the bus after the first epoch has begun, and the host does nothing for an image. Crops are sampled
+bilinearly at the points that `cv2.resize` takes; where a crop shrinks by 2 or more the host averages, and this does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from packer.errors import UsageError
+from packer.loading.pipeline import TargetsOf
+from packer.loading.rows import Placement, RowFiller
+from packer.loading.stats import Stats
+from packer.paging import available_bytes
+from packer.sample import Int64
+from packer.text import size_text
+
+COPIED_BYTES = 64 * 1024**2
+HEADROOM = 0.9
+
+
+class DeviceCache:
+    """Yields (images, targets) as `Pipeline` does, from device memory."""
+
+    def __init__(self, filler: RowFiller, targets_of: TargetsOf, device: torch.device) -> None:
+        """Copy the pack to the device. Raises UsageError where it cannot live there, with both figures."""
+        pack = filler.pack
+        if pack.record_bytes is None:
+            raise UsageError(pack.path, 'cache="device" needs raw images of one shape', "pack with --resize and raw")
+        if filler.dtype != np.uint8:
+            raise UsageError(pack.path, f'cache="device" needs 8-bit images, these are {filler.dtype}')
+        need, free = pack.record_bytes * len(pack), _free_bytes(device)
+        if need > free * HEADROOM:
+            raise UsageError(
+                pack.path, f"has {size_text(need)} of images, and {device} has {size_text(free)} free",
+                'leave out cache="device", or pack smaller images',
+            )  # fmt: skip
+        self.filler = filler
+        self.targets_of = targets_of
+        self.device = device
+        self._images = self._copied(pack.record_bytes)
+
+    def _copied(self, record_bytes: int) -> torch.Tensor:
+        """All images on the device, uint8 (records, bytes of one)."""
+        pack = self.filler.pack
+        images = torch.empty((len(pack), record_bytes), dtype=torch.uint8, device=self.device)
+        step = max(1, COPIED_BYTES // record_bytes)
+        host = torch.empty((min(step, len(pack)), record_bytes), dtype=torch.uint8)
+        for start in range(0, len(pack), step):
+            records = np.arange(start, min(start + step, len(pack)))
+            part = host[: len(records)]
+            rows = part.numpy().reshape(len(records), *pack.shape_of(0))
+            self.filler.fill(records, Placement(None, None), rows)
+            images[start : start + len(records)] = part
+        return images
+
+    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+        """One batch for each array of record numbers, in order; images uint8 on the device."""
+        for records in batches:
+            placement = self.filler.placement(records, epoch)
+            images = self._gathered(records)
+            if placement.regions is not None:
+                images = _cropped(images, placement.regions, self.filler.output)
+            if placement.flipped is not None:
+                flipped = torch.from_numpy(placement.flipped).to(self.device, non_blocking=True)
+                images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
+            targets = self.targets_of(records, placement)
+            stats.images += len(records)
+            stats.batches += 1
+            yield images, torch.from_numpy(targets) if isinstance(targets, np.ndarray) else targets
+
+    def _gathered(self, records: Int64) -> torch.Tensor:
+        """(n, channels, height, width), channels last in memory."""
+        numbers = torch.from_numpy(records).to(self.device, non_blocking=True)
+        rows = torch.index_select(self._images, 0, numbers)
+        return rows.view(len(records), *self.filler.pack.shape_of(0)).permute(0, 3, 1, 2)
+
+
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
+
+
+def _cropped(images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int]) -> torch.Tensor:
+    """Each image's region (x, y, width, height), resized to (height, width) `output`, bilinear, uint8."""
+    places = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
+    height, width = images.shape[2:]
+    x = _centres(places[:, 0], places[:, 2], output[1], images.device)
+    y = _centres(places[:, 1], places[:, 3], output[0], images.device)
+    # grid_sample counts from -1 to 1 between the outer edges of the image
+    grid_x = (2 * x / width - 1)[:, None, :].expand(-1, output[0], -1)
+    grid_y = (2 * y / height - 1)[:, :, None].expand(-1, -1, output[1])
+    values = torch.nn.functional.grid_sample(
+        images.float(), torch.stack([grid_x, grid_y], dim=3), mode="bilinear", padding_mode="zeros", align_corners=False
+    )
+    return values.round_().clamp_(0, 255).to(torch.uint8).contiguous(memory_format=torch.channels_last)
+
+
+def _centres(start: torch.Tensor, size: torch.Tensor, outputs: int, device: torch.device) -> torch.Tensor:
+    """(n, outputs): where on one axis each output pixel looks; not beyond the centres of the region's last pixels."""
+    steps = (torch.arange(outputs, device=device) + 0.5) / outputs
+    centres = start[:, None] + steps * size[:, None]
+    return torch.minimum(torch.maximum(centres, start[:, None] + 0.5), (start + size)[:, None] - 0.5)

@@ -1,0 +1,37 @@
+"""Reads from a cold disk what the next batches need: the loader knows its order, the kernel does not."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from packer.pack import Pack
+from packer.paging import fetch, share_in_memory
+from packer.sample import Int64
+
+AHEAD_BYTES = 64 * 1024**2
+"""Far enough that a disk has many requests at once to sort, little enough to stay in any page cache."""
+WARM = 0.98
+
+
+def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
+    """The same record numbers; those that come are asked of the disk AHEAD_BYTES before they are handed out.
+
+    Costs nothing where the pack is in the page cache already: that is looked at once, at the start.
+    """
+    if share_in_memory(pack.region) >= WARM:
+        yield from batches
+        return
+    waiting: deque[tuple[Int64, int]] = deque()
+    ahead = 0
+    for records in batches:
+        sizes = pack.sizes[records]
+        fetch(pack.region, pack.offsets[records], sizes)
+        waiting.append((records, int(sizes.sum())))
+        ahead += waiting[-1][1]
+        while ahead > AHEAD_BYTES:
+            announced_first, size = waiting.popleft()
+            ahead -= size
+            yield announced_first
+    while waiting:
+        yield waiting.popleft()[0]

@@ -1,0 +1,72 @@
+"""Asks the kernel about the pages of a mapped pack: are they in memory, fetch them, keep them."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.sample import Int64
+
+MADV_WILLNEED = 3  # the same on Linux, macOS and the BSDs
+SAMPLED_PAGES = 256
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+_libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def fetch(region: NDArray[np.uint8], offsets: Int64, sizes: Int64) -> None:
+    """Ask for byte ranges of a mapped region to be read from the disk in the background; returns at once.
+
+    Ranges that follow one another are asked for together. The kernel may ignore it.
+    """
+    first = offsets // mmap.PAGESIZE
+    end = -(-(offsets + sizes) // mmap.PAGESIZE)
+    order = np.argsort(first, kind="stable")
+    first, end = first[order], np.maximum.accumulate(end[order])
+    begins = np.flatnonzero(np.concatenate([[True], first[1:] > end[:-1]]))
+    stops = np.concatenate([begins[1:], [len(first)]]) - 1
+    base = region.ctypes.data
+    for begin, stop in zip(first[begins].tolist(), end[stops].tolist(), strict=True):
+        _libc.madvise(base + begin * mmap.PAGESIZE, (stop - begin) * mmap.PAGESIZE, MADV_WILLNEED)
+
+
+def share_in_memory(region: NDArray[np.uint8]) -> float:
+    """About which share of a mapped region's pages is in memory, by a sample of them; 1.0 where nobody can say."""
+    pages = len(region) // mmap.PAGESIZE
+    if pages == 0:
+        return 1.0
+    state = (ctypes.c_ubyte * 1)()
+    drawn = np.unique(np.linspace(0, pages - 1, min(SAMPLED_PAGES, pages)).astype(np.int64)).tolist()
+    found = 0
+    for page in drawn:
+        if _libc.mincore(region.ctypes.data + page * mmap.PAGESIZE, mmap.PAGESIZE, state) != 0:
+            return 1.0
+        found += state[0] & 1
+    return found / len(drawn)
+
+
+def keep(region: NDArray[np.uint8], start: int, size: int) -> bool:
+    """Read a part of a mapped region and lock it in memory; False where that is not allowed."""
+    locked: int = _libc.mlock(region.ctypes.data + start, size)
+    return locked == 0
+
+
+def available_bytes() -> int:
+    """Memory that can be taken without swapping: of the machine, or of the container's limit (cgroup v2)."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            available = next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"MemAvailable:"))
+    except (OSError, StopIteration):
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max", "rb") as limit, open("/sys/fs/cgroup/memory.current", "rb") as used:
+            available = min(available, int(limit.read()) - int(used.read()))
+    except (OSError, ValueError):
+        pass
+    return available
