@@ -190,3 +190,27 @@ def test_label_of_another_image_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "src/Annotations/001.xml").write_text(voc_xml("001.jpg", [("dog", 1, 1, 9, 9)], (80, 60)))
     ran = run("build", tmp_path / "src", "-o", tmp_path / "p")
     assert ran.code == 1 and "says that its image is 80x60, and the image is 40x30" in ran.err
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_verify_names_what_is_damaged(tmp_path: Path, format: str) -> None:
+    draw_plain(tmp_path / "src", 3)
+    good("build", tmp_path / "src", "-o", tmp_path / "p", "--format", format)
+    pack = open_pack(tmp_path / "p")
+    file = tmp_path / "p" / pack.shards[0].container.name
+    data = bytearray(file.read_bytes())
+    data[int(pack.offsets[1]) + 5] ^= 1
+    file.write_bytes(data)
+    ran = run("verify", tmp_path / "p")
+    assert ran.code == 4 and ran.out == ""
+    assert "was altered" in ran.err and "record 00000001 does not match its checksum" in ran.err
+    facts = json.loads(run("verify", tmp_path / "p", "--json").out)
+    assert facts["good"] is False and {"file": file.name, "record": "00000001"}.items() <= facts["problems"][1].items()
+    file.write_bytes(data[:-1])
+    assert run("verify", tmp_path / "p").code == 4
+    file.unlink()
+    assert "is missing" in run("verify", tmp_path / "p").err
+    manifest = tmp_path / "p" / "pack.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"records": 3', b'"records": 4'))
+    ran = run("info", tmp_path / "p")
+    assert ran.code == 4 and "does not match its own digest: it was altered" in ran.err

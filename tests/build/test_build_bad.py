@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from drawn import draw, draw_plain, image_file
-from running import good, run
+from running import ROOT, good, refused, run
 
 from packer.build import BuildOptions, build_pack
 from packer.build.inputs import read_inputs
@@ -68,8 +71,8 @@ def test_all_bad_where_only_decoding_shows_it(tmp_path: Path, option: str) -> No
 def test_all_skipped(tmp_path: Path) -> None:
     draw(tmp_path / "src" / "train" / "a" / "0.jpg", 1)
     (tmp_path / "src" / "val" / "a").mkdir(parents=True)
-    ran = run("build", tmp_path / "src", "-o", tmp_path / "p", "--labels", "folder", "--split", "val")
-    assert ran.code in (1, 2) and len(ran.error_lines) == 1
+    line = refused(2, "build", tmp_path / "src", "-o", tmp_path / "p", "--labels", "folder", "--split", "val")
+    assert "nothing to pack: all 1 inputs are skipped (train/a/0.jpg: not in split val); choose another" in line
     assert os.listdir(tmp_path) == ["src"]
 
 
@@ -167,6 +170,46 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     inputs = read_inputs(BuildOptions(str(source)))
     assert [(r.path, r.reason) for r in inputs.rejected] == [("001.jpg", "bad-image")]
     assert "cannot be read: Permission denied; check the file's permissions" in inputs.rejected[0].problem
+
+
+def test_unreadable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows what is in it: it is bad, and not left out in silence."""
+    source = draw_plain(tmp_path / "src", 3)
+    draw_plain(source / "locked", 2)
+    real = os.scandir
+
+    def denied(path: Any) -> Any:
+        if os.fsencode(path).endswith(b"/locked"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    ran = run("build", source, "-o", tmp_path / "p")
+    assert ran.code == 1 and "locked: cannot be read: permission; check its permissions" in ran.err
+    ran = good("build", source, "-o", tmp_path / "p", "--max-bad", 1)
+    assert "4 found = 3 packed + 1 rejected + 0 skipped" in ran.out
+
+
+WITHOUT_POWERS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root reads all, and there is no setpriv")
+def test_permissions(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 3)
+    (source / "001.jpg").chmod(0)
+    (tmp_path / "fixed").mkdir(mode=0o555)
+
+    def packer(*arguments: Any) -> Any:
+        prefix = WITHOUT_POWERS if os.geteuid() == 0 else []
+        command = [*prefix, sys.executable, "-m", "packer", *map(str, arguments)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    done = packer("build", source, "-o", tmp_path / "p", "--workers", 1)
+    assert done.returncode == 1 and "001.jpg: cannot be read: Permission denied" in done.stderr
+    done = packer("build", source, "-o", tmp_path / "fixed" / "p", "--max-bad", 1, "--workers", 1)
+    assert done.returncode == 3
+    assert done.stderr == f"packer: {tmp_path}/fixed/p.partial: Permission denied\n"
+    (tmp_path / "fixed").chmod(0o755)
 
 
 def test_summary_says_what_happened_to_boxes(tmp_path: Path) -> None:

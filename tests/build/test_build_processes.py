@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -68,6 +68,35 @@ def test_ctrl_c_before_packing_has_begun(many: Path, tmp_path: Path) -> None:
     ran = end_of(process)
     assert ran.code == 130 and ran.err.strip().splitlines() == ["packer: interrupted"]
     nothing_left(process, tmp_path)
+
+
+MOMENTS: dict[str, Callable[[int, Path], object]] = {
+    "first helper process": lambda pid, out: len(members_of(pid)) > 1,
+    "fork server": lambda pid, out: len(members_of(pid)) > 2,
+    "first worker": lambda pid, out: workers_of(pid),
+    "all workers": lambda pid, out: len(workers_of(pid)) > 1,
+    "folder": lambda pid, out: os.listdir(out),
+    "pack": lambda pid, out: "p" in os.listdir(out),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_at_any_moment(tmp_path: Path, number: int, moment: str) -> None:
+    """While libraries are loaded, workers start, packing begins or ends: no traceback, and a whole pack or none."""
+    source = draw_plain(tmp_path / "src", 20)
+    out = tmp_path / "out"
+    out.mkdir()
+    process = start("build", source, "-o", out / "p", "--workers", "2")
+    assert until(lambda: MOMENTS[moment](process.pid, out) or process.poll() is not None, 30)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(process.pid, number)
+    ran = end_of(process)
+    assert "Traceback" not in ran.err and until(lambda: not members_of(process.pid), 5)
+    assert ran.code in (0, 128 + number, -number)
+    assert os.listdir(out) in ((["p"], []) if ran.code else (["p"],))
+    if os.listdir(out):
+        assert len(open_pack(out / "p")) == 20
 
 
 def test_terminate(many: Path, tmp_path: Path) -> None:
