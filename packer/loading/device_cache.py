@@ -1,7 +1,7 @@
 """``cache="device"``: a pack of raw images of one shape lives on the device, and batches are made there.
 
 No image crosses the bus after the first epoch has begun, and the host does nothing for an image. Crops are sampled
-bilinearly at the points that `cv2.resize` takes; where a crop shrinks by 2 or more the host averages, and this does not.
+bilinearly where `cv2.resize` samples; where a crop shrinks by 2 or more the host averages, and this does not.
 """
 
 from __future__ import annotations
