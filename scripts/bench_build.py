@@ -52,7 +52,8 @@ def bare_loop(paths: list[str], processes: int) -> None:
     """All paths, spread over processes."""
     # twenty parts a process, so that none waits long for the other at the end
     parts = [paths[i :: processes * 20] for i in range(processes * 20)]
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
+    # forked: ready at once, and the server that packer forks its workers from stays packer's own
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
         sum(pool.map(bare, parts))
 
 

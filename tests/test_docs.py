@@ -18,7 +18,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 def test_the_cli_reference_is_what_the_commands_say() -> None:
     script = ROOT / "scripts" / "write_cli_docs.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, script, "--check"], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -70,6 +70,8 @@ class Recipe:
 
     def _moved(self, annotation: Annotation, size: tuple[int, int]) -> Annotation:
         assert self.resize is not None
+        if annotation.boxes is None and annotation.landmarks is None:
+            return annotation  # polygons and keypoints are of boxes
         geometry = self.resize.geometry(*size)
         moved = move(annotation, geometry)
         # only a crop puts boxes outside; elsewhere float32 may miss the border by its last digit

@@ -90,8 +90,10 @@ class Resolver:
         counts: Counter[str] = Counter()
         merged = Annotation()
         origins: dict[str, str] = {}
-        for raw in raws:
-            merged = _merge(merged, self._one(raw, header, counts), raw.origin, origins)
+        for number, raw in enumerate(raws):
+            one = self._one(raw, header, counts)
+            # nearly always the first is all there is: merging it with nothing would cost as much as the rest
+            merged = _merge(merged, one, raw.origin, origins) if len(raws) > 1 or number else one
         self.counts.update(counts)
         return merged
 

@@ -17,6 +17,7 @@ from packer.build.inputs import rejected
 from packer.build.record import Recipe
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
+from packer.containers.storage import start_writeback
 from packer.errors import BadInput, StorageError
 from packer.index import INDEX_SUFFIX, IndexBuilder
 from packer.manifest import FileEntry, Rejected, ShardEntry
@@ -25,6 +26,7 @@ from packer.verify import require_intact
 
 CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
+WRITEBACK_BYTES = 16 * 1024**2
 
 Report = Callable[[int, int], bool]
 """Called with (images done, of these bad) since the last call; False asks to stop."""
@@ -84,6 +86,7 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
     builder = IndexBuilder(job.stop - job.start)
     result = ShardResult(None)
     writer = None
+    unsent = 0
     for made in _records(job, rows):
         bad = isinstance(made, Rejected)
         if isinstance(made, Rejected):
@@ -96,19 +99,24 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
                 writer = container.create(working, job.spec)
             builder.add(record)
             writer.write(record)
+            unsent += len(record.data)
+            if unsent > WRITEBACK_BYTES:
+                start_writeback(working)
+                unsent = 0
             _count(record, cropped, result)
         if not report(1, int(bad)):
             raise Stopped
     if writer is None:
         return result
     writer.close()
-    locations = list(container.locate(working))
     index = f"{os.path.splitext(path)[0]}{INDEX_SUFFIX}"
-    builder.write(f"{index}.tmp", locations)
-    require_intact(working, f"{index}.tmp")  # as a reader will find it
+    with ThreadPoolExecutor(1) as beside:  # the digest takes as long as all the rest, and holds no GIL
+        digest = beside.submit(file_entry, working, job.name)
+        builder.write(f"{index}.tmp", container.locate(working))
+        require_intact(working, f"{index}.tmp")  # as a reader will find it
     os.rename(working, path)
     os.rename(f"{index}.tmp", index)
-    result.entry = ShardEntry(len(builder), file_entry(path), file_entry(index))
+    result.entry = ShardEntry(len(builder), digest.result(), file_entry(index, os.path.basename(index)))
     return result
 
 
@@ -173,12 +181,12 @@ def _count(record: Record, cropped: int, result: ShardResult) -> None:
         result.box_counts.update(annotation.box_labels.tolist())
 
 
-def file_entry(path: str) -> FileEntry:
-    """Name, size and digest of a finished file."""
+def file_entry(path: str, name: str) -> FileEntry:
+    """Size and digest of the finished file at `path`, which will have this name in the pack."""
     try:
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else _sha256(file)
-            return FileEntry(os.path.basename(path), os.fstat(file.fileno()).st_size, digest.hexdigest())
+            return FileEntry(name, os.fstat(file.fileno()).st_size, digest.hexdigest())
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
 

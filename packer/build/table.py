@@ -69,6 +69,8 @@ def annotation_to_text(annotation: Annotation) -> str:
 
 def annotation_from_text(text: str, class_ids: NDArray[np.int64]) -> Annotation:
     """The annotation with final class ids."""
+    if text == "{}":
+        return Annotation()
     values = json.loads(text)
     label, labels = values.get("label"), values.get("box_labels")
     polygons, keypoints = values.get("polygons"), values.get("keypoints")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -111,6 +112,8 @@ class Resize:
         canvas[top : top + plan.scaled[1], left : left + plan.scaled[0]] = scaled
         return canvas
 
+    # asked for several times an image, and the images of a set have few sizes
+    @lru_cache(maxsize=4096)  # noqa: B019 - keeps a few frozen Resizes alive
     def _plan(self, width: int, height: int) -> _Plan:
         whole, size = (0, 0, width, height), (self.width, self.height)
         if self.fit == "stretch":
