@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 from numpy.typing import NDArray
 
 from packer.build.inputs import Inputs
@@ -199,7 +198,7 @@ def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: 
     container = open_container(options.format)
     header = NPY_HEADER_BYTES if options.encode == "raw" else 0
     blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
-    annotations = pa.compute.sum(pa.compute.binary_length(table.column("annotation"))).as_py() or 0
+    annotations = table.column("annotation").nbytes
     records = len(image_bytes) * (container.overhead_bytes + INDEX_ROW_BYTES)
     return int(blocks.sum()) + records + ANNOTATION_COPIES * annotations
 

@@ -17,7 +17,6 @@ from packer.build.inputs import rejected
 from packer.build.record import Recipe
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.containers.storage import start_writeback
 from packer.errors import BadInput, StorageError
 from packer.index import INDEX_SUFFIX, IndexBuilder
 from packer.manifest import FileEntry, Rejected, ShardEntry
@@ -26,7 +25,6 @@ from packer.verify import require_intact
 
 CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
-WRITEBACK_BYTES = 16 * 1024**2
 
 Report = Callable[[int, int], bool]
 """Called with (images done, of these bad) since the last call; False asks to stop."""
@@ -86,7 +84,6 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
     builder = IndexBuilder(job.stop - job.start)
     result = ShardResult(None)
     writer = None
-    unsent = 0
     for made in _records(job, rows):
         bad = isinstance(made, Rejected)
         if isinstance(made, Rejected):
@@ -99,10 +96,6 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
                 writer = container.create(working, job.spec)
             builder.add(record)
             writer.write(record)
-            unsent += len(record.data)
-            if unsent > WRITEBACK_BYTES:
-                start_writeback(working)
-                unsent = 0
             _count(record, cropped, result)
         if not report(1, int(bad)):
             raise Stopped
