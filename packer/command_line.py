@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -25,6 +27,7 @@ def run(given: list[str]) -> int:
 
     _open_standard_files()
     signal.signal(signal.SIGTERM, _terminated)
+    before, sys.unraisablehook = sys.unraisablehook, _not_lost
     try:
         cli.main(given, prog_name="packer", standalone_mode=False)
         _flush()
@@ -42,6 +45,8 @@ def run(given: list[str]) -> int:
         return _report(error, "--json" in given)
     except KeyboardInterrupt as interrupt:
         return _report(interrupt, "--json" in given)
+    finally:
+        sys.unraisablehook = before
 
 
 def _report(error: BaseException, as_json: bool) -> int:
@@ -83,6 +88,19 @@ def _open_standard_files() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
             os.set_inheritable(number, True)
+
+
+def _not_lost(unraisable: Any) -> None:
+    """Where a signal comes while Python runs a finalizer, its exception is shown and dropped: send it once more."""
+    numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
+    number = numbers.get(type(unraisable.exc_value))
+    if number is None:
+        sys.__unraisablehook__(unraisable)
+        return
+    # from another thread, when this call is over: here it would be raised, and dropped, at once
+    later = threading.Timer(0.02, _thread.interrupt_main, (number,))
+    later.daemon = True
+    later.start()
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -198,7 +198,7 @@ def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: 
     container = open_container(options.format)
     header = NPY_HEADER_BYTES if options.encode == "raw" else 0
     blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
-    annotations = table.column("annotation").nbytes
+    annotations = int(table.column("annotation").nbytes)
     records = len(image_bytes) * (container.overhead_bytes + INDEX_ROW_BYTES)
     return int(blocks.sum()) + records + ANNOTATION_COPIES * annotations
 

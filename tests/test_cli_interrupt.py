@@ -1,0 +1,38 @@
+"""An interrupt that comes while Python runs a finalizer is not lost, and shows no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import signal, sys, time, weakref
+import click
+import packer.cli
+from packer.command_line import run
+
+class Thing: pass
+
+@packer.cli.cli.command()
+def victim():
+    thing = Thing()
+    weakref.finalize(thing, signal.raise_signal, getattr(signal, sys.argv[1]))
+    del thing
+    for _ in range(100):
+        time.sleep(0.05)
+
+sys.exit(run(["victim"]))
+"""
+
+
+def ended(name: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, name], check=False, capture_output=True, text=True, timeout=30)
+    return done.returncode, done.stderr
+
+
+def test_ctrl_c_in_a_finalizer() -> None:
+    assert ended("SIGINT") == (130, "packer: interrupted\n")
+
+
+def test_sigterm_in_a_finalizer() -> None:
+    assert ended("SIGTERM") == (143, "")
