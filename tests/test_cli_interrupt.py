@@ -27,11 +27,11 @@ sys.exit(run(["victim"]))
 
 def ended(name: str) -> tuple[int, str]:
     done = subprocess.run([sys.executable, "-c", SCRIPT, name], check=False, capture_output=True, text=True, timeout=30)
-    return done.returncode, done.stderr
+    return done.returncode, done.stderr.strip()
 
 
 def test_ctrl_c_in_a_finalizer() -> None:
-    assert ended("SIGINT") == (130, "packer: interrupted\n")
+    assert ended("SIGINT") == (130, "packer: interrupted")
 
 
 def test_sigterm_in_a_finalizer() -> None:
