@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from packer.errors import UsageError
+from packer.loading.moved import batched
 from packer.loading.pipeline import TargetsOf
 from packer.loading.rows import Placement, RowFiller
 from packer.loading.stats import Stats
@@ -69,10 +70,10 @@ class DeviceCache:
             if placement.flipped is not None:
                 flipped = torch.from_numpy(placement.flipped).to(self.device, non_blocking=True)
                 images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
-            targets = self.targets_of(records, placement)
+            targets = batched([self.targets_of(records, placement)])
             stats.images += len(records)
             stats.batches += 1
-            yield images, torch.from_numpy(targets) if isinstance(targets, np.ndarray) else targets
+            yield images, targets
 
     def _gathered(self, records: Int64) -> torch.Tensor:
         """(n, channels, height, width), channels last in memory."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from packer.loading.rows import Placement, RowFiller
 from packer.loading.target import is_plain, target_of
@@ -30,7 +31,7 @@ class Targets:
             self._labels = np.asarray(filler.pack.column("label")).astype(np.int64)
 
     def __call__(self, records: Int64, placement: Placement) -> Any:
-        """int64 (n,), or a list of n."""
+        """int64 (n,), or a list of n; `batched` makes one of the parts of a batch."""
         if self._labels is not None:
             labels = self._labels[records]
             return labels if self._transform is None else [self._transform(label) for label in labels.tolist()]
@@ -39,20 +40,24 @@ class Targets:
 
     def _target(self, record: int, row: int, placement: Placement) -> dict[str, Any]:
         annotation = self._filler.pack.annotation(record)
-        geometry = self._geometry(record, row, placement)
+        geometry = self._geometry(row, placement)
         if geometry is not None:
-            annotation = self._moved(annotation, geometry)
+            annotation = move(annotation, geometry)
+        if placement.regions is not None:
+            annotation = self._cut(annotation)
         return target_of(annotation, self._fields)
 
-    def _moved(self, annotation: Annotation, geometry: Geometry) -> Annotation:
-        moved = clip(move(annotation, geometry), geometry.width, geometry.height)
+    def _cut(self, moved: Annotation) -> Annotation:
+        """What is left of an annotation in the part of the image that a crop has kept, or added a border to."""
+        height, width = self._filler.output
+        moved = clip(moved, width, height)
         if moved.boxes is None or not len(moved.boxes):
             return moved
         areas = (moved.boxes[:, 2] - moved.boxes[:, 0]) * (moved.boxes[:, 3] - moved.boxes[:, 1])
         large = areas >= self._min_area
         return moved if large.all() else select_boxes(moved, large)
 
-    def _geometry(self, record: int, row: int, placement: Placement) -> Geometry | None:
+    def _geometry(self, row: int, placement: Placement) -> Geometry | None:
         """The map from the stored image to its row; None where nothing moves."""
         flipped = placement.flipped is not None and bool(placement.flipped[row])
         height, width = self._filler.output
@@ -64,4 +69,13 @@ class Targets:
             geometry = Geometry(sx, 0.0, -x * sx, 0.0, sy, -y * sy, width, height)
         if flipped:
             geometry = replace(geometry, a=-geometry.a, c=width - geometry.c)
-        return None if geometry.is_identity and not flipped else geometry
+        return None if geometry.is_identity else geometry
+
+
+def batched(parts: Sequence[Any]) -> Any:
+    """The targets of a batch out of those of its parts: class ids as one int64 tensor (n,), all else as a list of n."""
+    if isinstance(parts[0], np.ndarray):
+        return torch.from_numpy(np.concatenate(parts) if len(parts) > 1 else parts[0])
+    targets = [target for part in parts for target in part]
+    # as packer.collate has it: also where a target_transform has made the ids
+    return torch.tensor(targets, dtype=torch.int64) if all(isinstance(t, int) for t in targets) else targets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -9,11 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from packer.loading.buffers import BufferPool
+from packer.loading.moved import batched
 from packer.loading.readahead import announced
 from packer.loading.rows import Placement, RowFiller
 from packer.loading.stats import Stats
@@ -122,16 +123,13 @@ class Pipeline:
             images = torch.from_numpy(batch.rows).permute(0, 3, 1, 2)
         else:
             images = torch.stack([image for _, transformed in parts for image in transformed])
-        return images, _joined([targets for targets, _ in parts])
-
-
-def _joined(parts: list[Any]) -> Any:
-    """Targets of the parts as those of the batch: class ids as one tensor, others as one list."""
-    if isinstance(parts[0], np.ndarray):
-        return torch.from_numpy(np.concatenate(parts) if len(parts) > 1 else parts[0])
-    return [target for part in parts for target in part]
+        return images, batched([targets for targets, _ in parts])
 
 
 def _one_torch_thread(own_threads: int) -> None:
     """Each of our threads is one: torch would start as many again in each of them."""
-    torch.set_num_threads(1)  # for this thread; but also the default of threads that are yet to start
+    torch.get_num_threads()  # takes the default, which would otherwise overrule the next line at the first use
+    torch.set_num_threads(1)  # of this thread; but it is also the default of all threads that start from now on
+    restore = threading.Thread(target=torch.set_num_threads, args=(own_threads,))
+    restore.start()
+    restore.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -17,11 +18,9 @@ from packer.loading.draws import uniform
 from packer.loading.gather import as_tensor, overlapping_rows
 from packer.ops.decode import Decoder, decode
 from packer.ops.header import Mode
-from packer.pack import Pack
+from packer.ops.reduction import extents
+from packer.pack import RESTORE, Pack
 from packer.sample import Image, Int64
-
-NO_LIMIT = 1 << 62
-"""Pixels: what is in the pack was let in when it was built."""
 
 Rows = NDArray[Any]
 """(n, height, width, channels), C-contiguous: a part of the batch's memory."""
@@ -114,13 +113,12 @@ class RowFiller:
         """Put the image of each record into its row. Raises DamagedPack, naming the record."""
         if self.verify:
             self.pack.check(records)
-        if self.pack.record_bytes is not None:
-            if placement.regions is None:
-                self._gather(records, rows)
-            else:
-                self._cut(records, placement.regions, rows)
-        else:
+        if self.pack.manifest.encoding != "raw":
             self._decode(records, placement.regions, rows)
+        elif placement.regions is None:
+            self._gather(records, rows)
+        else:
+            self._cut(records, placement.regions, rows)
         if placement.flipped is not None:
             for i in np.flatnonzero(placement.flipped).tolist():
                 flip(rows[i])
@@ -139,11 +137,15 @@ class RowFiller:
 
     def _cut(self, records: Int64, regions: Regions, rows: Rows) -> None:
         """Parts of raw images, read out of the map without copying the rest."""
-        pack, size = self.pack, self.pack.record_bytes
-        assert size is not None and pack.manifest.shape is not None
-        region, shape = pack.region, pack.manifest.shape
-        for i, (start, part) in enumerate(zip(pack.offsets[records].tolist(), regions.tolist(), strict=True)):
-            image = region[start : start + size].view(self.dtype).reshape(shape)
+        pack, region = self.pack, self.pack.region
+        starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
+        widths, heights = (values.astype(int).tolist() for values in self._sizes(records))
+        parts = zip(starts, sizes, widths, heights, regions.tolist(), strict=True)
+        for i, (start, size, width, height, part) in enumerate(parts):
+            if size != width * height * self.channels * self.dtype.itemsize:
+                where = f"record {pack.key(int(records[i]))}"
+                raise DamagedPack(pack.path, f"{where}: has {size} bytes, which are no {width}x{height} image", RESTORE)
+            image = region[start : start + size].view(self.dtype).reshape(height, width, self.channels)
             place(image, part, 1, rows[i])
 
     def _decode(self, records: Int64, regions: Regions | None, rows: Rows) -> None:
@@ -155,23 +157,38 @@ class RowFiller:
             data = bytes(region[start : start + size])
             least = None if part is None else self._at_least(part, width, height)
             try:
-                image = decode(data, self.mode, self.decoder, least, NO_LIMIT)
+                # as many pixels as the build allowed and packed
+                image = decode(data, self.mode, self.decoder, least, int(width * height))
+                factor = reduced_by((int(height), int(width)), image)
             except BadImage as error:
                 where = f"record {pack.key(int(records[i]))}"
-                raise DamagedPack(pack.path, f"{where}: {error.problem}", error.next_step) from None
+                raise DamagedPack(pack.path, f"{where}: {error.problem}", RESTORE) from None
             if part is None:
                 rows[i] = image
             else:
-                place(image, part, round(width / image.shape[1]), rows[i])
+                place(image, part, factor, rows[i])
 
     def _at_least(self, part: list[float], width: float, height: float) -> tuple[int, int]:
         """The smallest size of the whole image at which this part of it still covers the output."""
-        return int(width * self.output[1] / part[2]) + 1, int(height * self.output[0] / part[3]) + 1
+        return math.ceil(width * self.output[1] / part[2]), math.ceil(height * self.output[0] / part[3])
+
+
+def reduced_by(shape: tuple[int, int], image: Image) -> int:
+    """1, 2, 4 or 8: how many times `image` is smaller than (height, width). Raises BadImage where it is none of them.
+
+    Not the quotient of two sides: 17 pixels at 1/8 are 3.
+    """
+    for factor in (1, 2, 4, 8):
+        if image.shape[:2] == (extents(shape[0], factor), extents(shape[1], factor)):
+            return factor
+    raise BadImage("", f"decodes to shape {image.shape}, the index says {shape}")
 
 
 def place(image: Image, part: list[float], factor: int, row: Rows) -> None:
     """Resize the part (x, y, width, height) of an image into `row`; `image` may be 1/`factor` of the full one."""
-    x, y, width, height = (round(v / factor) for v in part)
+    # edges are rounded, not the size: half a pixel at both ends would reach beyond the image
+    x, y = round(part[0] / factor), round(part[1] / factor)
+    width, height = round((part[0] + part[2]) / factor) - x, round((part[1] + part[3]) / factor) - y
     out_height, out_width = row.shape[:2]
     width, height = max(1, width), max(1, height)
     inside = x >= 0 and y >= 0 and x + width <= image.shape[1] and y + height <= image.shape[0]
