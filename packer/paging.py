@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -13,6 +14,7 @@ from packer.sample import Int64
 
 MADV_WILLNEED = 3  # the same on Linux, macOS and the BSDs
 SAMPLED_PAGES = 256
+CGROUP = "/sys/fs/cgroup"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -64,9 +66,15 @@ def available_bytes() -> int:
             available = next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"MemAvailable:"))
     except (OSError, StopIteration):
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with open("/sys/fs/cgroup/memory.max", "rb") as limit, open("/sys/fs/cgroup/memory.current", "rb") as used:
-            available = min(available, int(limit.read()) - int(used.read()))
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError):
+        available = min(available, _cgroup_bytes(CGROUP))
     return available
+
+
+def _cgroup_bytes(folder: str) -> int:
+    """What a container's limit leaves; the page cache counts as used there, and is given up when it is needed."""
+    with open(f"{folder}/memory.max", "rb") as limit, open(f"{folder}/memory.current", "rb") as current:
+        left = int(limit.read()) - int(current.read())
+    with open(f"{folder}/memory.stat", "rb") as file:
+        numbers = dict(line.split() for line in file)
+    return left + int(numbers.get(b"active_file", 0)) + int(numbers.get(b"inactive_file", 0))

@@ -144,5 +144,11 @@ class CenterCrop:
         """The centred part that becomes the output."""
         height, width = _pair(self.size)
         scale = np.ones_like(widths) if self.resize is None else np.minimum(widths, heights) / self.resize
-        w, h = width * scale, height * scale
-        return np.stack([np.rint((widths - w) / 2), np.rint((heights - h) / 2), np.rint(w), np.rint(h)], axis=1)
+        w, h = np.rint(width * scale), np.rint(height * scale)
+        return np.stack([_centred(widths, w), _centred(heights, h), w, h], axis=1)
+
+
+def _centred(sides: Float64, parts: Float64) -> Float64:
+    """Where the middle part of each side begins; as torchvision rounds it, inside and with a border."""
+    left = sides - parts
+    return np.where(left < 0, np.ceil(left / 2), np.rint(left / 2))

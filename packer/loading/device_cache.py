@@ -51,7 +51,7 @@ class DeviceCache:
         pack = self.filler.pack
         images = torch.empty((len(pack), record_bytes), dtype=torch.uint8, device=self.device)
         step = max(1, COPIED_BYTES // record_bytes)
-        host = torch.empty((min(step, len(pack)), record_bytes), dtype=torch.uint8)
+        host = torch.empty((min(step, len(pack)), record_bytes), dtype=torch.uint8, device="cpu")
         for start in range(0, len(pack), step):
             records = np.arange(start, min(start + step, len(pack)))
             part = host[: len(records)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,11 @@ from packer.loading.prefetch import Transfer
 from packer.loading.ram_cache import RamCache
 from packer.loading.rows import RowFiller, View
 from packer.loading.stats import Stats
+from packer.ops.decode import check_available
 from packer.pack import Pack, open_pack
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers.ranks import whole
+from packer.samplers.state import checked
 
 
 class PackedLoader:
@@ -79,13 +83,21 @@ class PackedLoader:
         Raises UsageError or ValueError where these do not go together, DamagedPack where the pack is not whole.
         """
         dataset = data if isinstance(data, PackedDataset) else None
-        self.pack = dataset.pack if dataset else data if isinstance(data, Pack) else open_pack(data)  # type: ignore[arg-type]
-        self.batch_size = batch_size
+        if dataset is not None:
+            transform, target_transform = transform or dataset.transform, target_transform or dataset.target_transform
+            decoder = dataset.decoder
+        self.pack = dataset.pack if dataset is not None else data if isinstance(data, Pack) else open_pack(data)  # type: ignore[arg-type]
+        check_available(decoder)
+        self.batch_size = whole("batch_size", batch_size, 1)
         self.device = torch.device(device)
-        if prefetch < 1:
-            raise UsageError("prefetch", f"must be at least 1 batch, got {prefetch}")
-        if sampler is not None and shuffle:
-            raise UsageError("shuffle", "goes with no sampler, which has an order of its own", "leave out one of them")
+        work = Work(
+            usable_cores() if threads is None else whole("threads", threads, 1),
+            whole("prefetch", prefetch, 1),
+            pinned=self.device.type == "cuda",
+        )
+        for name, given in (("shuffle", shuffle), ("drop_last", drop_last)):
+            if sampler is not None and given:
+                raise UsageError(name, "goes with no sampler, which has its own", "give it to the sampler")
         chance = float(flip) * 0.5 if isinstance(flip, bool) else float(flip)
         if not 0 <= chance <= 1:
             raise UsageError("flip", f"is a chance from 0 to 1, got {flip}")
@@ -95,13 +107,13 @@ class PackedLoader:
         if sampler.num_records != len(self.pack):
             problem = f"is for {sampler.num_records} records, and the pack has {len(self.pack)}"
             raise UsageError("sampler", problem, "make it of this pack")
+        if sampler.identity["pack"] not in (None, self.pack.manifest.digest):
+            raise UsageError("sampler", "is for another pack", "make it of this pack")
         self.sampler = sampler
-        self._view = View(crop, chance, sampler.seed if seed is None else seed)
-        filler = RowFiller(self.pack, self._view, dataset.decoder if dataset else decoder, verify)
-        if dataset is not None:
-            transform, target_transform = transform or dataset.transform, target_transform or dataset.target_transform
+        sampler.num_batches(self.batch_size)  # raises where drop_last would leave none
+        self._view = View(crop, chance, sampler.seed if seed is None else whole("seed", seed, 0, (1 << 64) - 1))
+        filler = RowFiller(self.pack, self._view, decoder, verify)
         targets = Targets(filler, min_area, target_transform)
-        work = Work(threads or usable_cores(), prefetch, pinned=self.device.type == "cuda")
         self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, batch_size, work, transform)
         self._ram = None
         if cache == "ram":
@@ -116,6 +128,7 @@ class PackedLoader:
         self._position = 0
         self._begun = False
         self._resumed = False
+        self._counting: Stats | None = None  # of the iteration whose batches count for the position
         self._stats = Stats()
 
     def __len__(self) -> int:
@@ -136,32 +149,41 @@ class PackedLoader:
         if epoch != self.sampler.epoch or not self._resumed:
             self.sampler.set_epoch(epoch)
             self._position = 0
-        self._begun = False
+        self._begun, self._counting = False, None
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
-        """The batches of one epoch; after `load_state_dict`, the rest of that epoch."""
+        """The batches of one epoch; after `load_state_dict`, the rest of that epoch.
+
+        Several iterations may go on at once; state and stats are those of the one that was begun last.
+        """
         if self._begun:
             self.set_epoch(self.sampler.epoch + 1)
         self._begun, self._resumed = True, False
-        self._stats = Stats()
+        stats = self._stats = self._counting = Stats()
         epoch = self.sampler.epoch
         batches = self.sampler.rank_batches(self.batch_size, epoch, self._position)
-        return self._counted(self._transfer.run(self._batches.run(batches, epoch, self._stats)))
+        return self._counted(self._transfer.run(self._batches.run(batches, epoch, stats), stats), stats)
 
     def _end(self) -> int:
         """Global position at which an epoch is over."""
         full = len(self) * self.sampler.global_batch(self.batch_size)
         return min(full, self.sampler.num_samples)
 
-    def _counted(self, batches: Generator[Any, None, None]) -> Iterator[tuple[torch.Tensor, Any]]:
+    def _counted(self, batches: Generator[Any, None, None], stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
         """Counts what the consumer has received, which is what a state says; not what was made ahead."""
         size, end = self.sampler.global_batch(self.batch_size), self._end()
         try:
-            for batch in batches:
-                self._position = min(self._position + size, end)
+            while True:
+                asked = time.perf_counter()
+                batch = next(batches, None)
+                stats.waited_s += time.perf_counter() - asked
+                if batch is None:
+                    return
+                if self._counting is stats:
+                    self._position = min(self._position + size, end)
                 yield batch
         finally:
-            self._stats.end()
+            stats.end()
             batches.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -174,12 +196,15 @@ class PackedLoader:
         Another number of ranks will do, if batch_size times ranks is the same. Raises UsageError where the state is
         of another pack, seed, order or batch size.
         """
-        state = dict(state)
-        seed = state.pop("view_seed", None)
-        if seed != self._view.seed:
-            raise UsageError("state", f"has seed {seed} for crops and flips, here {self._view.seed}", "give its seed")
-        self._position = self.sampler.load_state_dict(state, self.batch_size)
-        self._begun, self._resumed = False, True
+        order = state
+        if isinstance(state, Mapping):
+            order = {name: value for name, value in state.items() if name != "view_seed"}
+        checked(self.sampler, order, self.sampler.global_batch(self.batch_size))  # before anything is changed
+        seed, here = state.get("view_seed"), self._view.seed
+        if type(seed) is not int or seed != here:
+            raise UsageError("state", f"has seed {seed!r} for crops and flips, here {here}", "give its seed")
+        self._position = self.sampler.load_state_dict(order, self.batch_size)
+        self._begun, self._resumed, self._counting = False, True, None
 
     def stats(self) -> dict[str, float]:
         """Of this epoch, or of the last: see `Stats.summary`."""

@@ -78,4 +78,6 @@ def batched(parts: Sequence[Any]) -> Any:
         return torch.from_numpy(np.concatenate(parts) if len(parts) > 1 else parts[0])
     targets = [target for part in parts for target in part]
     # as packer.collate has it: also where a target_transform has made the ids
-    return torch.tensor(targets, dtype=torch.int64) if all(isinstance(t, int) for t in targets) else targets
+    if all(isinstance(target, int) for target in targets):
+        return torch.tensor(targets, dtype=torch.int64, device="cpu")
+    return targets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -52,6 +53,12 @@ class Normalise:
             return values.div_(full).to(dtype)
         if images.shape[1] != len(self.mean):
             raise ValueError(f"mean has {len(self.mean)} channels, the images have {images.shape[1]}")
-        mean = torch.tensor(self.mean, dtype=torch.float32, device=images.device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, dtype=torch.float32, device=images.device).view(1, -1, 1, 1)
-        return values.sub_(mean * full).div_(std * full).to(dtype)
+        mean = _per_channel(tuple(float(m) * full for m in self.mean), images.device)
+        std = _per_channel(tuple(float(s) * full for s in self.std), images.device)
+        return values.sub_(mean).div_(std).to(dtype)
+
+
+@lru_cache(maxsize=64)
+def _per_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """float32 (1, channels, 1, 1). Kept: to make one on a GPU is a copy that the host waits for, each batch."""
+    return torch.tensor(values, dtype=torch.float32, device=device).view(1, -1, 1, 1)

@@ -81,6 +81,8 @@ class Pipeline:
                 for part in batch.parts:
                     part.cancel()
             threads.shutdown(wait=True, cancel_futures=True)
+            pending.clear()
+            self._pool.trim(2 * self.work.prefetch + 4)  # in the threads, on their way, and with the consumer
 
     def _begin(self, threads: ThreadPoolExecutor, records: Int64, epoch: int, stats: Stats) -> _Pending:
         rows = self._pool.take()[: len(records) * self._row_bytes]
@@ -114,9 +116,7 @@ class Pipeline:
         return targets, images
 
     def _finish(self, batch: _Pending, stats: Stats) -> tuple[torch.Tensor, Any]:
-        started = time.perf_counter()
         parts = [part.result() for part in batch.parts]
-        stats.waited_s += time.perf_counter() - started
         stats.images += len(batch.rows)
         stats.batches += 1
         if self.transform is None:

@@ -7,22 +7,30 @@ tensor that the consumer drops is not handed out again before its work is done.
 
 from __future__ import annotations
 
+import copy
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 
 from packer.loading.normalise import Normalise
+from packer.loading.stats import Stats
+
+IMAGES = (torch.uint8, torch.uint16)
 
 
 class CudaPrefetcher:
     """Iterates a loader's batches, moved to `device` and normalised there.
 
     Wraps a PackedLoader or any DataLoader; batches may be nested tuples, named tuples, lists, dicts and dataclasses.
-    The first uint8 tensor of four dimensions in a batch is its images: they cross the bus as bytes and are converted
-    on the device; all other tensors are only moved. On a CPU device it does the same without streams.
+    The first uint8 (or uint16) tensor of four dimensions in a batch is its images: they cross the bus as bytes and are
+    converted on the device; all other tensors are only moved. On a CPU device it does the same without streams.
+
+    A PackedLoader given a `device` does all this itself; around one, this takes batches ahead of your loop, and
+    the loader's `state_dict` counts those.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the signature that the field knows
@@ -37,7 +45,8 @@ class CudaPrefetcher:
     ) -> None:
         """Args: the loader; the device; how many batches are kept in flight; then as `Normalise` has them.
 
-        Copies overlap with computing only from pinned memory: give a DataLoader ``pin_memory=True``.
+        Copies overlap with computing only from pinned memory: give a DataLoader ``pin_memory=True``. Raises ValueError
+        for a batch without images where mean, std or dtype ask for them.
         """
         self.loader = loader
         self._transfer = Transfer(device, depth, Normalise(mean, std, dtype, memory_format))
@@ -64,48 +73,73 @@ class Transfer:
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
-    def run(self, batches: Iterable[Any]) -> Generator[Any, None, None]:
-        """The batches on the device, in order."""
+    def run(self, batches: Iterable[Any], stats: Stats | None = None) -> Generator[Any, None, None]:
+        """The batches on the device, in order; `stats` counts the time of the stage "copy", normalising included."""
         source = iter(batches)
+        stats = stats or Stats()
         try:
             if self._stream is None:
                 for batch in source:
-                    yield moved(batch, self._on_this_device)
+                    started = time.perf_counter()
+                    there = self._moved(batch)
+                    stats.add("copy", time.perf_counter() - started)
+                    yield there
             else:
-                yield from self._prefetched(source, self._stream)
+                yield from self._prefetched(source, self._stream, stats)
         finally:
             if isinstance(source, Generator):
                 source.close()
+
+    def _moved(self, batch: Any) -> Any:
+        walk = _Walk(self._on_this_device)
+        there = walk.walk(batch)
+        if not walk.images_seen and not self.normalise.nothing:
+            raise ValueError(
+                "mean, std and dtype are for uint8 images (n, channels, height, width), and a batch has none: "
+                "leave them out, or let the loader give such images"
+            )
+        return there
 
     def _on_this_device(self, tensor: torch.Tensor, images: bool) -> torch.Tensor:
         there = tensor.to(self.device, non_blocking=True)
         return self.normalise(there) if images else there
 
-    def _prefetched(self, source: Iterator[Any], stream: Any) -> Iterator[Any]:
+    def _prefetched(self, source: Iterator[Any], stream: Any, stats: Stats) -> Iterator[Any]:
         flying: deque[_Flight] = deque()
         exhausted = False
         try:
             while True:
                 while not exhausted and len(flying) < self.depth:
-                    try:
-                        flying.append(self._launch(next(source), stream))
-                    except StopIteration:
-                        exhausted = True
+                    flight = self._launch(source, stream)
+                    exhausted = flight is None
+                    if flight is not None:
+                        flying.append(flight)
                 if not flying:
                     return
-                yield self._land(flying.popleft())
+                yield self._land(flying.popleft(), stats)
         finally:
             for flight in flying:  # the consumer has left early: copies still read the pinned memory
                 flight.release()
 
-    def _launch(self, host: Any, stream: Any) -> _Flight:
+    def _launch(self, source: Iterator[Any], stream: Any) -> _Flight | None:
+        """The next batch, on its way; None at the end."""
+        # the source, too: what it makes on the device itself is then in order with what is done to it here
         with torch.cuda.stream(stream):
-            batch = moved(host, self._on_this_device)
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            try:
+                host = next(source)
+            except StopIteration:
+                return None
+            begun, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            begun.record(stream)
+            try:
+                batch = self._moved(host)
+            except BaseException:
+                stream.synchronize()  # copies still read the pinned memory
+                raise
             done.record(stream)
-        return _Flight(host, batch, done)
+        return _Flight(host, batch, begun, done)
 
-    def _land(self, flight: _Flight) -> Any:
+    def _land(self, flight: _Flight, stats: Stats) -> Any:
         """The batch, safe to use on the consumer's current stream."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(flight.done)
@@ -118,17 +152,19 @@ class Transfer:
 
         moved(batch, claim)
         flight.release()
+        stats.add("copy", flight.begun.elapsed_time(flight.done) / 1000)
         return batch
 
 
 class _Flight:
     """A batch on its way: the pinned memory it comes from must not be written until the copy is done."""
 
-    __slots__ = ("batch", "done", "host")
+    __slots__ = ("batch", "begun", "done", "host")
 
-    def __init__(self, host: Any, batch: Any, done: Any) -> None:
+    def __init__(self, host: Any, batch: Any, begun: Any, done: Any) -> None:
         self.host = host
         self.batch = batch
+        self.begun = begun
         self.done = done
 
     def release(self) -> None:
@@ -147,20 +183,34 @@ class _Walk:
 
     def __init__(self, move: Callable[[torch.Tensor, bool], torch.Tensor]) -> None:
         self._move = move
-        self._images_seen = False
+        self.images_seen = False
 
     def walk(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
-            images = not self._images_seen and item.dim() == 4
-            self._images_seen |= images
+            images = not self.images_seen and item.dim() == 4 and item.dtype in IMAGES
+            self.images_seen |= images
             return self._move(item, images)
-        if isinstance(item, dict):
-            return type(item)({key: self.walk(value) for key, value in item.items()})
+        if isinstance(item, Mapping):
+            return _like(item, {key: self.walk(value) for key, value in item.items()})
         if isinstance(item, tuple):
             parts = [self.walk(part) for part in item]
             return type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)
         if isinstance(item, list):
             return [self.walk(part) for part in item]
         if is_dataclass(item) and not isinstance(item, type):
-            return replace(item, **{f.name: self.walk(getattr(item, f.name)) for f in fields(item)})
+            there = copy.copy(item)  # not `replace`, which runs __init__ and takes no field that it does not set
+            for field in fields(item):
+                if hasattr(item, field.name):
+                    object.__setattr__(there, field.name, self.walk(getattr(item, field.name)))
+            return there
         return item
+
+
+def _like(item: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+    """A mapping of the same type, with what else it holds (the factory of a defaultdict), and these values."""
+    if type(item) is dict or not isinstance(item, MutableMapping):
+        return values
+    there = copy.copy(item)
+    for key, value in values.items():
+        there[key] = value
+    return there

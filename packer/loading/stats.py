@@ -16,7 +16,8 @@ class Stats:
     waited_s: float = 0.0
     """How long the consumer stood still because its next batch was not ready."""
     stage_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of all threads in read (raw images), decode (encoded ones), transform, targets, copy."""
+    """Seconds of all threads in read (raw images), decode (encoded ones), transform, targets, copy (to the device,
+    and normalising there)."""
     _started: float = field(default_factory=time.perf_counter)
     _ended: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
