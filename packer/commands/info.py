@@ -64,7 +64,7 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
         ("container", manifest.container),
         ("images", _images(manifest)),
         ("size", f"{size_text(size)} ({each} a record)"),
-        ("labels", f"{', '.join(manifest.options['labels'])}: {', '.join(manifest.fields) or 'none'}"),
+        ("labels", f"{', '.join(manifest.options['labels'])}: {_fields(manifest)}"),
         ("inputs", inputs_text(manifest.counts)),
     ]
     if manifest.classes:
@@ -72,6 +72,12 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
     found += [("note", shown(note)) for note in manifest.notes]
     found.append(("made by", f"packer {manifest.packer}: {_options(manifest)}"))
     return found
+
+
+def _fields(manifest: Manifest) -> str:
+    """The annotation fields, those of boxes last."""
+    fields = sorted(manifest.fields, key=lambda name: "." in name)
+    return ", ".join(name.removeprefix("box_fields.") for name in fields) or "none"
 
 
 def _images(manifest: Manifest) -> str:
