@@ -1,0 +1,87 @@
+"""The packs that the tests of the loader read: small, drawn, of several shards."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from drawn import draw_shots, pixels
+from PIL import Image
+
+from packer import PackedDataset
+
+CLASSES = ("ant", "bee", "cat")
+EACH = 9
+RECORDS = len(CLASSES) * EACH
+
+
+def noise(seed: int, height: int, width: int, channels: int = 3, dtype: str = "uint8") -> np.ndarray:
+    """(height, width, channels); no two places and no two images are alike."""
+    top = 1 << (8 * np.dtype(dtype).itemsize)
+    return np.random.default_rng(seed).integers(0, top, (height, width, channels)).astype(dtype)
+
+
+def draw_kind(kind: str, root: Path) -> dict[str, Any]:
+    """Draw the source of a kind of pack, 27 images of three classes; the options to build it with.
+
+    raw, jpeg, png: 12x10 noise. ragged: raw, sizes differ. gray: one channel. gray16: one channel, 16 bits. copy: files
+    of three formats, of differing size, as they are, some turned by Exif. photos: JPEGs, large and smooth.
+    boxes: 9 images with VOC boxes, landmarks and labels.
+    """
+    if kind == "boxes":
+        draw_shots(root, 9)
+        labels = ("voc", f"list:{root / 'landmarks.txt'}")
+        return {"labels": labels, "columns": ("path (x y)*5 label",), "shard_bytes": 10_000}
+    for c, name in enumerate(CLASSES):
+        (root / name).mkdir(parents=True)
+        for i in range(EACH):
+            _draw(kind, EACH * c + i, root / name / str(i))
+    encode = {"ragged": "raw", "gray": "raw", "gray16": "raw", "photos": "jpeg"}.get(kind, kind)
+    mode = {"gray": "gray", "gray16": "unchanged"}.get(kind, "rgb")
+    return {"shard_bytes": 3000, "encode": encode, "mode": mode}
+
+
+def _draw(kind: str, seed: int, path: Path) -> None:
+    if kind == "copy":
+        suffix = ("png", "jpg", "bmp")[seed % 3]
+        image = Image.fromarray(pixels(seed, 40 + seed % 4, 30 + seed % 3))
+        image.save(path.with_suffix(f".{suffix}"), **({"exif": _exif(1 + seed % 8)} if suffix == "jpg" else {}))
+    elif kind == "photos":
+        Image.fromarray(pixels(seed, 190 + 3 * seed, 150 + 2 * seed)).save(path.with_suffix(".png"))
+    else:
+        height, width = (9 + seed % 3, 7 + seed % 2) if kind == "ragged" else (10, 12)
+        channels, dtype = (1, kind.replace("gray16", "uint16")) if kind == "gray16" else (3, "uint8")
+        Image.fromarray(noise(seed, height, width, channels, dtype).squeeze()).save(path.with_suffix(".png"))
+
+
+def _exif(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif.tobytes()
+
+
+def decoded(file: bytes) -> np.ndarray:
+    """An image file's upright RGB pixels, by Pillow."""
+    from PIL import ImageOps
+
+    return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB"))
+
+
+def fresh(path: Path) -> list[tuple[torch.Tensor, Any]]:
+    """All samples of a pack, one by one, by PackedDataset."""
+    data = PackedDataset(path)
+    return [data[i] for i in range(len(data))]
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two batches, or parts of them, are equal in type, nesting and numbers."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(alike(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(alike, a, b))
+    return bool(a == b)

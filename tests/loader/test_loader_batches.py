@@ -1,0 +1,215 @@
+"""PackedLoader's batches are what PackedDataset reads sample by sample; kept ones are never overwritten."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import torch
+from loader_packs import RECORDS, alike, decoded, fresh
+
+from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, open_pack
+from packer.cores import usable_cores
+from packer.errors import DamagedPack, UsageError
+from packer.samplers import SequentialSampler, ShuffleSampler
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "png", "gray", "gray16", "boxes"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_are_the_samples(pack, container, kind, threads):
+    path = pack(kind, container)
+    samples = fresh(path)
+    loader = PackedLoader(path, 4, threads=threads)
+    assert len(loader.pack.shards) > 1
+    batches = list(loader)
+    assert [len(images) for images, _ in batches] == [4] * (len(samples) // 4) + [len(samples) % 4]
+    for number, (images, targets) in enumerate(batches):
+        expected = samples[number * 4 : number * 4 + 4]
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert alike(images, torch.stack([image for image, _ in expected]))
+        if kind == "boxes":
+            assert alike(targets, [target for _, target in expected])
+        else:
+            assert alike(targets, torch.tensor([target for _, target in expected]))
+
+
+def test_images_of_differing_size_come_through_a_crop(pack, container):
+    """A crop without resize is a cut: every pixel must be the very pixel."""
+    path = pack("ragged", container)
+    images = torch.cat([images for images, _ in PackedLoader(path, 5, crop=CenterCrop((7, 5)))])
+    for row, (image, _) in zip(images, fresh(path), strict=True):
+        height, width = image.shape[1:]
+        top, left = round((height - 7) / 2), round((width - 5) / 2)
+        assert torch.equal(row, image[:, top : top + 7, left : left + 5])
+
+
+def test_copied_files_are_turned_upright(pack, container):
+    path = pack("copy", container)
+    opened = open_pack(path)
+    assert {opened.encoding_of(i) for i in range(RECORDS)} == {"png", "jpeg", "bmp"}
+    images = torch.cat([images for images, _ in PackedLoader(path, 5, crop=CenterCrop(24))])
+    for i, row in enumerate(images):
+        full = decoded(bytes(opened.record(i)))
+        top, left = round((full.shape[0] - 24) / 2), round((full.shape[1] - 24) / 2)
+        difference = row.permute(1, 2, 0).numpy().astype(int) - full[top : top + 24, left : left + 24]
+        assert np.abs(difference).max() <= 2
+
+
+def test_what_is_given_may_be_a_path_a_pack_or_a_dataset(pack):
+    path = pack("raw")
+    data = PackedDataset(path, transform=lambda image: image.float() + 1, target_transform=lambda label: label + 10)
+    expected = [images for images, _ in PackedLoader(str(path), 8)]
+    for given in (path, open_pack(path), PackedDataset(path)):
+        assert alike([images for images, _ in PackedLoader(given, 8)], expected)
+    for (images, targets), plain in zip(PackedLoader(data, 8), expected, strict=True):
+        assert torch.equal(images, plain.float() + 1)
+        assert targets.dtype == torch.int64 and targets.min() >= 10
+
+
+def test_kept_batches_are_never_overwritten(pack):
+    loader = PackedLoader(pack("raw"), 2, threads=2, prefetch=3)
+    kept = list(loader) + list(loader)
+    images = torch.cat([images for images, _ in kept])
+    expected = torch.stack([image for image, _ in fresh(pack("raw"))])
+    assert torch.equal(images, torch.cat([expected, expected]))
+
+
+def test_a_view_of_a_kept_image_keeps_its_batch(pack):
+    samples = fresh(pack("raw"))
+    crumbs = [images[1:2, :, 3:5].permute(0, 2, 3, 1).numpy() for images, _ in PackedLoader(pack("raw"), 3)]
+    for number, crumb in enumerate(crumbs):
+        assert np.array_equal(crumb[0], samples[3 * number + 1][0][:, 3:5].permute(1, 2, 0))
+
+
+def test_dropped_batches_are_used_again(pack):
+    loader = PackedLoader(pack("raw"), 1, prefetch=2)
+    pool = loader._batches._pool
+    for _ in range(3):
+        for _ in loader:
+            pass
+        assert 0 < len(pool) <= 6
+    kept = list(loader)
+    assert len(pool) >= RECORDS
+    del kept
+    list(loader)
+    assert len(pool) <= 2 * 2 + 4 + 1 + RECORDS  # no third set
+    for _ in loader:
+        pass
+    assert len(pool) <= 8
+
+
+def test_a_transform_runs_in_the_threads(pack):
+    names = set()
+
+    def transform(image):
+        names.add(threading.current_thread().name)
+        assert image.shape == (3, 10, 12) and image.dtype == torch.uint8
+        return image[:, ::2].float()
+
+    def target_transform(target):
+        names.add(threading.current_thread().name)
+        return str(target)
+
+    loader = PackedLoader(pack("raw"), 10, transform=transform, target_transform=target_transform, threads=2)
+    for number, (images, targets) in enumerate(loader):
+        expected = fresh(pack("raw"))[number * 10 : number * 10 + 10]
+        assert torch.equal(images, torch.stack([image[:, ::2].float() for image, _ in expected]))
+        assert targets == [str(target) for _, target in expected]
+    assert threading.current_thread().name not in names
+
+
+def test_ids_that_a_target_transform_makes_become_a_tensor(pack):
+    for cache in (None, "device"):
+        loader = PackedLoader(pack("raw"), 9, target_transform=lambda label: label * 2, cache=cache)
+        targets = [targets for _, targets in loader]
+        assert alike(torch.cat(targets), torch.arange(3).repeat_interleave(9) * 2)
+
+
+def test_what_a_thread_raises_comes_out_as_it_is(pack):
+    class Mine(Exception):
+        pass
+
+    def transform(image):
+        raise Mine("here")
+
+    with pytest.raises(Mine, match="here"):
+        list(PackedLoader(pack("raw"), 4, transform=transform))
+    with pytest.raises(Mine):
+        list(PackedLoader(pack("boxes"), 4, target_transform=transform))
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "ragged"])
+def test_a_damaged_record_stops_the_loop(pack, tmp_path, kind):
+    path = shutil.copytree(pack(kind), tmp_path / "pack")
+    opened = open_pack(path)
+    shard, _ = opened.locate(13)
+    name = opened.shards[shard].container.name
+    where = int(opened.offsets[13] - opened._starts[shard])
+    del opened
+    with open(path / name, "r+b") as file:
+        file.seek(where + 40)
+        byte = file.read(1)
+        file.seek(where + 40)
+        file.write(bytes([byte[0] ^ 0xFF]))
+    received = []
+    with pytest.raises(DamagedPack, match="00000013"):
+        for images, _ in PackedLoader(path, 4, crop=CenterCrop(8)):
+            received.append(len(images))
+    assert received == [4, 4, 4]
+    if kind == "raw":
+        assert len(list(PackedLoader(path, 4, verify=False))) == 7
+
+
+def test_default_threads_are_the_cores(pack):
+    assert PackedLoader(pack("raw"), 4)._batches.work.threads == usable_cores()
+
+
+def test_images_that_do_not_fit_one_batch_are_refused(pack):
+    for kind in ("ragged", "copy"):
+        with pytest.raises(ValueError, match=r"images differ in size; give a crop, such as RandomResizedCrop\(224\)"):
+            PackedLoader(pack(kind), 4)
+
+
+def test_what_does_not_go_together_is_refused(pack):
+    path = pack("raw")
+    sampler = ShuffleSampler(PackedDataset(path))
+    refused = {
+        "batch_size": {"batch_size": 0},
+        "threads": {"threads": 0},
+        "prefetch": {"prefetch": 0},
+        "flip": {"flip": 1.5},
+        "seed": {"seed": -1},
+        "decoder": {"decoder": "magic"},
+        "cache": {"cache": "disk"},
+        "shuffle": {"shuffle": True, "sampler": sampler},
+        "drop_last": {"drop_last": True, "sampler": sampler},
+        "sampler": {"sampler": SequentialSampler(5)},
+        "transform": {"transform": len, "cache": "device"},
+    }
+    for name, options in refused.items():
+        with pytest.raises(UsageError, match=name):
+            PackedLoader(path, **{"batch_size": 4, **options})
+    with pytest.raises(UsageError, match="another pack"):
+        PackedLoader(path, 4, sampler=ShuffleSampler(PackedDataset(pack("jpeg"))))
+    with pytest.raises(UsageError, match="27 samples do not fill one batch of 28"):
+        PackedLoader(path, 28, drop_last=True)
+    with pytest.raises(ValueError, match="mean and std come together"):
+        PackedLoader(path, 4, mean=(0.5,) * 3)
+    assert len(PackedLoader(path, 4, sampler=ShuffleSampler(27))) == 7
+
+
+def test_length_and_drop_last(pack):
+    for size in (1, 4, 27, 40):
+        loader = PackedLoader(pack("raw"), size)
+        assert len(loader) == len(list(loader)) == -(-RECORDS // size)
+    loader = PackedLoader(pack("raw"), 4, drop_last=True, shuffle=True)
+    assert [len(images) for images, _ in loader] == [4] * 6
+
+
+def test_encodings_that_a_crop_reads_alike(pack):
+    """The same random crops of raw and PNG pixels, which are equal."""
+    crop = RandomResizedCrop(8)
+    raw, png = (list(PackedLoader(pack(kind), 7, crop=crop, flip=True, seed=3)) for kind in ("raw", "png"))
+    assert alike(raw, png)
