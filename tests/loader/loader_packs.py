@@ -24,6 +24,13 @@ def noise(seed: int, height: int, width: int, channels: int = 3, dtype: str = "u
     return np.random.default_rng(seed).integers(0, top, (height, width, channels)).astype(dtype)
 
 
+def waves(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """uint8 (height, width, 3), so smooth that a shift by a pixel changes it by 3 levels at the most."""
+    y, x = np.mgrid[0:height, 0:width]
+    planes = [127 + 100 * np.sin(x / (40 + 5 * c) + c + seed) * np.cos(y / (45 + 3 * c)) for c in range(3)]
+    return np.stack(planes, axis=2).astype(np.uint8)
+
+
 def draw_kind(kind: str, root: Path) -> dict[str, Any]:
     """Draw the source of a kind of pack, 27 images of three classes; the options to build it with.
 
@@ -50,7 +57,7 @@ def _draw(kind: str, seed: int, path: Path) -> None:
         image = Image.fromarray(pixels(seed, 40 + seed % 4, 30 + seed % 3))
         image.save(path.with_suffix(f".{suffix}"), **({"exif": _exif(1 + seed % 8)} if suffix == "jpg" else {}))
     elif kind == "photos":
-        Image.fromarray(pixels(seed, 190 + 3 * seed, 150 + 2 * seed)).save(path.with_suffix(".png"))
+        Image.fromarray(waves(150 + 2 * seed, 190 + 3 * seed, seed)).save(path.with_suffix(".png"))
     else:
         height, width = (9 + seed % 3, 7 + seed % 2) if kind == "ragged" else (10, 12)
         channels, dtype = (1, kind.replace("gray16", "uint16")) if kind == "gray16" else (3, "uint8")

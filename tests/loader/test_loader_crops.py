@@ -1,0 +1,302 @@
+"""Crops against torchvision's algorithm, written here once more; pixels against Pillow; flips exactly."""
+
+from __future__ import annotations
+
+import math
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from loader_packs import alike, fresh, noise, waves
+from PIL import Image
+
+from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize
+from packer.loading.draws import uniform
+from packer.loading.rows import flip, place, reduced_by
+from packer.ops.decode import decode
+
+
+def torchvision_crop(width, height, scale, ratio, rng):
+    """RandomResizedCrop.get_params of torchvision 0.20, with numpy's numbers: x, y, width, height, fallback."""
+    area = height * width
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(10):
+        target_area = area * rng.uniform(*scale)
+        aspect_ratio = math.exp(rng.uniform(low, high))
+        w = round(math.sqrt(target_area * aspect_ratio))
+        h = round(math.sqrt(target_area / aspect_ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return rng.integers(0, width - w + 1), rng.integers(0, height - h + 1), w, h, False
+    in_ratio = width / height
+    if in_ratio < min(ratio):
+        w, h = width, round(width / min(ratio))
+    elif in_ratio > max(ratio):
+        w, h = round(height * max(ratio)), height
+    else:
+        w, h = width, height
+    return (width - w) // 2, (height - h) // 2, w, h, True
+
+
+def drawn(crop, width, height, count, epoch=0):
+    records = np.arange(count)
+    sides = np.full(count, float(width)), np.full(count, float(height))
+    return crop.regions(*sides, uniform(0, epoch, records, crop.draws))
+
+
+def distance(a, b):
+    """The Kolmogorov-Smirnov distance of two samples."""
+    points = np.concatenate([a, b])
+    shares = [np.searchsorted(np.sort(x), points, side="right") / len(x) for x in (a, b)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+@pytest.mark.parametrize("size", [(500, 375), (90, 400), (64, 64)], ids=str)
+@pytest.mark.parametrize("ranges", [((0.08, 1.0), (3 / 4, 4 / 3)), ((0.5, 0.9), (0.5, 1.0))], ids=str)
+def test_random_resized_crop_has_torchvisions_distribution(size, ranges):
+    scale, ratio = ranges
+    n = 8000
+    rng = np.random.default_rng(1)
+    theirs = np.array([torchvision_crop(*size, scale, ratio, rng)[:4] for _ in range(n)], float)
+    ours = drawn(RandomResizedCrop(10, scale, ratio), *size, n)
+    limit = 1.95 * math.sqrt(2 / n)  # passed by chance in 1 of 1000 cases
+    for k in range(4):
+        assert distance(ours[:, k], theirs[:, k]) < limit
+    for of in (lambda r: r[:, 2] * r[:, 3], lambda r: r[:, 2] / r[:, 3], lambda r: r[:, 0] + r[:, 2] / 2):
+        assert distance(of(ours), of(theirs)) < limit
+
+
+def test_random_resized_crop_stays_in_its_ranges_and_in_the_image():
+    regions = drawn(RandomResizedCrop(8, (0.2, 0.6), (0.8, 1.25)), 300, 200, 5000)
+    x, y, w, h = regions.T
+    assert np.array_equal(regions, np.rint(regions))
+    assert x.min() == 0 and y.min() == 0 and (x + w).max() == 300 and (y + h).max() == 200
+    share, ratio = w * h / 60_000, w / h
+    assert 0.195 < share.min() < 0.21 and 0.59 < share.max() < 0.605
+    assert 0.79 < ratio.min() < 0.81 and 1.23 < ratio.max() < 1.27
+    # evenly in the area and in the logarithm of the ratio, where all tries fit
+    assert distance(share, np.random.default_rng(2).uniform(0.2, 0.6, 5000)) < 0.04
+    assert distance(np.log(ratio), np.random.default_rng(3).uniform(math.log(0.8), math.log(1.25), 5000)) < 0.04
+
+
+@pytest.mark.parametrize("size", [(1000, 3), (3, 1000), (1, 1), (2, 1), (1, 50)], ids=str)
+def test_where_no_try_fits_the_middle_is_taken(size):
+    crop = RandomResizedCrop(8, (0.9, 1.0))
+    seen = {tuple(r) for r in drawn(crop, *size, 400).tolist()}
+    rng = np.random.default_rng(0)
+    theirs = {tuple(float(v) for v in torchvision_crop(*size, (0.9, 1.0), (3 / 4, 4 / 3), rng)[:4]) for _ in range(400)}
+    assert seen == theirs
+    if max(size) == 1000:
+        assert len(seen) == 1
+
+
+def test_numbers_are_even_and_independent():
+    numbers = uniform(5, 2, np.arange(20_000), 22)
+    assert 0 <= numbers.min() and numbers.max() < 1
+    counts = np.stack([np.bincount((column * 16).astype(int), minlength=16) for column in numbers.T])
+    chi = ((counts - 1250) ** 2 / 1250).sum(axis=1)
+    assert chi.max() < 45  # 15 degrees of freedom: 1 in 10,000
+    correlation = np.corrcoef(numbers.T) - np.eye(22)
+    assert np.abs(correlation).max() < 0.035
+    for other in (uniform(5, 3, np.arange(20_000), 22), uniform(6, 2, np.arange(20_000), 22)):
+        assert not (numbers == other).any()
+        assert abs(np.corrcoef(numbers[:, 0], other[:, 0])[0, 1]) < 0.035
+    assert abs(np.corrcoef(numbers[:-1, 0], numbers[1:, 0])[0, 1]) < 0.035
+    some = np.array([19_999, 7, 7, 300])
+    assert np.array_equal(uniform(5, 2, some, 22), numbers[some])
+    assert np.array_equal(uniform(5, 2, some, 3), numbers[some, :3])
+    assert uniform(2**64 - 1, 2**40, some, 1).shape == (4, 1)
+
+
+@pytest.mark.parametrize("size", [(12, 10), (5, 12), (7, 8), (8, 7), (3, 3), (1, 2), (30, 31)], ids=str)
+@pytest.mark.parametrize("crop", [(8, 8), (5, 12), (7, 3)], ids=str)
+def test_center_crop_is_torchvisions(size, crop):
+    """CenterCrop of torchvision: pads by (crop - side) // 2 first, cuts at round((side - crop) / 2)."""
+    (width, height), (out_height, out_width) = size, crop
+    image = noise(1, height, width)
+    before = [(max(0, out_height - height) // 2, (max(0, out_height - height) + 1) // 2),
+              (max(0, out_width - width) // 2, (max(0, out_width - width) + 1) // 2), (0, 0)]  # fmt: skip
+    padded = np.pad(image, before)
+    top, left = round((padded.shape[0] - out_height) / 2), round((padded.shape[1] - out_width) / 2)
+    row = np.full((*crop, 3), 77, np.uint8)
+    region = CenterCrop(crop).regions(np.array([float(width)]), np.array([float(height)]), np.zeros((1, 0)))[0]
+    place(image, region.tolist(), 1, row)
+    assert np.array_equal(row, padded[top : top + out_height, left : left + out_width])
+
+
+def test_center_crop_after_resize():
+    """Within half a pixel of Resize(256), CenterCrop(224)."""
+    for width, height in [(500, 375), (333, 500), (256, 256), (1000, 300), (100, 90)]:
+        x, y, w, h = CenterCrop(224, resize=256).regions(
+            np.array([float(width)]), np.array([float(height)]), np.zeros((1, 0))
+        )[0]
+        scale = min(width, height) / 256
+        assert abs(w - 224 * scale) <= 0.5 and abs(h - 224 * scale) <= 0.5
+        assert abs(x + w / 2 - width / 2) <= 0.5 + scale / 2 and abs(y + h / 2 - height / 2) <= 0.5 + scale / 2
+        assert x >= 0 and y >= 0 and x + w <= width and y + h <= height
+
+
+def test_resize_output():
+    assert Resize((5, 7)).output(None) == (5, 7)
+    assert Resize(5).output((10, 12)) == (5, 6)
+    assert Resize(5).output((12, 10)) == (6, 5)
+    with pytest.raises(ValueError, match="keeps each image's aspect, and they differ"):
+        Resize(5).output(None)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Resize(0), lambda: CenterCrop((4, 0)), lambda: RandomResizedCrop(-1), lambda: CenterCrop(4, resize=0),
+    lambda: RandomResizedCrop(4, scale=(0.5, 0.1)), lambda: RandomResizedCrop(4, ratio=(0.0, 1.0)),
+])  # fmt: skip
+def test_impossible_crops_are_refused(make):
+    with pytest.raises(ValueError, match=r"must be|got"):
+        make()
+
+
+def test_crops_are_values():
+    assert RandomResizedCrop(4) == RandomResizedCrop(4) != RandomResizedCrop(5)
+    assert len({CenterCrop(3), CenterCrop(3), Resize(3)}) == 2
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("region", [(0, 0, 120, 100), (13, 7, 50, 41), (5, 60, 110, 30), (40, 40, 8, 9)], ids=str)
+def test_resized_regions_are_pillows(region, channels):
+    image = waves(100, 120)[..., :channels]
+    x, y, w, h = region
+    row = np.zeros((24, 32, channels), np.uint8)
+    place(image, [float(v) for v in region], 1, row)
+    for c in range(channels):
+        reference = Image.fromarray(image[..., c]).resize((32, 24), Image.Resampling.BILINEAR, (x, y, x + w, y + h))
+        difference = np.abs(row[..., c].astype(int) - np.asarray(reference).astype(int))
+        assert difference.mean() < 3 and difference.max() <= 14  # Pillow's bilinear averages wherever it shrinks
+
+
+def test_where_nothing_shrinks_linear_is_pillows_to_a_level():
+    image = waves(20, 30)
+    row = np.zeros((41, 55, 3), np.uint8)
+    place(image, [4.0, 3.0, 21.0, 15.0], 1, row)
+    cut = Image.fromarray(image[3:18, 4:25])
+    difference = row.astype(int) - np.asarray(cut.resize((55, 41), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(difference).max() <= 2
+
+
+def test_a_region_beyond_the_image_is_black_there():
+    image = np.full((6, 8, 3), 200, np.uint8)
+    row = np.zeros((10, 10, 3), np.uint8)
+    place(image, [-1.0, -2.0, 10.0, 10.0], 1, row)
+    inside = np.zeros((10, 10), bool)
+    inside[2:8, 1:9] = True
+    assert (row[inside] == 200).all() and not row[~inside].any()
+
+
+@pytest.mark.parametrize("kind", ["raw", "gray", "gray16"])
+def test_flips_are_exact(pack, container, kind):
+    loader = PackedLoader(pack(kind, container), 6, flip=1.0)
+    images = torch.cat([images for images, _ in loader]).numpy()
+    assert np.array_equal(images, np.stack([image.numpy()[:, :, ::-1] for image, _ in fresh(pack(kind, container))]))
+
+
+def test_flip_of_every_width_and_kind():
+    for width in (1, 2, 3, 5, 8):
+        for channels in (1, 2, 3, 4):
+            for dtype in ("uint8", "uint16"):
+                image = noise(3, 4, width, channels, dtype)
+                rows = np.stack([image, image])  # a row of a batch, not an array of its own
+                flip(rows[1])
+                assert np.array_equal(rows[1], image[:, ::-1]) and np.array_equal(rows[0], image)
+
+
+def test_flip_is_a_chance(pack):
+    plain = torch.stack([image for image, _ in fresh(pack("raw"))])
+    share = []
+    for flip_ in (True, 0.25):
+        loader = PackedLoader(pack("raw"), 27, flip=flip_)
+        flipped = 0
+        for _ in range(60):
+            (images, _), *_ = loader
+            same = (images == plain).flatten(1).all(1)
+            mirrored = (images == plain.flip(3)).flatten(1).all(1)
+            assert (same ^ mirrored).all()
+            flipped += int(mirrored.sum())
+        share.append(flipped / (60 * 27))
+    assert abs(share[0] - 0.5) < 0.05 and abs(share[1] - 0.25) < 0.05
+
+
+@pytest.mark.parametrize("kind", ["gray16", "gray", "ragged"])
+def test_crops_of_every_kind_of_pixel(pack, container, kind):
+    """Against the same regions, cut and resized by OpenCV out of what PackedDataset reads."""
+    crop = RandomResizedCrop((6, 5), scale=(0.3, 1.0))
+    loader = PackedLoader(pack(kind, container), 5, crop=crop, seed=2)
+    images = torch.cat([images for images, _ in loader])
+    for i, (image, _) in enumerate(fresh(pack(kind, container))):
+        height, width = image.shape[1:]
+        random = uniform(2, 0, np.array([i]), crop.draws + 1)[:, 1:]
+        x, y, w, h = crop.regions(np.array([float(width)]), np.array([float(height)]), random)[0].astype(int)
+        cut = np.ascontiguousarray(image.permute(1, 2, 0).numpy()[y : y + h, x : x + w])
+        if (w, h) != (5, 6):
+            cut = cv2.resize(cut, (5, 6), interpolation=cv2.INTER_LINEAR)
+        assert np.array_equal(images[i].permute(1, 2, 0).numpy(), cut.reshape(6, 5, -1))
+
+
+def test_scaled_decoding_is_close_to_the_full_one(pack, monkeypatch):
+    """And it happens: libjpeg is asked for less where a crop is at least twice as large as the output."""
+    asked = []
+
+    def watched(data, mode, decoder, at_least, limit):
+        image = decode(data, mode, decoder, at_least, limit)
+        asked.append(image.shape)
+        return image
+
+    def full(data, mode, decoder, at_least, limit):
+        return decode(data, mode, decoder, None, limit)
+
+    options = {"crop": RandomResizedCrop(24, scale=(0.1, 1.0)), "flip": True, "seed": 5, "threads": 1}
+    monkeypatch.setattr("packer.loading.rows.decode", watched)
+    scaled = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
+    monkeypatch.setattr("packer.loading.rows.decode", full)
+    whole = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
+    factors = {round(190 / shape[1]) for shape in asked}
+    assert len(asked) == 27 and max(shape[0] for shape in asked) < 110 and len({*factors} & {1, 2, 4, 8}) > 1
+    differences = (torch.cat(scaled).int() - torch.cat(whole).int()).abs().float()
+    # edges are rounded to the pixels of the reduced image: half of one, 4 of the full one, at 3 levels each
+    assert differences.mean() < 2 and differences.flatten(1).mean(1).max() < 4 and differences.max() <= 14
+
+
+def test_a_crop_of_twice_the_output_is_decoded_at_half(pack, monkeypatch):
+    shapes = []
+
+    def watched(*arguments):
+        shapes.append(decode(*arguments).shape)
+        return decode(*arguments)
+
+    monkeypatch.setattr("packer.loading.rows.decode", watched)
+    list(PackedLoader(pack("photos"), 9, crop=Resize((75, 95)), threads=1))  # the first is 150 x 190
+    assert shapes[0] == (75, 95, 3)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
+def test_reduced_images_never_reach_beyond_themselves(factor):
+    """Images of odd sizes, and of sizes that a factor does not divide: no black border may appear."""
+    for width, height in [(17, 23), (40, 40), (41, 33), (47, 19)]:
+        shape = -(-height // factor), -(-width // factor)
+        image = np.full((*shape, 3), 255, np.uint8)
+        assert reduced_by((height, width), image) == factor
+        for x in range(width):
+            y = x % (height - factor + 1)
+            for w in range(factor, width - x + 1):
+                row = np.zeros((1, 1, 3), np.uint8)
+                place(image, [float(x), float(y), float(w), float(height - y)], factor, row)
+                assert row.min() == 255
+
+
+def test_an_image_of_another_size_than_the_index_says_is_damage():
+    from packer.errors import BadImage
+
+    with pytest.raises(BadImage, match="the index says"):
+        reduced_by((40, 40), np.zeros((20, 21, 3), np.uint8))
+
+
+def test_identity_crops_change_nothing(pack):
+    plain = list(PackedLoader(pack("jpeg"), 5))
+    for crop in (Resize((10, 12)), CenterCrop((10, 12)), Resize(10)):
+        assert alike(list(PackedLoader(pack("jpeg"), 5, crop=crop)), plain)
