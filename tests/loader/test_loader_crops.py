@@ -92,7 +92,7 @@ def test_where_no_try_fits_the_middle_is_taken(size):
 
 def test_numbers_are_even_and_independent():
     numbers = uniform(5, 2, np.arange(20_000), 22)
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     counts = np.stack([np.bincount((column * 16).astype(int), minlength=16) for column in numbers.T])
     chi = ((counts - 1250) ** 2 / 1250).sum(axis=1)
     assert chi.max() < 45  # 15 degrees of freedom: 1 in 10,000

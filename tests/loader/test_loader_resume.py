@@ -1,0 +1,228 @@
+"""state_dict and load_state_dict in the middle of an epoch, and what set_epoch and iteration do."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+
+import pytest
+import torch
+from loader_packs import alike
+
+from packer import PackedDataset, PackedLoader, RandomResizedCrop
+from packer.errors import UsageError
+from packer.samplers import ShuffleSampler
+
+OPTIONS = {"shuffle": True, "crop": RandomResizedCrop(6), "flip": True, "seed": 3, "threads": 2}
+
+
+def loader_of(pack, batch_size=4, **options):
+    return PackedLoader(pack("raw"), batch_size, **{**OPTIONS, **options})
+
+
+def take(loader, count):
+    """Receive some batches, then leave the loop."""
+    return list(islice(loader, count))
+
+
+def through_json(state):
+    assert len(json.dumps(state)) < 1000
+    return json.loads(json.dumps(state))
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 4, 9, 27])
+def test_every_position(pack, batch_size, drop_last):
+    loader = loader_of(pack, batch_size, drop_last=drop_last)
+    loader.set_epoch(2)
+    whole, following = list(loader), list(loader)
+    assert loader.epoch == 3 and not alike(whole, following)
+    for position in range(len(whole) + 1):
+        first = loader_of(pack, batch_size, drop_last=drop_last)
+        first.set_epoch(2)
+        iteration = iter(first)
+        received = list(islice(iteration, position))
+        state = through_json(first.state_dict())
+        again = loader_of(pack, batch_size, drop_last=drop_last, threads=1, prefetch=5)
+        again.load_state_dict(state)
+        middle = (len(whole) - position) // 2
+        second = iter(again)
+        more = list(islice(second, middle))
+        state = through_json(again.state_dict())
+        third = loader_of(pack, batch_size, drop_last=drop_last, threads=3, prefetch=1)
+        third.load_state_dict(state)
+        assert alike(received + more + list(third), whole)
+        assert alike(list(third), following)
+
+
+def test_the_state_counts_what_was_received(pack):
+    loader = loader_of(pack, prefetch=6)
+    assert loader.state_dict()["position"] == 0
+    positions = []
+    for _ in loader:
+        positions.append(loader.state_dict()["position"])
+    assert positions == [4, 8, 12, 16, 20, 24, 27]
+    loader = loader_of(pack, drop_last=True)
+    assert [loader.state_dict()["position"] for _ in loader] == [4, 8, 12, 16, 20, 24]
+    list(loader)
+    assert loader.state_dict()["position"] == 24 and loader.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_another_number_of_ranks(pack, prefetch):
+    data = PackedDataset(pack("raw"))
+    whole = list(loader_of(pack, 6))
+    for position in range(len(whole) + 1):
+        first = loader_of(pack, 6)
+        iteration = iter(first)
+        list(islice(iteration, position))
+        state = through_json(first.state_dict())
+        ranks = []
+        for rank in range(3):
+            sampler = ShuffleSampler(data, 3, rank=rank, world_size=3)
+            loader = loader_of(pack, 2, shuffle=False, sampler=sampler, prefetch=prefetch)
+            loader.load_state_dict(state)
+            ranks.append([images for images, _ in loader])
+            assert loader.state_dict()["position"] == 27
+        rest = [torch.stack(parts, 1).flatten(0, 1) for parts in zip(*ranks, strict=True)]
+        assert len(rest) == len(whole) - position
+        for ours, (images, _) in zip(rest, whole[position:], strict=True):
+            assert torch.equal(ours[: len(images)], images)
+
+
+def test_states_of_something_else_are_refused(pack):
+    loader = loader_of(pack)
+    take(loader, 2)
+    state = loader.state_dict()
+    others = [
+        loader_of(pack, seed=4),
+        loader_of(pack, 5),
+        loader_of(pack, shuffle=False),
+        loader_of(pack, drop_last=True),
+        PackedLoader(pack("jpeg"), 4, **OPTIONS),
+    ]
+    for other in others:
+        take(other, 1)
+        before = other.state_dict()
+        with pytest.raises(UsageError, match="state"):
+            other.load_state_dict(state)
+        assert other.state_dict() == before
+    view = PackedLoader(pack("raw"), 4, sampler=ShuffleSampler(PackedDataset(pack("raw")), 3), seed=8)
+    with pytest.raises(UsageError, match="seed 3 for crops and flips, here 8"):
+        view.load_state_dict(state)
+
+
+@pytest.mark.parametrize("change", [
+    {"version": 2}, {"version": None}, {"version": True}, {"epoch": -1}, {"epoch": 1.0}, {"epoch": None},
+    {"position": 3}, {"position": 28}, {"position": -4}, {"position": "8"}, {"position": True}, {"seed": 3.0},
+    {"view_seed": "3"}, {"view_seed": 3.0}, {"view_seed": None}, {"pack": "0" * 64}, {"extra": 1}, {"global_batch": 8},
+], ids=str)  # fmt: skip
+def test_corrupt_states_are_refused(pack, change):
+    loader = loader_of(pack)
+    state = {**loader.state_dict(), **change}
+    with pytest.raises(UsageError, match="state"):
+        loader.load_state_dict(state)
+    assert loader.state_dict()["position"] == 0 and len(list(loader)) == 7
+
+
+def test_what_is_no_state_is_refused(pack):
+    loader = loader_of(pack)
+    state = loader.state_dict()
+    for wrong in (None, 5, [], "state", {}, [*state.items()]):
+        with pytest.raises(UsageError, match="state"):
+            loader.load_state_dict(wrong)
+    for name in state:
+        with pytest.raises(UsageError, match=r"state.*(has no|None)"):
+            loader.load_state_dict({key: value for key, value in state.items() if key != name})
+
+
+def test_the_usual_loop(pack):
+    """set_epoch before each epoch, in any order, gives each epoch's own batches, wherever the last one ended."""
+    expected = {}
+    for epoch in range(3):
+        loader = loader_of(pack)
+        loader.set_epoch(epoch)
+        expected[epoch] = list(loader)
+    assert not alike(expected[0], expected[1])
+    loader = loader_of(pack)
+    for epoch in (0, 1, 2, 0, 0, 1):
+        loader.set_epoch(epoch)
+        assert loader.epoch == epoch
+        take(loader, 3)
+        loader.set_epoch(epoch)  # after an early break: from its beginning
+        assert alike(list(loader), expected[epoch])
+
+
+def test_without_set_epoch_each_iteration_is_the_next_epoch(pack):
+    loader = loader_of(pack)
+    expected = []
+    for epoch in range(3):
+        other = loader_of(pack)
+        other.set_epoch(epoch)
+        expected.append(list(other))
+    assert alike(list(loader), expected[0])
+    assert alike(take(loader, 2), expected[1][:2])
+    assert alike(list(loader), expected[2])
+    assert loader.epoch == 2
+
+
+def test_resuming_in_the_usual_loop(pack):
+    """load_state_dict, then set_epoch of that very epoch, as a loop that begins at it does."""
+    loader = loader_of(pack)
+    loader.set_epoch(1)
+    whole = list(loader)
+    loader.set_epoch(1)
+    take(loader, 3)
+    state = loader.state_dict()
+
+    again = loader_of(pack)
+    again.load_state_dict(state)
+    lengths = []
+    for epoch in range(again.epoch, 4):
+        again.set_epoch(epoch)
+        batches = list(again)
+        lengths.append(len(batches))
+        if epoch == 1:
+            assert alike(batches, whole[3:])
+    assert lengths == [4, 7, 7]
+    again.load_state_dict(state)
+    again.set_epoch(2)  # another one: its beginning
+    assert len(list(again)) == 7
+    again.load_state_dict(state)
+    again.set_epoch(1)
+    take(again, 1)
+    again.set_epoch(1)  # the state was used up
+    assert alike(list(again), whole)
+
+
+def test_state_of_an_epoch_that_is_over_or_not_begun(pack):
+    loader = loader_of(pack)
+    loader.set_epoch(1)
+    fresh = loader.state_dict()
+    whole = list(loader)
+    over = loader.state_dict()
+    again = loader_of(pack)
+    again.load_state_dict(over)
+    assert again.epoch == 1 and list(again) == []
+    assert len(list(again)) == 7 and again.epoch == 2
+    again.load_state_dict(fresh)
+    assert alike(list(again), whole)
+
+
+def test_only_the_iteration_begun_last_moves_the_position(pack):
+    loader = loader_of(pack)
+    loader.set_epoch(0)
+    old = iter(loader)
+    next(old)
+    new = iter(loader)
+    assert loader.epoch == 1 and loader.state_dict()["position"] == 0
+    next(new)
+    for _ in old:
+        pass
+    assert loader.state_dict()["position"] == 4 and "seconds" in loader.stats()
+    state = loader.state_dict()
+    next(new)
+    loader.load_state_dict(state)
+    next(new)
+    assert loader.state_dict() == state
+    new.close()

@@ -1,0 +1,181 @@
+"""Boxes, landmarks, outlines and key points move with the pixels; what a crop leaves of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from drawn import voc_xml
+from loader_packs import alike, fresh
+from PIL import Image
+
+from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
+
+COUNT = 24
+CROPS = [
+    RandomResizedCrop((40, 48), scale=(0.3, 1.0)),
+    RandomResizedCrop(90, scale=(0.2, 1.0)),
+    CenterCrop((50, 60)),
+    CenterCrop((90, 140)),
+    CenterCrop(40, resize=48),
+    Resize((40, 70)),
+    None,
+]
+
+
+def drawn_marks(root, suffix):
+    """One bright rectangle an image, its box, and its corners and middle as landmarks."""
+    (root / "Annotations").mkdir(parents=True)
+    (root / "JPEGImages").mkdir()
+    lines = []
+    rng = np.random.default_rng(4)
+    for i in range(COUNT):
+        width, height = (97, 83) if suffix == "png" else (97 + i % 5, 83 + i % 7)
+        x1, y1 = rng.integers(2, 50), rng.integers(2, 40)
+        x2, y2 = x1 + rng.integers(20, 40), y1 + rng.integers(20, 38)
+        pixels = np.zeros((height, width, 3), np.uint8)
+        pixels[y1:y2, x1:x2] = 255
+        name = f"{i:03}.{suffix}"
+        image = Image.fromarray(pixels)
+        image.save(root / "JPEGImages" / name, **({"quality": 95} if suffix == "jpg" else {}))
+        # VOC counts pixels from 1 and includes the last one
+        box = (("dog", "bird")[i % 2], x1 + 1, y1 + 1, x2, y2)
+        (root / "Annotations" / f"{i:03}.xml").write_text(voc_xml(name, [box], (width, height)))
+        points = [x1, y1, x2, y1, x2, y2, x1, y2, (x1 + x2) / 2, (y1 + y2) / 2]
+        lines.append(" ".join([f"JPEGImages/{name}", *map(str, points)]))
+    (root / "marks.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module", params=["raw", "copy", "copy of one size"])
+def marks(request, tmp_path_factory):
+    """Packs of marked images: raw of one shape, JPEGs of differing size."""
+    root = tmp_path_factory.mktemp("marks")
+    encode, _, one_size = request.param.partition(" ")
+    drawn_marks(root / "source", "jpg" if encode == "copy" and not one_size else "png")
+    options = {"labels": ("voc", f"list:{root / 'source' / 'marks.txt'}"), "columns": ("path (x y)*5",)}
+    build_pack(BuildOptions(str(root / "source"), str(root / "pack"), workers=1, encode=encode, **options))
+    return root / "pack"
+
+
+def bright_extent(image):
+    """The xyxy extent of the bright pixels of an image (3, height, width), edges to a fraction of a pixel."""
+    light = image.float().mean(0).numpy() / 255
+    columns, rows = light.max(axis=0), light.max(axis=1)
+    ends = []
+    for profile in (columns, rows):
+        lit = np.flatnonzero(profile > 0.5)
+        if not len(lit):
+            return None
+        ends.append((lit[0], lit[-1] + 1))
+    return np.array([ends[0][0], ends[1][0], ends[0][1], ends[1][1]], float)
+
+
+@pytest.mark.parametrize("flip", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("crop", CROPS, ids=str)
+def test_a_mark_stays_under_its_box_and_its_landmarks(marks, crop, flip):
+    try:
+        loader = PackedLoader(marks, 5, crop=crop, flip=flip, seed=1, threads=2)
+    except ValueError:
+        assert crop is None
+        return
+    seen = 0
+    for epoch in range(4):
+        loader.set_epoch(epoch)
+        for images, targets in loader:
+            height, width = images.shape[2:]
+            for image, target in zip(images, targets, strict=True):
+                extent = bright_extent(image)
+                corners = target["landmarks"].numpy()
+                # landmarks are not clipped: the mark is what of their extent lies inside
+                outline = np.concatenate([corners[:4].min(0), corners[:4].max(0)])
+                inside = np.clip(outline, 0, [width, height, width, height])
+                assert np.abs(corners[4] - (outline[:2] + outline[2:]) / 2).max() < 0.01
+                if len(target["boxes"]):
+                    assert target["boxes"].shape == (1, 4) and target["labels"].shape == (1,)
+                    assert np.abs(target["boxes"][0].numpy() - inside).max() < 0.01
+                if min(inside[2] - inside[0], inside[3] - inside[1]) > 3:
+                    assert len(target["boxes"]) == 1
+                    assert np.abs(extent - inside).max() <= 1.51
+                    seen += 1
+    assert seen > COUNT
+
+
+def test_a_flip_alone_changes_no_number_of_boxes(pack):
+    """min_area is for what a crop has cut."""
+    plain = [target for _, target in fresh(pack("boxes"))]
+    for flip in (0.0, 1.0):
+        loader = PackedLoader(pack("boxes"), 4, flip=flip, min_area=1e9)
+        targets = [target for _, targets in loader for target in targets]
+        assert [len(t["boxes"]) for t in targets] == [len(t["boxes"]) for t in plain]
+        for target, before in zip(targets, plain, strict=True):
+            if flip:
+                assert alike(target["boxes"], before["boxes"][:, [2, 1, 0, 3]] * torch.tensor([-1, 1, -1, 1]) +
+                             torch.tensor([40.0, 0, 40, 0]))  # fmt: skip
+                points = before["landmarks"] * torch.tensor([-1, 1]) + torch.tensor([40.0, 0.0])
+                assert torch.equal(target["landmarks"], points)
+            else:
+                assert alike(target, before)
+
+
+@pytest.fixture(scope="module")
+def outlines(tmp_path_factory):
+    """One image of 40x20 with three objects: outlines, boxes; and one with key points."""
+    packs = {}
+    for kind in ("outlines", "keypoints"):
+        root = tmp_path_factory.mktemp(kind)
+        source = root / "source"
+        for folder in ("images/train", "labels/train"):
+            (source / folder).mkdir(parents=True)
+        Image.fromarray(np.zeros((20, 40, 3), np.uint8)).save(source / "images/train/a.png")
+        if kind == "outlines":
+            rows = ["0 0.1 0.1 0.9 0.1 0.9 0.9 0.1 0.9", "1 0 0 0.1 0 0.1 0.2", "0 0.5 0.5 0.75 0.5 0.75 0.75"]
+            text = "names: [a, b]\ntrain: images/train\n"
+        else:
+            rows = ["0 0.5 0.5 0.5 0.5 0.4 0.4 2 0.6 0.6 1", "0 0.05 0.05 0.1 0.1 0.05 0.05 2 0.1 0.1 0"]
+            text = "names: [a]\nkpt_shape: [2, 3]\ntrain: images/train\n"
+        (source / "labels/train/a.txt").write_text("\n".join(rows) + "\n")
+        (source / "data.yaml").write_text(text)
+        build_pack(BuildOptions(str(source), str(root / "pack"), workers=1, labels=("yolo",)))
+        packs[kind] = root / "pack"
+    return packs
+
+
+def test_outlines_are_cut_and_dropped_with_their_boxes(outlines):
+    ((_, (target,)),) = PackedLoader(outlines["outlines"], 1, crop=CenterCrop((10, 20)), flip=1.0)
+    # the region is x 10..30, y 5..15; mirrored: x' = 30 - x, y' = y - 5
+    assert torch.equal(target["boxes"], torch.tensor([[0.0, 0, 20, 10], [0, 5, 10, 10]]))
+    assert target["labels"].tolist() == [0, 0]
+    first, second = target["polygons"]
+    assert sorted(map(tuple, first.tolist())) == [(0, 0), (0, 10), (20, 0), (20, 10)]
+    assert sorted(map(tuple, second.tolist())) == [(0, 5), (0, 10), (10, 5)]
+    ((_, (target,)),) = PackedLoader(outlines["outlines"], 1, crop=CenterCrop((10, 20)), min_area=51)
+    assert len(target["boxes"]) == len(target["polygons"]) == len(target["labels"]) == 1
+
+
+def test_key_points_move_and_keep_their_visibility(outlines):
+    ((_, (target,)),) = PackedLoader(outlines["keypoints"], 1, crop=Resize((40, 40)), flip=1.0)
+    expected = torch.tensor([[[24.0, 16, 2], [16, 24, 1]], [[38, 2, 2], [36, 4, 0]]])
+    assert torch.allclose(target["keypoints"], expected, atol=1e-5)
+    ((_, (target,)),) = PackedLoader(outlines["keypoints"], 1, crop=CenterCrop((10, 20)))
+    assert torch.allclose(target["keypoints"], torch.tensor([[[6.0, 3, 2], [14, 7, 1]]]), atol=1e-5)
+    assert target["labels"].tolist() == [0]
+
+
+def test_fields_of_boxes_go_with_them(tmp_path):
+    source = tmp_path / "source"
+    (source / "Annotations").mkdir(parents=True)
+    (source / "JPEGImages").mkdir()
+    Image.fromarray(np.zeros((20, 40, 3), np.uint8)).save(source / "JPEGImages" / "a.png")
+    text = voc_xml("a.png", [("dog", 1, 1, 5, 5), ("bird", 15, 8, 25, 15), ("dog", 11, 1, 20, 6)], (40, 20))
+    for value in ("1", "0", "1"):  # the first is outside of the crop
+        text = text.replace("<difficult>0</difficult><bndbox>", f"<pose>p{value}</pose><difficult>{value}</difficult>"
+                            "<bndbox >", 1)  # fmt: skip
+    (source / "Annotations" / "a.xml").write_text(text.replace("<bndbox >", "<bndbox>"))
+    build_pack(BuildOptions(str(source), str(tmp_path / "pack"), workers=1, labels=("voc",)))
+    for min_area, left in ((1.0, 2), (10.5, 1)):
+        ((_, (target,)),) = PackedLoader(tmp_path / "pack", 1, crop=CenterCrop((10, 20)), min_area=min_area)
+        assert target["boxes"].tolist() == [[4, 2, 15, 10], [0, 0, 10, 1]][:left]
+        assert target["difficult"].tolist() == [0, 1][:left] and target["pose"] == ["p0", "p1"][:left]
+        assert len(target["labels"]) == left
+    ((_, (target,)),) = PackedLoader(tmp_path / "pack", 1, crop=CenterCrop((2, 2)), min_area=100)
+    assert target["boxes"].shape == (0, 4) and target["labels"].shape == (0,) and target["pose"] == []
