@@ -1,0 +1,30 @@
+"""One of two processes that train together: prints what its PackedLoader gave in two epochs."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch.distributed
+
+from packer import PackedLoader
+
+
+def main(pack: str, meeting_point: str, rank: int) -> None:
+    """`meeting_point` is a file by which the processes find one another."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
+    try:
+        epochs = []
+        loader = PackedLoader(pack, 4, shuffle=True, seed=0, drop_last=True, threads=1)
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            # the sum of an image of noise is its name
+            epochs.append([[int(image.sum()) for image in images] for images, _ in loader])
+            torch.distributed.barrier()
+        print(json.dumps({"rank": loader.sampler.rank, "batches": len(loader), "epochs": epochs}))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,165 @@
+"""cache="ram" and cache="device": the same batches, what does not fit is refused with both figures."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+import torch
+from loader_packs import alike
+
+from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack
+from packer import paging as paging_module
+from packer.errors import DamagedPack, UsageError
+from packer.loading import device_cache, ram_cache
+from packer.loading.rows import RowFiller
+from packer.text import size_text
+
+OPTIONS = {"shuffle": True, "seed": 3}
+
+
+def batches(path, **options):
+    return list(PackedLoader(path, 4, **{**OPTIONS, **options}))
+
+
+def device(path, **options):
+    return batches(path, cache="device", **options)
+
+
+@pytest.mark.parametrize("kind", ["raw", "gray"])
+@pytest.mark.parametrize("options", [{}, {"flip": True}, {"flip": 1.0, "mean": [0.5], "std": [0.2]}], ids=str)
+def test_the_device_gives_the_hosts_batches(pack, container, kind, options):
+    channels = 3 if kind == "raw" else 1
+    options = {name: value * channels if name in ("mean", "std") else value for name, value in options.items()}
+    path = pack(kind, container)
+    there = device(path, **options)
+    assert alike(there, batches(path, **options))
+    assert all(images.is_contiguous(memory_format=torch.channels_last) for images, _ in there)
+
+
+@pytest.mark.parametrize("crop", [
+    RandomResizedCrop(8), RandomResizedCrop((20, 9), scale=(0.5, 1.0)), CenterCrop(6), CenterCrop((14, 9)),
+    Resize((15, 7)),
+], ids=str)  # fmt: skip
+def test_crops_on_the_device_are_the_hosts_to_two_levels(pack, crop):
+    options = {"crop": crop, "flip": True}
+    pairs = zip(device(pack("raw"), **options), batches(pack("raw"), **options), strict=True)
+    for (there, targets), (here, same) in pairs:
+        assert there.shape == here.shape and there.dtype == torch.uint8 and torch.equal(targets, same)
+        assert (there.int() - here.int()).abs().max() <= 2
+        assert there.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_crop_that_only_cuts_is_exact_on_the_device(pack):
+    assert alike(device(pack("raw"), crop=CenterCrop((8, 6))), batches(pack("raw"), crop=CenterCrop((8, 6))))
+
+
+def test_targets_move_on_the_device_too(tmp_path, pack):
+    from drawn import draw_shots
+
+    from packer import BuildOptions, build_pack
+
+    draw_shots(tmp_path / "source", 6)
+    build_pack(BuildOptions(str(tmp_path / "source"), str(tmp_path / "pack"), workers=1, labels=("voc",)))
+    options = {"crop": RandomResizedCrop(20), "flip": True}
+    theirs = [targets for _, targets in device(tmp_path / "pack", **options)]
+    assert alike(theirs, [targets for _, targets in batches(tmp_path / "pack", **options)])
+
+
+def test_no_image_is_touched_on_the_host(pack, monkeypatch):
+    loader = PackedLoader(pack("raw"), 4, cache="device", crop=RandomResizedCrop(8), flip=True)
+    before = threading.active_count()
+
+    def never(*arguments):
+        raise AssertionError("the host fills images")
+
+    monkeypatch.setattr(RowFiller, "fill", never)
+    for images, _ in loader:
+        assert images.shape[1:] == (3, 8, 8) and threading.active_count() == before
+    assert loader.stats()["images"] == 27
+
+
+def test_records_are_checked_on_their_way_to_the_device(pack, monkeypatch):
+    from packer.pack import Pack
+
+    def damaged(self, records):
+        raise DamagedPack("pack", "damaged")
+
+    monkeypatch.setattr(Pack, "check", damaged)
+    with pytest.raises(DamagedPack):
+        PackedLoader(pack("raw"), 4, cache="device")
+    PackedLoader(pack("raw"), 4, cache="device", verify=False)
+
+
+def test_packs_are_copied_in_pieces(pack, monkeypatch):
+    monkeypatch.setattr(device_cache, "COPIED_BYTES", 360 * 5 + 1)
+    assert alike(device(pack("raw")), batches(pack("raw")))
+
+
+def test_what_cannot_live_on_the_device_is_refused(pack, monkeypatch):
+    for kind in ("jpeg", "ragged", "copy"):
+        with pytest.raises(UsageError, match="needs raw images of one shape"):
+            PackedLoader(pack(kind), 4, cache="device", crop=CenterCrop(4))
+    with pytest.raises(UsageError, match="8-bit"):
+        PackedLoader(pack("gray16"), 4, cache="device")
+    monkeypatch.setattr(device_cache, "available_bytes", lambda: 10_000)
+    with pytest.raises(UsageError) as refused:
+        PackedLoader(pack("raw"), 4, cache="device")
+    assert f"has {size_text(27 * 360)} of images, and cpu has {size_text(10_000)} free" in str(refused.value)
+
+
+def test_ram_reads_all_and_gives_the_same(pack, container):
+    path = pack("raw", container)
+    loader = PackedLoader(path, 4, cache="ram", **OPTIONS)
+    assert loader._ram.wait(20)
+    assert alike(list(loader), batches(path))
+
+
+def test_more_than_there_is_memory_is_refused_with_both_figures(pack, monkeypatch):
+    monkeypatch.setattr(ram_cache, "available_bytes", lambda: 5000)
+    size = len(open_pack(pack("raw")).region)
+    with pytest.raises(UsageError) as refused:
+        PackedLoader(pack("raw"), 4, cache="ram")
+    assert size_text(size) in str(refused.value) and size_text(5000) in str(refused.value)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_ram_thread_ends_with_the_loader(pack, monkeypatch, allowed):
+    steps, go_on = [], threading.Event()
+
+    def keep(region, start, size):
+        steps.append((start, size))
+        go_on.wait(10)
+        return allowed
+
+    monkeypatch.setattr(ram_cache, "keep", keep)
+    monkeypatch.setattr(ram_cache, "STEP_BYTES", 4096)
+    loader = PackedLoader(pack("raw"), 4, cache="ram")
+    thread = loader._ram._thread
+    assert thread.is_alive() and thread.daemon and not loader._ram.wait(0.01)
+    threading.Timer(0.1, go_on.set).start()
+    del loader
+    gc.collect()
+    assert not thread.is_alive()
+    assert len(steps) <= 2  # it stops at once, not at the end
+
+
+def test_pages_that_may_not_be_locked_are_read(pack, monkeypatch):
+    monkeypatch.setattr(ram_cache, "keep", lambda *arguments: False)
+    loader = PackedLoader(pack("raw"), 4, cache="ram")
+    assert loader._ram.wait(20) and alike(list(loader), list(PackedLoader(pack("raw"), 4)))
+
+
+def test_memory_that_the_page_cache_holds_in_a_container_is_free(tmp_path, monkeypatch):
+    free = paging_module.available_bytes()
+    assert free > 1 << 20
+    monkeypatch.setattr(paging_module, "CGROUP", str(tmp_path))
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("900000\n")
+    (tmp_path / "memory.stat").write_text("anon 500000\nfile 400000\nactive_file 100000\ninactive_file 250000\n")
+    assert paging_module.available_bytes() == 450_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert paging_module.available_bytes() > 1 << 20
+    assert np.isfinite(paging_module.available_bytes())

@@ -1,0 +1,229 @@
+"""What a loader leaves behind, measures of itself, and does beside others: leaks, threads, forks, stats."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+from loader_packs import RECORDS, alike
+from torch.utils.data import DataLoader
+
+from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
+
+OPTIONS = {"shuffle": True, "crop": RandomResizedCrop(8), "flip": True, "seed": 0, "threads": 2}
+
+
+def resident_bytes():
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "boxes"])
+def test_twenty_epochs_take_no_more_memory_than_two(pack, kind):
+    loader = PackedLoader(pack(kind), 4, **OPTIONS, mean=(0.5,) * 3, std=(0.5,) * 3)
+    for epoch in range(20):
+        loader.set_epoch(epoch)
+        for number, _ in enumerate(loader):
+            if epoch % 3 == 1 and number == 2:
+                break
+        if epoch == 2:
+            gc.collect()
+            begun = resident_bytes(), descriptors(), threading.active_count()
+    gc.collect()
+    ended = resident_bytes(), descriptors(), threading.active_count()
+    assert ended[0] < begun[0] * 1.02
+    assert ended[1:] == begun[1:]
+
+
+def test_nothing_stays_of_a_loader(pack):
+    before = descriptors(), threading.active_count()
+    for leave in ("end", "break", "never begun", "loader first", "iteration first"):
+        loader = PackedLoader(pack("raw"), 2, **OPTIONS)
+        opened = weakref.ref(loader.pack)
+        iteration = iter(loader)
+        if leave == "end":
+            list(iteration)
+        elif leave != "never begun":
+            next(iteration)
+        if leave == "loader first":
+            del loader
+            assert len(list(iteration)) == 13  # the iteration goes on
+            loader = None
+        del iteration, loader
+        gc.collect()
+        assert opened() is None, leave
+        assert (descriptors(), threading.active_count()) == before, leave
+
+
+def test_an_error_in_the_loop_leaves_no_thread(pack):
+    before = threading.active_count()
+
+    def train():
+        for _ in PackedLoader(pack("raw"), 2, **OPTIONS):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_a_slow_transform_that_is_left_alone_ends(pack):
+    before = threading.active_count()
+    begun = []
+
+    def slow(image):
+        begun.append(1)
+        time.sleep(0.01)
+        return image
+
+    for _ in PackedLoader(pack("raw"), 2, transform=slow, threads=2, prefetch=6):
+        break
+    assert threading.active_count() == before
+    count = len(begun)
+    time.sleep(0.05)
+    assert len(begun) == count
+
+
+def test_two_iterations_at_once(pack):
+    """By turns, and in two threads: each gets its own epoch's batches."""
+    expected = []
+    loader = PackedLoader(pack("raw"), 3, **OPTIONS)
+    for epoch in (0, 1):
+        loader.set_epoch(epoch)
+        expected.append(list(loader))
+    loader.set_epoch(0)
+    first, second = iter(loader), iter(loader)
+    received = [[], []]
+    for a, b in zip(first, second, strict=True):
+        received[0].append(a)
+        received[1].append(b)
+    assert alike(received, expected)
+    for _ in range(10):
+        loader.set_epoch(0)
+        results = {}
+        iterations = [iter(loader), iter(loader)]
+
+        def consume(number, iterations=iterations, results=results):
+            results[number] = [(images.clone(), targets) for images, targets in iterations[number]]
+
+        threads = [threading.Thread(target=consume, args=(number,)) for number in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert alike([results[0], results[1]], expected)
+
+
+def test_torchs_threads_are_left_alone(pack):
+    """In this thread, and in those that start later."""
+
+    def elsewhere():
+        counts = []
+        thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        return counts[0]
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        counts = []
+        loader = PackedLoader(pack("raw"), 4, transform=lambda image: counts.append(torch.get_num_threads()) or image)
+        iteration = iter(loader)
+        next(iteration)
+        assert torch.get_num_threads() == 3 and elsewhere() == 3
+        for _ in iteration:
+            pass
+        assert torch.get_num_threads() == 3 and elsewhere() == 3
+        assert set(counts) == {1}  # ours are one each
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["raw", "jpeg"])
+def test_forked_workers_work_beside_a_loader(pack, kind):
+    """Its threads sleep, or are gone; the workers use OpenCV and torch as the threads did."""
+    loader = PackedLoader(pack(kind), 4, **OPTIONS)
+    expected = list(loader)
+    iteration = iter(loader)
+    next(iteration)
+    data = PackedDataset(pack(kind))
+    plain = torch.cat([images for images, _ in DataLoader(data, 9, collate_fn=collate)])
+    forked = DataLoader(data, 9, num_workers=2, collate_fn=collate, multiprocessing_context="fork", timeout=20)
+    assert torch.equal(torch.cat([images for images, _ in forked]), plain)
+    assert len(list(iteration)) == 6
+    loader.set_epoch(0)
+    assert alike(list(loader), expected)
+
+
+def test_a_loader_works_in_a_forked_process(pack):
+    loader = PackedLoader(pack("raw"), 4, **OPTIONS)
+    images = sum(int(images.sum()) for images, _ in loader)
+    reader, writer = os.pipe()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.warn", lambda *arguments, **options: None)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            loader.set_epoch(0)
+            os.write(writer, str(sum(int(images.sum()) for images, _ in loader)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        assert int(file.read()) == images
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("options", [
+    {"kind": "raw"}, {"kind": "jpeg"}, {"kind": "raw", "transform": torch.clone}, {"kind": "raw", "cache": "device"},
+    {"kind": "boxes", "mean": (0.5,) * 3, "std": (0.5,) * 3},
+], ids=str)  # fmt: skip
+def test_stats_are_plausible(pack, options):
+    options = dict(options)
+    kind = options.pop("kind")
+    loader = PackedLoader(pack(kind), 4, **options)
+    nothing = loader.stats()
+    assert nothing["images"] == nothing["batches"] == nothing["waiting"] == 0
+    for _ in range(2):  # each epoch for itself
+        started = time.perf_counter()
+        count = sum(len(images) for images, _ in loader)
+        seconds = time.perf_counter() - started
+        stats = loader.stats()
+        assert stats["images"] == count == (9 if kind == "boxes" else RECORDS)
+        assert stats["batches"] == len(loader)
+        assert 0 <= stats["waiting"] <= 1 and 0 < stats["seconds"] <= seconds + 0.001
+        assert abs(count / stats["images_per_s"] - stats["seconds"]) < 1e-4
+    stages = {name for name in stats if name.endswith("_s")} - {"images_per_s"}
+    if options.get("cache") != "device":
+        assert {"targets_s", "decode_s" if kind == "jpeg" else "read_s"} <= stages
+    assert ("copy_s" in stages) >= ("mean" in options) and ("transform_s" in stages) == ("transform" in options)
+    assert all(0 <= stats[name] < 10 for name in stages)
+    time.sleep(0.03)
+    assert loader.stats() == stats  # the epoch is over
+
+
+def test_stats_tell_who_waits(pack):
+    def slow(image):
+        time.sleep(0.002)
+        return image
+
+    loader = PackedLoader(pack("raw"), 4, transform=slow, threads=1)
+    for _ in loader:
+        pass
+    assert loader.stats()["waiting"] > 0.8
+    loader = PackedLoader(pack("raw"), 4, threads=2)
+    for _ in loader:
+        time.sleep(0.02)
+    assert loader.stats()["waiting"] < 0.5

@@ -1,0 +1,41 @@
+"""Two processes with gloo: disjoint, complete, equally many, and another order each epoch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from loader_packs import fresh
+
+from packer import PackedLoader
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_two_processes_share_an_epoch(pack, tmp_path):
+    script = Path(__file__).with_name("loader_ranks.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, pack("raw"), tmp_path / "meet", str(rank)], stdout=subprocess.PIPE, env=environment
+        )
+        for rank in range(2)
+    ]
+    said = [json.loads(process.communicate(timeout=60)[0].splitlines()[-1]) for process in processes]
+    assert [s["rank"] for s in said] == [0, 1] and [s["batches"] for s in said] == [3, 3]
+    names = {int(image.sum()) for image, _ in fresh(pack("raw"))}
+    assert len(names) == 27
+    alone = PackedLoader(pack("raw"), 8, shuffle=True, seed=0, drop_last=True)
+    for epoch in range(2):
+        shares = [said[rank]["epochs"][epoch] for rank in range(2)]
+        assert [[len(batch) for batch in share] for share in shares] == [[4, 4, 4]] * 2
+        seen = [name for share in shares for batch in share for name in batch]
+        assert len(set(seen)) == 24 and set(seen) <= names
+        alone.set_epoch(epoch)
+        for number, (images, _) in enumerate(alone):  # the global batches are those of one process
+            together = [name for pair in zip(shares[0][number], shares[1][number], strict=True) for name in pair]
+            assert together == [int(image.sum()) for image in images]
+    assert said[0]["epochs"][0] != said[0]["epochs"][1]

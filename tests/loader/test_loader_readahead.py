@@ -1,0 +1,107 @@
+"""Cold packs: what comes next is asked of the disk before it is handed out, in the same order."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+import pytest
+from loader_packs import alike
+
+from packer import PackedLoader, open_pack
+from packer import paging as paging_module
+from packer.loading import readahead
+from packer.loading.readahead import announced
+
+PAGE = mmap.PAGESIZE
+
+
+@pytest.fixture
+def cold(monkeypatch):
+    """The pack seems cold; returns the record offsets that were asked for, in order."""
+    asked = []
+    monkeypatch.setattr(readahead, "share_in_memory", lambda region: 0.0)
+    monkeypatch.setattr(readahead, "fetch", lambda region, offsets, sizes: asked.extend(offsets.tolist()))
+    return asked
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 360 * 4, 360 * 10, 1 << 30])
+def test_everything_is_asked_for_before_it_is_handed_out(pack, cold, monkeypatch, ahead):
+    monkeypatch.setattr(readahead, "AHEAD_BYTES", ahead)
+    opened = open_pack(pack("raw"))
+    batches = list(np.random.default_rng(0).permutation(27).reshape(9, 3))
+    handed_out = []
+    for records in announced(iter(batches), opened):
+        handed_out.append(records)
+        assert set(opened.offsets[np.concatenate(handed_out)].tolist()) <= set(cold)
+        # and no further than it was meant to
+        beyond = len(cold) - 3 * len(handed_out)
+        assert beyond * 360 <= ahead + 3 * 360
+        if ahead >= 360 * 4 and len(handed_out) < 5:
+            assert beyond > 0
+    assert np.array_equal(handed_out, batches)
+    assert sorted(cold) == sorted(opened.offsets.tolist())
+
+
+def test_a_warm_pack_costs_nothing(pack, monkeypatch):
+    monkeypatch.setattr(readahead, "share_in_memory", lambda region: 1.0)
+    monkeypatch.setattr(readahead, "fetch", None)
+    assert len(list(PackedLoader(pack("raw"), 4))) == 7
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "boxes"])
+def test_cold_or_warm_the_batches_are_the_same(pack, cold, kind):
+    ahead = list(PackedLoader(pack(kind), 4, shuffle=True, seed=1))
+    assert len(cold) == len(open_pack(pack(kind)))
+    assert alike(ahead, list(PackedLoader(pack(kind), 4, shuffle=True, seed=1, cache=None)))
+
+
+def test_ranges_are_whole_pages_and_merged(monkeypatch):
+    asked = []
+
+    class Libc:
+        @staticmethod
+        def madvise(address, size, advice):
+            asked.append((address, size, advice))
+
+    monkeypatch.setattr(paging_module, "_libc", Libc)
+    region = np.zeros(64 * PAGE, np.uint8)
+    base = region.ctypes.data
+    # one page in the middle; two records of one page; neighbours; one inside another; the last byte
+    offsets = np.array([40, 3, 3, 8, 9, 20, 21, 64]) * PAGE + [5, 0, 100, 0, 0, 0, 0, -1]
+    sizes = np.array([10, 50, PAGE, PAGE, 1, 9 * PAGE, 10, 1])
+    paging_module.fetch(region, offsets, sizes)
+    ranges = [((address - base) // PAGE, size // PAGE) for address, size, _ in asked]
+    assert all((address - base) % PAGE == size % PAGE == 0 for address, size, _ in asked)
+    assert ranges == [(3, 2), (8, 2), (20, 9), (40, 1), (63, 1)]
+    assert {advice for *_, advice in asked} == {mmap.MADV_WILLNEED}
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        asked.clear()
+        offsets = rng.integers(0, 63 * PAGE, 20)
+        sizes = rng.integers(1, PAGE, 20)
+        paging_module.fetch(region, offsets, sizes)
+        spans = [((address - base) // PAGE, size // PAGE) for address, size, _ in asked]
+        pages = [page for first, count in spans for page in range(first, first + count)]
+        wanted = {p for o, s in zip(offsets, sizes, strict=True) for p in range(o // PAGE, (o + s - 1) // PAGE + 1)}
+        assert sorted(pages) == sorted(wanted)
+
+
+def test_pages_dropped_from_the_cache_are_read_again(pack):
+    """POSIX_FADV_DONTNEED works without root; a file system may keep its pages all the same."""
+    expected = list(PackedLoader(pack("raw"), 4))
+    opened = open_pack(pack("raw"))
+    for shard in opened.shards:
+        fd = os.open(os.path.join(opened.path, shard.container.name), os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    assert 0 <= paging_module.share_in_memory(opened.region) <= 1
+    assert alike(list(PackedLoader(opened, 4)), expected)
+    opened.region[::PAGE].max()
+    assert paging_module.share_in_memory(opened.region) == 1
+
+
+def test_residency_of_nothing():
+    assert paging_module.share_in_memory(np.zeros(0, np.uint8)) == 1.0
