@@ -162,14 +162,17 @@ class PackedLoader:
         stats = self._stats = self._counting = Stats()
         epoch = self.sampler.epoch
         batches = self.sampler.rank_batches(self.batch_size, epoch, self._position)
-        return self._counted(self._transfer.run(self._batches.run(batches, epoch, stats), stats), stats)
+        made: Iterator[Any] = self._batches.run(batches, epoch, stats)
+        if self.device.type != "cpu" or not self._transfer.normalise.nothing:
+            made = self._transfer.run(made, stats)
+        return self._counted(made, stats)
 
     def _end(self) -> int:
         """Global position at which an epoch is over."""
         full = len(self) * self.sampler.global_batch(self.batch_size)
         return min(full, self.sampler.num_samples)
 
-    def _counted(self, batches: Generator[Any, None, None], stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+    def _counted(self, batches: Iterator[Any], stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
         """Counts what the consumer has received, which is what a state says; not what was made ahead."""
         size, end = self.sampler.global_batch(self.batch_size), self._end()
         try:
@@ -184,7 +187,8 @@ class PackedLoader:
                 yield batch
         finally:
             stats.end()
-            batches.close()
+            if isinstance(batches, Generator):
+                batches.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where training stands: small, fit for JSON and `torch.save`. Take it between two batches."""

@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -20,20 +22,30 @@ from packer.loading.rows import Placement, RowFiller
 from packer.loading.stats import Stats
 from packer.sample import Int64
 
-PART_BYTES = 1 << 20
-"""A part of a batch is at least that large: handing out a smaller one costs more than another thread gains."""
+BLOCK_BYTES = 4 << 20
+"""Small batches are made several at once, in blocks of about that: what Python does for a batch of 1.5 MB takes as
+long as its bytes."""
+PART_BYTES = 4 << 20
+"""A part of a block of raw images is about that large: handing it to a thread, and back, waits for the GIL twice."""
+DECODED_BYTES = 256 << 10
 DECODED_A_PART = 16
+"""A part of images to decode has so many bytes of pixels, and at least so many images."""
 
 Transform = Callable[[torch.Tensor], Any]
 TargetsOf = Callable[[Int64, Placement], Any]
 
 
+_NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
+
+
 @dataclass(slots=True)
 class _Pending:
-    """A batch that threads are working on."""
+    """A block of batches that threads are working on."""
 
     rows: NDArray[Any]
     parts: list[Future[Any]]
+    ends: list[int]
+    """Row at which each batch ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,8 @@ class Pipeline:
         self.transform = transform
         height, width, channels = filler.row_shape
         self._row_bytes: int = height * width * channels * filler.dtype.itemsize
-        self._pool = BufferPool(batch_size * self._row_bytes, work.pinned)
+        self._batches_a_block = max(1, round(BLOCK_BYTES / (batch_size * self._row_bytes)))
+        self._pool = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
         self._stage = "read" if filler.pack.record_bytes is not None else "decode"
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
@@ -71,11 +84,11 @@ class Pipeline:
         source = announced(batches, self.filler.pack)
         try:
             while True:
-                while len(pending) <= self.work.prefetch and (records := next(source, None)) is not None:
-                    pending.append(self._begin(threads, records, epoch, stats))
+                while len(pending) <= self.work.prefetch and (block := list(islice(source, self._batches_a_block))):
+                    pending.append(self._begin(threads, block, epoch, stats))
                 if not pending:
                     return
-                yield self._finish(pending.popleft(), stats)
+                yield from self._finish(pending.popleft(), stats)
         finally:
             for batch in pending:
                 for part in batch.parts:
@@ -84,7 +97,8 @@ class Pipeline:
             pending.clear()
             self._pool.trim(2 * self.work.prefetch + 4)  # in the threads, on their way, and with the consumer
 
-    def _begin(self, threads: ThreadPoolExecutor, records: Int64, epoch: int, stats: Stats) -> _Pending:
+    def _begin(self, threads: ThreadPoolExecutor, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
+        records = block[0] if len(block) == 1 else np.concatenate(block)
         rows = self._pool.take()[: len(records) * self._row_bytes]
         shaped = rows.view(self.filler.dtype).reshape(len(records), *self.filler.row_shape)
         size = self._part_size(len(records))
@@ -92,13 +106,14 @@ class Pipeline:
             threads.submit(self._fill, records[start : start + size], epoch, shaped[start : start + size], stats)
             for start in range(0, len(records), size)
         ]
-        return _Pending(shaped, parts)
+        return _Pending(shaped, parts, list(accumulate(len(batch) for batch in block)))
 
     def _part_size(self, records: int) -> int:
-        even = -(-records // self.work.threads)
         if self._stage == "decode":
-            return min(even, DECODED_A_PART)
-        return max(even, min(records, PART_BYTES // self._row_bytes), 1)
+            even = -(-records // self.work.threads)
+            return min(even, max(DECODED_A_PART, DECODED_BYTES // self._row_bytes))
+        parts = max(1, min(self.work.threads, round(records * self._row_bytes / PART_BYTES)))
+        return -(-records // parts)
 
     def _fill(self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats) -> Any:
         started = time.perf_counter()
@@ -115,15 +130,22 @@ class Pipeline:
         stats.add("transform", time.perf_counter() - made)
         return targets, images
 
-    def _finish(self, batch: _Pending, stats: Stats) -> tuple[torch.Tensor, Any]:
-        parts = [part.result() for part in batch.parts]
-        stats.images += len(batch.rows)
-        stats.batches += 1
+    def _finish(self, block: _Pending, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+        """The batches of a block whose parts are done, or as soon as they are."""
+        parts = [part.result() for part in block.parts]
+        targets = batched([targets for targets, _ in parts])
+        images: Any
         if self.transform is None:
-            images = torch.from_numpy(batch.rows).permute(0, 3, 1, 2)
+            images = torch.from_numpy(block.rows).permute(0, 3, 1, 2)
         else:
-            images = torch.stack([image for _, transformed in parts for image in transformed])
-        return images, batched([targets for targets, _ in parts])
+            images = [image for _, transformed in parts for image in transformed]
+        ends = block.ends
+        block.rows = _NOTHING  # from here on only the batches keep the memory
+        for start, end in zip([0, *ends], ends, strict=False):
+            stats.images += end - start
+            stats.batches += 1
+            part = images[start:end]
+            yield part if self.transform is None else torch.stack(part), targets[start:end]
 
 
 def _one_torch_thread(own_threads: int) -> None:

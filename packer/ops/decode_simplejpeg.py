@@ -25,6 +25,20 @@ def decode(data: bytes, header: Header, channels: int, factor: int) -> Image:
     return _from_cmyk(image, channels) if header.cmyk else image
 
 
+def decode_into(data: bytes | memoryview, row: Image) -> None:
+    """Decode a JPEG right into `row`, uint8 (height, width, 3 or 1), C-contiguous: no other memory, no copy.
+
+    For JPEGs that packer has encoded itself: upright, RGB or gray, of a size that is known. Raises BadImage
+    where it is damaged or of another size.
+    """
+    try:
+        image = simplejpeg.decode_jpeg(data, "RGB" if row.shape[2] == 3 else "GRAY", buffer=row)
+    except ValueError as error:
+        raise damaged(error) from None
+    if image.shape != row.shape:
+        raise bad(f"decodes to shape {image.shape}, the index says {row.shape}")
+
+
 def check(data: bytes, header: Header) -> None:
     """Raises BadImage unless the JPEG is whole, for decoders that do not say so; half the cost of decoding."""
     space = "CMYK" if header.cmyk else "GRAY"
