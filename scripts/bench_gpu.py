@@ -1,0 +1,273 @@
+"""What reaches the GPU: copy rate, device cache, waiting share of a training step, the prefetcher's race test.
+
+Needs a CUDA GPU, a checkout with packer installed (README.md), and nothing else: the images are drawn. Prints a
+table for docs/benchmarks.md, with the GPU's name; says so, and ends, where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+DEVICE = "cuda"
+
+
+def draw(folder: Path, count: int, side: int) -> list[str]:
+    """`count` JPEGs in ten class folders: 200 drawn ones, repeated."""
+    random = np.random.default_rng(0)
+    drawn = []
+    for _ in range(200):
+        small = random.integers(0, 256, (max(4, side // 8), max(4, side // 8), 3), np.uint8)
+        drawn.append(simplejpeg.encode_jpeg(cv2.resize(small, (side, side)), quality=90))
+    for number in range(count):
+        path = folder / f"class{number % 10}" / f"{number:06d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(drawn[number % 200])
+    return sorted(str(p) for p in folder.glob("*/*"))
+
+
+def pack(source: Path, out: Path, **options: Any) -> str:
+    build_pack(BuildOptions(source=str(source), out=str(out), labels=("folder",), **options))
+    return str(out)
+
+
+def row(what: str, goal: str, values: list[float], unit: str) -> None:
+    middle = statistics.median(values)
+    print(f"| {what} | {goal} | {middle:,.3g} ({min(values):,.3g} to {max(values):,.3g}) {unit} |", flush=True)
+
+
+def bare_copies(images: int, batch: int, record_bytes: int) -> float:
+    """Images per second of a loop that copies pinned memory to the device, two buffers each side."""
+    host = [torch.empty(batch * record_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    there = [torch.empty(batch * record_bytes, dtype=torch.uint8, device=DEVICE) for _ in range(2)]
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for number in range(images // batch):
+        there[number % 2].copy_(host[number % 2], non_blocking=True)
+    torch.cuda.synchronize()
+    return images // batch * batch / (time.perf_counter() - started)
+
+
+def epoch(loader: Any) -> float:
+    """Images per second of one pass whose batches are only received."""
+    torch.cuda.synchronize()
+    started, images = time.perf_counter(), 0
+    for batch, _ in loader:
+        images += len(batch)
+    torch.cuda.synchronize()
+    return images / (time.perf_counter() - started)
+
+
+def copy_rate(path: str, rounds: int) -> None:
+    loader = PackedLoader(path, 256, shuffle=True, drop_last=True, device=DEVICE)
+    size = loader.pack.record_bytes
+    assert size is not None
+    epoch(loader)
+    values = [epoch(loader) / bare_copies(len(loader.pack), 256, size) for _ in range(rounds)]
+    row("batches of raw 224 to the GPU, against a bare pinned copy loop", ">= 0.9", values, "")
+
+
+def device_cache(path: str, rounds: int) -> None:
+    loader = PackedLoader(path, 4096, shuffle=True, drop_last=True, device=DEVICE, cache="device")
+    images = torch.empty((len(loader.pack), loader.pack.record_bytes or 1), dtype=torch.uint8, device=DEVICE)
+    orders = [torch.randperm(len(images), device=DEVICE)[:4096] for _ in range(8)]
+
+    def bare() -> float:
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for number in range(len(images) // 4096):
+            torch.index_select(images, 0, orders[number % 8])
+        torch.cuda.synchronize()
+        return len(images) // 4096 * 4096 / (time.perf_counter() - started)
+
+    epoch(loader), bare()
+    rates = [epoch(loader) for _ in range(rounds)]
+    row('cache="device", 32x32', ">= 10 M/s", rates, "images/s")
+    row('cache="device", 32x32, against a bare index_select', ">= 0.8", [rate / bare() for rate in rates], "")
+
+
+class Bottleneck(torch.nn.Module):
+    """A block of ResNet-50 (He et al. 2015, https://arxiv.org/abs/1512.03385)."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        layers: list[torch.nn.Module] = []
+        for a, b, kernel, step in ((inputs, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1)):
+            layers += [torch.nn.Conv2d(a, b, kernel, step, kernel // 2, bias=False), torch.nn.BatchNorm2d(b)]
+            layers.append(torch.nn.ReLU(inplace=True))
+        self.body = torch.nn.Sequential(*layers[:-1])
+        same = stride == 1 and inputs == 4 * width
+        self.shortcut = torch.nn.Identity() if same else torch.nn.Conv2d(inputs, 4 * width, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet50() -> torch.nn.Module:
+    layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 64, 7, 2, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(3, 2, 1)]
+    inputs = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for number in range(blocks):
+            layers.append(Bottleneck(inputs, width, stride if number == 0 else 1))
+            inputs = 4 * width
+    layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(2048, 10)]
+    return torch.nn.Sequential(*layers).to(DEVICE, dtype=torch.bfloat16, memory_format=torch.channels_last)
+
+
+class Trainer:
+    """A ResNet-50 step in bf16; measures how long the GPU had nothing to do between steps."""
+
+    def __init__(self) -> None:
+        torch.backends.cudnn.benchmark = True
+        self.model = resnet50()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def step(self, images: torch.Tensor, targets: torch.Tensor) -> None:
+        loss = torch.nn.functional.cross_entropy(self.model(images), targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+    def waiting(self, loader: Any, steps: int) -> float:
+        """Share of the time that lies between the end of a step on the GPU and the begin of the next one."""
+        marks = []
+        for number, (images, targets) in enumerate(loader):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            self.step(images, targets)
+            end.record()
+            marks.append((begin, end))
+            if number >= 2:
+                marks[-3][1].synchronize()  # a real loop reads its loss now and then; the host must not run far ahead
+            if number == steps:
+                break
+        torch.cuda.synchronize()
+        warm = marks[len(marks) // 4 :]
+        whole = warm[0][0].elapsed_time(warm[-1][1])
+        return 1 - sum(a.elapsed_time(b) for a, b in warm) / whole
+
+
+class Loose(Dataset[tuple[torch.Tensor, int]]):
+    """Loose files, decoded by OpenCV: the experiment that packer began with."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        data = np.fromfile(self.paths[index], np.uint8)
+        image = cv2.resize(cv2.imdecode(data, cv2.IMREAD_COLOR)[..., ::-1], (224, 224))
+        image = (image.astype(np.float32) / 255 - MEAN) / STD
+        return torch.from_numpy(image.transpose(2, 0, 1)).to(torch.bfloat16), index % 10
+
+
+class Utilisation:
+    """Samples nvidia-smi's GPU use every 0.2 s."""
+
+    def __enter__(self) -> Utilisation:
+        self.samples: list[float] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+        self._thread.start()
+        return self
+
+    def _sample(self) -> None:
+        command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        while not self._stop.wait(0.2):
+            said = subprocess.run(command, check=False, capture_output=True, text=True).stdout.split()
+            self.samples += [float(said[0])] if said and said[0].isdigit() else []
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def moved(batches: Any) -> Iterator[Any]:
+    """Batches of a DataLoader on the GPU, as a loop without a prefetcher has them."""
+    for images, targets in batches:
+        there = images.to(DEVICE, non_blocking=True).contiguous(memory_format=torch.channels_last)
+        yield there, targets.to(DEVICE, non_blocking=True)
+
+
+def training(raw: str, jpeg: str, paths: list[str], rounds: int) -> None:
+    trainer = Trainer()
+    common: dict[str, Any] = {"mean": MEAN, "std": STD, "dtype": torch.bfloat16, "device": DEVICE, "drop_last": True}
+    whole = PackedLoader(raw, 256, shuffle=True, flip=True, **common)
+    cropped = PackedLoader(jpeg, 256, shuffle=True, crop=RandomResizedCrop(224), **common)
+    for name, loader, goal in (("raw 224", whole, "<= 0.01"), ("JPEG 256, RandomResizedCrop", cropped, "")):
+        trainer.waiting(loader, 8)
+        shares = [trainer.waiting(loader, 60) for _ in range(rounds)]
+        row(f"ResNet-50 step, bf16, {name}: share of waiting", goal, shares, "")
+    before = moved(DataLoader(Loose(paths), 256, shuffle=True, num_workers=4, pin_memory=True, drop_last=True))
+    for name, batches in (("loose files in a DataLoader, 4 workers", before), ("this loader, raw 224", whole)):
+        with Utilisation() as use:
+            share = trainer.waiting(batches, 25)
+        row(f"before and after: {name}: share of waiting", "", [share], "")
+        row(f"before and after: {name}: GPU use", "", use.samples or [float("nan")], "%")
+
+
+def race(path: str) -> None:
+    """The consumer drops its tensors at once and fills the allocator with others: checksums must stay right."""
+    loader = PackedLoader(path, 64, shuffle=True, drop_last=True, device=DEVICE, prefetch=3)
+    seen, wrong = 0, 0
+    while seen < 1000:
+        host = PackedLoader(path, 64, shuffle=True, drop_last=True)
+        loader.set_epoch(seen)
+        host.set_epoch(seen)
+        for (there, _), (here, _) in zip(loader, host, strict=True):
+            total = there.permute(0, 2, 3, 1).to(torch.int64).sum(dim=(1, 2, 3))
+            del there
+            junk = torch.full((64, 3, 256, 256), seen % 256, dtype=torch.uint8, device=DEVICE)
+            wrong += int((total.cpu() != here.permute(0, 2, 3, 1).to(torch.int64).sum(dim=(1, 2, 3))).any())
+            del junk
+            seen += 1
+            if seen == 1000:
+                break
+    print(f"| race test: {seen} batches, consumer drops tensors early | 0 wrong | {wrong} wrong |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--large", type=int, default=8192, help="images of 224x224 and 256x256")
+    parser.add_argument("--small", type=int, default=200_000, help="images of 32x32")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA GPU here: nothing measured")
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-") as name:
+        folder = Path(name)
+        paths = draw(folder / "large", given.large, 256)
+        draw(folder / "small", given.small, 32)
+        raw = pack(folder / "large", folder / "raw224", resize="224", fit="crop")
+        jpeg = pack(folder / "large", folder / "jpeg256", encode="copy")
+        small = pack(folder / "small", folder / "raw32")
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {len(paths)} and {given.small} images\n")
+        print("| what | goal | median (lowest to highest) |\n|---|---|---|")
+        copy_rate(raw, given.rounds)
+        device_cache(small, given.rounds)
+        training(raw, jpeg, paths, given.rounds)
+        race(raw)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
