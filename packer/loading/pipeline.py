@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
@@ -16,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from packer.loading.buffers import BufferPool
+from packer.loading.collate import stacked
+from packer.loading.crew import Crew, Parts
 from packer.loading.moved import batched
 from packer.loading.readahead import announced
 from packer.loading.rows import Placement, RowFiller
@@ -43,7 +43,7 @@ class _Pending:
     """A block of batches that threads are working on."""
 
     rows: NDArray[Any]
-    parts: list[Future[Any]]
+    parts: Parts
     ends: list[int]
     """Row at which each batch ends."""
 
@@ -72,44 +72,43 @@ class Pipeline:
         self.transform = transform
         height, width, channels = filler.row_shape
         self._row_bytes: int = height * width * channels * filler.dtype.itemsize
-        self._batches_a_block = max(1, round(BLOCK_BYTES / (batch_size * self._row_bytes)))
+        # a transform may take long: then nobody should wait for more than one batch
+        self._batches_a_block = 1 if transform else max(1, round(BLOCK_BYTES / (batch_size * self._row_bytes)))
         self._pool = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
-        self._stage = "read" if filler.pack.record_bytes is not None else "decode"
+        self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
         """One batch for each array of record numbers, in order. What a thread raises is raised here."""
-        own_threads = torch.get_num_threads()
-        threads = ThreadPoolExecutor(self.work.threads, "packer", _one_torch_thread, (own_threads,))
+        crew = Crew(self.work.threads)
         pending: deque[_Pending] = deque()
         source = announced(batches, self.filler.pack)
         try:
             while True:
                 while len(pending) <= self.work.prefetch and (block := list(islice(source, self._batches_a_block))):
-                    pending.append(self._begin(threads, block, epoch, stats))
+                    pending.append(self._begin(crew, block, epoch, stats))
                 if not pending:
                     return
                 yield from self._finish(pending.popleft(), stats)
         finally:
-            for batch in pending:
-                for part in batch.parts:
-                    part.cancel()
-            threads.shutdown(wait=True, cancel_futures=True)
+            crew.close()
             pending.clear()
             self._pool.trim(2 * self.work.prefetch + 4)  # in the threads, on their way, and with the consumer
 
-    def _begin(self, threads: ThreadPoolExecutor, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
+    def _begin(self, crew: Crew, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
         records = block[0] if len(block) == 1 else np.concatenate(block)
         rows = self._pool.take()[: len(records) * self._row_bytes]
         shaped = rows.view(self.filler.dtype).reshape(len(records), *self.filler.row_shape)
         size = self._part_size(len(records))
-        parts = [
-            threads.submit(self._fill, records[start : start + size], epoch, shaped[start : start + size], stats)
-            for start in range(0, len(records), size)
-        ]
+
+        def fill(part: int) -> Any:
+            rows = slice(part * size, (part + 1) * size)
+            return self._fill(records[rows], epoch, shaped[rows], stats)
+
+        parts = crew.do(-(-len(records) // size), fill)
         return _Pending(shaped, parts, list(accumulate(len(batch) for batch in block)))
 
     def _part_size(self, records: int) -> int:
-        if self._stage == "decode":
+        if self._stage == "decode" or self.transform is not None:
             even = -(-records // self.work.threads)
             return min(even, max(DECODED_A_PART, DECODED_BYTES // self._row_bytes))
         parts = max(1, min(self.work.threads, round(records * self._row_bytes / PART_BYTES)))
@@ -132,7 +131,7 @@ class Pipeline:
 
     def _finish(self, block: _Pending, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
         """The batches of a block whose parts are done, or as soon as they are."""
-        parts = [part.result() for part in block.parts]
+        parts = block.parts.wait()
         targets = batched([targets for targets, _ in parts])
         images: Any
         if self.transform is None:
@@ -145,13 +144,4 @@ class Pipeline:
             stats.images += end - start
             stats.batches += 1
             part = images[start:end]
-            yield part if self.transform is None else torch.stack(part), targets[start:end]
-
-
-def _one_torch_thread(own_threads: int) -> None:
-    """Each of our threads is one: torch would start as many again in each of them."""
-    torch.get_num_threads()  # takes the default, which would otherwise overrule the next line at the first use
-    torch.set_num_threads(1)  # of this thread; but it is also the default of all threads that start from now on
-    restore = threading.Thread(target=torch.set_num_threads, args=(own_threads,))
-    restore.start()
-    restore.join()
+            yield part if self.transform is None else stacked(part), targets[start:end]
