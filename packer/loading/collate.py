@@ -23,11 +23,11 @@ def collate(samples: Sequence[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor |
     if all(isinstance(target, int) for target in targets):
         targets = torch.tensor(targets, dtype=torch.int64)
     if images and all(isinstance(i, torch.Tensor) and i.shape == images[0].shape for i in images):
-        return _stacked(images), targets
+        return stacked(images), targets
     return images, targets
 
 
-def _stacked(images: list[torch.Tensor]) -> torch.Tensor:
+def stacked(images: list[torch.Tensor]) -> torch.Tensor:
     """One tensor of all images; channels last in memory where the first one is (torch.stack alone loses that)."""
     if images[0].dim() != 3 or not images[0].permute(1, 2, 0).is_contiguous():
         return torch.stack(images)

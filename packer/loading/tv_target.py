@@ -15,8 +15,9 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
 
     image (channels, height, width) becomes `tv_tensors.Image`; of a target dict, boxes become `BoundingBoxes` (xyxy),
     landmarks and each of polygons `KeyPoints` (k, 2), keypoints `KeyPoints` (n, k, 2) with their third column as
-    visibility (n, k). All else, and a class id, stays as it is. Raises UsageError where torchvision is not installed,
-    or is older than 0.23 and there are points, which it would leave where they were.
+    visibility (n, k). All else, and a class id, stays as it is. torchvision's flip takes x of a point to width - 1 - x,
+    packer's to width - x. Raises UsageError where torchvision is not installed, or is older than 0.23 and there are
+    points, which it would leave where they were.
     """
     try:
         kinds = importlib.import_module("torchvision.tv_tensors")

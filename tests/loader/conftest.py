@@ -33,6 +33,13 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> MakePack:
     return make
 
 
+@pytest.fixture(params=["each batch for itself", "in blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches are made several at once, which changes nothing: here they are, and are not."""
+    if request.param == "each batch for itself":
+        monkeypatch.setattr("packer.loading.pipeline.BLOCK_BYTES", 1)
+
+
 @pytest.fixture(params=CONTAINERS)
 def container(request: pytest.FixtureRequest) -> str:
     """Each container in turn."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, o
 from packer.cores import usable_cores
 from packer.errors import DamagedPack, UsageError
 from packer.samplers import SequentialSampler, ShuffleSampler
+
+pytestmark = pytest.mark.usefixtures("blocks")
 
 
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "png", "gray", "gray16", "boxes"])
@@ -83,7 +86,8 @@ def test_a_view_of_a_kept_image_keeps_its_batch(pack):
         assert np.array_equal(crumb[0], samples[3 * number + 1][0][:, 3:5].permute(1, 2, 0))
 
 
-def test_dropped_batches_are_used_again(pack):
+def test_dropped_batches_are_used_again(pack, monkeypatch):
+    monkeypatch.setattr("packer.loading.pipeline.BLOCK_BYTES", 1)
     loader = PackedLoader(pack("raw"), 1, prefetch=2)
     pool = loader._batches._pool
     for _ in range(3):
@@ -115,6 +119,7 @@ def test_a_transform_runs_in_the_threads(pack):
     loader = PackedLoader(pack("raw"), 10, transform=transform, target_transform=target_transform, threads=2)
     for number, (images, targets) in enumerate(loader):
         expected = fresh(pack("raw"))[number * 10 : number * 10 + 10]
+        assert images.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(images, torch.stack([image[:, ::2].float() for image, _ in expected]))
         assert targets == [str(target) for _, target in expected]
     assert threading.current_thread().name not in names
@@ -213,3 +218,18 @@ def test_encodings_that_a_crop_reads_alike(pack):
     crop = RandomResizedCrop(8)
     raw, png = (list(PackedLoader(pack(kind), 7, crop=crop, flip=True, seed=3)) for kind in ("raw", "png"))
     assert alike(raw, png)
+
+
+def test_a_slow_transform_uses_all_threads_and_keeps_nobody_waiting(pack):
+    names, calls = set(), []
+
+    def transform(image):
+        names.add(threading.current_thread().name)
+        calls.append(1)
+        time.sleep(0.002)
+        return image.clone()
+
+    iteration = iter(PackedLoader(pack("raw"), 4, transform=transform, threads=3, prefetch=1))
+    next(iteration)
+    assert len(calls) < 27 and len(names) > 1
+    iteration.close()

@@ -18,6 +18,9 @@ from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
 OPTIONS = {"shuffle": True, "crop": RandomResizedCrop(8), "flip": True, "seed": 0, "threads": 2}
 
 
+pytestmark = pytest.mark.usefixtures("blocks")
+
+
 def resident_bytes():
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

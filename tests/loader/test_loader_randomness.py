@@ -12,6 +12,9 @@ from packer.samplers import BlockShuffleSampler, SequentialSampler, ShuffleSampl
 CROP = RandomResizedCrop(8)
 
 
+pytestmark = pytest.mark.usefixtures("blocks")
+
+
 def by_record(path, batch_size=5, epoch=2, sampler=None, **options):
     """Record number -> its image; the target transform tells nothing, so records are told by their order."""
     loader = PackedLoader(path, batch_size, sampler=sampler, crop=CROP, flip=True, **options)

@@ -16,6 +16,9 @@ from packer.samplers import ShuffleSampler
 OPTIONS = {"shuffle": True, "crop": RandomResizedCrop(6), "flip": True, "seed": 3, "threads": 2}
 
 
+pytestmark = pytest.mark.usefixtures("blocks")
+
+
 def loader_of(pack, batch_size=4, **options):
     return PackedLoader(pack("raw"), batch_size, **{**OPTIONS, **options})
 
