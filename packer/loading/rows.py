@@ -17,7 +17,7 @@ from packer.loading.crop import Crop, Regions
 from packer.loading.draws import uniform
 from packer.loading.gather import as_tensor, overlapping_rows
 from packer.ops.decode import Decoder, decode
-from packer.ops.decode_simplejpeg import decode_into
+from packer.ops.decode_simplejpeg import decode_into, decode_reduced
 from packer.ops.header import Mode
 from packer.ops.reduction import extents
 from packer.pack import RESTORE, Pack
@@ -115,7 +115,7 @@ class RowFiller:
         if self.verify:
             self.pack.check(records)
         encoding = self.pack.manifest.encoding
-        if encoding == "jpeg" and placement.regions is None and self.decoder in ("auto", "simplejpeg"):
+        if self._own_jpeg and placement.regions is None:
             self._decode_whole(records, rows)
         elif encoding != "raw":
             self._decode(records, placement.regions, rows)
@@ -152,6 +152,12 @@ class RowFiller:
             image = region[start : start + size].view(self.dtype).reshape(height, width, self.channels)
             place(image, part, 1, rows[i])
 
+    @cached_property
+    def _own_jpeg(self) -> bool:
+        """Whether records are JPEGs of packer's own making, upright and of a size that the index has: no header needs
+        to be read."""
+        return self.pack.manifest.encoding == "jpeg" and self.decoder in ("auto", "simplejpeg")
+
     def _decode_whole(self, records: Int64, rows: Rows) -> None:
         """JPEGs of packer's own making, right into their rows: what Python does for one would cost as much as a
         small one's decode, so it is little."""
@@ -172,11 +178,14 @@ class RowFiller:
         starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
         parts = [None] * len(rows) if regions is None else regions.tolist()
         for i, (start, size, width, height, part) in enumerate(zip(starts, sizes, widths, heights, parts, strict=True)):
-            data = bytes(region[start : start + size])
+            data = region[start : start + size]
             least = None if part is None else self._at_least(part, width, height)
             try:
-                # as many pixels as the build allowed and packed
-                image = decode(data, self.mode, self.decoder, least, int(width * height))
+                if self._own_jpeg and least is not None:
+                    image = decode_reduced(data, (int(width), int(height)), self.channels, least)
+                else:
+                    # as many pixels as the build allowed and packed
+                    image = decode(bytes(data), self.mode, self.decoder, least, int(width * height))
                 factor = reduced_by((int(height), int(width)), image)
             except BadImage as error:
                 raise self._damaged(int(records[i]), error) from None

@@ -7,11 +7,11 @@ import simplejpeg
 
 from packer.ops.formats.base import Header, bad
 from packer.ops.opencv import cv2
-from packer.ops.reduction import extents
+from packer.ops.reduction import extents, reduction
 from packer.sample import Image
 
 
-def decode(data: bytes, header: Header, channels: int, factor: int) -> Image:
+def decode(data: bytes | memoryview, header: Header, channels: int, factor: int) -> Image:
     """The stored (not yet upright) image, uint8 (height, width, channels), at 1/factor of its size."""
     space = "CMYK" if header.cmyk else "RGB" if channels == 3 else "GRAY"
     try:
@@ -37,6 +37,13 @@ def decode_into(data: bytes | memoryview, row: Image) -> None:
         raise damaged(error) from None
     if image.shape != row.shape:
         raise bad(f"decodes to shape {image.shape}, the index says {row.shape}")
+
+
+def decode_reduced(
+    data: bytes | memoryview, size: tuple[int, int], channels: int, at_least: tuple[int, int]
+) -> Image:
+    """Decode a JPEG of packer's own making, (width, height) `size`, at 1/1 to 1/8 so that it covers `at_least`."""
+    return decode(data, Header("jpeg", *size, channels, 8), channels, reduction(size, at_least))
 
 
 def check(data: bytes, header: Header) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize
 from packer.loading.draws import uniform
 from packer.loading.rows import flip, place, reduced_by
-from packer.ops.decode import decode
+from packer.ops.decode_simplejpeg import decode_reduced
 
 
 def torchvision_crop(width, height, scale, ratio, rng):
@@ -242,18 +242,18 @@ def test_scaled_decoding_is_close_to_the_full_one(pack, monkeypatch):
     """And it happens: libjpeg is asked for less where a crop is at least twice as large as the output."""
     asked = []
 
-    def watched(data, mode, decoder, at_least, limit):
-        image = decode(data, mode, decoder, at_least, limit)
+    def watched(data, size, channels, at_least):
+        image = decode_reduced(data, size, channels, at_least)
         asked.append(image.shape)
         return image
 
-    def full(data, mode, decoder, at_least, limit):
-        return decode(data, mode, decoder, None, limit)
+    def full(data, size, channels, at_least):
+        return decode_reduced(data, size, channels, size)
 
     options = {"crop": RandomResizedCrop(24, scale=(0.1, 1.0)), "flip": True, "seed": 5, "threads": 1}
-    monkeypatch.setattr("packer.loading.rows.decode", watched)
+    monkeypatch.setattr("packer.loading.rows.decode_reduced", watched)
     scaled = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
-    monkeypatch.setattr("packer.loading.rows.decode", full)
+    monkeypatch.setattr("packer.loading.rows.decode_reduced", full)
     whole = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
     factors = {round(190 / shape[1]) for shape in asked}
     assert len(asked) == 27 and max(shape[0] for shape in asked) < 110 and len({*factors} & {1, 2, 4, 8}) > 1
@@ -266,10 +266,10 @@ def test_a_crop_of_twice_the_output_is_decoded_at_half(pack, monkeypatch):
     shapes = []
 
     def watched(*arguments):
-        shapes.append(decode(*arguments).shape)
-        return decode(*arguments)
+        shapes.append(decode_reduced(*arguments).shape)
+        return decode_reduced(*arguments)
 
-    monkeypatch.setattr("packer.loading.rows.decode", watched)
+    monkeypatch.setattr("packer.loading.rows.decode_reduced", watched)
     list(PackedLoader(pack("photos"), 9, crop=Resize((75, 95)), threads=1))  # the first is 150 x 190
     assert shapes[0] == (75, 95, 3)
 
