@@ -7,6 +7,7 @@ again and again. Rounds are interleaved; the median of the ratios stands first, 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import resource
 import shutil
@@ -26,6 +27,7 @@ from bench_read import write_tiny_pack
 from torch.utils.data import DataLoader, Dataset
 
 from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack
+from packer.loading import pipeline
 from packer.loading.gather import as_tensor, overlapping_rows
 from packer.pack import Pack, open_pack
 
@@ -196,6 +198,29 @@ def growth(loader: PackedLoader) -> float:
     return sizes[-1] / sizes[1] - 1
 
 
+def drop_from_memory(path: str) -> None:
+    """Take the pack out of the page cache; nothing may have it mapped."""
+    for entry in os.scandir(path):
+        with open(entry, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def cold(path: str, ahead: bool) -> Callable[[], None]:
+    """A shuffled epoch from the disk, with the loader's read-ahead or without."""
+
+    def run() -> None:
+        announced = pipeline.announced
+        if not ahead:
+            pipeline.announced = lambda batches, pack: iter(batches)
+        drain(loader_of(open_pack(path), 256))
+        pipeline.announced = announced
+        gc.collect()
+        drop_from_memory(path)
+
+    return run
+
+
 def first_batch(path: Path, records: int) -> list[float]:
     """Seconds from the call of iter() to the first batch of a pack of many records, each time a new loader."""
     write_tiny_pack(path, "tfrecord", records)
@@ -206,6 +231,23 @@ def first_batch(path: Path, records: int) -> list[float]:
         next(iter(loader))
         seconds.append(time.perf_counter() - started)
     return seconds
+
+
+def raw_large(bench: Bench, path: Path) -> None:
+    """Raw 224x224: warm, with and without checksums, and from a cold disk."""
+
+    def warm() -> int:
+        pack = open_pack(path)
+        loader, unchecked = loader_of(pack, 256), loader_of(pack, 256, verify=False)
+        bench.compare("raw 224x224, batch 256", 0.9, len(pack), lambda: drain(loader), bare_gather(pack, 256))
+        name = "checksums (second epoch on) against none"
+        bench.compare(name, 0.99, len(pack), lambda: drain(loader), lambda: drain(unchecked))
+        return len(pack)
+
+    images = warm()
+    gc.collect()  # no map may be left
+    drop_from_memory(str(path))
+    bench.compare("cold disk: read-ahead against none", 1, images, cold(str(path), True), cold(str(path), False))
 
 
 def main() -> None:
@@ -223,12 +265,11 @@ def main() -> None:
         photos = copies(given.data / "photos", home / "photos", given.photos)
         small = copies(given.data / "folder_cifar10", home / "small", given.small)
         sizes: dict[str, Any] = {"resize": "224", "fit": "crop"}
-        raw = build(home / "photos", home / "raw224", **sizes)
+        build(home / "photos", home / "raw224", **sizes)
         large_jpeg = build(home / "photos", home / "jpeg256", resize="256", encode="jpeg")
         small_jpeg = build(home / "small", home / "jpeg32", encode="jpeg")
 
-        loader = loader_of(raw, 256)
-        bench.compare("raw 224x224, batch 256", 0.9, len(raw), lambda: drain(loader), bare_gather(raw, 256))
+        raw_large(bench, home / "raw224")
         for name in ("lmdb", "hdf5", "tfrecord", "webdataset"):
             pack = build(home / "small", home / name, format=name)
             each = loader_of(pack, 512)
@@ -251,9 +292,6 @@ def main() -> None:
         name = "raw 32x32 against loose files, PIL, 2 workers"
         bench.compare(name, 30, len(small), lambda: drain(each), lambda: drain(loose))
 
-        unchecked = loader_of(raw, 256, verify=False)
-        name = "checksums (second epoch on) against none"
-        bench.compare(name, 0.99, len(raw), lambda: drain(loader), lambda: drain(unchecked))
         print(f"memory over 20 epochs, from the second on: {growth(crops):+.2%} (goal: under 2 %)")
         first = first_batch(home / "many", given.records)
         spread = f"{min(first):.3f} to {max(first):.3f}"
