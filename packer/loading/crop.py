@@ -144,7 +144,7 @@ class CenterCrop:
         """The centred part that becomes the output."""
         height, width = _pair(self.size)
         scale = np.ones_like(widths) if self.resize is None else np.minimum(widths, heights) / self.resize
-        w, h = np.rint(width * scale), np.rint(height * scale)
+        w, h = np.maximum(1, np.rint(width * scale)), np.maximum(1, np.rint(height * scale))
         return np.stack([_centred(widths, w), _centred(heights, h), w, h], axis=1)
 
 

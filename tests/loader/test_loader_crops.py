@@ -136,6 +136,11 @@ def test_center_crop_after_resize():
         assert x >= 0 and y >= 0 and x + w <= width and y + h <= height
 
 
+def test_center_crop_of_less_than_a_pixel_is_one_pixel():
+    sides = np.array([50.0]), np.array([40.0])
+    assert CenterCrop(1, resize=256).regions(*sides, np.zeros((1, 0)))[0, 2:].tolist() == [1, 1]
+
+
 def test_resize_output():
     assert Resize((5, 7)).output(None) == (5, 7)
     assert Resize(5).output((10, 12)) == (5, 6)
