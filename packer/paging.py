@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.sample import Int64
 
 MADV_WILLNEED = 3  # the same on Linux, macOS and the BSDs
-SAMPLED_PAGES = 256
+SAMPLED_PAGES = 64
 CGROUP = "/sys/fs/cgroup"
 
 _libc = ctypes.CDLL(None, use_errno=True)

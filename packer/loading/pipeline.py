@@ -25,6 +25,8 @@ from packer.sample import Int64
 BLOCK_BYTES = 4 << 20
 """Small batches are made several at once, in blocks of about that: what Python does for a batch of 1.5 MB takes as
 long as its bytes."""
+BLOCK_BATCHES = 16
+"""But not more batches than that: the first one waits for all of its block."""
 PART_BYTES = 4 << 20
 """A part of a block of raw images is about that large: handing it to a thread, and back, waits for the GIL twice."""
 DECODED_BYTES = 256 << 10
@@ -73,7 +75,8 @@ class Pipeline:
         height, width, channels = filler.row_shape
         self._row_bytes: int = height * width * channels * filler.dtype.itemsize
         # a transform may take long: then nobody should wait for more than one batch
-        self._batches_a_block = 1 if transform else max(1, round(BLOCK_BYTES / (batch_size * self._row_bytes)))
+        fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
+        self._batches_a_block = 1 if transform else max(1, min(fit, BLOCK_BATCHES))
         self._pool = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
         self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
 
