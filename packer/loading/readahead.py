@@ -11,6 +11,7 @@ from packer.sample import Int64
 
 AHEAD_BYTES = 64 * 1024**2
 """Far enough that a disk has many requests at once to sort, little enough to stay in any page cache."""
+LEAD_BATCHES = 4
 WARM = 0.98
 
 
@@ -22,16 +23,20 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
     if share_in_memory(pack.region) >= WARM:
         yield from batches
         return
+    source = iter(batches)
     waiting: deque[tuple[Int64, int]] = deque()
     ahead = 0
-    for records in batches:
-        sizes = pack.sizes[records]
-        fetch(pack.region, pack.offsets[records], sizes)
-        waiting.append((records, int(sizes.sum())))
-        ahead += waiting[-1][1]
-        while ahead > AHEAD_BYTES:
-            announced_first, size = waiting.popleft()
-            ahead -= size
-            yield announced_first
-    while waiting:
-        yield waiting.popleft()[0]
+    while True:
+        # the lead grows by a few batches with each that is handed out: the first one does not wait for it
+        for _ in range(LEAD_BATCHES):
+            if (waiting and ahead > AHEAD_BYTES) or (records := next(source, None)) is None:
+                break
+            sizes = pack.sizes[records]
+            fetch(pack.region, pack.offsets[records], sizes)
+            waiting.append((records, int(sizes.sum())))
+            ahead += waiting[-1][1]
+        if not waiting:
+            return
+        following, size = waiting.popleft()
+        ahead -= size
+        yield following
