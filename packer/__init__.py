@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.prefetch import CudaPrefetcher
+    from packer.loading.tv_target import as_tv_tensors
     from packer.pack import Pack, open_pack
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ _HOMES = {
     "PackerError": "packer.errors",
     "RandomResizedCrop": "packer.loading.crop",
     "Resize": "packer.loading.crop",
+    "as_tv_tensors": "packer.loading.tv_target",
     "build_pack": "packer.build",
     "collate": "packer.loading.collate",
     "open_pack": "packer.pack",
@@ -49,6 +51,7 @@ __all__ = [
     "RandomResizedCrop",
     "Resize",
     "__version__",
+    "as_tv_tensors",
     "build_pack",
     "collate",
     "open_pack",

@@ -38,16 +38,19 @@ def fetch(region: NDArray[np.uint8], offsets: Int64, sizes: Int64) -> None:
         _libc.madvise(base + begin * mmap.PAGESIZE, (stop - begin) * mmap.PAGESIZE, MADV_WILLNEED)
 
 
-def share_in_memory(region: NDArray[np.uint8]) -> float:
-    """About which share of a mapped region's pages is in memory, by a sample of them; 1.0 where nobody can say."""
-    pages = len(region) // mmap.PAGESIZE
-    if pages == 0:
+def share_in_memory(region: NDArray[np.uint8], offsets: Int64) -> float:
+    """About which share of the bytes at these offsets of a mapped region is in memory; 1.0 where nobody can say.
+
+    A few of them, evenly drawn, are looked at. The container's own pages do not count: reading never brings them in.
+    """
+    if not len(offsets):
         return 1.0
     state = (ctypes.c_ubyte * 1)()
-    drawn = np.unique(np.linspace(0, pages - 1, min(SAMPLED_PAGES, pages)).astype(np.int64)).tolist()
+    drawn = offsets[np.linspace(0, len(offsets) - 1, min(SAMPLED_PAGES, len(offsets))).astype(np.int64)]
     found = 0
-    for page in drawn:
-        if _libc.mincore(region.ctypes.data + page * mmap.PAGESIZE, mmap.PAGESIZE, state) != 0:
+    for offset in drawn.tolist():
+        page = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        if _libc.mincore(region.ctypes.data + page, mmap.PAGESIZE, state) != 0:
             return 1.0
         found += state[0] & 1
     return found / len(drawn)

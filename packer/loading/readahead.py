@@ -20,7 +20,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
 
     Costs nothing where the pack is in the page cache already: that is looked at once, at the start.
     """
-    if share_in_memory(pack.region) >= WARM:
+    if share_in_memory(pack.region, pack.offsets) >= WARM:
         yield from batches
         return
     source = iter(batches)
