@@ -17,6 +17,9 @@ from packer.errors import AnyPath, DamagedPack
 from packer.ragged import Ragged
 from packer.sample import Annotation
 
+# by name: Arrow's own table of numpy dtypes asks for pandas in some versions
+_DTYPES = {"float": np.float32, **{name: np.dtype(name) for name in ("int8", "int32", "int64", "uint32")}}
+
 
 def column(table: Any, name: str) -> NDArray[Any] | Ragged:
     """Column `name` of an index (packer/index.py, SCHEMA) without a copy.
@@ -111,7 +114,7 @@ def _values(array: Any) -> Any:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         _, offsets, data = array.buffers()
         return Ragged(_numbers(data, np.uint8, None), _numbers(offsets, np.int32, len(array) + 1))
-    return _numbers(array.buffers()[1], kind.to_pandas_dtype(), len(array))
+    return _numbers(array.buffers()[1], _DTYPES[str(kind)], len(array))
 
 
 def _numbers(buffer: Any, dtype: Any, count: int | None) -> NDArray[Any]:

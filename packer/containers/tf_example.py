@@ -24,10 +24,14 @@ class BytesPlace(NamedTuple):
     stop: int
 
 
+_Values = tuple[str, list[Any]]
+"""Which kind of list a feature is, and its values."""
+
+
 def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> bytes:
     """The record as a serialised Example with the feature names of TF object detection (docs/formats.md)."""
     a = record.annotation
-    features: dict[str, Any] = {
+    features: dict[str, _Values] = {
         "image/encoded": _bytes([b"".join(image_file(record))]),
         "image/format": _bytes(["npy" if record.encoding == "raw" else record.encoding]),
         "image/height": _integers([record.height]),
@@ -48,12 +52,14 @@ def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     if a.landmarks is not None:
         features["image/landmarks/x"] = _floats(a.landmarks[:, 0])
         features["image/landmarks/y"] = _floats(a.landmarks[:, 1])
-    message = _example_class()(features={"feature": features})
+    message = _example_class()()
+    for name, (kind, values) in features.items():  # protobuf before 5 takes no dicts for messages in a map
+        getattr(message.features.feature[name], kind).value.extend(values)
     data: bytes = message.SerializeToString(deterministic=True)
     return data
 
 
-def _box_features(record: Record) -> dict[str, Any]:
+def _box_features(record: Record) -> dict[str, _Values]:
     boxes, fields = record.annotation.boxes, record.annotation.box_fields
     assert boxes is not None
     fractions = boxes / np.array([record.width, record.height] * 2, np.float32)
@@ -68,17 +74,17 @@ def _box_features(record: Record) -> dict[str, Any]:
     return features
 
 
-def _bytes(values: Iterable[bytes | str]) -> Any:
+def _bytes(values: Iterable[bytes | str]) -> _Values:
     encoded = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else v for v in values]
-    return {"bytes_list": {"value": encoded}}
+    return "bytes_list", encoded
 
 
-def _integers(values: Iterable[int]) -> Any:
-    return {"int64_list": {"value": list(values)}}
+def _integers(values: Iterable[int]) -> _Values:
+    return "int64_list", list(values)
 
 
-def _floats(values: Any) -> Any:
-    return {"float_list": {"value": values.tolist()}}
+def _floats(values: Any) -> _Values:
+    return "float_list", values.tolist()
 
 
 @lru_cache(maxsize=1)
