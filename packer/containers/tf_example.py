@@ -54,7 +54,9 @@ def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> 
         features["image/landmarks/y"] = _floats(a.landmarks[:, 1])
     message = _example_class()()
     for name, (kind, values) in features.items():  # protobuf before 5 takes no dicts for messages in a map
-        getattr(message.features.feature[name], kind).value.extend(values)
+        values_of = getattr(message.features.feature[name], kind)
+        values_of.SetInParent()  # an empty list says its kind, too
+        values_of.value.extend(values)
     data: bytes = message.SerializeToString(deterministic=True)
     return data
 
