@@ -135,6 +135,10 @@ class PackedLoader:
         """Batches of a whole epoch on this rank."""
         return self.sampler.num_batches(self.batch_size)
 
+    def __repr__(self) -> str:
+        what = f"{len(self)} batches of {self.batch_size} to {self.device}"
+        return f"PackedLoader({self.pack!r}, {what}, {self.sampler!r})"
+
     @property
     def epoch(self) -> int:
         """The epoch that comes next, or that is being read."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from packer.errors import UsageError
 from packer.loading.normalise import Normalise
 from packer.loading.stats import Stats
 
@@ -71,7 +72,11 @@ class Transfer:
         self.normalise = normalise
         self._stream: Any = None
         if self.device.type == "cuda":
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            try:
+                self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            except (RuntimeError, AssertionError) as error:
+                problem = f"is {device}, which torch cannot use here: {str(error).splitlines()[0]}"
+                raise UsageError("device", problem, 'use device="cpu", or see torch.cuda.is_available()') from None
 
     def run(self, batches: Iterable[Any], stats: Stats | None = None) -> Generator[Any, None, None]:
         """The batches on the device, in order; `stats` counts the time of the stage "copy", normalising included."""
