@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import simplejpeg
@@ -13,17 +13,6 @@ from packer.ops.opencv import cv2
 from packer.sample import Image
 
 Encoding = Literal["raw", "jpeg", "png", "bmp"]
-ENCODINGS: tuple[str, ...] = get_args(Encoding)
-EXTENSIONS = {
-    "raw": "npy",
-    "jpeg": "jpg",
-    "png": "png",
-    "bmp": "bmp",
-    "gif": "gif",
-    "webp": "webp",
-    "tiff": "tif",
-}
-"""Encoding of a record (the last three only where files are copied) -> extension, without a dot."""
 _JPEG_SIDE_MAX = 65500
 _TO_OPENCV = {3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGRA}
 

@@ -10,7 +10,9 @@ from container_records import ANNOTATIONS, records_of, write_shard
 from crc32c import crc32c
 
 from packer.containers import open_container
+from packer.containers.npy import EXTENSIONS
 from packer.errors import DamagedPack
+from packer.index import ENCODINGS
 
 
 def flips(whole: bytes, count: int) -> list[bytes]:
@@ -47,3 +49,7 @@ def test_flip_gives_an_error_or_the_right_bytes_or_a_wrong_checksum(container: s
             data = altered[offset : offset + size]
             if crc32c(data, crc32c(key.encode())) == record.crc32c():
                 assert (key, data) == (record.key, record.data)
+
+
+def test_every_encoding_has_an_extension() -> None:
+    assert set(EXTENSIONS) == set(ENCODINGS)

@@ -8,7 +8,7 @@ from ops_images import DEEP, GRAY, HEIGHT, RGB, RGBA, WIDTH, difference, pillow_
 
 from packer.errors import BadImage
 from packer.ops.decode import decode
-from packer.ops.encode import ENCODINGS, EXTENSIONS, Encoding, encode
+from packer.ops.encode import Encoding, encode
 from packer.ops.header import read_header
 
 
@@ -62,7 +62,3 @@ def test_jpeg_is_420_close_and_smaller_with_less_quality() -> None:
 def test_what_a_format_cannot_hold_is_refused_with_a_way_out(image: np.ndarray, encoding: Encoding, words: str) -> None:
     with pytest.raises(BadImage, match=f"{words}.*; use --encode raw"):
         encode(image, encoding)
-
-
-def test_every_encoding_has_an_extension() -> None:
-    assert set(ENCODINGS) <= set(EXTENSIONS)
