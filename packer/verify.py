@@ -65,22 +65,28 @@ def verify(path: AnyPath, progress: Callable[[int], None] = lambda n: None) -> V
 def _check_file(folder: str, file: FileEntry, progress: Callable[[int], None]) -> Problem | None:
     """Size and digest of one file."""
     path = os.path.join(folder, file.name)
-    digest = hashlib.sha256()
     try:
         size = os.path.getsize(path)
         if size != file.bytes:
             return Problem(file.name, None, f"has {size} bytes where the pack says {file.bytes}")
-        with open(path, "rb", buffering=0) as source:
-            while block := source.read(BLOCK_BYTES):
-                digest.update(block)
-                progress(len(block))
+        digest = sha256_of(path, progress)
     except FileNotFoundError:
         return Problem(file.name, None, "is missing")
     except OSError as error:
         return Problem(file.name, None, f"cannot be read: {error.strerror or error}")
-    if digest.hexdigest() != file.sha256:
+    if digest != file.sha256:
         return Problem(file.name, None, ALTERED)
     return None
+
+
+def sha256_of(path: str, progress: Callable[[int], None] = lambda n: None) -> str:
+    """SHA-256 of a file as hexadecimal digits; `progress` is told of bytes read. Raises OSError."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as source:
+        while block := source.read(BLOCK_BYTES):
+            digest.update(block)
+            progress(len(block))
+    return digest.hexdigest()
 
 
 def _check_shard(folder: str, manifest: Manifest, shard: ShardEntry, intact: bool) -> Iterator[Problem]:

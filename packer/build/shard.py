@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from packer.errors import BadInput, StorageError
 from packer.index import INDEX_SUFFIX, IndexBuilder
 from packer.manifest import FileEntry, Rejected, ShardEntry
 from packer.sample import Record
-from packer.verify import require_intact
+from packer.verify import require_intact, sha256_of
 
 CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
@@ -177,15 +176,6 @@ def _count(record: Record, cropped: int, result: ShardResult) -> None:
 def file_entry(path: str, name: str) -> FileEntry:
     """Size and digest of the finished file at `path`, which will have this name in the pack."""
     try:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else _sha256(file)
-            return FileEntry(name, os.fstat(file.fileno()).st_size, digest.hexdigest())
+        return FileEntry(name, os.path.getsize(path), sha256_of(path))
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
-
-
-def _sha256(file: Any) -> Any:  # Python 3.10 has no hashlib.file_digest
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest
