@@ -35,7 +35,10 @@ class Targets:
         if self._labels is not None:
             labels = self._labels[records]
             return labels if self._transform is None else [self._transform(label) for label in labels.tolist()]
-        targets = [self._target(record, i, placement) for i, record in enumerate(records.tolist())]
+        if self._fields:
+            targets = [self._target(record, i, placement) for i, record in enumerate(records.tolist())]
+        else:  # a pack without labels: nothing to look up
+            targets = [{} for _ in records]
         return targets if self._transform is None else [self._transform(target) for target in targets]
 
     def _target(self, record: int, row: int, placement: Placement) -> dict[str, Any]:
