@@ -140,7 +140,7 @@ def make_plan(options: BuildOptions, inputs: Inputs) -> Plan:
         recipe=recipe,
         spec=spec,
         cuts=_cuts(image_bytes, options.shard_bytes),
-        shape=facts.uniform(),
+        shape=(shape, dtype),
         image_bytes=image_bytes,
         pack_bytes=_stored_bytes(options, image_bytes, table),
         source_bytes=int(facts.source_bytes.sum()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -210,9 +210,5 @@ def _merge(a: Annotation, b: Annotation, origin: str, origins: dict[str, str]) -
             )
         changes[name] = value
         origins[name] = origin
-    changes["extras"] = {**_mapping(a.extras), **_mapping(b.extras)}
+    changes["extras"] = {**a.extras, **b.extras}
     return replace(a, **changes)
-
-
-def _mapping(value: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(value)
