@@ -25,7 +25,7 @@ SORTED_UP_TO = 4096
 PIECE = 1 << 14  # three arrays of 128 KiB: they stay in the second-level cache
 
 _ROUNDS = 4  # each of both halves: 8 of Luby and Rackoff's
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
 
@@ -33,13 +33,17 @@ def derive(*numbers: int) -> int:
     """A 64-bit key of whole numbers, in this order; other numbers give an unrelated key."""
     key = 0
     for number in numbers:
-        key = _mix(((key ^ (number & _MASK)) + _GOLDEN) & _MASK)
+        key = _mix(((key ^ (number & _MASK)) + GOLDEN) & _MASK)
     return key
 
 
 def random_bits(key: int, n: int) -> NDArray[np.uint64]:
     """n random 64-bit numbers, no two of them alike."""
-    bits: NDArray[np.uint64] = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
+    return mix(np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(key))
+
+
+def mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser, in place: numbers that differ a little become numbers that differ at random."""
     bits ^= bits >> np.uint64(30)
     bits *= np.uint64(0xBF58476D1CE4E5B9)
     bits ^= bits >> np.uint64(27)
