@@ -25,8 +25,8 @@ def column(table: Any, name: str) -> NDArray[Any] | Ragged:
     """Column `name` of an index (packer/index.py, SCHEMA) without a copy.
 
     Numbers: array (n,); `label` has -1 where there is none; `dtype` and `encoding` are codes (int8) of
-    index.DTYPES and index.ENCODINGS. Lists: Ragged, a missing list as an empty one. Text and bytes
-    (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
+    index.DTYPES and index.ENCODINGS; `source_xxh3`: uint8 (n, 16). Lists: Ragged, a missing list as
+    an empty one. Text and bytes (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
     """
     values: NDArray[Any] | Ragged = _values(_array(table, name))
     return values
@@ -111,6 +111,8 @@ def _values(array: Any) -> Any:
         return _values(array.values).reshape(-1, kind.list_size)
     if pa.types.is_list(kind):
         return Ragged(_values(array.values), _numbers(array.buffers()[1], np.int32, len(array) + 1))
+    if pa.types.is_fixed_size_binary(kind):
+        return _numbers(array.buffers()[1], np.uint8, len(array) * kind.byte_width).reshape(-1, kind.byte_width)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         _, offsets, data = array.buffers()
         return Ragged(_numbers(data, np.uint8, None), _numbers(offsets, np.int32, len(array) + 1))

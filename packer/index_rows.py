@@ -17,8 +17,8 @@ from packer.sample import Annotation, Record
 class Row(NamedTuple):
     """What the index keeps of a record."""
 
-    facts: tuple[str, int, int, int, int, int, int, int, bytes]
-    """key, size, crc32c, height, width, channels, codes of dtype and encoding, path."""
+    facts: tuple[str, int, int, int, int, int, int, int, bytes, bytes]
+    """key, size, crc32c, height, width, channels, codes of dtype and encoding, path, source_xxh3."""
     annotation: Annotation
     box_fields: str | None
     extras: str | None
@@ -36,6 +36,7 @@ def row_of(record: Record) -> Row:
         DTYPES.index(record.dtype),
         ENCODINGS.index(record.encoding),
         record.path,
+        record.source_xxh3,
     )
     a = record.annotation
     return Row(facts, a, _json(record.path, a.box_fields), _json(record.path, a.extras))
@@ -43,8 +44,8 @@ def row_of(record: Record) -> Row:
 
 def rows_batch(rows: list[Row]) -> Any:
     """The rows as one record batch: SCHEMA without `offset`."""
-    facts = list(zip(*(row.facts for row in rows), strict=True)) or [()] * 9
-    keys, sizes, crcs, heights, widths, channels, dtypes, encodings, paths = facts
+    facts = list(zip(*(row.facts for row in rows), strict=True)) or [()] * 10
+    keys, sizes, crcs, heights, widths, channels, dtypes, encodings, paths, sources = facts
     notes = [row.annotation for row in rows]
     labels = np.array([-1 if a.label is None else a.label for a in notes], np.int32)
     columns = [
@@ -57,6 +58,7 @@ def rows_batch(rows: list[Row]) -> Any:
         _names(dtypes, DTYPES),
         _names(encodings, ENCODINGS),
         pa.array(paths, pa.binary()),
+        pa.array(sources, pa.binary(16)),
         # -1 stands under the nulls, so that the mapped numbers are the labels without a copy
         pa.array(labels, pa.int32(), mask=np.array([a.label is None for a in notes], np.bool_)),
         _lists([a.boxes for a in notes], _floats(4)),

@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         pa.field("dtype", _NAME, nullable=False),
         pa.field("encoding", _NAME, nullable=False),
         pa.field("path", pa.binary(), nullable=False),
+        pa.field("source_xxh3", pa.binary(16), nullable=False),
         pa.field("label", pa.int32()),
         pa.field("boxes", pa.list_(_BOX)),
         pa.field("box_labels", pa.list_(pa.int64())),
@@ -33,6 +34,6 @@ SCHEMA = pa.schema(
         pa.field("box_fields", pa.string()),
         pa.field("extras", pa.string()),
     ],
-    metadata={"packer.index": "1"},
+    metadata={"packer.index": "2"},
 )
 """A field that an image lacks is null; an empty list says "none here". No label: null over the value -1."""

@@ -41,7 +41,7 @@ def map_files(files: Sequence[tuple[str, int]]) -> tuple[NDArray[np.uint8], NDAr
     for i, (path, size) in enumerate(files):
         starts[i] = total
         total += -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        _check_size(path, size)
+        check_size(path, size)
     if not total:
         return np.zeros(0, np.uint8), starts
     base = _reserve(total)
@@ -58,7 +58,8 @@ def map_files(files: Sequence[tuple[str, int]]) -> tuple[NDArray[np.uint8], NDAr
     return np.frombuffer(memoryview(memory).toreadonly(), np.uint8), starts
 
 
-def _check_size(path: str, size: int) -> None:
+def check_size(path: str, size: int) -> None:
+    """Raise DamagedPack where a file is missing or has not `size` bytes."""
     try:
         found = os.stat(path).st_size
     except FileNotFoundError:

@@ -14,9 +14,10 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.columns import Annotations, column
+from packer.columns import column
 from packer.errors import AnyPath, BadImage, DamagedPack, shown
-from packer.index import DTYPES, ENCODINGS, read_index
+from packer.index import DTYPES, ENCODINGS
+from packer.indexes import RESTORE, Indexes
 from packer.manifest import Manifest, ShardEntry, read_manifest
 from packer.mapping import map_files
 from packer.ragged import Ragged
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
     from packer.ops.decode import Decoder
     from packer.ops.header import Mode
 
-RESTORE = "run packer verify, and restore the file or build the pack again"
+__all__ = ["RESTORE", "Pack", "open_pack"]
 
 
 def open_pack(path: AnyPath) -> Pack:
     """Open the pack in the directory `path`; the cost does not depend on the number of records.
 
-    Raises UsageError where there is no pack, DamagedPack where a file is missing, of another size than the
-    manifest says, or not what it should be.
+    Raises UsageError where there is no pack, DamagedPack where the manifest was altered or a file is missing or of
+    another size than it says. An index is held against its checksum when it is first needed, a record when it is
+    first read.
     """
     return Pack(path)
 
@@ -52,30 +54,12 @@ class Pack:
         files = [(self._file(s.container.name), s.container.bytes) for s in self.shards]
         self.region, self._starts = map_files(files)
         """All container files one after another, uint8, read-only; and where each begins."""
-        self._tables = [self._open_index(shard) for shard in self.shards]
-        self._check_order()
+        self._indexes = Indexes(self.path, self.shards)
         self._firsts = np.cumsum([0, *(shard.records for shard in self.shards)])
         self._checked = np.zeros(len(self), np.bool_)
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
-
-    def _open_index(self, shard: ShardEntry) -> Any:
-        path = self._file(shard.index.name)
-        data, _ = map_files([(path, shard.index.bytes)])
-        table = read_index(path, data[: shard.index.bytes])
-        if len(table) != shard.records:
-            raise DamagedPack(path, f"has {len(table)} rows where the pack says {shard.records}", RESTORE)
-        return table
-
-    def _check_order(self) -> None:
-        """Keys rise through the pack: shards that changed places with their indexes are found by their first."""
-        last = b""
-        for shard, table in zip(self.shards, self._tables, strict=True):
-            first = bytes(column(table, "key")[0]) if shard.records else last
-            if first < last:
-                raise DamagedPack(self._file(shard.index.name), "stands in the place of another shard", RESTORE)
-            last = first
 
     def __len__(self) -> int:
         return self.manifest.records
@@ -92,7 +76,8 @@ class Pack:
     def offsets(self) -> Int64:
         """Where each record's bytes begin in `region`, int64 (n,); checked to lie inside its own file."""
         parts = []
-        for shard, table, start in zip(self.shards, self._tables, self._starts.tolist(), strict=True):
+        for number, (shard, start) in enumerate(zip(self.shards, self._starts.tolist(), strict=True)):
+            table = self._indexes[number]
             offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
             limit = shard.container.bytes
             if np.any((offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)):
@@ -219,14 +204,7 @@ class Pack:
     def annotation(self, i: int) -> Annotation:
         """The annotation of record `i`; its arrays are read-only views of the index."""
         shard, row = self.locate(i)
-        return self._annotations[shard][row]
-
-    @cached_property
-    def _annotations(self) -> list[Annotations]:
-        return [
-            Annotations(table, self._file(shard.index.name))
-            for shard, table in zip(self.shards, self._tables, strict=True)
-        ]
+        return self._indexes.annotations(shard)[row]
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
         """A column of the index over all shards, no image touched (docs/formats.md lists the columns).
@@ -234,11 +212,7 @@ class Pack:
         Numbers: array (n,), `label` -1 where an image has none. Lists (boxes, box_labels, landmarks, ...):
         Ragged, row i being the array of record i.
         """
-        parts = [column(table, name) for table in self._tables]
-        ragged = [part for part in parts if isinstance(part, Ragged)]
-        if ragged:
-            return Ragged.concat(ragged)
-        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+        return self._indexes.column(name)
 
     def _scalars(self, name: str) -> NDArray[Any]:
         values = self._cache.get(name)

@@ -104,6 +104,8 @@ class Record:
     annotation: Annotation
     path: bytes
     """Path of the source file relative to the source folder, the very bytes of its name."""
+    source_xxh3: bytes = bytes(16)
+    """XXH3-128 of the source file's bytes, 16 bytes: tells edited and equal files; zeros where it is not known."""
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,12 +10,12 @@ from crc32c import crc32c
 
 from packer.columns import column
 from packer.containers import open_container
+from packer.digests import sha256_of
 from packer.errors import AnyPath, DamagedPack, PackerError
 from packer.index import read_index
 from packer.manifest import FileEntry, Manifest, ShardEntry, read_manifest
 from packer.mapping import map_files
 
-BLOCK_BYTES = 1 << 20
 ALTERED = "was altered: its digest is not the one that the pack says"
 
 
@@ -77,16 +76,6 @@ def _check_file(folder: str, file: FileEntry, progress: Callable[[int], None]) -
     if digest != file.sha256:
         return Problem(file.name, None, ALTERED)
     return None
-
-
-def sha256_of(path: str, progress: Callable[[int], None] = lambda n: None) -> str:
-    """SHA-256 of a file as hexadecimal digits; `progress` is told of bytes read. Raises OSError."""
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as source:
-        while block := source.read(BLOCK_BYTES):
-            digest.update(block)
-            progress(len(block))
-    return digest.hexdigest()
 
 
 def _check_shard(folder: str, manifest: Manifest, shard: ShardEntry, intact: bool) -> Iterator[Problem]:

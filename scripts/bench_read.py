@@ -11,7 +11,6 @@ are written directly, by the writers that `packer build` uses, since drawing 1 M
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import shutil
 import statistics
@@ -27,10 +26,11 @@ import numpy as np
 import torch
 
 from packer import BuildOptions, PackedDataset, build_pack
+from packer.build.shard import file_entry, index_entry
 from packer.containers import CONTAINERS, open_container
 from packer.containers.base import ShardSpec
 from packer.index import INDEX_SUFFIX, IndexBuilder
-from packer.manifest import FileEntry, Manifest, ShardEntry
+from packer.manifest import Manifest, ShardEntry
 from packer.sample import Annotation, Record
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "folder_cifar10"
@@ -153,17 +153,12 @@ def write_tiny_pack(folder: Path, container: str, records: int) -> None:
             writer.write(record)
         writer.close()
         builder.write(index, home.locate(str(path)))
-        shards.append(ShardEntry(stop - start, _entry(path), _entry(index)))
+        shards.append(ShardEntry(stop - start, file_entry(str(path), path.name), index_entry(str(index), index.name)))
     manifest = Manifest(
         container=container, encoding="raw", mode="rgb", dtype="uint8", shape=(4, 4, 3), classes=("a", "b"),
         fields=("label",), records=records, counts={}, class_counts={}, options={}, shards=tuple(shards),
     )  # fmt: skip
     (folder / "pack.json").write_bytes(manifest.to_json())
-
-
-def _entry(path: Path) -> FileEntry:
-    data = path.read_bytes()
-    return FileEntry(path.name, len(data), hashlib.sha256(data).hexdigest())
 
 
 def bench_open(path: Path, container: str, records: int, rounds: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_128_digest
 
 from packer.build.source_file import read_source_file
 from packer.build.table import annotation_from_text
@@ -65,6 +66,7 @@ class Recipe:
             dtype=image.dtype.name,
             annotation=annotation,
             path=row["path"],
+            source_xxh3=xxh3_128_digest(data),
         )
         return record, boxes - _boxes(annotation)
 

@@ -16,11 +16,12 @@ from packer.build.inputs import rejected
 from packer.build.record import Recipe
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
+from packer.digests import crc32c_of, sha256_of
 from packer.errors import BadInput, StorageError
 from packer.index import INDEX_SUFFIX, IndexBuilder
-from packer.manifest import FileEntry, Rejected, ShardEntry
+from packer.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
 from packer.sample import Record
-from packer.verify import require_intact, sha256_of
+from packer.verify import require_intact
 
 CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
@@ -108,7 +109,7 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
         require_intact(working, f"{index}.tmp")  # as a reader will find it
     os.rename(working, path)
     os.rename(f"{index}.tmp", index)
-    result.entry = ShardEntry(len(builder), digest.result(), file_entry(index, os.path.basename(index)))
+    result.entry = ShardEntry(len(builder), digest.result(), index_entry(index, os.path.basename(index)))
     return result
 
 
@@ -177,5 +178,14 @@ def file_entry(path: str, name: str) -> FileEntry:
     """Size and digest of the finished file at `path`, which will have this name in the pack."""
     try:
         return FileEntry(name, os.path.getsize(path), sha256_of(path))
+    except OSError as error:
+        raise StorageError(path, error.strerror or str(error)) from None
+
+
+def index_entry(path: str, name: str) -> IndexEntry:
+    """Size, digest and checksum of the finished index at `path`."""
+    file = file_entry(path, name)
+    try:
+        return IndexEntry(file.name, file.bytes, file.sha256, crc32c_of(path))
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None

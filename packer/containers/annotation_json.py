@@ -20,6 +20,7 @@ def annotation_json(record: Record, classes: tuple[str, ...]) -> str:
     members: dict[str, Any] = {
         "key": record.key,
         "path": path_text(record.path),
+        "source_xxh3": record.source_xxh3.hex(),
         "height": record.height,
         "width": record.width,
         "channels": record.channels,

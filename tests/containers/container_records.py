@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Iterable
 
@@ -77,7 +78,8 @@ def image_record(kind: str, number: int, annotation: Annotation) -> Record:
         Image.fromarray(pixels).save(file, encoding)
         data = file.getvalue()
     path = PATHS[number % len(PATHS)]
-    return Record(f"{number:08d}", data, encoding, height, width, channels, dtype, annotation, path)
+    digest = hashlib.md5(data).digest()  # any 16 bytes will do
+    return Record(f"{number:08d}", data, encoding, height, width, channels, dtype, annotation, path, digest)
 
 
 def records_of(kind: str, annotations: Iterable[Annotation], first: int = 0) -> list[Record]:
@@ -107,6 +109,7 @@ def expected_json(record: Record) -> dict[str, object]:
     members: dict[str, object] = {
         "key": record.key,
         "path": record.path.decode("utf-8", "surrogateescape"),
+        "source_xxh3": record.source_xxh3.hex(),
         "height": record.height,
         "width": record.width,
         "channels": record.channels,

@@ -92,3 +92,4 @@ def test_index_keeps_any_record(records: list[Record]) -> None:
         for i, record in enumerate(records):
             assert_same_annotation(annotation_of(table, i), record.annotation)
             assert column(table, "path")[i].tobytes() == record.path
+            assert column(table, "source_xxh3")[i].tobytes() == record.source_xxh3

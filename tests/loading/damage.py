@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from packer.build.shard import file_entry, index_entry
 from packer.index import SCHEMA
-from packer.manifest import FileEntry, Manifest, read_manifest
+from packer.manifest import FileEntry, IndexEntry, Manifest, read_manifest
 
 Edit = Callable[[Manifest], Manifest]
 
@@ -35,11 +35,13 @@ def vouch(pack: Path, edit: Edit = lambda manifest: manifest) -> None:
     """Write a manifest that says the files are right as they are now."""
 
     def entry(file: FileEntry) -> FileEntry:
-        data = (pack / file.name).read_bytes()
-        return FileEntry(file.name, len(data), hashlib.sha256(data).hexdigest())
+        return file_entry(str(pack / file.name), file.name)
+
+    def checked(file: IndexEntry) -> IndexEntry:
+        return index_entry(str(pack / file.name), file.name)
 
     manifest = edit(read_manifest(pack))
-    shards = tuple(replace(s, container=entry(s.container), index=entry(s.index)) for s in manifest.shards)
+    shards = tuple(replace(s, container=entry(s.container), index=checked(s.index)) for s in manifest.shards)
     (pack / "pack.json").write_bytes(replace(manifest, shards=shards).to_json())
 
 

@@ -63,7 +63,7 @@ def test_missing(files, tmp_path):
 
 
 def test_a_file_that_shrinks_between_check_and_map(files, monkeypatch):
-    monkeypatch.setattr(mapping, "_check_size", lambda path, size: None)
+    monkeypatch.setattr(mapping, "check_size", lambda path, size: None)
     os.truncate(files[6][0], 5)
     with pytest.raises(DamagedPack, match="changed its size while it was opened"):
         map_files(files)
@@ -79,14 +79,14 @@ def test_what_cannot_be_opened_or_mapped(files, tmp_path):
 
 
 def test_more_addresses_than_there_are(monkeypatch, files):
-    monkeypatch.setattr(mapping, "_check_size", lambda path, size: None)
+    monkeypatch.setattr(mapping, "check_size", lambda path, size: None)
     with pytest.raises(StorageError, match="cannot reserve"):
         map_files([(files[0][0], 1 << 60)])
 
 
 def test_an_error_leaves_no_map(files, monkeypatch):
     path = files[3][0]
-    monkeypatch.setattr(mapping, "_check_size", lambda path, size: None)
+    monkeypatch.setattr(mapping, "check_size", lambda path, size: None)
     for _ in range(50):
         with pytest.raises(DamagedPack):
             map_files([*files[:4], (path, PAGE + 1)])

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import xxhash
 from drawn import draw_classes
 
 from packer import BuildOptions, PackedDataset, build_pack, open_pack
@@ -132,7 +133,7 @@ def test_a_pack_pickles_as_its_path(make_pack):
 
 def test_manifest_is_plain_json(make_pack):
     content = json.loads((make_pack("raw", "lmdb") / "pack.json").read_text("ascii"))
-    assert content["format"] == "packer" and content["version"] == 1
+    assert content["format"] == "packer" and content["version"] == 2
 
 
 # -- handles
@@ -153,6 +154,13 @@ def test_an_open_pack_holds_no_descriptor(many_shards):
     data.__getitems__(range(60))
     assert descriptors() == before
     assert maps_of(many_shards) == 120  # a container and an index for each shard
+
+
+def test_the_source_files_digests(make_pack, container):
+    pack = open_pack(make_pack("copy", container))
+    for path, digest in zip(pack.paths, pack.column("source_xxh3"), strict=True):
+        data = Path(pack.path, "..", "source", os.fsdecode(path)).read_bytes()
+        assert digest.tobytes() == xxhash.xxh3_128(data).digest()
 
 
 @needs_proc

@@ -69,8 +69,7 @@ def test_every_truncation_is_found_before_mapping(copied, container):
     pack = copied("boxes", container)
     for path in sorted(pack.iterdir()):
         data = path.read_bytes()
-        needed = len(data.rstrip(b"\n")) if path.name == "pack.json" else len(data)
-        for size in {*range(0, needed, max(1, needed // 40)), needed - 1}:
+        for size in {*range(0, len(data), max(1, len(data) // 40)), len(data) - 1}:
             path.write_bytes(data[:size])
             damaged(path, lambda: open_pack(pack))
         path.write_bytes(data)
@@ -110,7 +109,7 @@ def test_swapped_shards_with_their_indexes(copied, container):
         if a.stat().st_size != b.stat().st_size:
             pytest.skip(f"shards of {container} differ in size here")
         exchange(a, b)
-    assert "in the place of another shard" in str(damaged(two[1], lambda: open_pack(pack)))
+    assert "was altered" in str(damaged(one[1], lambda: open_pack(pack).record(10)))
 
 
 @pytest.mark.parametrize("kind", ["raw", "jpeg"])
@@ -218,7 +217,7 @@ def test_number_of_rows(copied):
     first, second, *rest = manifest.shards
     moved = (replace(first, records=first.records + 1), replace(second, records=second.records - 1), *rest)
     (pack / "pack.json").write_bytes(replace(manifest, shards=moved).to_json())
-    error = damaged(pack / first.index.name, lambda: open_pack(pack))
+    error = damaged(pack / first.index.name, lambda: open_pack(pack).record(0))
     assert f"has {first.records} rows where the pack says {first.records + 1}" in error.problem
 
 
@@ -252,7 +251,7 @@ def edited(pack: Path, old: str, new: str) -> None:
         (lambda p: (p / "pack.json").write_bytes(b"\x80\x04N."), "is not readable"),
         (lambda p: (p / "pack.json").write_bytes(b"[" * 100_000), "is not readable"),
         (lambda p: edited(p, '"records": ', '"records": NaN, "x": '), "NaN is no number"),
-        (lambda p: edited(p, '"version": 1', '"version": "1"'), "has no valid version"),
+        (lambda p: edited(p, '"version": 2', '"version": "2"'), "has no valid version"),
         (lambda p: vouch(p, lambda m: replace(m, dtype="object")), "pixels of dtype 'object'"),
         (lambda p: vouch(p, lambda m: replace(m, shape=(-10, -12, 3))), "images of shape"),
         (lambda p: vouch(p, lambda m: replace(m, records=99)), "99 records"),
@@ -277,8 +276,8 @@ def test_manifest_that_leaves_the_pack(copied):
 def test_manifest_of_a_newer_version(copied):
     pack = copied("raw", "lmdb")
     content = json.loads((pack / "pack.json").read_bytes())
-    (pack / "pack.json").write_text(json.dumps({**content, "version": 2}))
-    with pytest.raises(UsageError, match="has format version 2, newer than 1; update packer"):
+    (pack / "pack.json").write_text(json.dumps({**content, "version": 3}))
+    with pytest.raises(UsageError, match="has format version 3, newer than 2; update packer"):
         open_pack(pack)
 
 
