@@ -38,12 +38,15 @@ def _escaped(character: str) -> str:
 class PackerError(Exception):
     """The base of all errors that packer raises on purpose.
 
-    Args: the file (or option) it is about, the problem, and what to do next (may be empty).
+    Args: the file (or option) it is about, the problem, and what to do next (may be empty). One text alone is the
+    problem: torch's DataLoader makes an error of a worker anew from one text, and the kind survives.
     """
 
     exit_code = EXIT_BAD_DATA
 
-    def __init__(self, where: AnyPath, problem: str, next_step: str = "") -> None:
+    def __init__(self, where: AnyPath, problem: str | None = None, next_step: str = "") -> None:
+        if problem is None:
+            where, problem = "", os.fsdecode(where)
         super().__init__(where, problem, next_step)  # all arguments in `args`: picklable
         self.where = where
         self.problem = problem
@@ -93,9 +96,11 @@ class NoImage(BadLabel):
 class TooManyBad(PackerError):
     """More bad inputs than ``--max-bad`` allows; `rejected` are all of them (`packer.manifest.Rejected`)."""
 
-    def __init__(self, where: AnyPath, problem: str, next_step: str = "", rejected: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, where: AnyPath, problem: str | None = None, next_step: str = "", rejected: Sequence[Any] = ()
+    ) -> None:
         super().__init__(where, problem, next_step)
-        self.args = (where, problem, next_step, tuple(rejected))
+        self.args = (*self.args, tuple(rejected))
         self.rejected = tuple(rejected)
 
     def __str__(self) -> str:
@@ -124,6 +129,21 @@ class WorkerDied(PackerError):
 
 
 class DamagedPack(PackerError):
-    """A pack, or a file in it, that is missing, truncated, swapped or altered."""
+    """A pack, or a file in it, that is missing, truncated, swapped or altered.
+
+    `pack` is its directory, `shard` the name of the shard's container file, `key` that of the record; each None where
+    it is not known, or where all of them are meant.
+    """
 
     exit_code = EXIT_DAMAGED_PACK
+
+    pack: str | None = None
+    shard: str | None = None
+    key: str | None = None
+
+    def within(self, pack: str, shard: str | None = None, key: str | None = None) -> DamagedPack:
+        """This error, with what it did not say yet: its pack, shard and record."""
+        self.pack = self.pack or pack
+        self.shard = self.shard or shard
+        self.key = self.key or key
+        return self

@@ -40,7 +40,11 @@ class Indexes:
         """The table of a shard. Raises DamagedPack where the file is not the one that was packed."""
         table = self._tables[number]
         if table is None:
-            table = self._tables[number] = self._open(number)
+            try:
+                table = self._tables[number] = self._open(number)
+            except DamagedPack as error:
+                error.within(self._folder, self._shards[number].container.name)
+                raise
         return table
 
     def _open(self, number: int) -> Any:

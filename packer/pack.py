@@ -49,17 +49,27 @@ class Pack:
 
     def __init__(self, path: AnyPath) -> None:
         self.path = os.path.abspath(os.fsdecode(path))
-        self.manifest: Manifest = read_manifest(self.path)
-        self.shards: tuple[ShardEntry, ...] = self.manifest.shards
-        files = [(self._file(s.container.name), s.container.bytes) for s in self.shards]
-        self.region, self._starts = map_files(files)
-        """All container files one after another, uint8, read-only; and where each begins."""
-        self._indexes = Indexes(self.path, self.shards)
+        try:
+            self.manifest: Manifest = read_manifest(self.path)
+            self.shards: tuple[ShardEntry, ...] = self.manifest.shards
+            files = [(self._file(s.container.name), s.container.bytes) for s in self.shards]
+            self.region, self._starts = map_files(files)
+            """All container files one after another, uint8, read-only; and where each begins."""
+            self._indexes = Indexes(self.path, self.shards)
+        except DamagedPack as error:
+            error.within(self.path, self._shard_at(error.where))
+            raise
         self._firsts = np.cumsum([0, *(shard.records for shard in self.shards)])
         self._checked = np.zeros(len(self), np.bool_)
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
+
+    def _shard_at(self, file: AnyPath) -> str | None:
+        """The shard of a file of this pack, None for its manifest."""
+        name = os.path.basename(os.fsdecode(file))
+        names = (s.container.name for s in getattr(self, "shards", ()) if name in (s.container.name, s.index.name))
+        return next(names, None)
 
     def __len__(self) -> int:
         return self.manifest.records
@@ -81,7 +91,8 @@ class Pack:
             offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
             limit = shard.container.bytes
             if np.any((offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)):
-                raise DamagedPack(self._file(shard.index.name), "names bytes outside of its shard", RESTORE)
+                error = DamagedPack(self._file(shard.index.name), "names bytes outside of its shard", RESTORE)
+                raise error.within(self.path, shard.container.name)
             parts.append(offsets + start)
         return np.concatenate(parts)
 
@@ -99,9 +110,10 @@ class Pack:
         size = int(np.prod(shape)) * np.dtype(manifest.dtype).itemsize
         wrong = np.flatnonzero(self.sizes != size)
         if len(wrong):
-            shard, row = self.locate(int(wrong[0]))
-            index = self._file(self.shards[shard].index.name)
-            raise DamagedPack(index, f"row {row} is of {self.sizes[wrong[0]]} bytes, not of {size}", RESTORE)
+            number, row = self.locate(int(wrong[0]))
+            shard = self.shards[number]
+            problem = f"row {row} is of {self.sizes[wrong[0]]} bytes, not of {size}"
+            raise DamagedPack(self._file(shard.index.name), problem, RESTORE).within(self.path, shard.container.name)
         return size
 
     def locate(self, i: int) -> tuple[int, int]:
@@ -146,10 +158,15 @@ class Pack:
                 self._damaged(i, "does not match its checksum")
         self._checked[records] = True
 
+    def damage(self, i: int, problem: str) -> DamagedPack:
+        """The error that says what is wrong with record `i`."""
+        number, row = self.locate(i)
+        shard, key = self.shards[number].container.name, self.key(i)
+        error = DamagedPack(self._file(shard), f"record {key} (row {row}) {problem}", RESTORE)
+        return error.within(self.path, shard, key)
+
     def _damaged(self, i: int, problem: str) -> NoReturn:
-        shard, row = self.locate(i)
-        where = self._file(self.shards[shard].container.name)
-        raise DamagedPack(where, f"record {self.key(i)} (row {row}) {problem}", RESTORE)
+        raise self.damage(i, problem)
 
     def shape_of(self, i: int) -> tuple[int, int, int]:
         """(height, width, channels) of the decoded image of record `i`."""
@@ -204,7 +221,11 @@ class Pack:
     def annotation(self, i: int) -> Annotation:
         """The annotation of record `i`; its arrays are read-only views of the index."""
         shard, row = self.locate(i)
-        return self._indexes.annotations(shard)[row]
+        try:
+            return self._indexes.annotations(shard)[row]
+        except DamagedPack as error:
+            error.within(self.path, self.shards[shard].container.name, self.key(i))
+            raise
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
         """A column of the index over all shards, no image touched (docs/formats.md lists the columns).
@@ -255,5 +276,5 @@ class Pack:
 def _reopen(path: str, digest: str) -> Pack:
     pack = Pack(path)
     if pack.manifest.digest != digest:
-        raise DamagedPack(path, "was replaced by another pack since it was opened", "open it again")
+        raise DamagedPack(path, "was replaced by another pack since it was opened", "open it again").within(path)
     return pack

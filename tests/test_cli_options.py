@@ -77,7 +77,9 @@ def test_wrong_option_with_json(source: Path) -> None:
         ran = run("build", source, "--json", *options)
         facts = json.loads(ran.out)
         assert ran.code == facts["exit_code"] == 2 and facts["error"] == "UsageError" and facts["problem"]
-        assert set(facts) == {"error", "where", "problem", "next_step", "exit_code", "rejected"}
+        assert set(facts) == {
+            "error", "where", "problem", "next_step", "exit_code", "rejected", "pack", "shard", "key",
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["build", "info", "verify"])

@@ -12,6 +12,10 @@ from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, PackerError, shown
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 
 
+_PLACE = {"pack": None, "shard": None, "key": None}
+"""Where in a pack damage is (`DamagedPack`)."""
+
+
 def complain(line: str) -> None:
     """Print a line on standard error, if there is one."""
     with suppress(OSError):
@@ -37,10 +41,11 @@ def usage_line(error: click.ClickException) -> str:
 
 def failure_facts(error: BaseException) -> dict[str, Any]:
     """Any error as JSON values; the same fields for every kind."""
-    facts: dict[str, Any] = {"error": type(error).__name__, "where": "", "next_step": "", "rejected": []}
+    facts: dict[str, Any] = {"error": type(error).__name__, "where": "", "next_step": "", "rejected": [], **_PLACE}
     if isinstance(error, PackerError):
         rejected = [{"path": r.path, "reason": r.reason, "problem": r.problem} for r in getattr(error, "rejected", ())]
         facts |= {"where": shown(error.where), "next_step": error.next_step, "rejected": rejected}
+        facts |= {name: None if (value := getattr(error, name, None)) is None else shown(value) for name in _PLACE}
         return {**facts, "problem": error.problem, "exit_code": error.exit_code}
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return {**facts, "error": "Interrupted", "problem": "interrupted", "exit_code": EXIT_INTERRUPTED}

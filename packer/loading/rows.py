@@ -20,7 +20,7 @@ from packer.ops.decode import Decoder, decode
 from packer.ops.decode_simplejpeg import decode_into, decode_reduced
 from packer.ops.header import Mode
 from packer.ops.reduction import extents
-from packer.pack import RESTORE, Pack
+from packer.pack import Pack
 from packer.sample import Image, Int64
 
 Rows = NDArray[Any]
@@ -147,8 +147,7 @@ class RowFiller:
         parts = zip(starts, sizes, widths, heights, regions.tolist(), strict=True)
         for i, (start, size, width, height, part) in enumerate(parts):
             if size != width * height * self.channels * self.dtype.itemsize:
-                where = f"record {pack.key(int(records[i]))}"
-                raise DamagedPack(pack.path, f"{where}: has {size} bytes, which are no {width}x{height} image", RESTORE)
+                raise pack.damage(int(records[i]), f"has {size} bytes, which are no {width}x{height} image")
             image = region[start : start + size].view(self.dtype).reshape(height, width, self.channels)
             place(image, part, 1, rows[i])
 
@@ -170,7 +169,7 @@ class RowFiller:
                 raise self._damaged(int(records[i]), error) from None
 
     def _damaged(self, record: int, error: BadImage) -> DamagedPack:
-        return DamagedPack(self.pack.path, f"record {self.pack.key(record)}: {error.problem}", RESTORE)
+        return self.pack.damage(record, f"cannot be decoded: {error.problem}")
 
     def _decode(self, records: Int64, regions: Regions | None, rows: Rows) -> None:
         pack, region = self.pack, self.pack.region.data
