@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from packer.errors import PackerError
     from packer.loading.collate import collate
     from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
+    from packer.loading.data_loader import DataLoader
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.prefetch import CudaPrefetcher
@@ -27,6 +28,7 @@ _HOMES = {
     "BuildSummary": "packer.build",
     "CenterCrop": "packer.loading.crop",
     "CudaPrefetcher": "packer.loading.prefetch",
+    "DataLoader": "packer.loading.data_loader",
     "Pack": "packer.pack",
     "PackedDataset": "packer.loading.dataset",
     "PackedLoader": "packer.loading.loader",
@@ -44,6 +46,7 @@ __all__ = [
     "BuildSummary",
     "CenterCrop",
     "CudaPrefetcher",
+    "DataLoader",
     "Pack",
     "PackedDataset",
     "PackedLoader",

@@ -31,6 +31,13 @@ def shown(path: AnyPath) -> str:
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
+def noted(error: BaseException, text: str) -> None:
+    """Add to an error that is not packer's what it was about; Python 3.10 has no place for that."""
+    add = getattr(error, "add_note", None)
+    if add is not None:
+        add(text)
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
@@ -126,6 +133,10 @@ class WorkerDied(PackerError):
     """A worker process ended by itself (killed, out of memory, crashed)."""
 
     exit_code = EXIT_IO
+
+
+class DamagedRecordWarning(UserWarning):
+    """A record could not be read, and another one took its place (``PackedLoader(on_error="replace")``)."""
 
 
 class DamagedPack(PackerError):

@@ -1,0 +1,73 @@
+"""What goes wrong in a DataLoader's worker, brought to the consumer as it is: packer's errors with all they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import Dataset, get_worker_info
+
+from packer.errors import PackerError
+
+
+class Raised(ExceptionWrapper):
+    """An error of packer's on its way out of a worker. torch makes others anew, from their text alone."""
+
+    def __init__(self, error: PackerError) -> None:
+        super().__init__((type(error), error, error.__traceback__))  # type: ignore[no-untyped-call]
+        self.error = error
+
+    def reraise(self) -> NoReturn:
+        """Raise it, with the worker's traceback as its cause."""
+        raise self.error from RuntimeError(f"in a worker:\n{self.exc_msg}")
+
+
+class TellingDataset(Dataset[Any]):
+    """A dataset that hands out packer's errors instead of raising them: a `Raised` in place of a batch."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self.dataset[index]
+        except PackerError as error:
+            return Raised(error)
+
+    def __getitems__(self, indices: Any) -> Any:
+        """A batch, as torch's own fetcher makes it."""
+        try:
+            whole = getattr(self.dataset, "__getitems__", None)
+            return whole(indices) if whole else [self.dataset[index] for index in indices]
+        except PackerError as error:
+            return Raised(error)
+
+
+class TellingCollate:
+    """A collate function that lets a `Raised` pass, and makes one of its own."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: Any) -> Any:
+        if isinstance(samples, Raised):
+            return samples
+        try:
+            return self.collate(samples)
+        except PackerError as error:
+            return Raised(error)
+
+
+class Start:
+    """What a worker does first: the user's `worker_init_fn`, for which the dataset is the user's own."""
+
+    def __init__(self, given: Callable[[int], None] | None) -> None:
+        self.given = given
+
+    def __call__(self, worker: int) -> None:
+        info: Any = get_worker_info()
+        if isinstance(info.dataset, TellingDataset):
+            object.__setattr__(info, "dataset", info.dataset.dataset)
+        if self.given is not None:
+            self.given(worker)
