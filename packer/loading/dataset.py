@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from packer.errors import AnyPath, UsageError
+from packer.errors import AnyPath, UsageError, noted
 from packer.loading.batch import Batch
 from packer.loading.gather import as_tensor, overlapping_rows
 from packer.loading.target import Target, is_plain, target_of
@@ -75,7 +75,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         array = self.pack.image(i, self.decoder)
         # a copy where the array is a view of the map, which must not be handed out for writing
         image = torch.from_numpy(array if array.flags.writeable else array.copy())
-        return self._transformed(image.permute(2, 0, 1), self._target(i))
+        return self._transformed(i, image.permute(2, 0, 1), self._target(i))
 
     def __getitems__(self, indices: Indices) -> Sequence[tuple[Any, Any]]:
         """The samples of a whole batch, as a DataLoader asks for them.
@@ -84,10 +84,11 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         """
         if self.pack.record_bytes is None:
             return [self[i] for i in indices]
-        batch = self._read_batch(self._numbers(indices))
+        records = self._numbers(indices)
+        batch = self._read_batch(records)
         if self.transform is None and self.target_transform is None:
             return batch
-        return [self._transformed(image, target) for image, target in batch]
+        return [self._transformed(int(i), *pair) for i, pair in zip(records, batch, strict=True)]
 
     def _read_batch(self, records: NDArray[np.int64]) -> Batch:
         pack = self.pack
@@ -127,11 +128,15 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             return int(self._labels[i])
         return target_of(self.pack.annotation(i), self.pack.manifest.fields)
 
-    def _transformed(self, image: torch.Tensor, target: Target) -> tuple[Any, Any]:
-        return (
-            image if self.transform is None else self.transform(image),
-            target if self.target_transform is None else self.target_transform(target),
-        )
+    def _transformed(self, i: int, image: torch.Tensor, target: Target) -> tuple[Any, Any]:
+        try:
+            return (
+                image if self.transform is None else self.transform(image),
+                target if self.target_transform is None else self.target_transform(target),
+            )
+        except Exception as error:
+            noted(error, f"in a transform of record {self.pack.key(i)} of {self.pack.path}")
+            raise
 
     def _number(self, index: Any) -> int:
         return _number(index, len(self.pack))

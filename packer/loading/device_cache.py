@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from packer.errors import UsageError
+from packer.errors import DamagedPack, UsageError
 from packer.loading.moved import batched
 from packer.loading.pipeline import TargetsOf
+from packer.loading.replace import Replacer, problem_of
 from packer.loading.rows import Placement, RowFiller
 from packer.loading.stats import Stats
 from packer.paging import available_bytes
@@ -23,12 +25,15 @@ from packer.text import size_text
 
 COPIED_BYTES = 64 * 1024**2
 HEADROOM = 0.9
+_WHOLE = Placement(None, None)
 
 
 class DeviceCache:
     """Yields (images, targets) as `Pipeline` does, from device memory."""
 
-    def __init__(self, filler: RowFiller, targets_of: TargetsOf, device: torch.device) -> None:
+    def __init__(
+        self, filler: RowFiller, targets_of: TargetsOf, device: torch.device, replacer: Replacer | None = None
+    ) -> None:
         """Copy the pack to the device. Raises UsageError where it cannot live there, with both figures."""
         pack = filler.pack
         if pack.record_bytes is None:
@@ -44,6 +49,8 @@ class DeviceCache:
         self.filler = filler
         self.targets_of = targets_of
         self.device = device
+        self.replacer = replacer
+        self._bad = np.zeros(len(pack), np.bool_)
         self._images = self._copied(pack.record_bytes)
 
     def _copied(self, record_bytes: int) -> torch.Tensor:
@@ -56,13 +63,27 @@ class DeviceCache:
             records = np.arange(start, min(start + step, len(pack)))
             part = host[: len(records)]
             rows = part.numpy().reshape(len(records), *pack.shape_of(0))
-            self.filler.fill(records, Placement(None, None), rows)
+            try:
+                self.filler.fill(records, _WHOLE, rows)
+            except DamagedPack:
+                if self.replacer is None:
+                    raise
+                self._fill_one_by_one(records, rows)
             images[start : start + len(records)] = part
         return images
+
+    def _fill_one_by_one(self, records: Int64, rows: NDArray[Any]) -> None:
+        for i, record in enumerate(records.tolist()):
+            one = slice(i, i + 1)
+            problem = problem_of(lambda one=one: self.filler.fill(records[one], _WHOLE, rows[one]))  # type: ignore[misc]
+            self._bad[record] = problem is not None
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
         """One batch for each array of record numbers, in order; images uint8 on the device."""
         for records in batches:
+            if self.replacer is not None and self._bad[records].any():
+                records, places = self.replacer.stand_ins(records, epoch)  # noqa: PLW2901
+                self.replacer.report([what for _, what in places], stats)
             placement = self.filler.placement(records, epoch)
             images = self._gathered(records)
             if placement.regions is not None:

@@ -18,6 +18,7 @@ from packer.loading.normalise import Normalise
 from packer.loading.pipeline import Pipeline, Work
 from packer.loading.prefetch import Transfer
 from packer.loading.ram_cache import RamCache
+from packer.loading.replace import Replaced, Replacer
 from packer.loading.rows import RowFiller, View
 from packer.loading.stats import Stats
 from packer.ops.decode import check_available
@@ -59,6 +60,7 @@ class PackedLoader:
         decoder: str = "auto",
         cache: str | None = None,
         verify: bool = True,
+        on_error: str = "raise",
     ) -> None:
         """Open the pack and prepare; no record is read yet.
 
@@ -79,6 +81,8 @@ class PackedLoader:
             cache: "ram" reads the whole pack ahead into the page cache, and keeps it there where allowed; "device" puts
                 it on the device (raw images of one shape), where batches are then made.
             verify: hold each record against its checksum the first time that this process touches it.
+            on_error: "replace" puts another record of the same epoch, drawn from (seed, epoch, record), in the place of
+                one that is damaged, with its own target; `replaced` and `stats` tell. A damaged index is an error.
 
         Raises UsageError or ValueError where these do not go together, DamagedPack where the pack is not whole.
         """
@@ -112,16 +116,19 @@ class PackedLoader:
         self.sampler = sampler
         sampler.num_batches(self.batch_size)  # raises where drop_last would leave none
         self._view = View(crop, chance, sampler.seed if seed is None else whole("seed", seed, 0, (1 << 64) - 1))
+        if on_error not in ("raise", "replace"):
+            raise UsageError("on_error", f'must be "raise" or "replace", got {on_error!r}')
         filler = RowFiller(self.pack, self._view, decoder, verify)
+        self._replacer = Replacer(filler, sampler, self._view.seed) if on_error == "replace" else None
         targets = Targets(filler, min_area, target_transform)
-        self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, batch_size, work, transform)
+        self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
         self._ram = None
         if cache == "ram":
             self._ram = RamCache(self.pack)
         elif cache == "device":
             if transform is not None:
                 raise UsageError("transform", 'runs on the host, where cache="device" makes nothing', "leave out one")
-            self._batches = DeviceCache(filler, targets, self.device)
+            self._batches = DeviceCache(filler, targets, self.device, self._replacer)
         elif cache is not None:
             raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
         self._transfer = Transfer(self.device, prefetch, Normalise(mean, std, dtype))
@@ -196,23 +203,26 @@ class PackedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where training stands: small, fit for JSON and `torch.save`. Take it between two batches."""
-        return {**self.sampler.state_dict(self._position, self.batch_size), "view_seed": self._view.seed}
+        return {**self.sampler.state_dict(self._position, self.batch_size), **self._view.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken: the next iteration gives the batches that were not yet received.
 
         Another number of ranks will do, if batch_size times ranks is the same. Raises UsageError where the state is
-        of another pack, seed, order or batch size.
+        of another pack, seed, order, batch size, crop or flip.
         """
         order = state
         if isinstance(state, Mapping):
-            order = {name: value for name, value in state.items() if name != "view_seed"}
+            order = {name: value for name, value in state.items() if name not in self._view.identity}
         checked(self.sampler, order, self.sampler.global_batch(self.batch_size))  # before anything is changed
-        seed, here = state.get("view_seed"), self._view.seed
-        if type(seed) is not int or seed != here:
-            raise UsageError("state", f"has seed {seed!r} for crops and flips, here {here}", "give its seed")
+        self._view.check(state)
         self._position = self.sampler.load_state_dict(order, self.batch_size)
         self._begun, self._resumed, self._counting = False, True, None
+
+    @property
+    def replaced(self) -> list[Replaced]:
+        """The damaged records that others stood in for, in all epochs so far, by number: the first 1,000."""
+        return [] if self._replacer is None else self._replacer.reported
 
     def stats(self) -> dict[str, float]:
         """Of this epoch, or of the last: see `Stats.summary`."""

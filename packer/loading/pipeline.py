@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from packer.errors import DamagedPack, noted
 from packer.loading.buffers import BufferPool
 from packer.loading.collate import stacked
 from packer.loading.crew import Crew, Parts
 from packer.loading.moved import batched
 from packer.loading.readahead import announced
+from packer.loading.replace import Places, Replacer
 from packer.loading.rows import Placement, RowFiller
 from packer.loading.stats import Stats
 from packer.sample import Int64
@@ -48,6 +50,8 @@ class _Pending:
     parts: Parts
     ends: list[int]
     """Row at which each batch ends."""
+    part_size: int
+    """Rows of each part but the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,16 @@ class Pipeline:
     """Yields (images, targets) for runs of record numbers; the images uint8 (n, channels, height, width)."""
 
     def __init__(
-        self, filler: RowFiller, targets_of: TargetsOf, batch_size: int, work: Work, transform: Transform | None = None
-    ) -> None:
+        self, filler: RowFiller, targets_of: TargetsOf, batch_size: int, work: Work,
+        transform: Transform | None = None, replacer: Replacer | None = None,
+    ) -> None:  # fmt: skip
         """Args: what fills images; what makes targets; images of the largest batch; how much at once; the user's
-        function of each image (channels, height, width), after crop and flip."""
+        function of each image (channels, height, width), after crop and flip; what finds others for bad records."""
         self.filler = filler
         self.targets_of = targets_of
         self.work = work
         self.transform = transform
+        self.replacer = replacer
         height, width, channels = filler.row_shape
         self._row_bytes: int = height * width * channels * filler.dtype.itemsize
         # a transform may take long: then nobody should wait for more than one batch
@@ -108,7 +114,7 @@ class Pipeline:
             return self._fill(records[rows], epoch, shaped[rows], stats)
 
         parts = crew.do(-(-len(records) // size), fill)
-        return _Pending(shaped, parts, list(accumulate(len(batch) for batch in block)))
+        return _Pending(shaped, parts, list(accumulate(len(batch) for batch in block)), size)
 
     def _part_size(self, records: int) -> int:
         if self._stage == "decode" or self.transform is not None:
@@ -120,31 +126,49 @@ class Pipeline:
     def _fill(self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats) -> Any:
         started = time.perf_counter()
         placement = self.filler.placement(records, epoch)
-        self.filler.fill(records, placement, rows)
+        places: Places = ()
+        try:
+            self.filler.fill(records, placement, rows)
+        except DamagedPack:
+            if self.replacer is None:
+                raise
+            records, places = self.replacer.stand_ins(records, epoch)
+            placement = self.filler.placement(records, epoch)
+            self.filler.fill(records, placement, rows)
         filled = time.perf_counter()
         stats.add(self._stage, filled - started)
         targets = self.targets_of(records, placement)
         made = time.perf_counter()
         stats.add("targets", made - filled)
         if self.transform is None:
-            return targets, None
-        images = [self.transform(torch.from_numpy(row).permute(2, 0, 1)) for row in rows]
+            return targets, None, places
+        images: list[Any] = []
+        try:
+            for row in rows:
+                images.append(self.transform(torch.from_numpy(row).permute(2, 0, 1)))
+        except Exception as error:
+            pack = self.filler.pack
+            noted(error, f"in the transform of record {pack.key(int(records[len(images)]))} of {pack.path}")
+            raise
         stats.add("transform", time.perf_counter() - made)
-        return targets, images
+        return targets, images, places
 
     def _finish(self, block: _Pending, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
         """The batches of a block whose parts are done, or as soon as they are."""
         parts = block.parts.wait()
-        targets = batched([targets for targets, _ in parts])
+        targets = batched([targets for targets, _, _ in parts])
+        replaced = [(n * block.part_size + row, what) for n, (_, _, places) in enumerate(parts) for row, what in places]
         images: Any
         if self.transform is None:
             images = torch.from_numpy(block.rows).permute(0, 3, 1, 2)
         else:
-            images = [image for _, transformed in parts for image in transformed]
+            images = [image for _, transformed, _ in parts for image in transformed]
         ends = block.ends
         block.rows = _NOTHING  # from here on only the batches keep the memory
         for start, end in zip([0, *ends], ends, strict=False):
             stats.images += end - start
             stats.batches += 1
+            if replaced and self.replacer is not None:
+                self.replacer.report([what for row, what in replaced if start <= row < end], stats)
             part = images[start:end]
             yield part if self.transform is None else stacked(part), targets[start:end]

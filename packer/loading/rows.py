@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, DamagedPack
+from packer.errors import BadImage, DamagedPack, UsageError
 from packer.loading.crop import Crop, Regions
 from packer.loading.draws import uniform
 from packer.loading.gather import as_tensor, overlapping_rows
@@ -34,6 +35,30 @@ class View:
     crop: Crop | None = None
     flip: float = 0.0
     seed: int = 0
+
+    @property
+    def identity(self) -> dict[str, str | int | float | None]:
+        """What of it a state holds: equal here and in a state that may be resumed."""
+        crop = self.crop
+        # the default repr is an address, another one in each process
+        told = type(crop).__qualname__ if type(crop).__repr__ is object.__repr__ else repr(crop)
+        return {"view_seed": self.seed, "crop": None if crop is None else told, "flip": float(self.flip)}
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise UsageError where a state is of another view. Those of packer 0.1.0 say the seed alone."""
+        here = self.identity
+        seed = state.get("view_seed")
+        if type(seed) is not int or seed != here["view_seed"]:
+            problem = f"has seed {seed!r} for crops and flips, here {here['view_seed']}"
+            raise UsageError("state", problem, "give its seed")
+        if "crop" not in state and "flip" not in state:
+            return
+        for name in ("crop", "flip"):
+            if name not in state:
+                raise UsageError("state", f"has no {name}", "resume with what the state was made with, or begin anew")
+            if type(state[name]) is not type(here[name]) or state[name] != here[name]:
+                problem = f"has {name} {state[name]!r}, here {here[name]!r}"
+                raise UsageError("state", problem, f"give its {name}, or begin anew")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

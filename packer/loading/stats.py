@@ -13,6 +13,8 @@ class Stats:
 
     images: int = 0
     batches: int = 0
+    replaced: int = 0
+    """Images that stand in for damaged ones."""
     waited_s: float = 0.0
     """How long the consumer stood still because its next batch was not ready."""
     stage_s: dict[str, float] = field(default_factory=dict)
@@ -32,7 +34,8 @@ class Stats:
         self._ended = time.perf_counter()
 
     def summary(self) -> dict[str, float]:
-        """images, batches, seconds, images_per_s, waiting (share of the time), and seconds of each stage.
+        """images, batches, replaced (images that stand in for damaged ones), seconds, images_per_s, waiting (share of
+        the time), and seconds of each stage.
 
         `waiting` near 0 says that the consumer (the GPU) is the limit; near 1, that the loader is.
         """
@@ -41,6 +44,7 @@ class Stats:
         return {
             "images": self.images,
             "batches": self.batches,
+            "replaced": self.replaced,
             "seconds": round(seconds, 4),
             "images_per_s": round(self.images / seconds, 1),
             "waiting": round(min(1.0, self.waited_s / seconds), 4),

@@ -1,0 +1,145 @@
+"""``on_error="replace"``: another record of the same epoch in the place of one that is damaged.
+
+Which one is a pure function of (seed, epoch, record): the same for any number of threads, on every rank that meets the
+record, and after a resume. Nothing here runs until a record has failed.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from packer.errors import DamagedPack, DamagedRecordWarning, shown
+from packer.loading.draws import uniform
+from packer.loading.rows import RowFiller
+from packer.loading.stats import Stats
+from packer.sample import Int64
+from packer.samplers import Sampler
+
+MOST_LISTED = 1000
+"""Records that `PackedLoader.replaced` lists."""
+MOST_REMEMBERED = 100_000
+"""Answers that are kept: each may have cost a decode."""
+DRAWS = 64
+"""After so many random candidates that are bad too, the epoch is searched from one end to the other."""
+
+STREAM = 1 << 32
+"""Turns the seed of crops and flips into another one."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A record that could not be read, and that others stood in for."""
+
+    record: int
+    key: str
+    shard: str | None
+    problem: str
+
+
+Places = Sequence[tuple[int, Replaced]]
+"""Position in a batch, and which record should have been there."""
+
+_warned: set[tuple[str, int]] = set()
+
+
+class Replacer:
+    """Finds stand-ins, for all threads; and keeps what the consumer was told of."""
+
+    def __init__(self, filler: RowFiller, sampler: Sampler, seed: int) -> None:
+        self._filler = filler
+        self._sampler = sampler
+        self._seed = seed
+        self._lock = threading.Lock()
+        self._order: tuple[int, Int64] | None = None
+        self._found: dict[tuple[int, int], tuple[int, Replaced]] = {}
+        self._reported: dict[int, Replaced] = {}
+
+    def stand_ins(self, records: Int64, epoch: int) -> tuple[Int64, Places]:
+        """The same records, those that cannot be read replaced, and which those are.
+
+        Raises DamagedPack where every record of the epoch is bad, and where an index is damaged: then no record is.
+        """
+        readable = records.copy()
+        places = []
+        for position, record in enumerate(records.tolist()):
+            found = self._stand_in(record, epoch)
+            if found is not None:
+                readable[position] = found[0]
+                places.append((position, found[1]))
+        return readable, places
+
+    def _stand_in(self, record: int, epoch: int) -> tuple[int, Replaced] | None:
+        found = self._found.get((epoch, record))
+        if found is None and (error := self._problem(record, epoch)) is not None:
+            replaced = Replaced(record, error.key or "", error.shard, error.problem)
+            found = self._candidate(record, epoch, error), replaced
+            with self._lock:
+                if len(self._found) >= MOST_REMEMBERED:
+                    self._found.clear()
+                self._found[epoch, record] = found
+        return found
+
+    def _candidate(self, record: int, epoch: int, error: DamagedPack) -> int:
+        order = self._of_epoch(epoch)
+        random = uniform(self._seed ^ STREAM, epoch, np.array([record]), DRAWS)[0]
+        places = (random * len(order)).astype(np.int64).tolist()
+        tried = {record}
+        for place in (*places, *range(places[-1], len(order)), *range(places[-1])):
+            candidate = int(order[place])
+            if candidate not in tried:
+                if self._problem(candidate, epoch) is None:
+                    return candidate
+                tried.add(candidate)
+        raise DamagedPack(
+            self._filler.pack.path, f"none of the {len(tried)} records of epoch {epoch} can be read: {error.problem}",
+            error.next_step,
+        ).within(self._filler.pack.path)  # fmt: skip
+
+    def _of_epoch(self, epoch: int) -> Int64:
+        """The records of an epoch, those of all ranks."""
+        with self._lock:
+            if self._order is None or self._order[0] != epoch:
+                self._order = epoch, self._sampler.order(epoch).astype(np.int64)
+            return self._order[1]
+
+    def _problem(self, record: int, epoch: int) -> DamagedPack | None:
+        """What is wrong with a record, tried alone, as this epoch looks at it."""
+        one = np.array([record])
+        row = np.empty((1, *self._filler.row_shape), self._filler.dtype)
+        return problem_of(lambda: self._filler.fill(one, self._filler.placement(one, epoch), row))
+
+    # -- telling
+
+    def report(self, replaced: Sequence[Replaced], stats: Stats) -> None:
+        """The consumer gets a batch in which these records were replaced."""
+        stats.replaced += len(replaced)
+        pack = self._filler.pack
+        for one in replaced:
+            if len(self._reported) < MOST_LISTED:
+                self._reported.setdefault(one.record, one)
+            known = pack.manifest.digest, one.record
+            if known not in _warned:
+                _warned.add(known)
+                text = f"{shown(pack.path)}: {one.problem}; another record takes its place"
+                warnings.warn(text, DamagedRecordWarning, stacklevel=2)
+
+    @property
+    def reported(self) -> list[Replaced]:
+        """What was reported, by record."""
+        return [self._reported[record] for record in sorted(self._reported)]
+
+
+def problem_of(action: Callable[[], None]) -> DamagedPack | None:
+    """The error with which reading one record fails. Raises it where it is no record's: an index, the whole pack."""
+    try:
+        action()
+    except DamagedPack as error:
+        if error.key is None:
+            raise
+        return error
+    return None
