@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packer.build.options import BuildOptions, bad_allowed
@@ -13,10 +12,11 @@ from packer.cores import usable_cores
 from packer.errors import TooManyBad, UsageError, shown
 
 if TYPE_CHECKING:
+    from packer.build.commit import Output
     from packer.build.inputs import Inputs
     from packer.build.local import LocalEngine
     from packer.build.plan import Plan
-    from packer.build.shard import ShardResult
+    from packer.build.result import ShardResult
     from packer.manifest import Manifest, Rejected
 
 __all__ = ["BuildOptions", "BuildSummary", "Watcher", "build_pack", "plan_pack"]
@@ -33,6 +33,12 @@ class Watcher:
 
     def packing(self, done: int, bad: int) -> None:
         """So many images are done in all, so many of them bad."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def unfinished(self, finished: int, partial: str) -> None:
+        """The build ends with an error; so many shards are finished, and stay in the directory `partial`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +63,18 @@ def plan_pack(options: BuildOptions, watcher: Watcher | None = None) -> Plan:
     StorageError (the pack will not fit).
     """
     from packer.build.commit import Output
-    from packer.build.inputs import read_inputs
-    from packer.build.plan import make_plan
     from packer.ops.decode import check_available
 
     check_available(options.decoder)
     Output(options.output, options.source, options.overwrite)
-    inputs = read_inputs(options, (watcher or Watcher()).reading)
+    return _planned(options, watcher or Watcher())
+
+
+def _planned(options: BuildOptions, watcher: Watcher) -> Plan:
+    from packer.build.inputs import read_inputs
+    from packer.build.plan import make_plan
+
+    inputs = read_inputs(options, watcher.reading)
     check_bad(options, inputs, inputs.rejected)
     plan = make_plan(options, inputs)
     plan.check_space()
@@ -73,40 +84,58 @@ def plan_pack(options: BuildOptions, watcher: Watcher | None = None) -> Plan:
 def build_pack(options: BuildOptions, watcher: Watcher | None = None) -> BuildSummary:
     """Build the pack that `options` ask for. All or nothing: after an error there is no pack.
 
-    Raises PackerError of the kind that fits; a build that is interrupted leaves no pack either.
+    The shards that are finished by then stay in NAME.partial, and the same call goes on behind them: the pack is the
+    very one that one call would have made. Raises PackerError of the kind that fits.
     """
     from packer.build.commit import Output
     from packer.build.local import LocalEngine
+    from packer.build.resume import begin_or_go_on
     from packer.build.summary import make_manifest
+    from packer.ops.decode import check_available
 
     watcher = watcher or Watcher()
     started = time.monotonic()
+    check_available(options.decoder)
     output = Output(options.output, options.source, options.overwrite)
-    with LocalEngine(options.workers or usable_cores()) as engine:
-        engine.warm_up()
-        plan = plan_pack(options, watcher)
-        watcher.planned(plan)
-        with output, engine:  # after an error the workers end before what they write is removed
-            results = _pack(plan, engine, output.partial, watcher)
+    try:
+        with output, LocalEngine(options.workers or usable_cores()) as engine:  # the workers end before the lock goes
+            for note in begin_or_go_on(output, options):
+                watcher.note(note)
+            engine.warm_up()
+            plan = _planned(options, watcher)
+            watcher.planned(plan)
+            results = _pack(plan, engine, output, watcher)
             manifest = make_manifest(plan, results)
             output.publish(manifest)
+    except BaseException:
+        if output.journal.finished:
+            watcher.unfinished(len(output.journal.finished), output.partial)
+        raise
     size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
     return BuildSummary(output.path, manifest, size, time.monotonic() - started)
 
 
-def _pack(plan: Plan, engine: LocalEngine, folder: str, watcher: Watcher) -> list[ShardResult]:
+def _pack(plan: Plan, engine: LocalEngine, output: Output, watcher: Watcher) -> list[ShardResult]:
     """Pack all shards; their results in the order of the shards."""
     from packer.build.table import write_table
 
-    table = os.path.join(folder, "inputs.arrow")
-    write_table(plan.table, table)
+    write_table(plan.table, output.table)
+    before = dict(output.journal.finished)
+    jobs = [replace(job, finished=before.get(job.name)) for job in plan.jobs(output.table, output.folder)]
+    if before:
+        watcher.note(f"goes on with an unfinished build: {len(before)} of {plan.shards} shards are finished")
     results: dict[int, ShardResult] = {}
     rejected = list(plan.inputs.rejected)
-    for number, result in engine.run(plan.jobs(table, folder), watcher.packing):
+    for number, result in engine.run(jobs, watcher.packing):
         results[number] = result
         rejected += result.rejected
         check_bad(plan.options, plan.inputs, rejected)
-    os.unlink(table)
+        if not result.kept:
+            output.journal.add(jobs[number].name, result)
+    kept = sum(result.kept for result in results.values())
+    if before:
+        changed = f", {len(before) - kept} made again: their inputs or files have changed" if kept < len(before) else ""
+        watcher.note(f"{kept} finished shards kept{changed}")
     return [results[number] for number in sorted(results)]
 
 

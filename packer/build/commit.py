@@ -1,4 +1,4 @@
-"""Makes a pack appear all at once: it grows in NAME.partial and gets its name by one rename, after fsync.
+"""Makes a pack appear all at once: it grows in NAME.partial/pack and gets its name by one rename, after fsync.
 
 Nothing else in packer creates, renames or removes a pack.
 """
@@ -8,20 +8,31 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import uuid
+from contextlib import suppress
 
+from packer.build.exchange import exchange
+from packer.build.journal import Journal
 from packer.build.signals import held_signals
-from packer.errors import StorageError, UsageError
+from packer.errors import StorageError, UsageError, shown
 from packer.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
+
+JOURNAL, TABLE, PACK, OLD = "journal", "inputs.arrow", "pack", "old"
 
 
 class Output:
-    """The directory that a build writes to. A context manager: leaving it without `publish` removes the work."""
+    """The directory that a build writes to. A context manager: entering it takes the lock, leaving it gives it back.
+
+    What is not published by then stays for the next build if a shard is finished, and is removed if none is.
+    """
 
     def __init__(self, path: str, source: str, overwrite: bool) -> None:
         """Refuse what must not be written to; nothing is created yet."""
         self.path = os.path.abspath(path)
         self.partial = self.path + PARTIAL_SUFFIX
+        self.folder = os.path.join(self.partial, PACK)
+        """Where the pack grows."""
+        self.table = os.path.join(self.partial, TABLE)
+        self.journal = Journal("")
         self._overwrite = overwrite
         self._lock: int | None = None
         self._published = False
@@ -49,6 +60,7 @@ class Output:
             with held_signals():
                 self._open()
         except OSError as error:
+            self._close()
             raise StorageError(self.partial, error.strerror or str(error)) from None
         except (KeyboardInterrupt, SystemExit):  # it came while that was done
             self.__exit__()
@@ -56,22 +68,54 @@ class Output:
         return self
 
     def _open(self) -> None:
-        os.makedirs(self.partial, exist_ok=True)
-        self._lock = os.open(self.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            # the kernel drops the lock when the process ends, however it ends
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._close()  # it is not ours to remove
-            problem = "another build is writing there"
-            raise UsageError(self.partial, problem, "wait for it, or choose another --out") from None
-        for name in os.listdir(self.partial):  # what a build that died has left
+        while self._lock is None:
+            os.makedirs(self.partial, exist_ok=True)
+            lock = os.open(self.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                # the kernel drops the lock when the process ends, however it ends
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)  # it is not ours to remove
+                problem = "another build is writing there"
+                raise UsageError(self.partial, problem, "wait for it, or choose another --out") from None
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(self.partial), os.fstat(lock)):
+                    self._lock = lock
+                    break
+            os.close(lock)  # a build that ended just now has removed it
+        strangers = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD})
+        if strangers:
+            self._close()
+            problem = f"holds {shown(strangers[0])}, which no build has left there"
+            raise UsageError(self.partial, problem, "move it away, or choose another --out")
+        self.journal = Journal(os.path.join(self.partial, JOURNAL))
+
+    def restart(self) -> None:
+        """Forget all that earlier builds have done."""
+        for name in os.listdir(self.partial):
             _remove(os.path.join(self.partial, name))
+        self.journal = Journal(os.path.join(self.partial, JOURNAL))
+
+    def clear(self) -> None:
+        """Keep the files of finished shards, and remove what else is there."""
+        os.makedirs(self.folder, exist_ok=True)
+        entries = [result.entry for result in self.journal.finished.values() if result.entry is not None]
+        self._keep_only({file.name for entry in entries for file in (entry.container, entry.index)})
+        for name in (TABLE, OLD):
+            _remove(os.path.join(self.partial, name))
+
+    def _keep_only(self, names: set[str]) -> None:
+        for name in set(os.listdir(self.folder)) - names:
+            _remove(os.path.join(self.folder, name))
 
     def __exit__(self, *_: object) -> None:
         with held_signals():
             if self._lock is not None and not self._published:
-                shutil.rmtree(self.partial, ignore_errors=True)
+                if self.journal.finished:
+                    with suppress(OSError):
+                        self.clear()
+                else:
+                    shutil.rmtree(self.partial, ignore_errors=True)
             self._close()
 
     def _close(self) -> None:
@@ -82,35 +126,30 @@ class Output:
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest, make all of it durable, and give the directory its name."""
         try:
-            _write(os.path.join(self.partial, MANIFEST_NAME), manifest.to_json())
-            sync_folder(self.partial)
+            self._keep_only({file.name for shard in manifest.shards for file in (shard.container, shard.index)})
+            _write(os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
+            sync_folder(self.folder)
             self._check_free()
             with held_signals():
-                old = self._take_name()
+                self._take_name()
+                self._published = True
                 sync_folder(os.path.dirname(self.path))
-                if old is not None:
-                    shutil.rmtree(old, ignore_errors=True)
+                shutil.rmtree(self.partial, ignore_errors=True)
         except OSError as error:
             raise StorageError(self.path, f"cannot be finished: {error.strerror or error}") from None
 
-    def _take_name(self) -> str | None:
-        """Rename the work to its final name; returns where the pack lies that was there before."""
-        old = self._set_aside()
-        try:
-            os.rename(self.partial, self.path)
-        except OSError:
-            if old is not None:
-                os.rename(old, self.path)
-            raise
-        self._published = True
-        return old
-
-    def _set_aside(self) -> str | None:
+    def _take_name(self) -> None:
+        """Rename the work to its final name; a pack that has it now changes places with it, in one step if possible."""
         if not os.path.lexists(self.path):
-            return None
-        old = f"{self.path}.old-{uuid.uuid4().hex[:8]}"
-        os.rename(self.path, old)
-        return old
+            os.rename(self.folder, self.path)
+        elif not exchange(self.folder, self.path):
+            old = os.path.join(self.partial, OLD)
+            os.rename(self.path, old)
+            try:
+                os.rename(self.folder, self.path)
+            except OSError:
+                os.rename(old, self.path)
+                raise
 
 
 def _check_apart(output: str, source: str) -> None:
@@ -142,4 +181,5 @@ def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
-        os.unlink(path)
+        with suppress(FileNotFoundError):
+            os.unlink(path)

@@ -20,7 +20,8 @@ from multiprocessing.connection import wait as wait_for
 from types import ModuleType
 from typing import Any
 
-from packer.build.shard import ShardJob, ShardResult, pack_shard
+from packer.build.result import ShardResult
+from packer.build.shard import ShardJob, pack_shard
 from packer.build.signals import held_signals
 from packer.errors import WorkerDied
 

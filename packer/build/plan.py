@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.build.commit import PACK
 from packer.build.inputs import Inputs
 from packer.build.options import BuildOptions, bad_allowed
 from packer.build.record import Recipe
@@ -19,6 +21,7 @@ from packer.build.source_file import read_source_file
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.errors import BadInput, StorageError, UsageError
+from packer.manifest import PARTIAL_SUFFIX
 from packer.ops.decode import Decoder
 from packer.ops.encode import Encoding, encode
 from packer.ops.header import Mode
@@ -215,10 +218,20 @@ def _cuts(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[int,
     return tuple(int(c) for c in np.unique([0, *np.minimum(cuts, n), n]))
 
 
+def _bytes_in(partial: str) -> int:
+    """What an unfinished build has written: it is used again, or removed."""
+    total = 0
+    for folder, _, names in os.walk(partial):
+        for name in names:
+            with suppress(OSError):
+                total += os.path.getsize(os.path.join(folder, name))
+    return total
+
+
 def _free_bytes(output: str) -> int:
     folder = os.path.dirname(os.path.abspath(output))
     try:
-        return shutil.disk_usage(folder).free
+        return shutil.disk_usage(folder).free + _bytes_in(f"{os.path.abspath(output)}{PARTIAL_SUFFIX}/{PACK}")
     except FileNotFoundError:
         raise UsageError(folder, "no such folder for the pack", "create it, or choose another --out") from None
     except OSError as error:

@@ -39,12 +39,17 @@ class Recipe:
         image = decode(data, self.mode, self.decoder, self.resize.at_least(*size), self.max_pixels)
         return self.resize.apply(image, size)
 
-    def record(self, key: str, row: dict[str, Any], class_ids: NDArray[np.int64]) -> tuple[Record, int]:
-        """The record of one row of the table of inputs, and how many boxes a crop has left outside.
+    def read(self, row: dict[str, Any]) -> bytes:
+        """The bytes of the source file of a row of the table of inputs. Raises BadImage where it changed."""
+        return read_source_file(os.path.join(self.root, row["path"]), row["bytes"])
+
+    def record(
+        self, key: str, row: dict[str, Any], data: bytes, class_ids: NDArray[np.int64]
+    ) -> tuple[Record, int]:
+        """The record of a row whose file holds `data`, and how many boxes a crop has left outside.
 
         Raises BadImage where the file will not do.
         """
-        data = read_source_file(os.path.join(self.root, row["path"]), row["bytes"])
         size = (row["width"], row["height"])
         image = self.image(data, size)
         annotation = annotation_from_text(row["annotation"], class_ids)

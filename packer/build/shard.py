@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from xxhash import xxh3_128_digest
 
 from packer.build.inputs import rejected
+from packer.build.kept import Sources, digest_of_inputs, keeps
 from packer.build.record import Recipe
+from packer.build.result import ShardResult
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
+from packer.containers.storage import storage_errors
 from packer.digests import crc32c_of, sha256_of
 from packer.errors import BadInput, StorageError
 from packer.index import INDEX_SUFFIX, IndexBuilder
@@ -49,17 +54,8 @@ class ShardJob:
     bad_allowed: int
     """The job ends early, without a shard, when more of its own inputs than this are bad."""
     threads: int = 1
-
-
-@dataclass(slots=True)
-class ShardResult:
-    """What became of a job; `entry` is None where no input of the shard was any good."""
-
-    entry: ShardEntry | None
-    rejected: list[Rejected] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    label_counts: Counter[int] = field(default_factory=Counter)
-    box_counts: Counter[int] = field(default_factory=Counter)
+    finished: ShardResult | None = None
+    """The shard that an earlier build has finished under this name."""
 
 
 Made = tuple[Record, int] | Rejected
@@ -71,20 +67,35 @@ class Stopped(Exception):
 
 
 def pack_shard(job: ShardJob, report: Report) -> ShardResult:
-    """Make the shard of `job`. Raises StorageError where the disk refuses, Stopped where `report` says so."""
+    """Make the shard of `job`, or keep the finished one that it names, if nothing has changed since.
+
+    Raises StorageError where the disk refuses, Stopped where `report` says so.
+    """
     with pa.memory_map(job.table) as source:
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
-        return _pack(job, rows, report)
+        inputs = digest_of_inputs(job, rows)
+        if job.finished is not None and job.finished.inputs == inputs and keeps(job, job.finished, rows, report):
+            return replace(job.finished, kept=True)
+        result = _pack(job, rows, report)
+        result.inputs = inputs
+        return result
 
 
 def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
     path = os.path.join(job.folder, job.name)
+    index = f"{os.path.splitext(path)[0]}{INDEX_SUFFIX}"
     working = f"{path}.tmp"
+    with storage_errors(path):
+        for left in (working, f"{index}.tmp", path, index):  # by a worker that died, or by a build with other inputs
+            with suppress(FileNotFoundError):
+                os.unlink(left)
     container = open_container(job.container)
     builder = IndexBuilder(job.stop - job.start)
     result = ShardResult(None)
+    sources = Sources()
     writer = None
-    for made in _records(job, rows):
+    for made, digest in _records(job, rows):
+        sources.add(digest)
         bad = isinstance(made, Rejected)
         if isinstance(made, Rejected):
             result.rejected.append(made)
@@ -99,25 +110,26 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
             _count(record, cropped, result)
         if not report(1, int(bad)):
             raise Stopped
+    result.sources = sources.hexdigest()
     if writer is None:
         return result
     writer.close()
-    index = f"{os.path.splitext(path)[0]}{INDEX_SUFFIX}"
     with ThreadPoolExecutor(1) as beside:  # the digest takes as long as all the rest, and holds no GIL
-        digest = beside.submit(file_entry, working, job.name)
+        digest_of_file = beside.submit(file_entry, working, job.name)
         builder.write(f"{index}.tmp", container.locate(working))
         require_intact(working, f"{index}.tmp")  # as a reader will find it
-    os.rename(working, path)
-    os.rename(f"{index}.tmp", index)
-    result.entry = ShardEntry(len(builder), digest.result(), index_entry(index, os.path.basename(index)))
+    with storage_errors(path):
+        os.rename(working, path)
+        os.rename(f"{index}.tmp", index)
+    result.entry = ShardEntry(len(builder), digest_of_file.result(), index_entry(index, os.path.basename(index)))
     return result
 
 
-def _records(job: ShardJob, rows: Any) -> Iterator[Made]:
-    """The records in order; with several threads, a few chunks ahead of the writer."""
+def _records(job: ShardJob, rows: Any) -> Iterator[tuple[Made, bytes]]:
+    """The records in order, each with its source's digest; with several threads, a few chunks ahead of the writer."""
     class_ids = np.array(job.class_ids, np.int64)
 
-    def make(chunk: list[tuple[int, dict[str, Any]]]) -> list[Made]:
+    def make(chunk: list[tuple[int, dict[str, Any]]]) -> list[tuple[Made, bytes]]:
         return [_record(job, number, row, class_ids) for number, row in chunk]
 
     if job.threads == 1:
@@ -126,7 +138,7 @@ def _records(job: ShardJob, rows: Any) -> Iterator[Made]:
                 yield _record(job, *item, class_ids)
         return
     with ThreadPoolExecutor(job.threads) as pool:
-        ahead: deque[Future[list[Made]]] = deque()
+        ahead: deque[Future[list[tuple[Made, bytes]]]] = deque()
         try:
             for chunk in _chunks(job, rows):
                 ahead.append(pool.submit(make, chunk))
@@ -139,11 +151,15 @@ def _records(job: ShardJob, rows: Any) -> Iterator[Made]:
                 future.cancel()
 
 
-def _record(job: ShardJob, number: int, row: dict[str, Any], class_ids: Any) -> Made:
+def _record(job: ShardJob, number: int, row: dict[str, Any], class_ids: Any) -> tuple[Made, bytes]:
+    """What became of one input, and the digest of its file; b"" where that cannot be read."""
+    data = None
     try:
-        return job.recipe.record(f"{number:0{job.key_digits}d}", row, class_ids)
+        data = job.recipe.read(row)
+        made = job.recipe.record(f"{number:0{job.key_digits}d}", row, data, class_ids)
     except BadInput as error:
-        return rejected(row["path"], error)
+        return rejected(row["path"], error), b"" if data is None else xxh3_128_digest(data)
+    return made, made[0].source_xxh3
 
 
 def _chunks(job: ShardJob, rows: Any) -> Iterator[list[tuple[int, dict[str, Any]]]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import packer
 from packer.build.plan import Plan
-from packer.build.shard import ShardResult
+from packer.build.result import ShardResult
 from packer.errors import shown
 from packer.manifest import Manifest
 
@@ -59,7 +59,7 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         rejected=tuple(rejected),
         notes=(*inputs.notes, *_skipped(inputs.skipped)),
         packer=packer.__version__,
-        libraries=_library_versions(),
+        libraries=library_versions(),
     )
 
 
@@ -70,7 +70,8 @@ def _options(plan: Plan) -> dict[str, Any]:
     return dict(sorted(options.items()))
 
 
-def _library_versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """Version of each library that shapes the bytes of a pack, those that are installed."""
     versions = {}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):

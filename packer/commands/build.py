@@ -146,6 +146,13 @@ class Screen(Watcher):
             self._bar.set_postfix_str(f"{bad} bad", refresh=False)
         self._bar.update(done - self._bar.n)
 
+    def note(self, text: str) -> None:
+        self._say(f"note: {text}")
+
+    def unfinished(self, finished: int, partial: str) -> None:
+        shards = "1 finished shard stays" if finished == 1 else f"{finished} finished shards stay"
+        self._say(f"{shards} in {shown(partial)}: the same command goes on behind {'it' if finished == 1 else 'them'}")
+
     def rejections(self, rejected: list[Rejected] | tuple[Rejected, ...]) -> None:
         for entry in rejected[:SHOWN_REJECTIONS]:
             self._say(f"rejected: {shown(entry.path)}: {entry.problem}")

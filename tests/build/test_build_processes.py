@@ -34,7 +34,7 @@ def building(source: Path, out: Path, *options: str) -> Iterator[subprocess.Pope
     """A build under way: its shards are being written."""
     process = start("build", source, "-o", out, "--encode", "png", "--workers", "2", "--shard-size", "8MB", *options)
     try:
-        assert until(lambda: list(out.parent.glob(f"{out.name}.partial/*.tmp")), 30), process.poll()
+        assert until(lambda: list(out.parent.glob(f"{out.name}.partial/pack/*.tmp")), 30), process.poll()
         yield process
     finally:
         for pid in members_of(process.pid):
@@ -47,9 +47,13 @@ def end_of(process: subprocess.Popen[str], timeout_s: float = 30) -> Ran:
     return Ran(process.returncode, out, err)
 
 
-def nothing_left(process: subprocess.Popen[str], folder: Path) -> None:
+def only_finished_shards_left(process: subprocess.Popen[str], folder: Path) -> None:
+    """No process; and what stays is the work that the next build goes on with, if there is any."""
     assert until(lambda: not members_of(process.pid), 5), members_of(process.pid)
-    assert os.listdir(folder) == []
+    assert os.listdir(folder) in ([], ["p.partial"])
+    left = sorted(p.name for p in (folder / "p.partial" / "pack").glob("*"))
+    assert len(left) % 2 == 0 and all(name.endswith((".lmdb", ".index.arrow")) for name in left)
+    assert bool(left) == (folder / "p.partial").exists()
 
 
 def test_ctrl_c(many: Path, tmp_path: Path) -> None:
@@ -58,7 +62,7 @@ def test_ctrl_c(many: Path, tmp_path: Path) -> None:
         ran = end_of(process)
         assert ran.code == 130
         assert ran.err.strip().splitlines() == ["packer: interrupted"]
-        nothing_left(process, tmp_path)
+        only_finished_shards_left(process, tmp_path)
 
 
 def test_ctrl_c_before_packing_has_begun(many: Path, tmp_path: Path) -> None:
@@ -67,7 +71,7 @@ def test_ctrl_c_before_packing_has_begun(many: Path, tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     ran = end_of(process)
     assert ran.code == 130 and ran.err.strip().splitlines() == ["packer: interrupted"]
-    nothing_left(process, tmp_path)
+    only_finished_shards_left(process, tmp_path)
 
 
 MOMENTS: dict[str, Callable[[int, Path], object]] = {
@@ -104,7 +108,7 @@ def test_terminate(many: Path, tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGTERM)
         ran = end_of(process)
         assert ran.code == 143 and "Traceback" not in ran.err
-        nothing_left(process, tmp_path)
+        only_finished_shards_left(process, tmp_path)
 
 
 def test_a_worker_is_killed(many: Path, tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_a_worker_is_killed(many: Path, tmp_path: Path) -> None:
         assert ran.error_lines == [
             "packer: a worker process died (killed by SIGKILL); free memory or take fewer --workers"
         ]
-        nothing_left(process, tmp_path)
+        only_finished_shards_left(process, tmp_path)
 
 
 def test_a_worker_is_killed_while_it_has_threads(many: Path, tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ def test_a_worker_is_killed_while_it_has_threads(many: Path, tmp_path: Path) -> 
         ran = end_of(process, 30)
         assert ran.code == 3 and len(ran.error_lines) == 1
         assert "a worker process died (killed by SIGSEGV); build again" in ran.err
-        nothing_left(process, tmp_path)
+        only_finished_shards_left(process, tmp_path)
 
 
 def test_the_fork_server_is_killed(many: Path, tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_the_build_itself_is_killed(many: Path, tmp_path: Path) -> None:
     assert "is an unfinished build, not a pack" in refused(2, "info", tmp_path / "p.partial")
     assert "its build did not finish" in refused(2, "info", tmp_path / "p")
     source = draw_plain(tmp_path / "src", 3)
-    good("build", source, "-o", tmp_path / "p")
+    good("build", source, "-o", tmp_path / "p", "--overwrite")
     assert sorted(os.listdir(tmp_path)) == ["p", "src"] and len(open_pack(tmp_path / "p")) == 3
 
 
@@ -161,7 +165,7 @@ def test_a_second_build_of_the_same_output(many: Path, tmp_path: Path) -> None:
         assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)
         assert end_of(process).code == 130
-        nothing_left(process, tmp_path)
+        only_finished_shards_left(process, tmp_path)
 
 
 def test_an_overwrite_that_is_interrupted_keeps_the_old_pack(many: Path, tmp_path: Path) -> None:
@@ -170,7 +174,8 @@ def test_an_overwrite_that_is_interrupted_keeps_the_old_pack(many: Path, tmp_pat
     with building(many, tmp_path / "p", "--overwrite") as process:
         os.killpg(process.pid, signal.SIGINT)
         assert end_of(process).code == 130
-    assert sorted(os.listdir(tmp_path)) == ["p", "src"] and len(open_pack(tmp_path / "p")) == 3
+    assert {"p", "src"} <= set(os.listdir(tmp_path)) <= {"p", "p.partial", "src"}
+    assert len(open_pack(tmp_path / "p")) == 3
 
 
 def test_too_many_bad_ends_the_build_early(many: Path, tmp_path: Path) -> None:
