@@ -72,6 +72,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self._workers = []
         self._lost: list[int] = []
         self._looked_s = time.monotonic()
+        self._owner = os.getpid()
         try:
             super().__init__(loader)
         except Exception as error:
@@ -154,9 +155,10 @@ class _Workers(_MultiProcessingDataLoaderIter):
             self._worker_pids_set = on
 
     def _shutdown_workers(self) -> None:
-        if getattr(self, "_shutdown", True):
+        # a forked process that drops its copy must not end its parent's workers
+        if getattr(self, "_shutdown", True) or os.getpid() != self._owner:
             return
-        if self.dead():
+        if self.dead() or self._unheard():
             self._end()
             return
         try:
@@ -165,6 +167,14 @@ class _Workers(_MultiProcessingDataLoaderIter):
             super()._shutdown_workers()
         except RuntimeError:
             self._end()
+
+    def _unheard(self) -> bool:
+        """Whether nothing that is sent to the workers arrives: the garbage collector ends the threads that send first.
+
+        So it is where an error's traceback refers to this object; torch then waits for each worker for 5 s.
+        """
+        queues: list[Any] = self._index_queues
+        return any(q._close is not None and not q._close.still_active() for q in queues)
 
     def _end(self) -> None:
         """End the workers without asking them: they may wait for a lock that the dead one holds."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from loader_packs import alike
 
-from packer import PackedDataset, PackedLoader, RandomResizedCrop
+from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop
 from packer.errors import UsageError
 from packer.samplers import ShuffleSampler
 
@@ -115,7 +115,41 @@ def test_states_of_something_else_are_refused(pack):
         view.load_state_dict(state)
 
 
+def test_another_crop_or_flip_is_refused(pack):
+    loader = loader_of(pack)
+    whole = list(loader)
+    loader.set_epoch(0)
+    take(loader, 2)
+    state = through_json(loader.state_dict())
+    assert state["crop"].startswith("RandomResizedCrop(size=6") and state["flip"] == 0.5
+    others = [
+        ({"crop": RandomResizedCrop(7)}, "has crop"), ({"crop": RandomResizedCrop(6, scale=(0.5, 1))}, "has crop"),
+        ({"crop": CenterCrop(6)}, "has crop"), ({"crop": None}, "has crop"), ({"flip": False}, "has flip"),
+        ({"flip": 0.25}, "has flip"),
+    ]  # fmt: skip
+    for options, words in others:
+        other = loader_of(pack, **options)
+        before = other.state_dict()
+        with pytest.raises(UsageError, match=f"state: {words}"):
+            other.load_state_dict(state)
+        assert other.state_dict() == before
+    # states of version 0.1.0 did not say
+    old = {name: value for name, value in state.items() if name not in ("crop", "flip")}
+    again = loader_of(pack)
+    again.load_state_dict(old)
+    assert alike(list(again), whole[2:])
+
+
+def test_a_crop_of_the_users_own_is_known_by_its_name(pack):
+    class Whole(RandomResizedCrop):
+        __repr__ = object.__repr__
+
+    states = [loader_of(pack, crop=Whole(6)).state_dict() for _ in range(2)]
+    assert states[0] == states[1] and states[0]["crop"].endswith("Whole")
+
+
 @pytest.mark.parametrize("change", [
+    {"crop": 3}, {"crop": None}, {"flip": "0.5"}, {"flip": None}, {"flip": True},
     {"version": 2}, {"version": None}, {"version": True}, {"epoch": -1}, {"epoch": 1.0}, {"epoch": None},
     {"position": 3}, {"position": 28}, {"position": -4}, {"position": "8"}, {"position": True}, {"seed": 3.0},
     {"view_seed": "3"}, {"view_seed": 3.0}, {"view_seed": None}, {"pack": "0" * 64}, {"extra": 1}, {"global_batch": 8},
