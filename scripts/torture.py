@@ -27,7 +27,11 @@ RESULTS = ROOT / "build" / "torture"
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- torture: begin -->", "<!-- torture: end -->"
 
-ROWS: dict[str, str] = {}
+ROWS: dict[str, str] = {
+    "workers": "torture_workers:workers",
+    "resume": "torture_loader:resume",
+    "leaks": "torture_loader:leaks",
+}
 """Row -> "module:function" in tests/torture; the function takes a Budget and returns an Outcome."""
 
 
