@@ -22,7 +22,7 @@ from packer.sources.list_lines import (
 )
 from packer.sources.list_paths import PathFinder
 from packer.sources.numerals import class_id
-from packer.sources.paths import as_bytes, as_text, quoted
+from packer.sources.paths import as_bytes, quoted
 
 MOST_LIST_BYTES = 2048 * MIB
 MOST_LINE_BYTES = MIB
@@ -192,6 +192,11 @@ def _read(file: str) -> tuple[bytes, bytes]:
         data = read_file(b"/", path, MOST_LIST_BYTES)
     except PackerError as error:
         raise UsageError(file, error.problem, error.next_step) from None
+    return as_lines(data, file), os.path.dirname(path)
+
+
+def as_lines(data: bytes, file: str) -> bytes:
+    """The bytes of a list with LF line ends and in UTF-8. Raises UsageError where it is no text."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         try:
             data = data.decode("utf-16").encode("utf-8")
@@ -200,8 +205,8 @@ def _read(file: str) -> tuple[bytes, bytes]:
     if b"\r" in data or data.startswith(b"\xef\xbb\xbf"):
         data = b"\n".join(lines_of(data))
     if b"\0" in data[:MIB]:
-        raise UsageError(as_text(path), "is no text file", "name the list")
-    return data, os.path.dirname(path)
+        raise UsageError(file, "is no text file", "name the list")
+    return data
 
 
 open_tree = ListSource

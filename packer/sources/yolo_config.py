@@ -51,12 +51,18 @@ def read_config(tree: Tree) -> YoloConfig:
 
 
 def _load(tree: Tree, path: bytes) -> dict[str, Any]:
-    """The mapping in a YAML file, {} where it holds something else."""
     try:
-        # BaseLoader makes only text, lists and mappings: the class "no" stays "no", and nothing is executed
-        loaded = yaml.load(read_file(tree.root, path, MIB), Loader=yaml.BaseLoader)
+        data = read_file(tree.root, path, MIB)
     except PackerError as error:
         raise UsageError(path, error.problem, error.next_step) from None
+    return parse_yaml(data, path)
+
+
+def parse_yaml(data: bytes, path: bytes) -> dict[str, Any]:
+    """The mapping in a YAML file, {} where it holds something else. Raises UsageError where it is no YAML."""
+    try:
+        # BaseLoader makes only text, lists and mappings: the class "no" stays "no", and nothing is executed
+        loaded = yaml.load(data, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{shown(path)}:{line}", f"is not YAML: {error.problem}", "fix the line") from None
@@ -90,7 +96,8 @@ def _is_texts(value: Any) -> bool:
 def _names(names: Any, nc: Any) -> tuple[str, ...] | None:
     number = class_id(nc.encode("utf-8", "replace")) if isinstance(nc, str) else None
     if nc is not None and number is None:
-        raise ValueError(f"nc: {quoted(str(nc))} is no number of classes")
+        # only text is shown: a list of YAML aliases may be a thousand times as long as its file
+        raise ValueError(f"nc: {quoted(nc) if isinstance(nc, str) else 'what it says'} is no number of classes")
     if names in (None, ""):
         return None if number is None else tuple(str(i) for i in range(number))
     if isinstance(names, dict):
