@@ -76,6 +76,18 @@ class BadImage(BadInput):
     reason = "bad-image"
 
 
+class DecoderCrashed(BadImage):
+    """An image file that kills the process which decodes it."""
+
+    reason = "crashed"
+
+
+class DecoderHung(BadImage):
+    """An image file whose decoding takes longer than ``--decode-timeout``."""
+
+    reason = "timeout"
+
+
 class NotAnImage(BadImage):
     """The bytes are of no image format that packer reads."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from packer.build.options import BuildOptions, bad_allowed
+from packer.build.options import BuildOptions
 from packer.cores import usable_cores
 from packer.errors import TooManyBad, UsageError, shown
 
@@ -37,6 +37,9 @@ class Watcher:
     def note(self, text: str) -> None:
         """Something that the user should know."""
 
+    def listed(self, path: str, rejected: int) -> None:
+        """So many bad inputs are listed in the file `path`, as ``--quarantine`` asks for."""
+
     def unfinished(self, finished: int, partial: str) -> None:
         """The build ends with an error; so many shards are finished, and stay in the directory `partial`."""
 
@@ -57,26 +60,32 @@ class BuildSummary:
 
 
 def plan_pack(options: BuildOptions, watcher: Watcher | None = None) -> Plan:
-    """Read the source and plan the pack, as ``--dry-run`` does; writes nothing.
+    """Read the source and plan the pack, as ``--dry-run`` does; writes nothing but the list for ``--quarantine``.
 
     Raises UsageError, TooManyBad (the labels or headers of more inputs than ``--max-bad`` are bad) or
     StorageError (the pack will not fit).
     """
     from packer.build.commit import Output
+    from packer.build.local import LocalEngine
+    from packer.build.quarantine import listing
     from packer.ops.decode import check_available
 
+    watcher = watcher or Watcher()
     check_available(options.decoder)
     Output(options.output, options.source, options.overwrite)
-    return _planned(options, watcher or Watcher())
+    with listing(options, watcher) as list_rejected, LocalEngine(1, options.decode_timeout) as engine:
+        plan = _planned(options, engine, watcher)
+        list_rejected(plan.inputs.rejected)
+    return plan
 
 
-def _planned(options: BuildOptions, watcher: Watcher) -> Plan:
+def _planned(options: BuildOptions, engine: LocalEngine, watcher: Watcher) -> Plan:
     from packer.build.inputs import read_inputs
     from packer.build.plan import make_plan
 
     inputs = read_inputs(options, watcher.reading)
     check_bad(options, inputs, inputs.rejected)
-    plan = make_plan(options, inputs)
+    plan = make_plan(options, inputs, engine.measure)
     plan.check_space()
     return plan
 
@@ -89,6 +98,7 @@ def build_pack(options: BuildOptions, watcher: Watcher | None = None) -> BuildSu
     """
     from packer.build.commit import Output
     from packer.build.local import LocalEngine
+    from packer.build.quarantine import listing
     from packer.build.resume import begin_or_go_on
     from packer.build.summary import make_manifest
     from packer.ops.decode import check_available
@@ -98,14 +108,20 @@ def build_pack(options: BuildOptions, watcher: Watcher | None = None) -> BuildSu
     check_available(options.decoder)
     output = Output(options.output, options.source, options.overwrite)
     try:
-        with output, LocalEngine(options.workers or usable_cores()) as engine:  # the workers end before the lock goes
+        workers = options.workers or usable_cores()
+        with (
+            listing(options, watcher) as list_rejected,
+            output,
+            LocalEngine(workers, options.decode_timeout) as engine,  # the workers end before the lock goes
+        ):
             for note in begin_or_go_on(output, options):
                 watcher.note(note)
             engine.warm_up()
-            plan = _planned(options, watcher)
+            plan = _planned(options, engine, watcher)
             watcher.planned(plan)
             results = _pack(plan, engine, output, watcher)
             manifest = make_manifest(plan, results)
+            list_rejected(manifest.rejected)
             output.publish(manifest)
     except BaseException:
         if output.journal.finished:
@@ -146,7 +162,7 @@ def check_bad(options: BuildOptions, inputs: Inputs, rejected: Sequence[Rejected
         path, reason = inputs.skipped[0]
         problem = f"nothing to pack: all {inputs.found} inputs are skipped ({shown(path)}: {reason})"
         raise UsageError(options.source, problem, "choose another --split" if options.split else "give other images")
-    allowed = bad_allowed(options.max_bad, asked)
+    allowed = options.bad_allowed(asked)
     if len(rejected) <= allowed and len(rejected) < asked:
         return
     problem = f"{len(rejected)} of {asked} inputs are bad, {allowed} allowed"

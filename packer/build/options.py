@@ -15,8 +15,12 @@ FITS = ("stretch", "short", "long", "crop", "pad")
 MODES = ("rgb", "gray", "unchanged")
 DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
 BOX_POLICIES = ("fail", "clip", "drop")
+BAD_POLICIES = ("fail", "skip")
+NO_BAD = "0"
 DEFAULT_SHARD_BYTES = 128 * 1024**2
 DEFAULT_MAX_PIXELS = 64_000_000
+DEFAULT_DECODE_TIMEOUT_S = 60.0
+LONGEST_TIMEOUT_S = 1e6
 MOST_WORKERS = 1024  # each is a process of about 100 MB
 
 
@@ -41,7 +45,11 @@ class BuildOptions:
     shard_bytes: int | None = DEFAULT_SHARD_BYTES
     shuffle: int | None = None
     workers: int | None = None
-    max_bad: str = "0"
+    max_bad: str = NO_BAD
+    on_bad: str = "fail"
+    quarantine: str | None = None
+    decode_timeout: float | None = DEFAULT_DECODE_TIMEOUT_S
+    """Seconds that the decoding of one image may take; None: no limit."""
     boxes: str = "fail"
     overwrite: bool = False
 
@@ -53,6 +61,7 @@ class BuildOptions:
         _choice("--mode", self.mode, MODES)
         _choice("--decoder", self.decoder, DECODERS)
         _choice("--boxes", self.boxes, BOX_POLICIES)
+        _choice("--on-bad", self.on_bad, BAD_POLICIES)
         if self.fit is not None:
             _choice("--fit", self.fit, FITS)
             if self.resize is None:
@@ -90,6 +99,18 @@ class BuildOptions:
         if len(set(self.labels)) != len(self.labels):
             raise UsageError("--labels", "names the same labels twice")
         bad_allowed(self.max_bad, 0)
+        if self.on_bad == "skip" and self.max_bad != NO_BAD:
+            problem = f"skip leaves out all bad inputs, and --max-bad lets no more than {self.max_bad} go"
+            raise UsageError("--on-bad", problem, "give one of the two")
+        if self.quarantine == "":
+            raise UsageError("--quarantine", "is empty", "name a folder")
+        if self.decode_timeout is not None and not 0 < self.decode_timeout <= LONGEST_TIMEOUT_S:
+            allowed = f"more than 0 and at most {LONGEST_TIMEOUT_S:.0f} seconds"
+            raise UsageError("--decode-timeout", f"must be {allowed}, got {self.decode_timeout:g}")
+
+    def bad_allowed(self, found: int) -> int:
+        """How many of `found` inputs may be bad."""
+        return found if self.on_bad == "skip" else bad_allowed(self.max_bad, found)
 
     @property
     def output(self) -> str:
@@ -113,6 +134,15 @@ def bad_allowed(max_bad: str, found: int) -> int:
     if match is None or (match[2] and Fraction(match[2]) > 100):
         raise UsageError("--max-bad", f"must be a number or a percentage such as 0.5%, got {shown(max_bad)}")
     return int(match[1]) if match[1] else int(found * Fraction(match[2]) / 100)  # 0.57% of 10,000 is 57, not 56
+
+
+def parse_timeout(text: str) -> float | None:
+    """``60``, ``0.5`` -> seconds; ``none`` -> None (no limit)."""
+    if text.strip().lower() == "none":
+        return None
+    if re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", text, re.ASCII) is None:
+        raise UsageError("--decode-timeout", f"must be a number of seconds, or none, got {shown(text)}")
+    return float(text)
 
 
 def parse_bytes(text: str) -> int | None:

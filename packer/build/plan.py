@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -14,20 +15,21 @@ from numpy.typing import NDArray
 
 from packer.build.commit import PACK
 from packer.build.inputs import Inputs
-from packer.build.options import BuildOptions, bad_allowed
+from packer.build.measure import MeasureJob, measure
+from packer.build.options import BuildOptions
 from packer.build.record import Recipe
 from packer.build.shard import ShardJob
-from packer.build.source_file import read_source_file
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.errors import BadInput, StorageError, UsageError
+from packer.errors import StorageError, UsageError
 from packer.manifest import PARTIAL_SUFFIX
 from packer.ops.decode import Decoder
-from packer.ops.encode import Encoding, encode
+from packer.ops.encode import Encoding
 from packer.ops.header import Mode
 from packer.ops.resize import Resize
 from packer.text import size_text
 
+Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16
 INDEX_ROW_BYTES = 100
 NPY_HEADER_BYTES = 128
@@ -76,7 +78,7 @@ class Plan:
 
     def jobs(self, table: str, folder: str) -> list[ShardJob]:
         """One job a shard; `table` is the path of the written table of inputs."""
-        allowed = bad_allowed(self.options.max_bad, self.inputs.asked) - len(self.inputs.rejected)
+        allowed = self.options.bad_allowed(self.inputs.asked) - len(self.inputs.rejected)
         bounds = zip(self.cuts[:-1], self.cuts[1:], strict=True)
         return [
             ShardJob(
@@ -110,8 +112,11 @@ class Plan:
             )
 
 
-def make_plan(options: BuildOptions, inputs: Inputs) -> Plan:
-    """Cut the inputs into shards of about ``--shard-size``: the same cuts for any number of workers."""
+def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure = measure) -> Plan:
+    """Cut the inputs into shards of about ``--shard-size``: the same cuts for any number of workers.
+
+    `measure` encodes a few images: that of an engine survives a decoder that crashes.
+    """
     resize = None if options.resize is None else Resize.of(options.resize, options.fit)
     recipe = Recipe(
         root=os.fsencode(os.path.abspath(options.source)),
@@ -126,7 +131,7 @@ def make_plan(options: BuildOptions, inputs: Inputs) -> Plan:
     if options.shuffle is not None:
         table = table.take(pa.array(np.random.default_rng(options.shuffle).permutation(len(table))))
     facts = _Facts(table, resize)
-    image_bytes = facts.raw_bytes if options.encode == "raw" else _encoded_bytes(table, facts, recipe)
+    image_bytes = facts.raw_bytes if options.encode == "raw" else _encoded_bytes(table, facts, recipe, measure)
     shape, dtype = facts.uniform()
     spec = ShardSpec(
         classes=inputs.classes,
@@ -176,23 +181,14 @@ class _Facts:
         return (int(self.height[0]), int(self.width[0]), int(self.channels[0])), dtype
 
 
-def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe) -> NDArray[np.int64]:
+def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) -> NDArray[np.int64]:
     """Bytes of each encoded image: known for copies, else by the bytes per pixel of a few, evenly drawn."""
     if recipe.encode == "copy":
         return facts.source_bytes
-    encoded = raw = 0
-    drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int)).tolist()
-    for i in drawn:
-        row = table.slice(i, 1).to_pylist()[0]
-        try:
-            data = read_source_file(os.path.join(recipe.root, row["path"]), row["bytes"])
-            image = recipe.image(data, (row["width"], row["height"]))
-            encoded += len(encode(image, recipe.encode, recipe.quality))
-            raw += image.nbytes
-        except BadInput:
-            continue  # the worker will reject it with its reason
-    share = encoded / raw if raw else 1.0
-    estimated: NDArray[np.int64] = np.ceil(facts.raw_bytes * share).astype(np.int64)
+    drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
+    sizes = measure(MeasureJob(tuple(table.take(pa.array(drawn)).to_pylist()), recipe))
+    encoded, raw = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (1, 1)
+    estimated: NDArray[np.int64] = np.ceil(facts.raw_bytes * (encoded / raw)).astype(np.int64)
     return estimated
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ CHUNK_RECORDS = 64
 
 Report = Callable[[int, int], bool]
 """Called with (images done, of these bad) since the last call; False asks to stop."""
+Decoding = Callable[[int], AbstractContextManager[None]]
+"""Wraps the decoding of the row of this number, from several threads at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class ShardJob:
     threads: int = 1
     finished: ShardResult | None = None
     """The shard that an earlier build has finished under this name."""
+    refused: Mapping[int, BadInput] = field(default_factory=dict)
+    """By number of the row: inputs on which the decoder has crashed, or which it never finished."""
 
 
 Made = tuple[Record, int] | Rejected
@@ -66,7 +70,12 @@ class Stopped(Exception):
     """The build does not want this shard any more."""
 
 
-def pack_shard(job: ShardJob, report: Report) -> ShardResult:
+def unmarked(row: int) -> AbstractContextManager[None]:
+    """A `Decoding` that tells nobody."""
+    return nullcontext()
+
+
+def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> ShardResult:
     """Make the shard of `job`, or keep the finished one that it names, if nothing has changed since.
 
     Raises StorageError where the disk refuses, Stopped where `report` says so.
@@ -76,12 +85,12 @@ def pack_shard(job: ShardJob, report: Report) -> ShardResult:
         inputs = digest_of_inputs(job, rows)
         if job.finished is not None and job.finished.inputs == inputs and keeps(job, job.finished, rows, report):
             return replace(job.finished, kept=True)
-        result = _pack(job, rows, report)
+        result = _pack(job, rows, report, decoding)
         result.inputs = inputs
         return result
 
 
-def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
+def _pack(job: ShardJob, rows: Any, report: Report, decoding: Decoding) -> ShardResult:
     path = os.path.join(job.folder, job.name)
     index = f"{os.path.splitext(path)[0]}{INDEX_SUFFIX}"
     working = f"{path}.tmp"
@@ -94,7 +103,7 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
     result = ShardResult(None)
     sources = Sources()
     writer = None
-    for made, digest in _records(job, rows):
+    for made, digest in _records(job, rows, decoding):
         sources.add(digest)
         bad = isinstance(made, Rejected)
         if isinstance(made, Rejected):
@@ -125,17 +134,20 @@ def _pack(job: ShardJob, rows: Any, report: Report) -> ShardResult:
     return result
 
 
-def _records(job: ShardJob, rows: Any) -> Iterator[tuple[Made, bytes]]:
+def _records(job: ShardJob, rows: Any, decoding: Decoding) -> Iterator[tuple[Made, bytes]]:
     """The records in order, each with its source's digest; with several threads, a few chunks ahead of the writer."""
     class_ids = np.array(job.class_ids, np.int64)
 
+    def record(number: int, row: dict[str, Any]) -> tuple[Made, bytes]:
+        return _record(job, number, row, class_ids, decoding)
+
     def make(chunk: list[tuple[int, dict[str, Any]]]) -> list[tuple[Made, bytes]]:
-        return [_record(job, number, row, class_ids) for number, row in chunk]
+        return [record(*item) for item in chunk]
 
     if job.threads == 1:
         for chunk in _chunks(job, rows):
             for item in chunk:
-                yield _record(job, *item, class_ids)
+                yield record(*item)
         return
     with ThreadPoolExecutor(job.threads) as pool:
         ahead: deque[Future[list[tuple[Made, bytes]]]] = deque()
@@ -151,12 +163,17 @@ def _records(job: ShardJob, rows: Any) -> Iterator[tuple[Made, bytes]]:
                 future.cancel()
 
 
-def _record(job: ShardJob, number: int, row: dict[str, Any], class_ids: Any) -> tuple[Made, bytes]:
+def _record(
+    job: ShardJob, number: int, row: dict[str, Any], class_ids: Any, decoding: Decoding
+) -> tuple[Made, bytes]:
     """What became of one input, and the digest of its file; b"" where that cannot be read."""
     data = None
     try:
         data = job.recipe.read(row)
-        made = job.recipe.record(f"{number:0{job.key_digits}d}", row, data, class_ids)
+        if number in job.refused:
+            raise job.refused[number]
+        with decoding(number):
+            made = job.recipe.record(f"{number:0{job.key_digits}d}", row, data, class_ids)
     except BadInput as error:
         return rejected(row["path"], error), b"" if data is None else xxh3_128_digest(data)
     return made, made[0].source_xxh3

@@ -50,6 +50,12 @@ SHOWN_REJECTIONS = 5
 @click.option("--workers", type=int, metavar="N", help="Processes.  [default: the cores that may be used]")
 @click.option("--max-bad", default="0", show_default=True, metavar="N|N%",
               help="So many bad inputs may be left out; more end the build.")
+@click.option("--on-bad", default="fail", show_default=True, metavar="fail|skip",
+              help="fail: --max-bad decides; skip: leave out all bad inputs, however many.")
+@click.option("--quarantine", type=click.Path(), metavar="DIR", help="Write the list of the bad inputs to "
+              "DIR/rejected.tsv: path, reason, problem. No file is moved or changed.")
+@click.option("--decode-timeout", default="60", show_default=True, metavar="SECONDS|none",
+              help="An image that takes longer to decode is bad.")
 @click.option("--boxes", default="fail", show_default=True, metavar="fail|clip|drop",
               help="Boxes outside of their image or without area: refuse the image; clip (those without area are "
               "dropped); drop.")
@@ -74,14 +80,15 @@ def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
     finally:
         screen.close()
     if as_json:
-        say(json.dumps(result))
+        say(json.dumps({**result, "quarantine": screen.list_path}))
 
 
 def _options(given: dict[str, Any]) -> BuildOptions:
-    from packer.build.options import parse_bytes
+    from packer.build.options import parse_bytes, parse_timeout
 
-    shard_size = given.pop("shard_size")
-    return BuildOptions(**given, shard_bytes=parse_bytes(shard_size))
+    shard_bytes = parse_bytes(given.pop("shard_size"))
+    timeout = parse_timeout(given.pop("decode_timeout"))
+    return BuildOptions(**given, shard_bytes=shard_bytes, decode_timeout=timeout)
 
 
 def _dry_run(options: BuildOptions, screen: Screen) -> dict[str, Any]:
@@ -108,6 +115,8 @@ class Screen(Watcher):
         self.silent = silent
         self._bar: Any = None
         self._total = 0
+        self.list_path: str | None = None
+        """Where the bad inputs are listed, for ``--quarantine``."""
 
     def _say(self, text: str) -> None:
         if not self.silent:
@@ -148,6 +157,10 @@ class Screen(Watcher):
 
     def note(self, text: str) -> None:
         self._say(f"note: {text}")
+
+    def listed(self, path: str, rejected: int) -> None:
+        self.list_path = path
+        self._say(f"{'1 input is' if rejected == 1 else f'{rejected} inputs are'} rejected: listed in {shown(path)}")
 
     def unfinished(self, finished: int, partial: str) -> None:
         shards = "1 finished shard stays" if finished == 1 else f"{finished} finished shards stay"

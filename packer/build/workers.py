@@ -1,0 +1,184 @@
+"""A worker process of a build, from both sides: started, given a job, watched; and what it does in there.
+
+Each has a pipe of its own for jobs and results, and a row of counters in shared memory that outlives it. So a worker
+that dies takes no other with it, and what it was decoding is known. No semaphore is needed, nor `/dev/shm`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait as wait_for
+from types import ModuleType
+from typing import Any
+
+from packer.build.signals import held_signals
+from packer.errors import PackerError
+
+PRELOADED = ["packer.build.shard", "packer.build.measure", "packer.verify"]
+JOIN_S = 10
+DONE, BAD, DECODING, TURNS, ROW = range(5)
+"""Counters of a worker's job: rows that are done, bad ones among them, images being decoded at this moment, decodes
+begun and ended so far, and 1 + the row begun last."""
+COUNTERS = 5
+
+Work = Callable[..., Any]
+"""Called as work(job, report, decoding), in the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteError:
+    """An error of a worker, and where it was raised there."""
+
+    error: Exception
+    trace: str
+
+
+class Hall:
+    """Where the workers of one build are started: one fork server, and the counters of `places` workers.
+
+    Workers are forked from a server that has loaded the libraries once, never from the caller, whose threads a fork
+    would break.
+    """
+
+    def __init__(self, places: int) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(PRELOADED)
+        resource_tracker.ensure_running()  # later it would let Ctrl-C through to the fork server that is being started
+        self.counters: Any = self.context.Array("q", places * COUNTERS, lock=False)
+
+
+class Worker:
+    """The parent's view of a worker process; it sits at the `place` of the hall."""
+
+    def __init__(self, hall: Hall, place: int) -> None:
+        self.place = place
+        self.process: Any = None
+        self._counters = hall.counters
+        for field in range(COUNTERS):
+            self._counters[place * COUNTERS + field] = 0
+        with held_signals(), _without_main():  # a process that is half started could not be ended
+            self.pipe, theirs = hall.context.Pipe()
+            with theirs:
+                self.process = hall.context.Process(target=_serve, args=(theirs, hall.counters, place), daemon=True)
+                self.process.start()
+
+    def count(self, field: int) -> int:
+        """One of the counters of its job."""
+        return int(self._counters[self.place * COUNTERS + field])
+
+    @property
+    def decoding(self) -> int | None:
+        """The row that is being decoded; exact where the job has one thread."""
+        return self.count(ROW) - 1 if self.count(DECODING) else None
+
+    def begin(self, work: Work, job: Any) -> None:
+        """Give it a job. Raises OSError where it is dead."""
+        for field in range(COUNTERS):
+            self._counters[self.place * COUNTERS + field] = 0
+        self.pipe.send((work, job))
+
+    def result(self) -> Any:
+        """What it has sent; None where it is dead."""
+        try:
+            return self.pipe.recv() if self.pipe.poll() else None
+        except (EOFError, OSError):
+            return None
+
+    def end(self) -> int | None:
+        """Wait until the process has ended, by force if need be; its exit code."""
+        self.process.join(JOIN_S)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join(JOIN_S)
+        code = self.process.exitcode
+        self.pipe.close()
+        return None if code is None else int(code)
+
+    def dismiss(self) -> None:
+        """Let an idle worker go home; `end` waits for it."""
+        with suppress(OSError):
+            self.pipe.send(None)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that are started in here do not import the caller's script.
+
+    They need nothing of it, and a script that builds a pack without an ``if __name__ == "__main__":`` would build
+    it again in each of them.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+class _Reporter:
+    """Writes the counters of this process; threads may share it."""
+
+    def __init__(self, counters: Any, place: int) -> None:
+        self._counters = counters
+        self._at = place * COUNTERS
+        self._lock = threading.Lock()
+
+    def report(self, done: int, bad: int) -> bool:
+        """Count rows that are done; the parent ends a process that is not wanted any more."""
+        self._counters[self._at + DONE] += done
+        self._counters[self._at + BAD] += bad
+        return True
+
+    @contextmanager
+    def decoding(self, row: int) -> Iterator[None]:
+        """Says meanwhile that `row` is being decoded."""
+        with self._lock:
+            self._counters[self._at + ROW] = row + 1
+            self._counters[self._at + DECODING] += 1
+            self._counters[self._at + TURNS] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._counters[self._at + DECODING] -= 1
+                self._counters[self._at + TURNS] += 1
+
+
+def _serve(pipe: Any, counters: Any, place: int) -> None:
+    """What a worker process does: one job after another, until it is sent None or its parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    reporter = _Reporter(counters, place)
+    with suppress(EOFError, OSError):  # the parent is gone
+        while (task := pipe.recv()) is not None:
+            work, job = task
+            try:
+                result = work(job, reporter.report, reporter.decoding)
+            except Exception as error:
+                result = RemoteError(_sendable(error), traceback.format_exc())
+            del task, job
+            pipe.send(result)
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or one that surely survives the way to the parent."""
+    if isinstance(error, PackerError) or type(error).__module__ == "builtins":
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for([parent.sentinel])
+        os._exit(1)

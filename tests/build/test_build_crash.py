@@ -1,0 +1,209 @@
+"""Images on which the decoder crashes or hangs: each costs itself, and no other; the build never hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import crashing
+import pytest
+from crashing import mark
+from drawn import draw_plain
+from running import digests, good, run, until
+
+import packer.build.plan
+from packer.build import BuildOptions, Watcher, build_pack, plan_pack
+from packer.build.local import LocalEngine
+from packer.build.table import write_table
+from packer.build.workers import Worker
+from packer.errors import TooManyBad, WorkerDied
+from packer.pack import open_pack
+
+IMAGES = 12
+ONE_SHARD, FOUR_SHARDS = None, 3 * 40 * 30 * 3
+
+
+@pytest.fixture(autouse=True)
+def crashing_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packer.build.plan, "Recipe", crashing.CrashingRecipe)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return draw_plain(tmp_path / "src", IMAGES)
+
+
+def options(source: Path, **others: Any) -> BuildOptions:
+    given = {"out": str(source.parent / "p"), "workers": 2, "decode_timeout": 20.0, **others}
+    return BuildOptions(str(source), **given)
+
+
+def reasons(pack: Path) -> dict[str, str]:
+    return {item.path: item.reason for item in open_pack(pack).manifest.rejected}
+
+
+class Counts(Watcher):
+    """Keeps what a build has said of its progress."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[int, int]] = []
+
+    def packing(self, done: int, bad: int) -> None:
+        self.said.append((done, bad))
+
+
+@pytest.mark.parametrize("way", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"])
+def test_each_signal_costs_one_image(source: Path, way: str) -> None:
+    mark(source / "004.jpg", way)
+    summary = build_pack(options(source, max_bad="1", shard_bytes=FOUR_SHARDS))
+    (item,) = summary.manifest.rejected
+    assert (item.path, item.reason) == ("004.jpg", "crashed")
+    assert item.problem == f"its decoder has crashed twice (killed by {way}); re-save it with an image editor"
+    assert open_pack(source.parent / "p").paths == [b"%03d.jpg" % i for i in range(IMAGES) if i != 4]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("shard_bytes", [ONE_SHARD, FOUR_SHARDS])
+def test_many_in_any_shards_with_any_threads(source: Path, workers: int, shard_bytes: int | None) -> None:
+    """Several in one shard, the first, the last; the pack is the one that has never had them."""
+    bad = {0: "SIGSEGV", 1: "SIGABRT", 5: "SIGSEGV", 11: "SIGSEGV"}
+    for i, way in bad.items():
+        mark(source / f"{i:03d}.jpg", way)
+    counts = Counts()
+    build_pack(options(source, on_bad="skip", shard_bytes=shard_bytes, workers=workers), counts)
+    pack = open_pack(source.parent / "p")
+    assert reasons(source.parent / "p") == {f"{i:03d}.jpg": "crashed" for i in bad}
+    assert pack.paths == [b"%03d.jpg" % i for i in range(IMAGES) if i not in bad]
+    assert pack.manifest.counts["found"] == pack.manifest.counts["packed"] + pack.manifest.counts["rejected"] == IMAGES
+    assert all(done <= IMAGES and crashed <= len(bad) for done, crashed in counts.said)
+    assert counts.said[-1] == (IMAGES, len(bad))
+    good("verify", source.parent / "p")
+    if workers != 1:
+        build_pack(options(source, on_bad="skip", shard_bytes=shard_bytes, workers=1, out=str(source.parent / "q")))
+        assert digests(source.parent / "p") == digests(source.parent / "q")
+
+
+def test_by_default_it_ends_the_build_with_its_name(source: Path) -> None:
+    mark(source / "004.jpg", "SIGSEGV")
+    with pytest.raises(TooManyBad, match="1 of 12 inputs are bad, 0 allowed") as caught:
+        build_pack(options(source))
+    assert "004.jpg: its decoder has crashed twice (killed by SIGSEGV); re-save it" in str(caught.value)
+    assert not (source.parent / "p").exists()
+
+
+def test_all_crash(source: Path) -> None:
+    for file in list(source.iterdir())[3:]:
+        file.unlink()
+    for file in source.iterdir():
+        mark(file, "SIGSEGV")
+    with pytest.raises(TooManyBad, match="3 of 3 inputs are bad"):
+        build_pack(options(source, on_bad="skip"))
+
+
+def test_once_is_no_fault_of_the_image(source: Path) -> None:
+    """Somebody kills a worker, memory has a bad moment: the job is run again, and nothing is lost."""
+    mark(source / "004.jpg", f"once:{source.parent}/happened")
+    summary = build_pack(options(source, shard_bytes=FOUR_SHARDS))
+    assert (source.parent / "happened").exists()
+    assert summary.manifest.records == IMAGES and not summary.manifest.rejected
+
+
+@pytest.mark.parametrize("way", ["SIGKILL", "exit"])
+def test_what_is_no_crash_ends_the_build(source: Path, way: str) -> None:
+    mark(source / "004.jpg", way)
+    with pytest.raises(WorkerDied) as caught:
+        build_pack(options(source, on_bad="skip"))
+    how = "killed by SIGKILL); free memory or take fewer --workers" if way == "SIGKILL" else "exit code 7); build again"
+    assert str(caught.value) == f"a worker process died ({how}"
+
+
+@pytest.mark.parametrize("way", ["sleeps", "never"])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_an_image_that_is_never_finished(source: Path, way: str, workers: int) -> None:
+    """Also in a library call that holds the GIL for ever."""
+    mark(source / "004.jpg", way)
+    mark(source / "009.jpg", "SIGSEGV")
+    build_pack(options(source, on_bad="skip", decode_timeout=0.5, workers=workers))
+    assert reasons(source.parent / "p") == {"004.jpg": "timeout", "009.jpg": "crashed"}
+    (item, _) = open_pack(source.parent / "p").manifest.rejected
+    assert item.problem.startswith("was not decoded within 0.5 s, twice; raise --decode-timeout, or re-save")
+
+
+@pytest.mark.parametrize("timeout", [2.0, None])
+def test_slow_images_are_none_that_hang(source: Path, timeout: float | None) -> None:
+    """Together they take longer than the timeout, each by itself does not."""
+    for i in range(8):
+        mark(source / f"{i:03d}.jpg", "slow")
+    build_pack(options(source, decode_timeout=timeout, workers=1))
+    assert len(open_pack(source.parent / "p")) == IMAGES
+
+
+@pytest.mark.parametrize("way", ["SIGSEGV", "sleeps"])
+def test_in_the_sample_that_the_plan_encodes(source: Path, way: str) -> None:
+    mark(source / "000.jpg", way)
+    mark(source / "011.jpg", "SIGABRT")
+    asked = {"encode": "png", "on_bad": "skip", "decode_timeout": 0.5 if way == "sleeps" else 20.0}
+    plan = plan_pack(options(source, **asked))
+    assert plan.pack_bytes > 0 and not plan.inputs.rejected
+    build_pack(options(source, **asked))
+    assert set(reasons(source.parent / "p")) == {"000.jpg", "011.jpg"}
+
+
+def test_a_shard_with_a_crash_is_gone_on_with(source: Path) -> None:
+    """The shard that lacks an image is finished; the next build keeps it and decodes nothing again."""
+    mark(source / "001.jpg", "SIGSEGV")
+    asked = {"on_bad": "skip", "shard_bytes": FOUR_SHARDS, "workers": 1}
+    mark(source / "010.jpg", "SIGKILL")
+    with pytest.raises(WorkerDied):
+        build_pack(options(source, **asked))
+    left = sorted(p.name for p in (source.parent / "p.partial" / "pack").glob("*.lmdb"))
+    assert left == [f"shard-0000{i}.lmdb" for i in range(3)]
+    (source / "010.jpg").write_bytes((source / "010.jpg").read_bytes().replace(b"SIGKILL", b"SIGSEGV"))
+    build_pack(options(source, **asked))
+    assert reasons(source.parent / "p") == {"001.jpg": "crashed", "010.jpg": "crashed"}
+
+
+def test_on_the_command_line(source: Path) -> None:
+    mark(source / "004.jpg", "SIGSEGV")
+    ran = run("build", source, "-o", source.parent / "p", "--json")
+    facts = json.loads(ran.out)
+    assert ran.code == facts["exit_code"] == 1 and facts["error"] == "TooManyBad"
+    assert [(item["path"], item["reason"]) for item in facts["rejected"]] == [("004.jpg", "crashed")]
+    ran = good("build", source, "-o", source.parent / "p", "--max-bad", 1)
+    assert "rejected: 004.jpg: its decoder has crashed twice (killed by SIGSEGV)" in ran.out
+    assert "12 found = 11 packed + 1 rejected + 0 skipped" in ran.out
+
+
+def test_a_worker_that_is_killed_while_it_is_idle_is_replaced(source: Path) -> None:
+    plan = plan_pack(options(source))
+    table = str(source.parent / "inputs.arrow")
+    write_table(plan.table, table)
+    (source.parent / "out").mkdir()
+    with LocalEngine(2) as engine:
+        engine.warm_up()
+        (worker,) = engine._supervisor._idle
+        os.kill(worker.process.pid, signal.SIGKILL)
+        assert until(lambda: not worker.process.is_alive(), 5)
+        ((number, result),) = engine.run(plan.jobs(table, str(source.parent / "out")), lambda done, bad: None)
+    assert number == 0 and result.entry is not None and result.entry.records == IMAGES
+
+
+def test_no_process_stays(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    begin = Worker.begin
+
+    def noted(worker: Worker, *task: Any) -> None:
+        started.append(worker.process.pid)
+        begin(worker, *task)
+
+    monkeypatch.setattr(Worker, "begin", noted)
+    for i in (1, 6):
+        mark(source / f"{i:03d}.jpg", "SIGSEGV")
+    build_pack(options(source, on_bad="skip", shard_bytes=FOUR_SHARDS))
+    with pytest.raises(TooManyBad):
+        build_pack(options(source, out=str(source.parent / "q"), shard_bytes=FOUR_SHARDS))
+    assert len(set(started)) > 4
+    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started), 5)
