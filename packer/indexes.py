@@ -52,6 +52,8 @@ class Indexes:
         data, _ = map_files([(path, shard.index.bytes)])
         try:
             found = crc32c_of(path)
+        except FileNotFoundError:
+            raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
         except OSError as error:
             raise StorageError(path, error.strerror or str(error)) from None
         if found != shard.index.crc32c:

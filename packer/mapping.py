@@ -84,6 +84,8 @@ def _reserve(total: int) -> int:
 def _map_at(address: int, path: str, size: int) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
     try:

@@ -30,6 +30,13 @@ LOOK_S = 0.5
 DYING_S = 2.0
 """How long after its connection is gone a process may still count as alive."""
 
+_LOOK = "look at what it printed; num_workers=0 shows where it happens"
+_NEXT = {
+    "SIGKILL": "it may have run out of memory: use fewer workers or smaller batches",
+    "SIGBUS": "either /dev/shm is full (fewer workers or smaller batches; PackedLoader needs none of it), or a file of "
+    "the pack was cut while it was read (a pack must be replaced, never changed)",
+}
+
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """`torch.utils.data.DataLoader`, with all its options, and errors that say what happened.
@@ -58,7 +65,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not isinstance(self.dataset, IterableDataset):
             told.__dict__["dataset"] = TellingDataset(self.dataset)
             told.__dict__["collate_fn"] = TellingCollate(self.collate_fn)
-            told.__dict__["worker_init_fn"] = Start(self.worker_init_fn)
+        told.__dict__["worker_init_fn"] = Start(self.worker_init_fn)
         return _Workers(told)
 
 
@@ -142,8 +149,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
 
     @staticmethod
     def _death(who: str, how: str) -> WorkerDied:
-        next_step = "look at what it printed, and at the memory it took; num_workers=0 shows where it happens"
-        return WorkerDied(who, how, next_step)
+        return WorkerDied(who, how, next((step for signal_name, step in _NEXT.items() if signal_name in how), _LOOK))
 
     def _guard(self, on: bool) -> None:
         """Whether torch looks for dead workers whenever a child of this process ends, and raises right there."""
@@ -190,7 +196,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
             indices.close()
         if hasattr(self, "_pin_memory_thread"):
             self._pin_memory_thread_done_event.set()
-            self._pin_memory_thread.join(10)  # it wakes up every few seconds
+            self._pin_memory_thread.join(10)  # it looks at that every LOOK_S
 
 
 class _Patient:
@@ -207,7 +213,9 @@ class _Patient:
         """The next batch; queue.Empty after `timeout` seconds, and where its worker died over it."""
         results: Any = self._results()
         try:
-            return type(results).get(results, block, timeout)
+            if not block or timeout is None:
+                return type(results).get(results, block, timeout)
+            return self._before(time.monotonic() + timeout, results)
         except (OSError, EOFError):
             end = time.monotonic() + DYING_S
             while time.monotonic() < end:
@@ -215,6 +223,17 @@ class _Patient:
                     raise queue.Empty from None
                 time.sleep(0.01)
             raise
+
+    def _before(self, end_s: float, results: Any) -> Any:
+        """The next batch; queue.Empty when the time is over, or soon after nobody wants it any more."""
+        while True:
+            left = end_s - time.monotonic()
+            try:
+                return type(results).get(results, True, max(0.0, min(left, LOOK_S)))
+            except queue.Empty:
+                workers = self._workers()
+                if left <= LOOK_S or workers is None or workers._shutdown:
+                    raise
 
     def _dead(self) -> bool:
         workers = self._workers()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -9,6 +13,10 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, get_worker_info
 
 from packer.errors import PackerError
+
+LOOK_S = 1.0
+GRACE_S = 6.0
+"""Longer than torch's workers need to see that their parent is gone, and to end in good order."""
 
 
 class Raised(ExceptionWrapper):
@@ -60,7 +68,11 @@ class TellingCollate:
 
 
 class Start:
-    """What a worker does first: the user's `worker_init_fn`, for which the dataset is the user's own."""
+    """What a worker does first: the user's `worker_init_fn`, for which the dataset is the user's own.
+
+    And it watches its parent: torch's workers look for that themselves, but one that is killed while they start is a
+    parent that they never knew, and they wait for ever.
+    """
 
     def __init__(self, given: Callable[[int], None] | None) -> None:
         self.given = given
@@ -69,5 +81,26 @@ class Start:
         info: Any = get_worker_info()
         if isinstance(info.dataset, TellingDataset):
             object.__setattr__(info, "dataset", info.dataset.dataset)
+        threading.Thread(target=_end_after_the_parent, name="packer-parent", daemon=True).start()
         if self.given is not None:
             self.given(worker)
+
+
+def _end_after_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    while not _gone(parent):
+        time.sleep(LOOK_S)
+    time.sleep(GRACE_S)
+    os._exit(1)
+
+
+def _gone(parent: Any) -> bool:
+    if os.getppid() == parent.pid:
+        return False
+    try:  # it is no child of its parent where a server has forked it
+        os.kill(parent.pid, 0)
+    except ProcessLookupError:
+        return True
+    return not parent.is_alive()

@@ -1,0 +1,322 @@
+"""Processes around a pack: killed, interrupted, forked; files changed, replaced and deleted under readers."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from running import members_of, until
+from torch.utils.data import get_worker_info
+
+import packer
+from packer import BuildOptions, DataLoader, PackedDataset, build_pack, collate, open_pack
+from packer.errors import DamagedPack, UsageError, WorkerDied
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+def script(*arguments: object, before: tuple[str, ...] = (), **options) -> subprocess.Popen[str]:
+    command = [*before, sys.executable, "-W", "ignore", str(HERE / "worker_scripts.py"), *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(
+        command, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True, **pipes
+    )
+
+
+def output(*arguments: object, **options) -> str:
+    with script(*arguments, **options) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out.strip()
+
+
+def digest(data: PackedDataset) -> str:
+    """One text for all of a pack's images and labels."""
+    state = hashlib.sha256()
+    for image, target in (data[i] for i in range(len(data))):
+        state.update(image.numpy().tobytes() + bytes([target]))
+    return state.hexdigest()
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+# -- this process and its workers
+
+
+def test_two_datasets_on_one_pack(make_pack, container):
+    path = make_pack("raw", container)
+    train, val = PackedDataset(path), PackedDataset(path)
+    for i in range(len(train)):
+        assert torch.equal(train[i][0], val[i][0])
+    del train
+    gc.collect()
+    assert val[3][1] == 0
+    loaders = [DataLoader(val, 5, num_workers=1, multiprocessing_context="fork", collate_fn=collate) for _ in range(2)]
+    for (a, _), (b, _) in zip(*loaders, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_eight_threads_share_a_dataset(make_pack):
+    for kind in ("raw", "jpeg"):
+        data = PackedDataset(make_pack(kind, "lmdb"))
+        expected = digest(PackedDataset(make_pack(kind, "lmdb")))
+        found: list[str] = []
+        threads = [threading.Thread(target=lambda d=data, f=found: f.append(digest(d))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert found == [expected] * 8
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("leave", ["break", "dropped", "an error", "never begun"])
+def test_workers_end_with_the_loop(make_pack, persistent, leave):
+    def train() -> list[int]:
+        loader = DataLoader(
+            PackedDataset(make_pack("raw", "lmdb")), 2, num_workers=2, persistent_workers=persistent,
+            multiprocessing_context="fork",
+        )  # fmt: skip
+        batches = iter(loader)
+        pids.extend(worker.pid for worker in batches._workers)
+        if leave != "never begun":
+            next(batches)
+        if leave == "an error":
+            raise ZeroDivisionError
+        if leave == "break":
+            for _ in batches:
+                break
+
+    gc.collect()
+    pids: list[int] = []
+    shared = sorted(os.listdir("/dev/shm"))
+    with contextlib.suppress(ZeroDivisionError):
+        train()
+    gc.collect()
+    assert until(lambda: all(map(has_ended, pids)), 5)
+    assert not set(members_of(os.getsid(0))) & set(pids)
+    assert sorted(os.listdir("/dev/shm")) == shared
+
+
+def test_a_forked_child_that_drops_a_loader_leaves_the_workers_alone(make_pack):
+    loader = DataLoader(PackedDataset(make_pack("raw", "lmdb")), 2, num_workers=1, multiprocessing_context="fork")
+    batches = iter(loader)
+    next(batches)
+    pid = os.fork()
+    if pid == 0:
+        del batches, loader
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(list(batches)) == 11
+
+
+class Drawn:
+    """A transform that draws from every generator there is."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        info = get_worker_info()
+        draws = [random.random(), np.random.random(), float(torch.rand(()))]
+        return torch.tensor([*draws, float(info.id)], dtype=torch.float64)
+
+
+def test_draws_in_workers_differ_and_can_be_repeated(make_pack):
+    def epochs() -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(5)
+        loader = DataLoader(
+            PackedDataset(make_pack("raw", "lmdb"), Drawn()), 6, num_workers=2, multiprocessing_context="fork",
+            generator=generator, collate_fn=collate,
+        )  # fmt: skip
+        return [torch.cat([images for images, _ in loader]) for _ in range(2)]
+
+    first, again = epochs(), epochs()
+    assert all(map(torch.equal, first, again))
+    both = torch.cat(first)
+    assert set(both[:, 3].tolist()) == {0.0, 1.0}
+    for column in range(3):
+        assert len(set(both[:, column].tolist())) == 48  # no two alike, in any worker or epoch
+
+
+def test_a_worker_dies_while_memory_is_pinned(make_pack, monkeypatch):
+    """The thread that pins, with an accelerator that is none."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *a: torch.device("cpu"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *a: tensor)
+    data = PackedDataset(make_pack("raw", "lmdb"), time_taking)
+    for persistent in (False, True):
+        loader = DataLoader(
+            data, 2, num_workers=2, pin_memory=True, multiprocessing_context="fork", persistent_workers=persistent
+        )
+        assert len(list(loader)) == 12
+        batches = iter(loader)
+        next(batches)
+        thread, workers = batches._pin_memory_thread, batches._workers
+        os.kill(workers[1].pid, signal.SIGKILL)
+        started = time.monotonic()
+        said = rf"worker 1 \(process {workers[1].pid}\): was killed by SIGKILL; .*memory"
+        with pytest.raises(WorkerDied, match=said):
+            list(batches)
+        assert time.monotonic() - started < 10
+        assert all(has_ended(worker.pid) for worker in workers) and not thread.is_alive()
+        with pytest.raises(WorkerDied):  # it stays so
+            next(batches)
+        assert len(list(loader)) == 12
+
+
+def time_taking(image: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.005)
+    return image
+
+
+def test_the_training_step_is_not_interrupted(make_pack):
+    """The error comes out of the loop, not out of what the consumer does when the worker dies."""
+    loader = DataLoader(PackedDataset(make_pack("raw", "lmdb")), 2, num_workers=1, multiprocessing_context="fork")
+    batches = iter(loader)
+    next(batches)
+    os.kill(batches._workers[0].pid, signal.SIGKILL)
+    assert until(lambda: has_ended(batches._workers[0].pid), 5)
+    time.sleep(0.05)  # here torch's own would raise
+    with pytest.raises(WorkerDied):
+        list(batches)
+
+
+# -- other processes
+
+
+def test_workers_end_when_the_main_process_is_killed(make_pack):
+    with script("train", make_pack("raw", "lmdb"), 2) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 2
+        process.kill()
+        process.wait(5)
+    assert until(lambda: all(map(has_ended, pids)), 10)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c(make_pack, workers):
+    with script("train", make_pack("raw", "lmdb"), workers) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGINT)
+        started = time.monotonic()
+        process.communicate(timeout=10)
+    assert time.monotonic() - started < 3
+    assert process.returncode == -signal.SIGINT  # as Python ends for it: 130 in a shell
+    assert until(lambda: all(map(has_ended, pids)), 3)
+
+
+def test_almost_no_shared_memory(make_pack):
+    mount = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+    before = ("unshare", "-m", "sh", "-c", mount, "sh")
+    if not shutil.which("unshare") or subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mounts of one's own here")
+    first, second = output("small_shm", make_pack("raw", "lmdb"), before=before).splitlines()[:2]
+    assert first == "PackedLoader 24"
+    # which of the two depends on torch's version
+    assert "/dev/shm is full" in second if second.startswith("WorkerDied") else "shared memory" in second
+
+
+def test_many_shards_and_few_descriptors(make_pack, tmp_path):
+    source = make_pack("raw", "lmdb").parent / "source"
+    build_pack(BuildOptions(str(source), str(tmp_path / "p"), "webdataset", workers=1, shard_bytes=500))
+    shards = len(open_pack(tmp_path / "p").shards)
+    assert shards > 15 and output("few_files", tmp_path / "p") == f"{shards} 24 24"
+
+
+def test_opencv_in_forked_children(make_pack):
+    assert output("fork_after_resize", make_pack("jpeg", "lmdb")) == "fine"
+
+
+# -- files that change
+
+
+@pytest.mark.parametrize("where", ["here", "worker"])
+def test_a_shard_that_is_cut_while_it_is_mapped(copied, where):
+    """The kernel ends the process that touches what is gone; no pixel is made up. A worker's end is told as such."""
+    with script("cut", copied("raw", "webdataset"), where) as process:
+        out, _ = process.communicate(timeout=60)
+    if where == "here":
+        assert process.returncode == -signal.SIGBUS and not out
+    else:
+        assert process.returncode == 0
+        assert "WorkerDied" in out and "SIGBUS" in out and "was cut while it was read" in out
+
+
+def test_what_is_open_outlives_its_files(copied, make_pack, container):
+    path = copied("raw", container)
+    data, expected = PackedDataset(path), digest(PackedDataset(make_pack("raw", container)))
+    data[0]
+    shutil.rmtree(path)
+
+    try:
+        assert digest(data) == expected
+    except DamagedPack as error:
+        assert "is missing" in error.problem
+    with pytest.raises(UsageError):
+        PackedDataset(path)
+
+
+def test_readers_of_a_pack_that_is_being_replaced(make_pack, tmp_path, container):
+    """Whole old, whole new, or an error that says so: never a mix."""
+    source = make_pack("raw", "lmdb").parent / "source"
+    packs = []
+    for number in (1, 2):
+        out = tmp_path / f"version{number}"
+        build_pack(BuildOptions(str(source), str(out), container, workers=1, shuffle=number, shard_bytes=3000))
+        packs.append(out)
+    known = {digest(PackedDataset(pack)) for pack in packs}
+    assert len(known) == 2
+    current, stop, outcomes = tmp_path / "current", threading.Event(), []
+
+    def replace() -> None:
+        here, there = packs
+        here.rename(current)
+        while not stop.is_set():
+            current.rename(here)
+            there.rename(current)
+            here, there = there, here
+            time.sleep(random.random() * 0.004)
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                outcomes.append(digest(PackedDataset(current)))
+            except (UsageError, DamagedPack) as error:
+                outcomes.append(type(error).__name__)
+            except BaseException as error:
+                outcomes.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=f) for f in (replace, read, read)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.8)
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    assert set(outcomes) <= known | {"UsageError", "DamagedPack"} and known & set(outcomes)
+
+
+def test_the_package_has_them():
+    assert packer.DataLoader is DataLoader and "DataLoader" in dir(packer)

@@ -1,0 +1,120 @@
+"""Programs that tests start in processes of their own: ``python worker_scripts.py NAME PACK``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from packer import DataLoader, PackedDataset, PackedLoader, RandomResizedCrop, collate
+from packer.errors import PackerError, WorkerDied
+
+
+def slow(image: torch.Tensor) -> torch.Tensor:
+    """A transform that takes its time."""
+    time.sleep(0.05)
+    return image
+
+
+def large(image: torch.Tensor) -> torch.Tensor:
+    """A transform whose batches do not fit into a small /dev/shm."""
+    return image.repeat(1, 40, 40)
+
+
+def for_ever(batches: object) -> Iterator[None]:
+    """Epoch after epoch."""
+    while True:
+        for _ in batches:  # type: ignore[attr-defined]
+            yield
+
+
+def train(pack: str, workers: int) -> None:
+    """Say the workers' ids, then train until something ends it."""
+    if workers:
+        loader = DataLoader(
+            PackedDataset(pack, slow), 4, num_workers=workers, collate_fn=collate, multiprocessing_context="fork"
+        )
+        batches = iter(loader)
+        print(*[w.pid for w in batches._workers], flush=True)  # type: ignore[attr-defined]
+    else:
+        loader = PackedLoader(pack, 4, transform=slow)  # type: ignore[assignment]
+        print(flush=True)
+    for _ in for_ever(loader):
+        pass
+
+
+def small_shm(pack: str) -> None:
+    """Where /dev/shm is nearly nothing: what the two loaders do."""
+    sizes = sum(len(images) for images, _ in PackedLoader(pack, 8, transform=large, threads=2))
+    print("PackedLoader", sizes, flush=True)
+    loader = DataLoader(PackedDataset(pack, large), 8, num_workers=1, multiprocessing_context="fork")
+    try:
+        print("DataLoader", sum(len(images) for images, _ in loader))
+    except WorkerDied as error:
+        print("WorkerDied", error)
+    except RuntimeError as error:
+        print("RuntimeError", str(error).splitlines()[-1])
+
+
+def cut(pack: str, in_worker: bool) -> None:
+    """A shard is cut while it is mapped; then its last record is read, in this process or in a worker."""
+    data = PackedDataset(pack)
+    shard = data.pack.shards[-1].container
+    os.truncate(Path(pack, shard.name), 0)
+    try:
+        if in_worker:
+            next(iter(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork", sampler=[len(data) - 1])))
+        else:
+            data[len(data) - 1]
+    except PackerError as error:
+        print(type(error).__name__, error)
+
+
+def few_files(pack: str) -> None:
+    """Read a pack of many shards with almost no descriptors left."""
+    import resource
+
+    data = PackedDataset(pack)
+    data[0], list(PackedLoader(pack, 4, threads=1))  # whatever opens files once does so now
+    left = len(os.listdir("/proc/self/fd")) + 4
+    resource.setrlimit(resource.RLIMIT_NOFILE, (left, left))
+    again = PackedDataset(pack)
+    images = again.__getitems__(range(len(again))).images  # type: ignore[attr-defined]
+    print(len(again.pack.shards), len(images), sum(len(i) for i, _ in PackedLoader(pack, 4, threads=1)))
+
+
+def fork_after_resize(pack: str) -> None:
+    """OpenCV at work in many threads here, and then in forked children."""
+    import cv2
+    import numpy as np
+
+    loader = PackedLoader(pack, 4, crop=RandomResizedCrop(8), threads=3)
+    picture = np.zeros((900, 900, 3), np.uint8)
+    for _ in range(40):
+        list(loader)
+        cv2.resize(picture, (400, 400))
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(10)
+            cv2.resize(picture, (400, 400))
+            PackedDataset(pack)[0]
+            os._exit(0)
+        if os.waitpid(pid, 0)[1]:
+            print("a child did not end by itself")
+            return
+    print("fine")
+
+
+if __name__ == "__main__":
+    name, path = sys.argv[1:3]
+    if name == "train":
+        train(path, int(sys.argv[3]))
+    elif name == "cut":
+        cut(path, sys.argv[3] == "worker")
+    else:
+        {"small_shm": small_shm, "few_files": few_files, "fork_after_resize": fork_after_resize}[name](path)
