@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from packer.columns import Annotations, annotation_of, column
 from packer.errors import AnyPath, DamagedPack, StorageError
+from packer.index_layout import check_plain
 from packer.index_rows import Row, row_of, rows_batch
 from packer.index_schema import DTYPES, ENCODINGS, SCHEMA
 from packer.mapping import map_files
@@ -129,6 +130,7 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
             raise DamagedPack(path, "not an index of this version of packer", "build the pack again")
         if reader.num_record_batches != 1:
             raise DamagedPack(path, f"an index of {reader.num_record_batches} parts, not one")
+        check_plain(data.data)
         batch = reader.get_batch(0)
         batch.validate()  # buffers as long as the row count says; their values are not read
         _check_layout(path, batch)
