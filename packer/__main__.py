@@ -16,8 +16,8 @@ def main(arguments: list[str] | None = None) -> int:
         print("packer: interrupted", file=sys.stderr)
         code = 130
     if arguments is None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done but Python's own end
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # all is done but Python's own end
     return code
 
 

@@ -27,6 +27,8 @@ def run(given: list[str]) -> int:
 
     _open_standard_files()
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # ignored under nohup
+        signal.signal(signal.SIGHUP, _terminated)
     before, sys.unraisablehook = sys.unraisablehook, _not_lost
     try:
         cli.main(given, prog_name="packer", standalone_mode=False)
@@ -92,9 +94,12 @@ def _open_standard_files() -> None:
 
 def _not_lost(unraisable: Any) -> None:
     """Where a signal comes while Python runs a finalizer, its exception is shown and dropped: send it once more."""
-    numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
-    number = numbers.get(type(unraisable.exc_value))
-    if number is None:
+    error = unraisable.exc_value
+    if isinstance(error, KeyboardInterrupt):
+        number = int(signal.SIGINT)
+    elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:  # of `_terminated`
+        number = error.code - 128
+    else:
         sys.__unraisablehook__(unraisable)
         return
     # from another thread, when this call is over: here it would be raised, and dropped, at once

@@ -34,5 +34,6 @@ def test_ctrl_c_in_a_finalizer() -> None:
     assert ended("SIGINT") == (130, "packer: interrupted")
 
 
-def test_sigterm_in_a_finalizer() -> None:
+def test_sigterm_and_sighup_in_a_finalizer() -> None:
     assert ended("SIGTERM") == (143, "")
+    assert ended("SIGHUP") == (129, "")

@@ -1,4 +1,4 @@
-"""Lets Ctrl-C and SIGTERM wait for the few steps that must not be cut in half."""
+"""Lets Ctrl-C, SIGTERM and SIGHUP wait for the few steps that must not be cut in half."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-HELD = (signal.SIGINT, signal.SIGTERM)
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -25,5 +25,5 @@ def held_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if came:
-            signal.raise_signal(came[0])
+        for number in came:  # the first one ends the build, unless it is ignored (nohup)
+            signal.raise_signal(number)

@@ -155,7 +155,8 @@ class _Reporter:
 
 def _serve(pipe: Any, counters: Any, place: int) -> None:
     """What a worker process does: one job after another, until it is sent None or its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # they reach the whole group; the parent decides
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     reporter = _Reporter(counters, place)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from drawn import draw_plain, image_file
-from running import Ran, good, members_of, refused, run_apart, start, until, workers_of
+from running import ROOT, Ran, good, members_of, refused, run_apart, start, until, workers_of
 
 from packer.pack import open_pack
 
@@ -85,7 +87,7 @@ MOMENTS: dict[str, Callable[[int, Path], object]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_at_any_moment(tmp_path: Path, number: int, moment: str) -> None:
     """While libraries are loaded, workers start, packing begins or ends: no traceback, and a whole pack or none."""
     source = draw_plain(tmp_path / "src", 20)
@@ -94,7 +96,7 @@ def test_at_any_moment(tmp_path: Path, number: int, moment: str) -> None:
     process = start("build", source, "-o", out / "p", "--workers", "2")
     assert until(lambda: MOMENTS[moment](process.pid, out) or process.poll() is not None, 30)
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(process.pid, number)
+        os.kill(process.pid, number) if number == signal.SIGTERM else os.killpg(process.pid, number)
     ran = end_of(process)
     assert "Traceback" not in ran.err and until(lambda: not members_of(process.pid), 5)
     assert ran.code in (0, 128 + number, -number)
@@ -103,11 +105,38 @@ def test_at_any_moment(tmp_path: Path, number: int, moment: str) -> None:
         assert len(open_pack(out / "p")) == 20
 
 
-def test_terminate(many: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_terminate(many: Path, tmp_path: Path, send: Callable[[int, int], None], number: signal.Signals) -> None:
+    """SIGTERM of a service, SIGHUP of a terminal that is closed: to the build alone, or to all its processes."""
     with building(many, tmp_path / "p") as process:
-        os.kill(process.pid, signal.SIGTERM)
+        send(process.pid, number)
         ran = end_of(process)
-        assert ran.code == 143 and "Traceback" not in ran.err
+        assert (ran.code, ran.err) == (128 + number, "")
+        only_finished_shards_left(process, tmp_path)
+
+
+def test_under_nohup(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 20)
+    command = [sys.executable, "-m", "packer", "build", str(source), "-o", str(tmp_path / "p"), "--workers", "2"]
+    process = subprocess.Popen(["nohup", *command], cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE)
+    assert until(lambda: workers_of(process.pid) or process.poll() is not None, 30)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 0 and len(open_pack(tmp_path / "p")) == 20
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.01, 0.05, 0.2])
+def test_ctrl_c_again_and_again(many: Path, tmp_path: Path, pause_s: float) -> None:
+    """While it cleans up, and while Python ends: the work is left in order all the same."""
+    with building(many, tmp_path / "p") as process:
+        for _ in range(4):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            time.sleep(pause_s)
+        ran = end_of(process)
+        assert ran.code == 130 and ran.err.strip().splitlines() == ["packer: interrupted"]
         only_finished_shards_left(process, tmp_path)
 
 
