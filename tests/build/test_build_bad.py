@@ -50,6 +50,18 @@ def test_max_bad(tmp_path: Path, bad: int, option: str, code: int) -> None:
         assert len(open_pack(tmp_path / "p")) == 10 - bad
 
 
+def test_on_bad_skip(tmp_path: Path) -> None:
+    source = with_bad(tmp_path / "src", 1, 9)
+    (source / "bad0.jpg").write_bytes(image_file(3)[:-300])
+    ran = good("build", source, "-o", tmp_path / "p", "--on-bad", "skip", "--workers", 2)
+    assert "10 found = 1 packed + 9 rejected + 0 skipped" in ran.out
+    (source / "000.jpg").unlink()
+    ran = run("build", source, "-o", tmp_path / "q", "--on-bad", "skip")
+    assert ran.code == 1 and "9 of 9 inputs are bad" in ran.err
+    ran = run("build", source, "-o", tmp_path / "q", "--on-bad", "fail", "--max-bad", 3)
+    assert ran.code == 1 and "are bad, 3 allowed" in ran.err
+
+
 @pytest.mark.parametrize("option", ["0", "3", "100%"])
 def test_all_bad(tmp_path: Path, option: str) -> None:
     source = with_bad(tmp_path / "src", 0, 3)
