@@ -25,5 +25,5 @@ def held_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        for number in came:  # the first one ends the build, unless it is ignored (nohup)
-            signal.raise_signal(number)
+        for sent in came:  # the first one ends the build, unless it is ignored (nohup)
+            signal.raise_signal(sent)

@@ -16,7 +16,7 @@ from packer.manifest import Rejected
 from packer.pack import open_pack
 
 HEAD = "path\treason\tproblem"
-ODD = [b"tab\there.jpg", b"line\nbreak.jpg", b"\xff\xfe.jpg", b"back\\slash.jpg", b"\x1b[2J.jpg", "blank\u00a0.jpg".encode()]
+ODD = [b"tab\there.jpg", b"line\nbreak.jpg", b"\xff\xfe.jpg", b"back\\slash.jpg", b"\x1b[2J.jpg", b"blank\xc2\xa0.jpg"]
 
 
 @pytest.fixture
