@@ -44,8 +44,8 @@ def run(given: list[str]) -> int:
             raise
         if isinstance(error, OSError):
             error = StorageError(error.filename or "", error.strerror or str(error))
-        if isinstance(error, MemoryError):
-            error = StorageError("", "not enough memory", "free some, or take fewer --workers")
+        if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
+            error = StorageError("", "not enough memory or threads", "free some, or take fewer --workers")
         return _report(error, "--json" in given)
     except KeyboardInterrupt as interrupt:
         return _report(interrupt, "--json" in given)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait as wait_for
 from typing import Any
 
-from packer.build.workers import BAD, DONE, TURNS, Hall, RemoteError, Work, Worker
+from packer.build.counters import BAD, DONE, TURNS
+from packer.build.workers import Hall, RemoteError, Work, Worker
 from packer.errors import DecoderCrashed, DecoderHung, StorageError, WorkerDied
 
 POLL_S = 0.1

@@ -1,7 +1,7 @@
 """A worker process of a build, from both sides: started, given a job, watched; and what it does in there.
 
 Each has a pipe of its own for jobs and results, and a row of counters in shared memory that outlives it. So a worker
-that dies takes no other with it, and what it was decoding is known. No semaphore is needed, nor `/dev/shm`.
+that dies takes no other with it, and what it was decoding is known.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ from multiprocessing.connection import wait as wait_for
 from types import ModuleType
 from typing import Any
 
+from packer.build.counters import DECODING, ROW, Counters, Reporter
 from packer.build.signals import held_signals
 from packer.errors import PackerError
 
 PRELOADED = ["packer.build.shard", "packer.build.measure", "packer.verify"]
 JOIN_S = 10
-DONE, BAD, DECODING, TURNS, ROW = range(5)
-"""Counters of a worker's job: rows that are done, bad ones among them, images being decoded at this moment, decodes
-begun and ended so far, and 1 + the row begun last."""
-COUNTERS = 5
-
 Work = Callable[..., Any]
 """Called as work(job, report, decoding), in the worker."""
 
@@ -53,7 +49,7 @@ class Hall:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOADED)
         resource_tracker.ensure_running()  # later it would let Ctrl-C through to the fork server that is being started
-        self.counters: Any = self.context.Array("q", places * COUNTERS, lock=False)
+        self.counters = Counters(places)
 
 
 class Worker:
@@ -63,8 +59,7 @@ class Worker:
         self.place = place
         self.process: Any = None
         self._counters = hall.counters
-        for field in range(COUNTERS):
-            self._counters[place * COUNTERS + field] = 0
+        self._counters.clear(place)
         with held_signals(), _without_main():  # a process that is half started could not be ended
             self.pipe, theirs = hall.context.Pipe()
             with theirs:
@@ -73,7 +68,7 @@ class Worker:
 
     def count(self, field: int) -> int:
         """One of the counters of its job."""
-        return int(self._counters[self.place * COUNTERS + field])
+        return self._counters.get(self.place, field)
 
     @property
     def decoding(self) -> int | None:
@@ -82,8 +77,7 @@ class Worker:
 
     def begin(self, work: Work, job: Any) -> None:
         """Give it a job. Raises OSError where it is dead."""
-        for field in range(COUNTERS):
-            self._counters[self.place * COUNTERS + field] = 0
+        self._counters.clear(self.place)
         self.pipe.send((work, job))
 
     def result(self) -> Any:
@@ -124,42 +118,13 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-class _Reporter:
-    """Writes the counters of this process; threads may share it."""
-
-    def __init__(self, counters: Any, place: int) -> None:
-        self._counters = counters
-        self._at = place * COUNTERS
-        self._lock = threading.Lock()
-
-    def report(self, done: int, bad: int) -> bool:
-        """Count rows that are done; the parent ends a process that is not wanted any more."""
-        self._counters[self._at + DONE] += done
-        self._counters[self._at + BAD] += bad
-        return True
-
-    @contextmanager
-    def decoding(self, row: int) -> Iterator[None]:
-        """Says meanwhile that `row` is being decoded."""
-        with self._lock:
-            self._counters[self._at + ROW] = row + 1
-            self._counters[self._at + DECODING] += 1
-            self._counters[self._at + TURNS] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._counters[self._at + DECODING] -= 1
-                self._counters[self._at + TURNS] += 1
-
-
-def _serve(pipe: Any, counters: Any, place: int) -> None:
+def _serve(pipe: Any, counters: Counters, place: int) -> None:
     """What a worker process does: one job after another, until it is sent None or its parent is gone."""
     for number in (signal.SIGINT, signal.SIGHUP):  # they reach the whole group; the parent decides
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    reporter = _Reporter(counters, place)
+    reporter = Reporter(counters, place)
     with suppress(EOFError, OSError):  # the parent is gone
         while (task := pipe.recv()) is not None:
             work, job = task
