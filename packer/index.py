@@ -136,7 +136,8 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
         _check_layout(path, batch)
         return pa.Table.from_batches([batch])
     except (pa.ArrowException, ValueError, OSError) as error:  # OSError: Arrow's own, of a file that is cut
-        raise DamagedPack(path, f"the index cannot be read: {_first_line(error)}") from error
+        problem = f"the index cannot be read: {_first_line(error)}"
+        raise DamagedPack(path, problem, "restore it or build the pack again") from error
 
 
 def _mapped(path: AnyPath) -> NDArray[np.uint8]:

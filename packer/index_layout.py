@@ -72,7 +72,7 @@ def _field(data: memoryview, table: int, number: int) -> int | None:
 
 
 def _pointed(data: memoryview, at: int) -> int:
-    return at + _number(data, "<I", at)
+    return at + int(_number(data, "<I", at))
 
 
 def _number(data: memoryview, form: str, at: int) -> Any:

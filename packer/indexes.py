@@ -31,6 +31,9 @@ class Indexes:
         self._annotations: list[Annotations | None] = [None] * len(shards)
         for number, shard in enumerate(shards):
             check_size(self.path(number), shard.index.bytes)
+            if shard.records > shard.index.bytes:  # before anything is allocated for each record
+                problem = f"has {shard.index.bytes} bytes, too few for the {shard.records} rows that the pack says"
+                raise DamagedPack(self.path(number), problem, RESTORE)
 
     def path(self, number: int) -> str:
         """The file of a shard's index."""

@@ -154,14 +154,14 @@ def _parse(path: str, text: bytes) -> Manifest:
         raise UsageError(path, f"has format version {version}, which was never released", "build the pack again")
     if version > FORMAT_VERSION:
         raise UsageError(path, f"has format version {version}, newer than {FORMAT_VERSION}", "update packer")
-    if content.get("digest") != _digest(content):
-        raise DamagedPack(path, "does not match its own digest: it was altered", again)
     try:
+        if content.get("digest") != _digest(content):
+            raise DamagedPack(path, "does not match its own digest: it was altered", again)
         manifest = _from_json(content)
-    except (KeyError, TypeError, ValueError) as error:
+        if manifest.to_json() != text:  # one way to write each manifest: every changed byte shows
+            raise DamagedPack(path, "is not written as packer writes it: it was altered", again)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DamagedPack(path, f"is not as format version {version} has it: {error!r}", again) from None
-    if manifest.to_json() != text:  # one way to write each manifest: every changed byte shows
-        raise DamagedPack(path, "is not written as packer writes it: it was altered", again)
     return manifest
 
 
@@ -174,11 +174,10 @@ def _from_json(content: dict[str, Any]) -> Manifest:
     if content["shape"] is not None:
         height, width, channels = content["shape"]
         content["shape"] = (int(height), int(width), int(channels))
-        if min(content["shape"]) < 1:
+        if min(content["shape"]) < 1 or max(content["shape"]) >= 1 << 31:
             raise ValueError(f"images of shape {content['shape']}")
     manifest = Manifest(**content)
-    if manifest.dtype not in (None, "uint8", "uint16"):
-        raise ValueError(f"pixels of dtype {manifest.dtype!r}")
+    _check_values(manifest)
     if manifest.records != sum(shard.records for shard in manifest.shards):
         raise ValueError(f"{manifest.records} records, but its shards hold another number")
     if not manifest.records:
@@ -186,16 +185,48 @@ def _from_json(content: dict[str, Any]) -> Manifest:
     return manifest
 
 
+_CHOICES = {
+    "encoding": ("raw", "jpeg", "png", "bmp", "copy"),
+    "mode": ("rgb", "gray", "unchanged"),
+    "dtype": (None, "uint8", "uint16"),
+}
+_INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
+
+
+def _check_values(manifest: Manifest) -> None:
+    """JSON has types of its own: what readers rely on is held against the fields' types here."""
+    for name, choices in _CHOICES.items():
+        if getattr(manifest, name) not in choices:
+            raise ValueError(f"the {name} is {getattr(manifest, name)!r}")
+    texts = [manifest.container, manifest.packer, *manifest.classes, *manifest.fields, *manifest.notes]
+    texts += [text for entry in manifest.rejected for text in (entry.path, entry.reason, entry.problem)]
+    texts += [*manifest.libraries.values(), *manifest.options["labels"]]
+    texts += [file.sha256 for shard in manifest.shards for file in (shard.container, shard.index)]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a number or a list where a text belongs")
+    numbers = [manifest.records, *manifest.counts.values()]
+    for name, counts in manifest.class_counts.items():
+        if name not in ("label", "boxes") or len(counts) != len(manifest.classes):
+            raise ValueError(f"{len(manifest.classes)} classes, and other counts of {name!r}")
+        numbers += counts
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise TypeError("something else where a count belongs")
+    if not manifest.counts.keys() >= _INPUTS:
+        raise ValueError("the counts of the inputs are missing")
+
+
 def _shard(entry: dict[str, Any]) -> ShardEntry:
     shard = ShardEntry(entry["records"], FileEntry(**entry["container"]), IndexEntry(**entry["index"]))
     for file in (shard.container, shard.index):
         if os.path.basename(file.name) != file.name or file.name in ("", ".", ".."):
             raise ValueError(f"file name {file.name!r} leaves the pack")
-        if not isinstance(file.bytes, int) or not 0 <= file.bytes < 1 << 62:
+        if b"\0" in os.fsencode(file.name):
+            raise ValueError(f"{file.name!r} is no file name")
+        if type(file.bytes) is not int or not 0 <= file.bytes < 1 << 62:
             raise ValueError(f"size of {file.name} is {file.bytes!r}")
     if type(shard.index.crc32c) is not int or not 0 <= shard.index.crc32c < 1 << 32:
         raise ValueError(f"checksum of {shard.index.name} is {shard.index.crc32c!r}")
-    if not isinstance(shard.records, int) or shard.records < 0:
+    if type(shard.records) is not int or not 0 <= shard.records < 1 << 48:
         raise ValueError(f"{shard.records!r} records in {shard.container.name}")
     return shard
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from damage import edit_index, exchange, flip, vouch
 
@@ -18,6 +19,7 @@ import packer.pack
 from packer import PackedDataset, build_pack, open_pack
 from packer.build import BuildOptions
 from packer.errors import DamagedPack, UsageError
+from packer.index import SCHEMA
 from packer.manifest import read_manifest
 
 
@@ -252,7 +254,11 @@ def edited(pack: Path, old: str, new: str) -> None:
         (lambda p: (p / "pack.json").write_bytes(b"[" * 100_000), "is not readable"),
         (lambda p: edited(p, '"records": ', '"records": NaN, "x": '), "NaN is no number"),
         (lambda p: edited(p, '"version": 2', '"version": "2"'), "has no valid version"),
-        (lambda p: vouch(p, lambda m: replace(m, dtype="object")), "pixels of dtype 'object'"),
+        (lambda p: edited(p, '"records": ', '"x": 1e999, "records": '), "Out of range float"),
+        (lambda p: vouch(p, lambda m: replace(m, counts={"found": "?"})), "where a count belongs"),
+        (lambda p: vouch(p, lambda m: replace(m, class_counts={"label": []}, classes=("a",))), "other counts"),
+        (lambda p: vouch(p, lambda m: replace(m, packer=[])), "where a text belongs"),
+        (lambda p: vouch(p, lambda m: replace(m, dtype="object")), "the dtype is 'object'"),
         (lambda p: vouch(p, lambda m: replace(m, shape=(-10, -12, 3))), "images of shape"),
         (lambda p: vouch(p, lambda m: replace(m, records=99)), "99 records"),
         (lambda p: vouch(p, lambda m: replace(m, shards=(), records=0)), "no records"),
@@ -262,6 +268,32 @@ def test_manifest(copied, damage, words):
     pack = copied("raw", "lmdb")
     damage(pack)
     assert words in str(damaged(pack / "pack.json", lambda: open_pack(pack)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"), [(1 << 47, "too few for the"), (1 << 62, "records in"), (1 << 80, "records in")]
+)
+def test_more_records_than_an_index_can_hold(copied, rows, words):
+    """Refused before a byte is allocated for each of them."""
+    pack = copied("raw", "lmdb")
+    manifest = read_manifest(pack)
+    shards = (replace(manifest.shards[0], records=rows), *manifest.shards[1:])
+    total = sum(shard.records for shard in shards)
+    (pack / "pack.json").write_bytes(replace(manifest, shards=shards, records=total).to_json())
+    with pytest.raises(DamagedPack, match=words):
+        open_pack(pack)
+
+
+def test_a_compressed_index(copied):
+    """Refused before Arrow unpacks it, whatever its checksum says."""
+    pack = copied("raw", "lmdb")
+    _, path = shard_files(pack, 0)
+    batch = pa.ipc.open_file(path.read_bytes()).get_batch(0)
+    for codec in ("zstd", "lz4"):
+        with pa.ipc.new_file(str(path), SCHEMA, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+            writer.write_batch(batch)
+        vouch(pack)
+        assert "compressed" in str(damaged(path, lambda: open_pack(pack).record(0)))
 
 
 def test_manifest_that_leaves_the_pack(copied):
