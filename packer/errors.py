@@ -60,8 +60,9 @@ class PackerError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        head = f"{shown(self.where)}: {self.problem}" if self.where else self.problem
-        return f"{head}; {self.next_step}" if self.next_step else head
+        problem = shown(self.problem)  # it may quote a name or an option as they were given
+        head = f"{shown(self.where)}: {problem}" if self.where else problem
+        return f"{head}; {shown(self.next_step)}" if self.next_step else head
 
 
 class BadInput(PackerError):

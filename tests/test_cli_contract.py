@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from drawn import draw_plain
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from running import ROOT, good, run
 
@@ -111,6 +111,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(sorted(set(OPTIONS) - PLACES)), st.none() | TEXTS), min_size=1, max_size=4))
+@example([("--labels", "\x1b[2J")])
 def test_any_options(folder: Path, pairs: list[tuple[str, str | None]]) -> None:
     """A dry run of whatever: it is done, or refused in one line; nothing is written, nothing is unforeseen."""
     given_options = [part for option, value in pairs for part in ((option,) if value is None else (option, value))]
