@@ -28,9 +28,16 @@ PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- torture: begin -->", "<!-- torture: end -->"
 
 ROWS: dict[str, str] = {
+    "kills": "torture_kills:kills",
+    "random-kills": "torture_kills:random_kills",
+    "faults": "torture_faults:faults",
+    "short-writes": "torture_faults:short_writes",
     "workers": "torture_workers:workers",
     "resume": "torture_loader:resume",
     "leaks": "torture_loader:leaks",
+    "fuzz": "torture_fuzz:fuzz",
+    "images": "torture_images:images",
+    "image_flips": "torture_images:image_flips",
 }
 """Row -> "module:function" in tests/torture; the function takes a Budget and returns an Outcome."""
 

@@ -7,13 +7,15 @@ The product's own code makes the shards, the journal and the pack; only the engi
 from __future__ import annotations
 
 import hashlib
+import importlib
+import mmap
 import os
+import pkgutil
 import random
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import traceback
@@ -23,21 +25,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import packer.build
-import packer.build.local as local
 from drawn import draw_shots
+
+import packer.build
 from packer import BuildOptions, build_pack, open_pack
 from packer.build import (  # noqa: F401 - loaded before the forks
     commit,
     inputs,
+    local,
     plan,
     resume,
     summary,
 )
 from packer.build.measure import measure
 from packer.build.shard import pack_shard
-from packer.containers import open_container
 from packer.errors import PackerError, UsageError
+
+# before the forks, each of which would load them again
+for module in pkgutil.walk_packages(packer.__path__, "packer."):
+    if not module.name.startswith(("packer.loading", "packer.__main__")):
+        importlib.import_module(module.name)
 
 CREATING = "openat,mkdir,mkdirat"
 WRITING = "write,pwrite64,writev,pwritev,pwritev2,ftruncate,fallocate,copy_file_range"
@@ -147,10 +154,18 @@ def ground(container: str, **others: Any) -> Iterator[Ground]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory, prefix="packer-torture-") as folder:
         draw_shots(Path(folder) / "src", IMAGES)
-        open_container(container)  # loads the library
         place = Ground(Path(folder), container, **others)
         assert place.expected
         yield place
+
+
+SAID = mmap.mmap(-1, 4096)
+"""What a child has to say: in memory that it shares, since writing to a file is what may fail."""
+
+
+def tell(text: str) -> None:
+    """Leave a text for the parent."""
+    SAID[:] = text.encode("utf-8", "replace")[-4096:].ljust(4096, b"\0")
 
 
 def build(options: BuildOptions, engine: str = "inline") -> int:
@@ -160,10 +175,10 @@ def build(options: BuildOptions, engine: str = "inline") -> int:
     try:
         build_pack(options)
     except PackerError as error:
-        sys.stderr.write(f"{error}\n")
+        tell(str(error))
         return error.exit_code
     except OSError as error:  # as the command line does it
-        sys.stderr.write(f"{error}\n")
+        tell(str(error))
         return 3
     return 0
 
@@ -175,7 +190,7 @@ class Child:
     """A forked process that does `work` in a process group of its own, once it is released."""
 
     def __init__(self, work: Callable[[], int], held: bool = False) -> None:
-        self._file = tempfile.TemporaryFile()
+        tell("")
         go, self._release = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -191,15 +206,11 @@ class Child:
             os.close(self._release)
             os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.dup2(self._file.fileno(), 1)
-            os.dup2(self._file.fileno(), 2)
-            sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
             os.read(go, 1)
             code = work()
         except BaseException:
-            traceback.print_exc()
+            tell(traceback.format_exc())
         finally:
-            sys.stderr.flush()
             os._exit(code)
 
     def release(self) -> None:
@@ -227,9 +238,7 @@ class Child:
                 status = -1
                 break
             time.sleep(0.001)
-        self._file.seek(0)
-        self.said = self._file.read().decode("utf-8", "replace").strip()[-400:]
-        self._file.close()
+        self.said = SAID[:].rstrip(b"\0").decode("utf-8", "replace")[-400:]
         return None if status == -1 else os.waitstatus_to_exitcode(status)
 
 
@@ -250,14 +259,43 @@ def traced(work: Callable[[], int], *strace: str) -> tuple[int | None, str, str]
         return code, child.said, Path(log.name).read_text(errors="replace")
 
 
-def calls_of(work: Callable[[], int], names: str = MUTATING) -> int:
-    """How many of these system calls `work` makes, in the thread that makes most of them."""
+@dataclass(frozen=True)
+class Point:
+    """A system call of a build: the one behind so many of each name."""
+
+    call: str
+    before: dict[str, int]
+
+    def __str__(self) -> str:
+        return f"{self.call} {self.before.get(self.call, 0) + 1}"
+
+    def inject(self, what: str, names: str = "") -> list[str]:
+        """strace's options: `what` happens at this call; or at it and at all calls of these names from then on."""
+        if not names:  # strace counts each name for itself
+            inject = f"inject={self.call}:{what}:when={self.before.get(self.call, 0) + 1}"
+            return ["-e", f"trace={self.call}", "-e", inject]
+        each = [f"inject={name}:{what}:when={self.before.get(name, 0) + 1}+" for name in names.split(",")]
+        return ["-e", f"trace={names}", *(option for inject in each for option in ("-e", inject))]
+
+
+def points_of(work: Callable[[], int], folder: Path, names: str = MUTATING) -> list[Point]:
+    """The system calls of these names by which `work` changes something in `folder`, in the thread that makes most."""
     code, said, log = traced(work, "-e", f"trace={names}")
     assert code == 0, said
-    by_thread: dict[str, int] = {}
-    for line in log.splitlines():
-        by_thread[line.split(" ", 1)[0]] = by_thread.get(line.split(" ", 1)[0], 0) + 1
-    return max(by_thread.values())
+    lines = [line.split(" ", 1) for line in log.splitlines()]
+    threads = [thread for thread, _ in lines]
+    main = max(set(threads), key=threads.count)
+    before: dict[str, int] = {}
+    points = []
+    for thread, text in lines:
+        call = text.lstrip()
+        if thread == main and not call.startswith(("+++", "---", "<...")):
+            name = call.partition("(")[0]
+            reads_only = name == "openat" and "O_CREAT" not in call
+            if str(folder) in call and not reads_only:
+                points.append(Point(name, dict(before)))
+            before[name] = before.get(name, 0) + 1
+    return points
 
 
 def can_trace() -> bool:
@@ -270,7 +308,6 @@ def can_trace() -> bool:
         return False
 
 
-def drawn_points(count: int, share: float, seed: int) -> list[int]:
-    """1 to count, or a part of them, drawn."""
-    points = list(range(1, count + 1))
-    return points if share >= 1 else sorted(random.Random(seed).sample(points, max(1, int(share * count))))
+def drawn_points(points: list[Point], share: float, seed: int) -> list[Point]:
+    """The points, or a part of them, drawn."""
+    return points if share >= 1 else random.Random(seed).sample(points, max(1, int(share * len(points))))

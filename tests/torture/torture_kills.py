@@ -6,7 +6,7 @@ import random
 import time
 
 from outcome import Budget, Outcome
-from torture_builds import MUTATING, Child, Ground, build, calls_of, drawn_points, ground, traced
+from torture_builds import Child, Ground, build, drawn_points, ground, points_of, traced
 
 from packer.containers import CONTAINERS
 
@@ -39,13 +39,13 @@ def _each_call(place: Ground, outcome: Outcome, budget: Budget, share: float, ov
 
     prepare()
     old_state = place.state()
-    last = calls_of(work)
-    for n in drawn_points(last, share, budget.seed):
+    points = points_of(work, place.folder)
+    for point in drawn_points(points, share, budget.seed):
         if budget.spent:
             return
         prepare()
-        where = f"{place.container}{' --overwrite' * overwrite}: kill at call {n} of {last}"
-        code, said, _ = traced(work, "-e", f"trace={MUTATING}", "-e", f"inject={MUTATING}:signal=KILL:when={n}")
+        where = f"{place.container}{' --overwrite' * overwrite}: kill at {point}"
+        code, said, _ = traced(work, *point.inject("signal=KILL"))
         outcome.count("kills", code == -9)
         state = place.state()
         allowed = ("whole", old_state) if overwrite else ("absent", "partial", "whole")
