@@ -6,7 +6,6 @@ parsed once, mistakes in them show before hours of packing, and workers share th
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.build.options import BuildOptions
 from packer.build.resolve import ClassIds, Resolver
-from packer.build.source_file import open_source_file
+from packer.build.source_file import FileView, open_source_file
 from packer.build.table import ROWS_A_CHUNK, SCHEMA, annotation_to_text, fields_of
 from packer.errors import BadImage, BadInput, NotAnImage, UsageError, shown
 from packer.manifest import Rejected
@@ -39,7 +38,7 @@ from packer.sources.tree import find_tree
 HEAD_BYTES = 16 * 1024  # holds the header of nearly every image; the rest are read whole
 SNIFFED_BYTES = 64  # enough to tell an image by
 SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
-MAPPED_BYTES = 256 * 1024
+READ_WHOLE_BYTES = 256 * 1024
 FAULTS = ("permission", "vanished", "unreadable")
 """Reasons of `find_tree` that are no one's wish: a folder that cannot be listed."""
 MAX_CLASS_FILE_BYTES = 16 * 1024**2
@@ -223,13 +222,10 @@ def _read_file_header(path: bytes) -> tuple[Header, int]:
         try:
             return read_header(head, complete=size <= len(head)), size
         except IncompleteHeader:
-            if size < MAPPED_BYTES:
+            if size < READ_WHOLE_BYTES:
                 return read_header(head + file.readall()), size
-            # a PNG's orientation may stand behind its pixels: mapped, those are not read from the disk
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                if hasattr(mmap, "MADV_RANDOM"):
-                    mapped.madvise(mmap.MADV_RANDOM)
-                return read_header(cast(bytes, mapped)), size
+            # a PNG's orientation may stand behind its pixels: those are not read from the disk
+            return read_header(cast(bytes, FileView(file, size))), size
 
 
 def _read_classes(path: str) -> list[str]:

@@ -24,7 +24,7 @@ def read(data: bytes, complete: bool) -> Header:
         raise cut_short("PNG", complete)
     if data[8:16] != b"\0\0\0\rIHDR":
         raise bad("PNG without a header chunk")
-    width, height, bit_depth, colour, compression, filtering, interlace = _IHDR.unpack_from(data, 16)
+    width, height, bit_depth, colour, compression, filtering, interlace = _IHDR.unpack(data[16:29])
     if bit_depth not in _BIT_DEPTHS.get(colour, ()) or compression or filtering or interlace > 1:
         raise bad(f"PNG of colour type {colour} and bit depth {bit_depth}, which the format does not have")
     if not 0 < width < 1 << 31 or not 0 < height < 1 << 31:
@@ -70,7 +70,7 @@ def _chunks(data: bytes, complete: bool) -> Iterator[tuple[bytes, int, int]]:
     for _ in range(_CHUNKS_MAX):
         if at + 12 > end:
             raise cut_short("PNG", complete)
-        length, kind = _CHUNK.unpack_from(data, at)
+        length, kind = _CHUNK.unpack(data[at : at + 8])
         start, stop = at + 8, at + 8 + length
         if stop + 4 > end:
             raise cut_short("PNG", complete)

@@ -86,6 +86,11 @@ def _obstacle(layout: tuple[int, int, int], bits: tuple[int, ...], sample_format
     return ""
 
 
+def _unpack(form: str, data: bytes, at: int) -> tuple[int, ...]:
+    """By a slice: `data` may be a file of which only what is asked for is read."""
+    return struct.unpack(form, data[at : at + struct.calcsize(form)])
+
+
 def _directory(data: bytes, complete: bool) -> tuple[Fields, int]:
     """The fields of the first directory, and the offset of the next one (0: there is none)."""
     order = ">" if data[:1] == b"M" else "<"
@@ -93,23 +98,23 @@ def _directory(data: bytes, complete: bool) -> tuple[Fields, int]:
     offset, count_format, entry_bytes = ("Q", "Q", 20) if big else ("I", "H", 12)
     offset_bytes = struct.calcsize(offset)
     try:
-        (start,) = struct.unpack_from(order + offset, data, 8 if big else 4)
-        (count,) = struct.unpack_from(order + count_format, data, start)
+        (start,) = _unpack(order + offset, data, 8 if big else 4)
+        (count,) = _unpack(order + count_format, data, start)
         first = start + struct.calcsize(count_format)
         if first + count * entry_bytes > len(data):  # before the loop: a BigTIFF may claim 2**64 fields
             raise cut_short("TIFF", complete)
         fields: Fields = {}
         for at in range(first, first + count * entry_bytes, entry_bytes):
-            tag, kind, number = struct.unpack_from(order + "HH" + offset, data, at)
+            tag, kind, number = _unpack(order + "HH" + offset, data, at)
             if tag not in _TAGS or kind not in _VALUE_FORMATS or not number:
                 continue
             kind_format = _VALUE_FORMATS[kind]
             value_at = at + 4 + offset_bytes
             if number * struct.calcsize(kind_format) > offset_bytes:
-                (value_at,) = struct.unpack_from(order + offset, data, value_at)
-            values = struct.unpack_from(f"{order}{min(number, 4)}{kind_format}", data, value_at)
+                (value_at,) = _unpack(order + offset, data, value_at)
+            values = _unpack(f"{order}{min(number, 4)}{kind_format}", data, value_at)
             fields[tag] = value_at, order + kind_format, values
-        (next_directory,) = struct.unpack_from(order + offset, data, first + count * entry_bytes)
+        (next_directory,) = _unpack(order + offset, data, first + count * entry_bytes)
     except (struct.error, OverflowError) as error:
         raise cut_short("TIFF", complete) from error
     return fields, next_directory

@@ -32,7 +32,7 @@ def read(data: bytes, complete: bool) -> Header:
         bits = int.from_bytes(data[21:25], "little")
         return Header("webp", 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF), 4 if bits >> 28 & 1 else 3, 8)
     if kind == b"VP8 ":
-        width, height = (v & 0x3FFF for v in struct.unpack_from("<HH", data, 26))
+        width, height = (v & 0x3FFF for v in struct.unpack("<HH", data[26:30]))
         if data[23:26] != b"\x9d\x01\x2a" or not width or not height:
             raise bad("damaged WebP header")
         return Header("webp", width, height, 3, 8)
@@ -46,7 +46,7 @@ def _orientation(data: bytes, size: int, complete: bool) -> int:
             return 1  # announced, and not there
         if at + 8 > len(data):
             raise cut_short("WebP", complete)
-        kind, length = _CHUNK.unpack_from(data, at)
+        kind, length = _CHUNK.unpack(data[at : at + 8])
         if kind == b"EXIF":
             if at + 8 + length > len(data):
                 raise cut_short("WebP", complete)
