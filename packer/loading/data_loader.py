@@ -130,7 +130,10 @@ class _Workers(_MultiProcessingDataLoaderIter):
 
     def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:
         if not shutdown and self._workers[worker_id].exitcode is not None:
+            # torch would look at an event now, whose lock the dead one may hold
             self._lost.append(worker_id)
+            self._workers_status[worker_id] = False
+            return
         super()._mark_worker_as_unavailable(worker_id, shutdown)
 
     def dead(self) -> list[int]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
+import struct
+import sys
 from typing import Any
 
 import torch
@@ -67,3 +70,27 @@ class Started:
 def told(image: torch.Tensor) -> torch.Tensor:
     """The number that Started has left, as an image."""
     return torch.tensor(int(os.environ["PACKER_STARTED"]))
+
+
+def dies_over_a_batch(image: torch.Tensor) -> torch.Tensor:
+    """Killed when half of a batch is written, with the lock of all writers held."""
+    results = _of_the_worker("data_queue")
+    results._wlock.acquire()
+    os.write(results._writer.fileno(), struct.pack("!i", 100_000) + b"x" * 500)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return image
+
+
+def dies_with_a_lock(image: torch.Tensor) -> torch.Tensor:
+    """Killed while it looks whether the work is over."""
+    _of_the_worker("done_event")._cond.acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+    return image
+
+
+def _of_the_worker(name: str) -> Any:
+    frame = sys._getframe()
+    while name not in frame.f_locals:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame.f_locals[name]

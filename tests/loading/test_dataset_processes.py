@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from failing import dies_over_a_batch, dies_with_a_lock
 from running import members_of, until
 from torch.utils.data import get_worker_info
 
@@ -183,6 +184,23 @@ def test_a_worker_dies_while_memory_is_pinned(make_pack, monkeypatch):
         with pytest.raises(WorkerDied):  # it stays so
             next(batches)
         assert len(list(loader)) == 12
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("how", [dies_over_a_batch, dies_with_a_lock])
+def test_a_worker_dies_at_the_worst_moment(make_pack, how, method):
+    """torch's own loader waits for ever for the rest of the batch, or for the lock when it ends its workers."""
+    data = PackedDataset(make_pack("raw", "lmdb"), how)
+    for persistent in (False, True)[: 2 if method == "fork" else 1]:
+        loader = DataLoader(data, 2, num_workers=2, multiprocessing_context=method, persistent_workers=persistent)
+        batches = iter(loader)
+        workers, started = batches._workers, time.monotonic()
+        with pytest.raises(WorkerDied, match="was killed by SIGKILL"):
+            next(batches)
+        del batches, loader
+        gc.collect()
+        assert time.monotonic() - started < 10
+        assert all(has_ended(worker.pid) for worker in workers)
 
 
 def time_taking(image: torch.Tensor) -> torch.Tensor:

@@ -154,12 +154,12 @@ def one_death(pack: Path, case: Case) -> list[str]:
         multiprocessing_context=case.method, **options,
     )  # fmt: skip
     wrong: list[str] = []
-    batches = iter(loader)
     first = draw.randrange(3)
     seen: list[int] = []
     killer = None
     try:
         with alarm(60):  # the start of a process, not yet a hang
+            batches = iter(loader)
             for _ in range(first):
                 seen += [target["number"] for target in next(batches)[1]]
         if case.way == "kill from outside":
@@ -189,7 +189,7 @@ def one_death(pack: Path, case: Case) -> list[str]:
         wrong.append("batches in another order")
     if case.persistent and not wrong:
         wrong += _lives_again(loader, data)
-    del batches, loader
+    batches = loader = None  # type: ignore[assignment]
     gc.collect()
     end = time.monotonic() + 5
     while (left := children() - before) and time.monotonic() < end:
