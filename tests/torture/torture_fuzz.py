@@ -35,7 +35,7 @@ HANG_S = 1
 MOST_FAULTS = 5
 """After so many in one target, more of the same would follow."""
 MOST_KEPT, MOST_KEPT_BYTES = 90, 40_000
-"""Inputs kept of each target: the shortest that reach what the others do not."""
+"""Inputs kept of each target."""
 
 
 def fuzz(budget: Budget, share: float = 1.0, names: tuple[str, ...] = ()) -> Outcome:
@@ -189,7 +189,7 @@ def _dictionary(name: str) -> list[str]:
 
 
 def keep(name: str) -> int:
-    """Write what is kept of a target: the shortest inputs that together reach all that its working corpus reaches."""
+    """Write what is kept of a target, out of the inputs that together reach all that its working corpus reaches."""
     with tempfile.TemporaryDirectory() as place:
         least, seeds = Path(place, "least"), Path(place, "seeds")
         least.mkdir()
@@ -207,7 +207,7 @@ def keep(name: str) -> int:
         if not inputs:
             raise RuntimeError(f"the merge has kept nothing: {done.stderr[-500:]}")
     lines: list[str] = []
-    for data in inputs[:MOST_KEPT]:
+    for data in inputs[:: -(-len(inputs) // MOST_KEPT)]:  # short and long ones
         line = json.dumps(data.decode("latin-1"))
         if sum(map(len, lines)) + len(line) <= MOST_KEPT_BYTES:
             lines.append(line)
@@ -223,8 +223,15 @@ def child(name: str, options: list[str]) -> None:
     # which packages to instrument must be known before they are imported: it stands in the command
     with atheris.instrument_imports(include=["packer", *options.pop(0).split(",")]):
         from torture_fuzz_targets import TARGETS
-    atheris.Setup([os.environ.get("FUZZ_START", sys.argv[0]), *options], TARGETS[name].one)
+    one = _broken if os.environ.get("PACKER_FUZZ_BREAK") == name else TARGETS[name].one
+    atheris.Setup([os.environ.get("FUZZ_START", sys.argv[0]), *options], one)
     atheris.Fuzz()
+
+
+def _broken(data: bytes) -> None:
+    """Stands for a parser with a fault, in the test of this harness."""
+    if data.startswith(b"\x80"):
+        raise ValueError("broken on purpose")
 
 
 def main() -> int:

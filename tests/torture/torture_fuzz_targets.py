@@ -231,11 +231,26 @@ WORDS = {
     ),
     "yaml": tuple(b"names: nc: kpt_shape: train: path: &a *a !! ? | > <<: %YAML [ ] { } --- -".split()),
 }
+def decode_one(data: bytes) -> None:
+    """A whole image through header, decoder and recipe."""
+    from torture_images import fuzz_one
+
+    fuzz_one(data)
+
+
+def decode_seeds() -> list[bytes]:
+    """The smaller seeds of the mutated images."""
+    from torture_mutations import SEEDS
+
+    return [bytes([i % 256, i * 7 % 256]) + data for i, data in enumerate(SEEDS.values()) if len(data) <= 1700]
+
+
 SOURCES = ("sources/files.py", "sources/numerals.py", "sources/paths.py", "build/resolve.py")
 FORMATS = tuple(f"ops/formats/{name}.py" for name in ("base", "bmp", "gif", "jpeg", "png", "tiff", "webp"))
 LISTS = tuple(f"sources/{name}.py" for name in ("list", "list_lines", "list_paths", "columns"))
 INDEX = tuple(f"{name}.py" for name in ("index", "index_layout", "index_schema", "index_rows", "columns", "ragged"))
 
+DECODE = ("ops/orient.py", *(f"ops/decode{name}.py" for name in ("", "_opencv", "_simplejpeg", "_jpeg4py")))
 TARGETS = {
     "header": Target(one_header, header_seeds, 7_000_000, ("ops/header.py", "ops/exif.py", *FORMATS)),
     "yolo": Target(one_yolo, lambda: YOLO_SEEDS, 5_000_000, ("sources/yolo_rows.py", *SOURCES)),
@@ -243,5 +258,7 @@ TARGETS = {
     "voc": Target(one_voc, lambda: VOC_SEEDS, 2_000_000, ("sources/voc_xml.py", *SOURCES)),
     "yaml": Target(one_yaml, lambda: YAML_SEEDS, 1_000_000, ("sources/yolo_config.py", *SOURCES[:3]), ("yaml",)),
     "manifest": Target(one_manifest, lambda: MANIFEST_SEEDS, 2_000_000, ("manifest.py",)),
+    # the fuzzer's process is the disposable one; what it reaches is the code around the decoders
+    "decode": Target(decode_one, decode_seeds, 1_000_000, DECODE),
     "index": Target(one_index, lambda: INDEX_SEEDS, 1_000_000, INDEX),
 }
