@@ -3,133 +3,123 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
+from typing import Any
 
-from crc32c import crc32c
-
-from packer.columns import column
-from packer.containers import open_container
-from packer.digests import sha256_of
-from packer.errors import AnyPath, DamagedPack, PackerError
+from packer.checking.files import ALTERED, check_file, check_names, unlisted
+from packer.checking.problems import Problem, VerifyReport
+from packer.checking.records import bad_records, require_intact
+from packer.checking.structure import check_annotations, check_places, check_rows
+from packer.cores import usable_cores
+from packer.errors import AnyPath, PackerError
 from packer.index import read_index
-from packer.manifest import FileEntry, Manifest, ShardEntry, read_manifest
-from packer.mapping import map_files
+from packer.manifest import Manifest, ShardEntry, read_manifest
 
-ALTERED = "was altered: its digest is not the one that the pack says"
+__all__ = ["Problem", "VerifyReport", "require_intact", "verify"]
 
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong with a pack."""
-
-    file: str
-    record: str | None
-    """Key of the record, None where it is about the whole file."""
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {'' if self.record is None else f'record {self.record} '}{self.problem}"
+Checked = tuple[Future[Problem | None], ...]
+MOST_THREADS = 4
+UNUSED = (
+    "every record matches its checksum, so packer reads what was packed; "
+    "what was altered is for other readers: keys, annotations, the format's own bytes"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """What `verify` has found."""
+class Watcher:
+    """Is told how a check comes along; the command line shows it. This one shows nothing."""
 
-    path: str
-    files: int
-    records: int
-    bytes: int
-    problems: tuple[Problem, ...]
+    def reading(self, size: int) -> None:
+        """So many more bytes are read."""
+
+    def decoding(self, images: int) -> None:
+        """So many more images are decoded (`deep`)."""
 
 
-def verify(path: AnyPath, progress: Callable[[int], None] = lambda n: None) -> VerifyReport:
-    """Check the pack at `path` and list all that is wrong with it; `progress` is told of bytes read.
+def verify(path: AnyPath, watcher: Watcher | None = None, deep: bool = False) -> VerifyReport:
+    """Check the pack at `path` and list all that is wrong with it.
 
-    A file goes to its format's own library only after its digest was found right. Raises UsageError where
-    there is no pack and DamagedPack where its manifest cannot be trusted.
+    A file goes to its format's own library only after its digest was found right. `deep` also decodes every image,
+    in processes of its own, and compares the annotations in the containers with those in the indexes. Raises
+    UsageError where there is no pack and DamagedPack where its manifest cannot be trusted.
     """
+    watcher = watcher or Watcher()
     folder = os.path.abspath(os.fsdecode(path))
     manifest = read_manifest(folder)
-    problems: list[Problem] = []
-    for shard in manifest.shards:
-        container, index = (_check_file(folder, file, progress) for file in (shard.container, shard.index))
-        problems += [p for p in (container, index) if p is not None]
-        if index is None and (container is None or container.problem == ALTERED):
-            problems += _check_shard(folder, manifest, shard, intact=container is None)
+    strange, strangers = unlisted(folder, manifest)
+    check = _Check(folder, manifest, deep)
+    check.problems += [*check_names(manifest), *strange]
+    with _digests(folder, manifest, watcher) as files:
+        for shard, (container, index) in zip(manifest.shards, files, strict=True):
+            check.shard(shard, container.result(), index.result())
+    if check.jobs:
+        from packer.checking.decoding import check_images
+
+        check.problems += check_images(check.jobs, watcher.decoding)
     total = sum(s.container.bytes + s.index.bytes for s in manifest.shards)
-    return VerifyReport(folder, 2 * len(manifest.shards), manifest.records, total, tuple(problems))
+    report = VerifyReport(folder, 2 * len(files), manifest.records, total, tuple(check.problems), tuple(strangers))
+    return report
 
 
-def _check_file(folder: str, file: FileEntry, progress: Callable[[int], None]) -> Problem | None:
-    """Size and digest of one file."""
-    path = os.path.join(folder, file.name)
-    try:
-        size = os.path.getsize(path)
-        if size != file.bytes:
-            return Problem(file.name, None, f"has {size} bytes where the pack says {file.bytes}")
-        digest = sha256_of(path, progress)
-    except FileNotFoundError:
-        return Problem(file.name, None, "is missing")
-    except OSError as error:
-        return Problem(file.name, None, f"cannot be read: {error.strerror or error}")
-    if digest != file.sha256:
-        return Problem(file.name, None, ALTERED)
-    return None
+@contextmanager
+def _digests(folder: str, manifest: Manifest, watcher: Watcher) -> Iterator[list[Checked]]:
+    """What is wrong with the files of each shard as such; they are read beside whatever is done meanwhile.
 
-
-def _check_shard(folder: str, manifest: Manifest, shard: ShardEntry, intact: bool) -> Iterator[Problem]:
-    """Records against checksums; and, where the files are intact, the container's own view against the index."""
-    container = os.path.join(folder, shard.container.name)
-    index = os.path.join(folder, shard.index.name)
-    try:
-        for key, problem in bad_records(container, index):
-            yield Problem(shard.container.name, key, problem)
-        if intact:
-            yield from _compare(manifest.container, container, index, shard)
-    except PackerError as error:
-        yield Problem(shard.container.name, None, error.problem)
-
-
-def _compare(name: str, container: str, index: str, shard: ShardEntry) -> Iterator[Problem]:
-    table = read_index(index)
-    if len(table) != shard.records:
-        yield Problem(shard.index.name, None, f"has {len(table)} rows where the pack says {shard.records}")
-        return
-    keys, offsets, sizes = (column(table, c) for c in ("key", "offset", "size"))
-    found = 0
-    for found, (key, offset, size) in enumerate(open_container(name).locate(container), 1):
-        row = found - 1
-        if row >= len(table):
-            yield Problem(shard.container.name, key, "is not in the index")
-        elif (key.encode(), offset, size) != (bytes(keys[row]), offsets[row], sizes[row]):
-            yield Problem(shard.container.name, key, "lies elsewhere than the index says")
-    if found < len(table):
-        yield Problem(shard.container.name, None, f"holds {found} records where the index has {len(table)}")
-
-
-def bad_records(container: str, index: str) -> Iterator[tuple[str, str]]:
-    """(key, problem) of every record of a shard whose bytes are not as its index has them.
-
-    Raises DamagedPack where the index cannot be read.
+    Digests hold no GIL, and the checks of records, which do, take about as long.
     """
-    table = read_index(index)
-    size_of_file = os.path.getsize(container)
-    region, _ = map_files([(container, size_of_file)])
-    view = region.data
-    numbers = zip(*(table.column(name).to_pylist() for name in ("offset", "size", "crc32c")), strict=True)
-    for key, (offset, size, checksum) in zip(column(table, "key"), numbers, strict=True):
-        if offset < 0 or size < 0 or offset + size > size_of_file:
-            yield _text(key), f"lies outside of its file ({size} bytes at {offset})"
-        elif crc32c(view[offset : offset + size], crc32c(key)) != checksum:
-            yield _text(key), "does not match its checksum"
+    lock = Lock()
+
+    def told(size: int) -> None:
+        with lock:
+            watcher.reading(size)
+
+    with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
+        try:
+            yield [
+                tuple(pool.submit(check_file, folder, file, told) for file in (shard.container, shard.index))
+                for shard in manifest.shards
+            ]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _text(key: object) -> str:
-    return bytes(key).decode("ascii", "backslashreplace")  # type: ignore[call-overload, no-any-return]
+class _Check:
+    """The checks of a pack, shard by shard."""
 
+    def __init__(self, folder: str, manifest: Manifest, deep: bool) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self._deep = deep
+        self.problems: list[Problem] = []
+        self.jobs: list[Any] = []
+        """Images to decode."""
 
-def require_intact(container: str, index: str) -> None:
-    """Raise DamagedPack where a record of a shard is not as its index has it."""
-    for key, problem in bad_records(container, index):
-        raise DamagedPack(container, f"record {key} {problem}", "check the disk and the memory of this machine")
+    def shard(self, shard: ShardEntry, container: Problem | None, index: Problem | None) -> None:
+        """Check a shard; `container` and `index` say what is wrong with its files as such."""
+        if index is not None:
+            self.problems += [problem for problem in (container, index) if problem is not None]
+            return
+        paths = os.path.join(self._folder, shard.container.name), os.path.join(self._folder, shard.index.name)
+        try:
+            table: Any = read_index(paths[1])
+        except PackerError as error:
+            self.problems.append(Problem(shard.index.name, None, error.problem))
+            return
+        bad = []
+        if os.path.isfile(paths[0]):
+            bad = [Problem(shard.container.name, key, problem) for key, problem in bad_records(paths[0], table)]
+        if container is not None and container.problem == ALTERED and not bad:
+            container = replace(container, problem=f"{ALTERED}; {UNUSED}")
+        self.problems += [*([] if container is None else [container]), *bad, *check_rows(self._manifest, shard, table)]
+        if container is None:
+            self.problems += check_places(self._manifest.container, paths[0], shard, table)
+            if self._deep:
+                self.problems += check_annotations(self._manifest, paths, shard, table)
+        if self._deep and os.path.isfile(paths[0]):
+            from packer.checking.decoding import decode_jobs
+
+            self.jobs += decode_jobs(paths, shard.container.name, len(table), self._manifest.mode)

@@ -74,3 +74,9 @@ class Container(Protocol):
         Raises DamagedPack where the file cannot be read. The caller holds the result against the
         records' checksums.
         """
+
+    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
+        """(key, annotation as JSON) of each record of the finished file, in key order.
+
+        Raises DamagedPack where the file cannot be read.
+        """

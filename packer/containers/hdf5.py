@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import h5py
@@ -100,17 +101,35 @@ class Hdf5Container:
 
     def locate(self, path: str) -> Iterator[Location]:
         """One offset from HDF5, the rest by arithmetic: the images lie one after another."""
-        try:
-            with h5py.File(path, "r", locking=False) as file:
-                base = _contiguous_offset(file["images"])
-                keys, offsets = file["keys"][:].tolist(), _image_offsets(file)
-        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise DamagedPack(path, f"not an HDF5 shard of packer: {error}") from error
+        with _opened(path) as file:
+            base = _contiguous_offset(file["images"])
+            keys, offsets = file["keys"][:].tolist(), _image_offsets(file)
         if len(keys) + 1 != len(offsets):
             raise DamagedPack(path, f"{len(keys)} keys for {len(offsets) - 1} images")
         starts = offsets.tolist()
         for key, start, stop in zip(keys, starts[:-1], starts[1:], strict=True):
             yield Location(key.decode("ascii"), base + start, stop - start)
+
+    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
+        """The pieces of the dataset annotations."""
+        with _opened(path) as file:
+            keys, offsets = file["keys"][:].tolist(), file["annotation_offsets"][:]
+            # checked: a virtual or external dataset would be read from other files
+            _contiguous_offset(file["annotations"])
+            text = file["annotations"][:].tobytes()
+            if len(offsets) != len(keys) + 1 or offsets[0] != 0 or offsets[-1] != len(text):
+                raise ValueError("annotation_offsets do not cover the annotations")
+        for key, start, stop in zip(keys, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+            yield key.decode("ascii"), text[start:stop]
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise DamagedPack(path, f"not an HDF5 shard of packer: {error}") from error
 
 
 def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tuple[int, ...]) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import lmdb
@@ -89,16 +90,32 @@ class LmdbContainer:
 
     def locate(self, path: str) -> Iterator[Location]:
         """Turns the addresses of the values into file offsets, and holds each value against the file."""
+        with mapped(path) as file, _entries(path, len(file)) as (cursor, page_bytes):
+            yield from _locations(path, cursor, file, page_bytes)
+
+    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
+        """The values of KEY.json."""
         with mapped(path) as file:
-            env = _opened(path, readonly=True, create=False, readahead=False)
-            try:
-                _check_length(path, env, len(file))
-                with env.begin(buffers=True) as transaction, transaction.cursor() as cursor:
-                    yield from _locations(path, cursor, file, env.stat()["psize"])
-            except (lmdb.Error, ValueError) as error:
-                raise DamagedPack(path, f"the LMDB file cannot be read: {error}") from error
-            finally:
-                env.close()
+            size = len(file)
+        with _entries(path, size) as (cursor, _):
+            for name, value in cursor:
+                key, _, extension = bytes(name).partition(b".")
+                if extension == b"json":
+                    yield key.decode("ascii"), bytes(value)
+
+
+@contextmanager
+def _entries(path: str, file_bytes: int) -> Iterator[tuple[Any, int]]:
+    """A cursor over the entries of a finished file, as buffers; and the size of a page."""
+    env = _opened(path, readonly=True, create=False, readahead=False)
+    try:
+        _check_length(path, env, file_bytes)
+        with env.begin(buffers=True) as transaction, transaction.cursor() as cursor:
+            yield cursor, env.stat()["psize"]
+    except (lmdb.Error, ValueError) as error:
+        raise DamagedPack(path, f"the LMDB file cannot be read: {error}") from error
+    finally:
+        env.close()
 
 
 def _opened(path: str, **options: Any) -> Any:

@@ -63,6 +63,15 @@ class TFRecordContainer:
             for start, stop in _frames(path, view):
                 yield _location(path, view, start, stop)
 
+    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
+        """The feature packer/annotation of each example."""
+        names = (b"image/source_id", b"packer/annotation")
+        with mapped(path) as view:
+            for start, stop in _frames(path, view):
+                places = _places(path, view, start, stop, names)
+                key, text = (view[place.start : place.stop] for place in places)
+                yield key.decode("ascii"), text
+
 
 def _frames(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
     """(start, stop) of each frame's data."""
@@ -83,15 +92,27 @@ def _frames(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
 
 
 def _location(path: str, view: mmap.mmap, start: int, stop: int) -> Location:
+    image, key = _places(path, view, start, stop, (b"image/encoded", b"image/source_id"))
     try:
-        places = find_bytes_feature(view, BytesPlace(start, stop), (b"image/encoded", b"image/source_id"))
-        image, key = places[b"image/encoded"], places[b"image/source_id"]
         image_start = image.start
         if view[image_start : image_start + 6] == b"\x93NUMPY":
             image_start += npy_payload_offset(view[image_start : min(image_start + HEADER_BYTES, image.stop)])
         return Location(view[key.start : key.stop].decode("ascii"), image_start, image.stop - image_start)
-    except (KeyError, ValueError) as error:
-        raise DamagedPack(path, f"the frame at byte {start - 12} is no example of packer: {error}") from error
+    except ValueError as error:
+        raise _no_example(path, start, error) from error
+
+
+def _places(path: str, view: mmap.mmap, start: int, stop: int, names: tuple[bytes, ...]) -> list[BytesPlace]:
+    """Where the values of these features lie."""
+    try:
+        places = find_bytes_feature(view, BytesPlace(start, stop), names)
+        return [places[name] for name in names]
+    except (KeyError, ValueError, IndexError) as error:
+        raise _no_example(path, start, error) from error
+
+
+def _no_example(path: str, start: int, error: Exception) -> DamagedPack:
+    return DamagedPack(path, f"the frame at byte {start - 12} is no example of packer: {error}")
 
 
 CONTAINER = TFRecordContainer()

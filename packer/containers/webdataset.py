@@ -67,6 +67,14 @@ class WebDatasetContainer:
                     header = _npy_header_bytes(path, view, start, size) if extension == b"npy" else 0
                     yield Location(key.decode("ascii"), start + header, size - header)
 
+    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
+        """The members KEY.json."""
+        with mapped(path) as view:
+            for name, start, size in _members(path, view):
+                key, _, extension = name.partition(b".")
+                if extension == b"json":
+                    yield key.decode("ascii"), view[start : start + size]
+
 
 @lru_cache(maxsize=1)
 def _template() -> bytes:

@@ -1,0 +1,1 @@
+"""Is a pack what it should be: files against digests, records against checksums, container against index."""
