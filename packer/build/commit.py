@@ -5,17 +5,18 @@ Nothing else in packer creates, renames or removes a pack.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from contextlib import suppress
 
 from packer.build.exchange import exchange
 from packer.build.journal import Journal
+from packer.build.locks import try_lock, wait_until_unused
 from packer.build.signals import held_signals
 from packer.errors import StorageError, UsageError, shown
 from packer.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 
+WORKERS_END_S = 30.0
 JOURNAL, TABLE, PACK, OLD = "journal", "inputs.arrow", "pack", "old"
 
 
@@ -70,14 +71,10 @@ class Output:
     def _open(self) -> None:
         while self._lock is None:
             os.makedirs(self.partial, exist_ok=True)
-            lock = os.open(self.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                # the kernel drops the lock when the process ends, however it ends
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)  # it is not ours to remove
+            lock = try_lock(self.partial)
+            if lock is None:
                 problem = "another build is writing there"
-                raise UsageError(self.partial, problem, "wait for it, or choose another --out") from None
+                raise UsageError(self.partial, problem, "wait for it, or choose another --out")
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(self.partial), os.fstat(lock)):
                     self._lock = lock
@@ -88,6 +85,11 @@ class Output:
             self._close()
             problem = f"holds {shown(strangers[0])}, which no build has left there"
             raise UsageError(self.partial, problem, "move it away, or choose another --out")
+        # its workers end a moment later than a build that is killed, and until then they write and rename
+        if os.path.isdir(self.folder) and not wait_until_unused(self.folder, WORKERS_END_S):
+            self._close()
+            problem = "workers of a build that was killed are still writing there"
+            raise UsageError(self.partial, problem, "wait for them, or end them")
         self.journal = Journal(os.path.join(self.partial, JOURNAL))
 
     def restart(self) -> None:

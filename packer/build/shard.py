@@ -16,6 +16,7 @@ from xxhash import xxh3_128_digest
 
 from packer.build.inputs import rejected
 from packer.build.kept import Sources, digest_of_inputs, keeps
+from packer.build.locks import in_use
 from packer.build.record import Recipe
 from packer.build.result import ShardResult
 from packer.containers import open_container
@@ -80,7 +81,7 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
 
     Raises StorageError where the disk refuses, Stopped where `report` says so.
     """
-    with pa.memory_map(job.table) as source:
+    with in_use(job.folder), pa.memory_map(job.table) as source:
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
         inputs = digest_of_inputs(job, rows)
         if job.finished is not None and job.finished.inputs == inputs and keeps(job, job.finished, rows, report):

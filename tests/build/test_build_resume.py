@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ from packer import BuildOptions, build_pack, open_pack
 from packer.build import Watcher
 from packer.build.commit import Output
 from packer.build.journal import Journal
+from packer.build.locks import in_use
 from packer.containers import CONTAINERS
-from packer.errors import StorageError, TooManyBad
+from packer.errors import StorageError, TooManyBad, UsageError
 
 IMAGES = 12
 
@@ -278,3 +281,25 @@ def test_the_command_says_what_it_does(unfinished: Path) -> None:
     out = good("build", unfinished, "-o", unfinished.parent / "p", "--shard-size", "6000", "--workers", 2).out
     assert "note: goes on with an unfinished build: 2 of" in out and "note: 2 finished shards kept" in out
     assert json.loads((unfinished.parent / "p" / "pack.json").read_text())["records"] == IMAGES
+
+
+def test_waits_for_the_workers_of_a_build_that_was_killed(unfinished: Path) -> None:
+    """They end a moment later than it, and may rename what they wrote: nobody else writes there until then."""
+    folder = unfinished.parent / "p.partial" / "pack"
+    script = (
+        "import sys, time\nfrom packer.build.locks import in_use\n"
+        "with in_use(sys.argv[1]):\n    print('in', flush=True); time.sleep(0.7)\n"
+        "    open(sys.argv[1] + '/shard-00002.lmdb.tmp', 'w').write('late'); print('out', flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None and worker.stdout.readline() == "in\n"
+        _, made = go_on(unfinished)
+        assert worker.stdout.readline() == "out\n"
+    assert made == oracle(unfinished)
+
+
+def test_does_not_wait_for_ever(unfinished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packer.build.commit.WORKERS_END_S", 0.1)
+    with in_use(str(unfinished.parent / "p.partial" / "pack")), pytest.raises(UsageError, match="still writing there"):
+        build_pack(options(unfinished, "p"))
+    assert go_on(unfinished)[1] == oracle(unfinished)
