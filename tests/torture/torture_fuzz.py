@@ -30,7 +30,6 @@ WORK = ROOT / "build" / "torture" / "fuzz"
 COUNTS = ROOT / "build" / "torture" / "fuzz_counts.json"
 CORPUS = Path(__file__).resolve().parent / "corpus"
 CHUNK = 250_000
-MAX_INPUT_BYTES = 4096
 HANG_S = 1
 MOST_FAULTS = 5
 """After so many in one target, more of the same would follow."""
@@ -82,6 +81,9 @@ class _Chunk:
 
 
 def _chunk(name: str, runs: int, seconds: int | None, seed: int) -> _Chunk:
+    from torture_fuzz_targets import TARGETS
+
+    most = TARGETS[name].most_bytes
     corpus, found = WORK / name / "corpus", WORK / name / "found"
     for folder in (corpus, found):
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +91,7 @@ def _chunk(name: str, runs: int, seconds: int | None, seed: int) -> _Chunk:
     with tempfile.TemporaryDirectory() as seeds:
         write_seeds(name, Path(seeds))
         options = [f"-runs={runs}", f"-seed={seed % (1 << 31) + 1}", f"-artifact_prefix={found}/", f"-timeout={HANG_S}"]
-        options += ["-print_final_stats=1", f"-max_len={MAX_INPUT_BYTES}", "-rss_limit_mb=3000", "-verbosity=1"]
+        options += ["-print_final_stats=1", f"-max_len={most}", "-rss_limit_mb=3000", "-verbosity=1"]
         options += [] if seconds is None else [f"-max_total_time={seconds}"]
         options += _dictionary(name)
         done = _child(name, [*options, str(corpus), seeds])
@@ -190,6 +192,8 @@ def _dictionary(name: str) -> list[str]:
 
 def keep(name: str) -> int:
     """Write what is kept of a target, out of the inputs that together reach all that its working corpus reaches."""
+    from torture_fuzz_targets import TARGETS
+
     with tempfile.TemporaryDirectory() as place:
         least, seeds = Path(place, "least"), Path(place, "seeds")
         least.mkdir()
@@ -200,7 +204,7 @@ def keep(name: str) -> int:
         command = shlex.join(_command(name))
         starter.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {command} \"$@\"\n")
         starter.chmod(0o755)
-        options = ["-merge=1", f"-max_len={MAX_INPUT_BYTES}", str(least), str(seeds), str(WORK / name / "corpus")]
+        options = ["-merge=1", f"-max_len={TARGETS[name].most_bytes}", str(least), str(seeds), str(WORK / name / "corpus")]
         done = subprocess.run([str(starter), *options], env={**os.environ, "FUZZ_START": str(starter)},
                               capture_output=True, text=True, errors="replace", check=False)  # fmt: skip
         inputs = sorted((path.read_bytes() for path in least.iterdir()), key=lambda data: (len(data), data))
