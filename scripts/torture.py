@@ -32,6 +32,8 @@ ROWS: dict[str, str] = {
     "random-kills": "torture_kills:random_kills",
     "faults": "torture_faults:faults",
     "short-writes": "torture_faults:short_writes",
+    "power-cuts": "torture_power:power_cuts",
+    "identity": "torture_identity:identity",
     "workers": "torture_workers:workers",
     "resume": "torture_loader:resume",
     "leaks": "torture_loader:leaks",
