@@ -204,7 +204,8 @@ def keep(name: str) -> int:
         command = shlex.join(_command(name))
         starter.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {command} \"$@\"\n")
         starter.chmod(0o755)
-        options = ["-merge=1", f"-max_len={TARGETS[name].most_bytes}", str(least), str(seeds), str(WORK / name / "corpus")]
+        folders = [str(least), str(seeds), str(WORK / name / "corpus")]
+        options = ["-merge=1", f"-max_len={TARGETS[name].most_bytes}", *folders]
         done = subprocess.run([str(starter), *options], env={**os.environ, "FUZZ_START": str(starter)},
                               capture_output=True, text=True, errors="replace", check=False)  # fmt: skip
         inputs = sorted((path.read_bytes() for path in least.iterdir()), key=lambda data: (len(data), data))
