@@ -50,10 +50,12 @@ class PackerError(Exception):
     """
 
     exit_code = EXIT_BAD_DATA
+    _many_lines = False
 
     def __init__(self, where: AnyPath, problem: str | None = None, next_step: str = "") -> None:
         if problem is None:
             where, problem = "", os.fsdecode(where)
+            self._many_lines = True  # the worker's traceback is in it
         super().__init__(where, problem, next_step)  # all arguments in `args`: picklable
         self.where = where
         self.problem = problem
@@ -61,6 +63,8 @@ class PackerError(Exception):
 
     def __str__(self) -> str:
         problem = shown(self.problem)  # it may quote a name or an option as they were given
+        if self._many_lines:
+            problem = "\n".join(map(shown, self.problem.split("\n")))
         head = f"{shown(self.where)}: {problem}" if self.where else problem
         return f"{head}; {shown(self.next_step)}" if self.next_step else head
 

@@ -218,11 +218,9 @@ def deaths(pack: Path, chosen: list[Case], budget: Budget) -> Outcome:
     for case in chosen:
         if budget.spent:
             break
-        started = time.monotonic()
         wrong = one_death(pack, case)
         outcome.count("deaths")
         outcome.count(case.method)
-        outcome.done["slowest_s"] = max(outcome.done.get("slowest_s", 0), round(time.monotonic() - started))
         outcome.faults += [f"{case}: {line}" for line in wrong]
     return outcome
 
