@@ -7,6 +7,7 @@ import click
 from packer import __version__
 from packer.commands.build import build
 from packer.commands.info import info
+from packer.commands.repair import repair
 from packer.commands.verify import verify
 
 EPILOG = """\b
@@ -24,8 +25,9 @@ def cli(debug: bool) -> None:
     packer build ./imgs            make ./imgs.lmdb of the images and labels in ./imgs
     packer info imgs.lmdb          say what a pack holds
     packer verify imgs.lmdb        check every byte of it
+    packer repair imgs.lmdb        save what can be saved of it
     """
 
 
-for command in (build, info, verify):
+for command in (build, info, verify, repair):
     cli.add_command(command)

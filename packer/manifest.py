@@ -91,18 +91,19 @@ class Manifest:
     def to_json(self) -> bytes:
         """The file's bytes: ASCII JSON with a digest over everything else in it."""
         content = self._content()
-        return (json.dumps({**content, "digest": _digest(content)}, indent=1, allow_nan=False) + "\n").encode("ascii")
+        return (json.dumps({**content, "digest": digest_of(content)}, indent=1, allow_nan=False) + "\n").encode("ascii")
 
     @property
     def digest(self) -> str:
         """SHA-256 over all that the manifest says, as hexadecimal digits: the name of this very pack."""
-        return _digest(self._content())
+        return digest_of(self._content())
 
     def _content(self) -> dict[str, Any]:
         return {"format": "packer", **asdict(self)}
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def digest_of(content: Mapping[str, Any]) -> str:
+    """SHA-256 over the members of a manifest but its digest. Raises ValueError where one is no JSON."""
     rest = {k: v for k, v in content.items() if k != "digest"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
@@ -124,7 +125,7 @@ def read_manifest(pack: AnyPath) -> Manifest:
         raise _no_pack(folder) from None
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
-    return _parse(path, text)
+    return parse_manifest(path, text)
 
 
 def _no_pack(folder: str) -> UsageError:
@@ -139,7 +140,8 @@ def _no_pack(folder: str) -> UsageError:
     return UsageError(folder, "is a file, and a pack is a directory", "give the directory that packer build made")
 
 
-def _parse(path: str, text: bytes) -> Manifest:
+def parse_manifest(path: str, text: bytes) -> Manifest:
+    """The manifest in the bytes of a pack.json; `path` is for messages. Raises as `read_manifest`."""
     again = "restore it or build the pack again"
     try:
         content = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
@@ -155,7 +157,7 @@ def _parse(path: str, text: bytes) -> Manifest:
     if version > FORMAT_VERSION:
         raise UsageError(path, f"has format version {version}, newer than {FORMAT_VERSION}", "update packer")
     try:
-        if content.get("digest") != _digest(content):
+        if content.get("digest") != digest_of(content):
             raise DamagedPack(path, "does not match its own digest: it was altered", again)
         manifest = _from_json(content)
         if manifest.to_json() != text:  # one way to write each manifest: every changed byte shows

@@ -46,9 +46,13 @@ def verify(path: AnyPath, watcher: Watcher | None = None, deep: bool = False) ->
     in processes of its own, and compares the annotations in the containers with those in the indexes. Raises
     UsageError where there is no pack and DamagedPack where its manifest cannot be trusted.
     """
-    watcher = watcher or Watcher()
     folder = os.path.abspath(os.fsdecode(path))
-    manifest = read_manifest(folder)
+    return verify_with(folder, read_manifest(folder), watcher, deep)
+
+
+def verify_with(folder: str, manifest: Manifest, watcher: Watcher | None = None, deep: bool = False) -> VerifyReport:
+    """`verify` for a caller that has the manifest of the pack in `folder`."""
+    watcher = watcher or Watcher()
     strange, strangers = unlisted(folder, manifest)
     check = _Check(folder, manifest, deep)
     check.problems += [*check_names(manifest), *strange]

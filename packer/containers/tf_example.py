@@ -128,7 +128,7 @@ def _example_class() -> Any:
 
 
 def find_bytes_feature(
-    view: mmap.mmap, example: BytesPlace, names: tuple[bytes, ...]
+    view: mmap.mmap | memoryview, example: BytesPlace, names: tuple[bytes, ...]
 ) -> dict[bytes, BytesPlace]:
     """Where the single values of the named bytes features lie in the Example at `example`; no value is read.
 
@@ -142,7 +142,7 @@ def find_bytes_feature(
         entry = _field(view, position, features.stop, 1)
         position = entry.stop
         key = _field(view, entry.start, entry.stop, 1)
-        name = view[key.start : key.stop]
+        name = bytes(view[key.start : key.stop])
         if name in names:
             feature = _field(view, key.stop, entry.stop, 2)
             values = _field(view, feature.start, feature.stop, 1)
@@ -152,7 +152,7 @@ def find_bytes_feature(
     return found
 
 
-def _field(view: mmap.mmap, start: int, stop: int, number: int) -> BytesPlace:
+def _field(view: mmap.mmap | memoryview, start: int, stop: int, number: int) -> BytesPlace:
     """The length-delimited field `number` that begins at `start`."""
     if view[start] != number << 3 | 2:
         raise ValueError(f"no field {number} at byte {start}")

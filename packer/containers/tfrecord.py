@@ -21,7 +21,13 @@ from packer.sample import Record
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_FRAME_BYTES = 16  # length, its crc, ... data, its crc
+
+
+class FRAME:
+    """Bytes of a frame before its data (length, checksum of it) and behind it (checksum of the data)."""
+
+    head = 12
+    tail = 4
 
 
 def masked_crc32c(data: bytes | memoryview) -> int:
