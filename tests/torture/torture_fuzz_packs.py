@@ -21,7 +21,7 @@ from packer.columns import Annotations, column, present
 from packer.commands.info import facts, rows
 from packer.errors import DamagedPack, StorageError, UsageError
 from packer.index import SCHEMA, IndexBuilder, read_index
-from packer.manifest import FileEntry, IndexEntry, Manifest, Rejected, ShardEntry, _digest, _parse
+from packer.manifest import FileEntry, IndexEntry, Manifest, Rejected, ShardEntry, _parse, digest_of
 from packer.mapping import check_size
 from packer.ragged import Ragged
 from packer.sample import Annotation, Record
@@ -83,7 +83,7 @@ def _json(text: bytes) -> Any:
 def _with_digest(content: dict[str, Any]) -> bytes:
     content.pop("digest", None)
     try:
-        whole = {**content, "digest": _digest(content)}
+        whole = {**content, "digest": digest_of(content)}
         return (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode("ascii")
     except (ValueError, RecursionError):  # a number that JSON has not: the reader does not come so far
         return b""
