@@ -1,4 +1,4 @@
-"""`packer repair`: what can be proven is put back, the rest of a pack is saved beside it, and what is lost is listed."""
+"""`packer repair`: what is proven is put back, the rest of a pack is saved beside it, and what is lost is listed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from packer.columns import Annotations, column, present
 from packer.commands.info import facts, rows
 from packer.errors import DamagedPack, StorageError, UsageError
 from packer.index import SCHEMA, IndexBuilder, read_index
-from packer.manifest import FileEntry, IndexEntry, Manifest, Rejected, ShardEntry, _parse, digest_of
+from packer.manifest import FileEntry, IndexEntry, Manifest, Rejected, ShardEntry, digest_of
 from packer.mapping import check_size
 from packer.ragged import Ragged
 from packer.sample import Annotation, Record
@@ -60,7 +60,7 @@ def one_manifest(data: bytes) -> None:
             return
         text = _with_digest(content)
     try:
-        manifest = _parse("pack.json", text)
+        manifest = parse_manifest("pack.json", text)
     except (DamagedPack, UsageError):
         return
     assert manifest.to_json() == text
