@@ -21,7 +21,7 @@ from packer.columns import Annotations, column, present
 from packer.commands.info import facts, rows
 from packer.errors import DamagedPack, StorageError, UsageError
 from packer.index import SCHEMA, IndexBuilder, read_index
-from packer.manifest import FileEntry, IndexEntry, Manifest, Rejected, ShardEntry, digest_of
+from packer.manifest import FileEntry, IndexEntry, Manifest, Rejected, ShardEntry, digest_of, parse_manifest
 from packer.mapping import check_size
 from packer.ragged import Ragged
 from packer.sample import Annotation, Record
