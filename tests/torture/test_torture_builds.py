@@ -39,6 +39,11 @@ def test_faults(container: str) -> None:
 
 
 @pytest.mark.usefixtures("strace")
+def test_a_disk_that_becomes_read_only() -> None:
+    nothing_wrong(faults(Budget(seed=6), 0.03, ("lmdb",), ("EROFS",)), "faults", 6)
+
+
+@pytest.mark.usefixtures("strace")
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_power_cuts(container: str) -> None:
     nothing_wrong(power_cuts(Budget(seed=3), 0.04, 2, (container,)), "cuts", 4)
