@@ -23,6 +23,8 @@ __all__ = ["Problem", "VerifyReport", "require_intact", "verify"]
 
 Checked = tuple[Future[Problem | None], ...]
 MOST_THREADS = 4
+INLINE_BYTES = 1 << 20
+"""A smaller pack is read before threads would have begun."""
 UNUSED = (
     "every record matches its checksum, so packer reads what was packed; "
     "what was altered is for other readers: keys, annotations, the format's own bytes"
@@ -74,6 +76,10 @@ def _digests(folder: str, manifest: Manifest, watcher: Watcher) -> Iterator[list
 
     Digests hold no GIL, and the checks of records, which do, take about as long.
     """
+    files = [(shard.container, shard.index) for shard in manifest.shards]
+    if sum(file.bytes for pair in files for file in pair) <= INLINE_BYTES:
+        yield [tuple(_at_once(check_file(folder, file, watcher.reading)) for file in pair) for pair in files]
+        return
     lock = Lock()
 
     def told(size: int) -> None:
@@ -82,13 +88,16 @@ def _digests(folder: str, manifest: Manifest, watcher: Watcher) -> Iterator[list
 
     with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
         try:
-            yield [
-                tuple(pool.submit(check_file, folder, file, told) for file in (shard.container, shard.index))
-                for shard in manifest.shards
-            ]
+            yield [tuple(pool.submit(check_file, folder, file, told) for file in pair) for pair in files]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _at_once(problem: Problem | None) -> Future[Problem | None]:
+    future: Future[Problem | None] = Future()
+    future.set_result(problem)
+    return future
 
 
 class _Check:

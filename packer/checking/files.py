@@ -11,7 +11,8 @@ from packer.errors import StorageError
 from packer.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest
 
 ALTERED = "was altered: its digest is not the one that the pack says"
-_SHARD = re.compile(r"shard-\d+\.")
+SHARD_NAME = re.compile(r"(shard-\d+|data(?=\.(mdb|index\.arrow)$))\.")
+"""How the files of a shard begin; a single LMDB shard is called data.mdb."""
 
 
 def check_file(folder: str, file: FileEntry, progress: Progress) -> Problem | None:
@@ -56,6 +57,6 @@ def unlisted(folder: str, manifest: Manifest) -> tuple[list[Problem], list[str]]
         others = sorted(set(os.listdir(folder)) - listed - {MANIFEST_NAME})
     except OSError as error:
         raise StorageError(folder, error.strerror or str(error)) from None
-    shards = [name for name in others if _SHARD.match(name)]
+    shards = [name for name in others if SHARD_NAME.match(name)]
     problems = [Problem(name, None, "looks like a shard, and the manifest does not list it") for name in shards]
     return problems, [name for name in others if name not in shards]

@@ -15,6 +15,7 @@ from typing import Any
 
 from packer.build.summary import library_versions
 from packer.build.table import fields_of
+from packer.checking.files import SHARD_NAME
 from packer.containers import CONTAINERS, open_container
 from packer.digests import crc32c_of, sha256_of
 from packer.errors import DamagedPack, PackerError
@@ -22,8 +23,6 @@ from packer.index import INDEX_SUFFIX
 from packer.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
 from packer.repair.mended_manifest import checked, loaded, mend
 from packer.repair.salvage import Shard, names_of, readable_bytes, salvage
-
-_SHARD = re.compile(r"shard-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,14 @@ def find_manifest(folder: str, error: PackerError) -> Found:
 def _pairs(folder: str) -> list[tuple[str, str, str]]:
     """(container, file, index file) of each shard, by their names."""
     names = os.listdir(folder)
-    stems = sorted({found[0] for name in names if (found := _SHARD.match(name))})
-    suffixes = {open_container(name).suffix: name for name in CONTAINERS}
+    stems = sorted({found[1] for name in names if (found := SHARD_NAME.match(name))})
+    suffixes = {open_container(name).suffix: name for name in CONTAINERS} | {".mdb": "lmdb"}
     seen = Counter(suffixes[suffix] for name in names if (suffix := os.path.splitext(name)[1]) in suffixes)
     if not seen:
         return []
     container = seen.most_common(1)[0][0]
     suffix = open_container(container).suffix
-    return [(container, stem + suffix, stem + INDEX_SUFFIX) for stem in stems]
+    return [(container, stem + (".mdb" if stem == "data" else suffix), stem + INDEX_SUFFIX) for stem in stems]
 
 
 def _digests(path: str) -> IndexEntry | None:
@@ -179,8 +178,8 @@ def _entry(name: str, index: str, files: dict[str, IndexEntry | None]) -> ShardE
 
 
 def _gaps(pairs: list[tuple[str, str, str]]) -> list[str]:
-    numbers = [int(re.findall(r"\d+", name)[0]) for _, name, _ in pairs]
-    missing = sorted(set(range(numbers[-1] + 1)) - set(numbers))
+    numbers = [int(number[0]) for _, name, _ in pairs if (number := re.findall(r"\d+", name))]
+    missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
     return [f"shards that are missing: {', '.join(map(str, missing))}"] if missing else []
 
 
