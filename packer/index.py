@@ -116,7 +116,7 @@ class IndexBuilder:
 
 
 def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
-    """The index as a pyarrow.Table (columns as in SCHEMA) over a memory map; no row is read.
+    """The index as a pyarrow.Table (columns as in SCHEMA) over a memory map; Arrow has looked at every row.
 
     `data` are the file's bytes where the caller has mapped them already; `path` then only names them.
     Raises DamagedPack where it is no index of this version, StorageError where it cannot be opened.
@@ -132,7 +132,7 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
             raise DamagedPack(path, f"an index of {reader.num_record_batches} parts, not one")
         check_plain(data.data)
         batch = reader.get_batch(0)
-        batch.validate()  # buffers as long as the row count says; their values are not read
+        batch.validate(full=True)  # 30 ms for a million rows: offsets that grow, codes that exist, text that is UTF-8
         _check_layout(path, batch)
         return pa.Table.from_batches([batch])
     except (pa.ArrowException, ValueError, OSError) as error:  # OSError: Arrow's own, of a file that is cut
@@ -153,6 +153,9 @@ def _mapped(path: AnyPath) -> NDArray[np.uint8]:
 
 
 def _check_layout(path: AnyPath, batch: Any) -> None:
+    for field in SCHEMA:
+        if not field.nullable and batch.column(field.name).null_count:
+            raise DamagedPack(path, f"rows of the index have no {field.name}", "restore it or build the pack again")
     for name, expected in (("dtype", DTYPES), ("encoding", ENCODINGS)):
         names = batch.column(name).dictionary
         names.validate(full=True)  # they are few, and they are read here

@@ -6,6 +6,7 @@ imports torch.
 
 from __future__ import annotations
 
+import math
 import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from packer.columns import column
 from packer.errors import AnyPath, BadImage, DamagedPack, shown
+from packer.extents import lies_outside, overlapping
 from packer.index import DTYPES, ENCODINGS
 from packer.indexes import RESTORE, Indexes
 from packer.manifest import Manifest, ShardEntry, read_manifest
@@ -84,14 +86,15 @@ class Pack:
 
     @cached_property
     def offsets(self) -> Int64:
-        """Where each record's bytes begin in `region`, int64 (n,); checked to lie inside its own file."""
+        """Where each record's bytes begin in `region`, int64 (n,); checked to lie inside its own file, and apart."""
         parts = []
         for number, (shard, start) in enumerate(zip(self.shards, self._starts.tolist(), strict=True)):
             table = self._indexes[number]
             offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
-            limit = shard.container.bytes
-            if np.any((offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)):
-                error = DamagedPack(self._file(shard.index.name), "names bytes outside of its shard", RESTORE)
+            outside = lies_outside(offsets, sizes, shard.container.bytes)
+            if outside.any() or overlapping(offsets, sizes, ~outside).any():
+                problem = "names bytes outside of its shard" if outside.any() else "gives two records the same bytes"
+                error = DamagedPack(self._file(shard.index.name), problem, RESTORE)
                 raise error.within(self.path, shard.container.name)
             parts.append(offsets + start)
         return np.concatenate(parts)
@@ -107,7 +110,7 @@ class Pack:
         shape, manifest = self.manifest.shape, self.manifest
         if manifest.encoding != "raw" or shape is None or manifest.dtype is None:
             return None
-        size = int(np.prod(shape)) * np.dtype(manifest.dtype).itemsize
+        size = math.prod(shape) * np.dtype(manifest.dtype).itemsize
         wrong = np.flatnonzero(self.sizes != size)
         if len(wrong):
             number, row = self.locate(int(wrong[0]))

@@ -1,0 +1,340 @@
+"""Packs that somebody made to do harm, every digest and checksum right: refused, before anything is allocated."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from damage import edit_index, vouch
+
+from packer import open_pack
+from packer.errors import DamagedPack, PackerError
+from packer.index import SCHEMA
+from packer.manifest import MAX_MANIFEST_BYTES, digest_of, read_manifest
+from packer.verify import verify
+
+BIG = (2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, -1, -(2**63))
+MOST_GROWTH_BYTES = 5 << 20
+MOST_S = 5.0  # a second is asked for; other work on the machine may take the rest
+
+
+def memory_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@contextmanager
+def cheap() -> Iterator[None]:
+    """What is done in here must neither take time nor memory."""
+    peak_before, before, started = _peak_bytes(), memory_bytes(), time.monotonic()
+    yield
+    assert time.monotonic() - started < MOST_S
+    if sys.platform == "linux":
+        assert memory_bytes() - before < MOST_GROWTH_BYTES
+        assert _peak_bytes() - max(peak_before, before) < MOST_GROWTH_BYTES
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def read_all(pack: Path) -> None:
+    opened = open_pack(pack)
+    for i in range(len(opened)):
+        opened.image(i)
+        opened.annotation(i)
+    for name in SCHEMA.names:
+        opened.column(name)
+
+
+@pytest.fixture(autouse=True)
+def _warm(make_pack):
+    """Libraries are loaded, and their caches filled, before memory is measured."""
+    for kind in ("raw", "boxes"):
+        read_all(make_pack(kind, "lmdb"))
+        verify(make_pack(kind, "lmdb"))
+
+
+def refused(pack: Path) -> None:
+    """Neither a reader nor verify takes the pack."""
+    with cheap(), pytest.raises(PackerError):
+        read_all(pack)
+    with cheap(), suppress(PackerError):
+        assert verify(pack).problems
+
+
+# -- the manifest
+
+
+def edit_manifest(pack: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the members of pack.json, with a right digest."""
+    path = pack / "pack.json"
+    content = json.loads(path.read_bytes())
+    change(content)
+    content["digest"] = digest_of(content)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def put(value: Any, *place: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        for step in place[:-1]:
+            content = content[step]
+        content[place[-1]] = value
+
+    return change
+
+
+SHARD = ("shards", 0)
+PLACES = (
+    ("records",), (*SHARD, "records"), (*SHARD, "container", "bytes"), (*SHARD, "index", "bytes"),
+    (*SHARD, "index", "crc32c"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [*BIG, True, False, 1.0, 24.0, "24", None, [], {}], ids=str)
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_numbers_of_the_manifest(copied, place, value):
+    pack = copied("raw", "lmdb")
+    edit_manifest(pack, put(value, *place))
+    refused(pack)
+
+
+@pytest.mark.parametrize("value", BIG, ids=str)
+def test_sizes_whose_sum_is_beyond_all_numbers(copied, value):
+    pack = copied("raw", "lmdb")
+
+    def change(content):
+        for shard in content["shards"]:
+            shard["container"]["bytes"] = shard["index"]["bytes"] = shard["records"] = value
+        content["records"] = value * len(content["shards"])
+
+    edit_manifest(pack, change)
+    refused(pack)
+
+
+@pytest.mark.parametrize("shape", [[2**31 - 1] * 3, [2**31] * 3, [2**63] * 3, [1, 1], [1, 1, 1, 1], [10, 12, 3.0],
+                                   [0, 12, 3], [-10, -12, 3], [10, 12, "3"], "abc", [True, True, True]],
+                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("container", ["lmdb", "hdf5"])
+def test_shapes(copied, container, shape):
+    pack = copied("raw", container)
+    edit_manifest(pack, put(shape, "shape"))
+    refused(pack)
+
+
+def test_a_shape_of_as_many_bytes(copied):
+    """A reader takes the manifest's word for it: only verify looks at every row."""
+    pack = copied("raw", "lmdb")
+    edit_manifest(pack, put([12, 10, 3], "shape"))
+    assert any("is of shape (10, 12, 3)" in p.problem for p in verify(pack).problems)
+
+
+def test_a_container_of_another_kind(copied):
+    """A reader has no use for it."""
+    pack = copied("raw", "lmdb")
+    for name in ("zip", "hdf5"):
+        edit_manifest(pack, put(name, "container"))
+        read_all(pack)
+        assert verify(pack).problems
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/b", "", ".", "..", "a\0b", "pack.json", "shard-00001.lmdb", 7, None, "x" * 300]
+)
+def test_file_names(copied, name):
+    pack = copied("raw", "lmdb")
+    edit_manifest(pack, put(name, *SHARD, "container", "name"))
+    refused(pack)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put([], "shards"), put([{}], "shards"), put(None, "shards"), put({}, "counts"), put("x", "class_counts"),
+        put([1], "classes"), put("abc", "classes"), put(3, "container"),
+        put("exe", "encoding"),
+        put([], "options"), put({"a": 1}, "libraries"), put(1, "unknown"), put(1, *SHARD, "unknown"),
+        put(3, "version"), put(True, "version"), put(2.0, "version"), put(-1, "version"), put([{}], "rejected"),
+        put([["a", "b", "c"]], "rejected"), put("rgba", "mode"), put("object", "dtype"), put("float64", "dtype"),
+    ],
+)  # fmt: skip
+def test_members(copied, change):
+    pack = copied("raw", "lmdb")
+    edit_manifest(pack, change)
+    refused(pack)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 10**6,
+        b'{"a":' * 10**6,
+        b"9" * 10**6,
+        b'{"a": 1, "a": 2}',
+        b"\xff" * 10**6,
+        b"{}",
+        b"null",
+        b"",
+        b'{"format": "packer", "version": NaN}',
+        b'"' + b"a" * 10**6,
+    ],
+)
+def test_texts_that_are_no_manifest(copied, text):
+    pack = copied("raw", "lmdb")
+    (pack / "pack.json").write_bytes(text)
+    with pytest.raises(DamagedPack):
+        open_pack(pack)
+
+
+def test_a_manifest_of_gigabytes(copied):
+    """Refused by its size: it is never read."""
+    pack = copied("raw", "lmdb")
+    os.truncate(pack / "pack.json", MAX_MANIFEST_BYTES + 1)
+    refused(pack)
+
+
+# -- the index
+
+
+@pytest.mark.parametrize("name", ["offset", "size"])
+@pytest.mark.parametrize("value", [b for b in BIG if -(2**63) <= b < 2**63], ids=str)
+def test_places_of_records(copied, container, name, value):
+    pack = copied("ragged", container)
+    edit_index(pack / read_manifest(pack).shards[1].index.name, name, lambda old: [*old[:2], value, *old[3:]])
+    vouch(pack)
+    refused(pack)
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_records_that_overlap(copied, container, shift):
+    pack = copied("raw", container)
+    index = pack / read_manifest(pack).shards[0].index.name
+    edit_index(index, "offset", lambda old: [old[0], old[0] + shift, *old[2:]])
+    vouch(pack)
+    with pytest.raises(DamagedPack, match="gives two records the same bytes"):
+        open_pack(pack).record(0)
+    assert any("where another record lies" in p.problem for p in verify(pack).problems)
+
+
+@pytest.mark.parametrize("name", ["height", "width", "channels"])
+@pytest.mark.parametrize("value", [0, -1, 127, 2**31 - 1, -(2**31)])
+def test_shapes_of_rows(copied, name, value):
+    if name == "channels" and abs(value) > 127:
+        pytest.skip("does not fit into the column")
+    pack = copied("ragged", "lmdb")
+    edit_index(pack / read_manifest(pack).shards[0].index.name, name, lambda old: [value, *old[1:]])
+    vouch(pack)
+    with cheap(), pytest.raises(DamagedPack):
+        read_all(pack)
+    assert verify(pack, deep=True).problems
+
+
+def rewritten(path: Path, change: Callable[[list[Any]], list[Any]]) -> None:
+    """Write an index with other arrays, unchecked."""
+    batch = pa.ipc.open_file(pa.py_buffer(path.read_bytes())).get_batch(0)
+    arrays = change(list(batch.columns))
+    made = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+        writer.write_batch(made)
+
+
+def at(name: str, change: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
+    k = SCHEMA.get_field_index(name)
+    return lambda arrays: [*arrays[:k], change(arrays[k]), *arrays[k + 1 :]]
+
+
+WRONG_OFFSETS: dict[str, Callable[[list[int]], list[int]]] = {
+    "decrease": lambda o: [*o[:-2], o[-1] + 3, o[-1]],
+    "negative": lambda o: [-5, *o[1:]],
+    "past the end": lambda o: [*o[:-1], 2**31 - 1],
+    "all past the end": lambda o: [2**31 - 1] * len(o),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_OFFSETS)
+@pytest.mark.parametrize("name", ["key", "path", "boxes", "box_labels", "polygons", "extras"])
+def test_offsets_of_columns(copied, name, wrong):
+    pack = copied("boxes", "lmdb")
+    index = pack / read_manifest(pack).shards[0].index.name
+    array = pa.ipc.open_file(pa.py_buffer(index.read_bytes())).get_batch(0).column(name)
+    offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1)
+    made = np.array(WRONG_OFFSETS[wrong](offsets.tolist()), np.int32)
+    data = index.read_bytes()  # Arrow itself would not write it
+    assert offsets.tobytes() in data
+    index.write_bytes(data.replace(offsets.tobytes(), made.tobytes()))
+    vouch(pack)
+    refused(pack)
+
+
+@pytest.mark.parametrize("name", ["key", "offset", "size", "crc32c", "height", "dtype", "path", "source_xxh3"])
+def test_nulls_where_there_must_be_none(copied, name):
+    pack = copied("raw", "lmdb")
+    index = pack / read_manifest(pack).shards[0].index.name
+
+    def change(array: Any) -> Any:
+        if pa.types.is_dictionary(array.type):
+            codes = pa.array([None, *array.indices.to_pylist()[1:]], pa.int8())
+            return pa.DictionaryArray.from_arrays(codes, array.dictionary)
+        return pa.array([None, *array.to_pylist()[1:]], array.type)
+
+    rewritten(index, at(name, change))
+    vouch(pack)
+    refused(pack)
+
+
+def test_text_that_is_none(copied):
+    pack = copied("raw", "lmdb")
+    index = pack / read_manifest(pack).shards[0].index.name
+
+    def change(array: Any) -> Any:
+        data = bytearray(array.buffers()[2])
+        data[0] = 0xFF
+        return pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1], pa.py_buffer(bytes(data))], 0)
+
+    rewritten(index, at("key", change))
+    vouch(pack)
+    refused(pack)
+
+
+@pytest.mark.parametrize("rows", [2**31, 2**40, 2**63 - 1])
+def test_a_row_count_that_no_file_can_hold(copied, rows):
+    """The number of rows stands in Arrow's own header: it is put there by hand."""
+    pack = copied("raw", "lmdb")
+    shard = read_manifest(pack).shards[0]
+    path = pack / shard.index.name
+    old, new = (np.int64(n).tobytes() for n in (shard.records, rows))
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+    vouch(pack)
+    refused(pack)
+
+
+def test_keys_out_of_order_and_twice(copied):
+    pack = copied("raw", "lmdb")
+    shards = read_manifest(pack).shards
+    edit_index(pack / shards[0].index.name, "key", lambda keys: [keys[1], *keys[1:]])
+    vouch(pack)
+    assert any("does not come after" in p.problem for p in verify(pack).problems)
+
+
+def test_a_container_named_twice(copied):
+    pack = copied("raw", "lmdb")
+    manifest = read_manifest(pack)
+    first, second, *rest = manifest.shards
+    (pack / "pack.json").write_bytes(
+        replace(manifest, shards=(first, replace(second, container=first.container), *rest)).to_json()
+    )
+    assert any("listed twice" in p.problem for p in verify(pack).problems)
