@@ -37,6 +37,7 @@ ROWS: dict[str, str] = {
     "flips": "torture_flips:flips",
     "truncations": "torture_flips:truncations",
     "changes": "torture_flips:changes",
+    "bombs": "torture_bombs:bombs",
     "workers": "torture_workers:workers",
     "resume": "torture_loader:resume",
     "leaks": "torture_loader:leaks",
