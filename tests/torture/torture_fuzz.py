@@ -68,8 +68,10 @@ def fuzz(budget: Budget, share: float = 1.0, names: tuple[str, ...] = ()) -> Out
                 outcome.faults.append(f"{name}: the fuzzer did not run: {found.said[-300:]}")
                 break
     for name in TARGETS:
-        outcome.count(f"executions of {name}", count_of(name, code_of(TARGETS[name].files)))
-    outcome.done = {"executions": sum(outcome.done.values()), **outcome.done}
+        outcome.count(f"of {name}", count_of(name, code_of(TARGETS[name].files)))
+    present = sum(outcome.done.values())
+    earlier = sum(sum(counts.values()) for counts in _counts().values()) - present
+    outcome.done = {"executions of the present code": present, "of its earlier states": earlier, **outcome.done}
     return outcome
 
 
