@@ -23,7 +23,7 @@ from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.containers.storage import storage_errors
 from packer.digests import crc32c_of, sha256_of
-from packer.errors import BadInput, StorageError
+from packer.errors import BadInput, DamagedPack, StorageError
 from packer.index import INDEX_SUFFIX, IndexBuilder
 from packer.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
 from packer.sample import Record
@@ -126,8 +126,12 @@ def _pack(job: ShardJob, rows: Any, report: Report, decoding: Decoding) -> Shard
     writer.close()
     with ThreadPoolExecutor(1) as beside:  # the digest takes as long as all the rest, and holds no GIL
         digest_of_file = beside.submit(file_entry, working, job.name)
-        builder.write(f"{index}.tmp", container.locate(working))
-        require_intact(working, f"{index}.tmp")  # as a reader will find it
+        try:
+            builder.write(f"{index}.tmp", container.locate(working))
+            require_intact(working, f"{index}.tmp")  # as a reader will find it
+        except DamagedPack as error:  # no pack yet: the disk has not kept it, or does not give it back
+            problem = f"is not as it was written: {error.problem}"
+            raise StorageError(working, problem, "check the disk and the memory of this machine") from error
     with storage_errors(path):
         os.rename(working, path)
         os.rename(f"{index}.tmp", index)

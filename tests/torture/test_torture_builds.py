@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from outcome import Budget, Outcome
-from torture_builds import can_trace
+from torture_builds import Child, build, can_trace, ground
 from torture_faults import faults, short_writes
 from torture_identity import identity
 from torture_kills import kills, random_kills
 from torture_power import power_cuts
 
 from packer.containers import CONTAINERS
+from packer.errors import DamagedPack
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -47,6 +48,18 @@ def test_a_disk_that_becomes_read_only() -> None:
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_power_cuts(container: str) -> None:
     nothing_wrong(power_cuts(Budget(seed=3), 0.04, 2, (container,)), "cuts", 4)
+
+
+def test_a_shard_that_cannot_be_read_back_is_the_disks_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDF5 could not close the file that it had read, and the build ended as if a pack were damaged."""
+
+    def damaged(self: object, path: str) -> None:
+        raise DamagedPack(path, "cannot be closed")
+
+    with ground("hdf5") as place:
+        monkeypatch.setattr("packer.containers.hdf5.Hdf5Container.locate", damaged)
+        child = Child(lambda: build(place.options()))
+        assert child.wait() == 3 and "is not as it was written: cannot be closed; check the disk" in child.said
 
 
 def test_random_kills() -> None:

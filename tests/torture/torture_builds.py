@@ -205,7 +205,6 @@ class Child:
     def _run(self, work: Callable[[], int], go: int) -> None:
         code = BUG
         try:
-            os.close(self._release)
             os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.read(go, 1)
