@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from packer.checking.problems import Problem
-from packer.checking.records import text_of
+from packer.checking.records import text_of, texts
 from packer.checking.rows import Rows
 from packer.columns import column
 from packer.containers import open_container
@@ -25,7 +25,7 @@ def check_rows(manifest: Manifest, shard: ShardEntry, table: Any) -> Iterator[Pr
     name = shard.index.name
     if len(table) != shard.records:
         yield Problem(name, None, f"has {len(table)} rows where the pack says {shard.records}")
-    keys = [bytes(key) for key in column(table, "key")]
+    keys = texts(column(table, "key"))
     for before, key in pairwise(keys):
         if key <= before:
             yield Problem(name, text_of(key), "does not come after the key before it")
@@ -39,7 +39,7 @@ def check_rows(manifest: Manifest, shard: ShardEntry, table: Any) -> Iterator[Pr
 
 def check_places(container: str, path: str, shard: ShardEntry, table: Any) -> Iterator[Problem]:
     """The container's own view of where its records lie against the index."""
-    keys = [text_of(key) for key in column(table, "key")]
+    keys = [key.decode("ascii", "backslashreplace") for key in texts(column(table, "key"))]
     offsets, sizes = (np.asarray(column(table, name)).tolist() for name in ("offset", "size"))
     row = 0
     try:
