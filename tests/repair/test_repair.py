@@ -74,8 +74,9 @@ def saved_beside(pack: Path, before: dict[str, object], lost: set[str], out: Pat
 # -- what is proven is put back
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("damage", ["missing", "flipped", "cut"])
+@pytest.mark.parametrize(
+    ("kind", "damage"), [*((kind, "missing") for kind in KINDS), ("boxes", "flipped"), ("raw", "cut")]
+)
 def test_indexes(copied, container, kind, damage):
     pack = copied(kind, container)
     before = digests(pack)
@@ -218,8 +219,7 @@ def copied_again(pack: Path) -> Path:
 # -- no manifest
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("left", ["nothing", "garbage"])
+@pytest.mark.parametrize(("kind", "left"), [*((kind, "nothing") for kind in KINDS), ("boxes", "garbage")])
 def test_without_a_manifest(copied, container, kind, left):
     pack = copied(kind, container)
     before, manifest = content(pack), read_manifest(pack)

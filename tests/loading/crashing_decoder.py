@@ -1,0 +1,30 @@
+"""A decoder that crashes on one record; imported in the processes of verify --deep."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from packer.checking import decoding
+
+CRASHES_ON = "00000003"
+_real = decoding._wrong
+
+
+def _crashing(rows: Any, row: int, window: Any, mode: Any) -> str | None:
+    if rows.key(row) == CRASHES_ON:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return _real(rows, row, window, mode)
+
+
+def decode_rows(job: Any, report: Any, decoding_row: Any) -> Any:
+    """The real work, with that decoder."""
+    decoding._wrong = _crashing
+    try:
+        return _work(job, report, decoding_row)
+    finally:
+        decoding._wrong = _real
+
+
+_work = decoding.decode_rows
