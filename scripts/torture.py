@@ -77,10 +77,11 @@ def table() -> str:
         path = RESULTS / f"{name}.json"
         if path.is_file():
             facts = json.loads(path.read_text())
+            took = f"{facts['seconds']:,} s" if facts["seconds"] else "several runs"
             reached = ", ".join(f"{n:,} {what}" for what, n in facts["done"].items())
             lines.append(
                 f"| `{name}` | {facts['what']} | {facts['goal']} | {reached} | {len(facts['faults'])} "
-                f"| {facts['seconds']:,} s | {facts['date']} |"
+                f"| {took} | {facts['date']} |"
             )
     return "\n".join(lines)
 
