@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
-from packer.errors import PackerError, UsageError, shown
+from packer.errors import PackerError, UsageError
 from packer.sources.base import Tree
 from packer.sources.files import MIB, lines_of, read_file
 from packer.sources.numerals import MOST_CLASSES, class_id
 from packer.sources.paths import as_text, extension_of, named, quoted
+from packer.sources.yaml_file import parse_yaml
 
 NAME_FILES = frozenset({b"classes.txt", b"obj.names", b"classes.names", b"coco.names", b"_darknet.labels"})
 """Files of class names, one a line; never labels."""
@@ -56,20 +55,6 @@ def _load(tree: Tree, path: bytes) -> dict[str, Any]:
     except PackerError as error:
         raise UsageError(path, error.problem, error.next_step) from None
     return parse_yaml(data, path)
-
-
-def parse_yaml(data: bytes, path: bytes) -> dict[str, Any]:
-    """The mapping in a YAML file, {} where it holds something else. Raises UsageError where it is no YAML."""
-    try:
-        # BaseLoader makes only text, lists and mappings: the class "no" stays "no", and nothing is executed
-        loaded = yaml.load(data, Loader=yaml.BaseLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(f"{shown(path)}:{line}", f"is not YAML: {error.problem}", "fix the line") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = str(error).splitlines()[0] if str(error) else "too deep"
-        raise UsageError(path, f"is not YAML: {shown(problem)}", "fix the file") from None
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:

@@ -140,7 +140,12 @@ def test_names(make_tree, text, names):
     ("names: [[a]]", "neither a list"),
     ("names: [a\nb: {", r"data\.yaml:2: is not YAML"),
     ("names: [a]\nkpt_shape: [17, 4]", "kpt_shape"),
-    ("names: [a]\nx: " + "[" * 100_000, "is not YAML"),
+    ("names: [a]\nx: " + "[" * 100_000, r"data\.yaml:2: is deeper than 32 levels"),
+    ("names: [a]\nnames: [b]", r'data\.yaml:2: the key "names" stands twice'),
+    ("names: [a]\nx: {[1]: 2}", r"data\.yaml:2: has a key that is no text"),
+    ("names: [a]\nx: *y", r"data\.yaml:2: is not YAML"),
+    ("names: [a]\n---\nnames: [b]", r"data\.yaml:2: holds a second document"),
+    ("names: [a]\nx: [" + "a," * 262_145 + "]", r"data\.yaml:2: has more than 262144 values"),
     ("#" * 2**20 + "\nnames: [a]", "larger than"),
 ])  # fmt: skip
 def test_bad_yaml_is_one_clear_line(make_tree, text, message):
