@@ -112,6 +112,7 @@ def fork_after_resize(pack: str) -> None:
 
 if __name__ == "__main__":
     name, path = sys.argv[1:3]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
     if name == "train":
         train(path, int(sys.argv[3]))
     elif name == "cut":
