@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ Checked = tuple[Future[Problem | None], ...]
 MOST_THREADS = 4
 INLINE_BYTES = 1 << 20
 """A smaller pack is read before threads would have begun."""
+TURN_S = 1e-4
 UNUSED = (
     "every record matches its checksum, so packer reads what was packed; "
     "what was altered is for other readers: keys, annotations, the format's own bytes"
@@ -59,8 +61,8 @@ def verify_with(folder: str, manifest: Manifest, watcher: Watcher | None = None,
     check = _Check(folder, manifest, deep)
     check.problems += [*check_names(manifest), *strange]
     with _digests(folder, manifest, watcher) as files:
-        for shard, (container, index) in zip(manifest.shards, files, strict=True):
-            check.shard(shard, container.result(), index.result())
+        for shard, (index, container) in zip(manifest.shards, files, strict=True):
+            check.shard(shard, index.result(), container.result)
     if check.jobs:
         from packer.checking.decoding import check_images
 
@@ -76,7 +78,7 @@ def _digests(folder: str, manifest: Manifest, watcher: Watcher) -> Iterator[list
 
     Digests hold no GIL, and the checks of records, which do, take about as long.
     """
-    files = [(shard.container, shard.index) for shard in manifest.shards]
+    files = [(shard.index, shard.container) for shard in manifest.shards]
     if sum(file.bytes for pair in files for file in pair) <= INLINE_BYTES:
         yield [tuple(_at_once(check_file(folder, file, watcher.reading)) for file in pair) for pair in files]
         return
@@ -86,12 +88,23 @@ def _digests(folder: str, manifest: Manifest, watcher: Watcher) -> Iterator[list
         with lock:
             watcher.reading(size)
 
-    with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
+    with _short_turns(), ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
         try:
             yield [tuple(pool.submit(check_file, folder, file, told) for file in pair) for pair in files]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """Threads that hash need the GIL once a block: at Python's 5 ms they wait longer for it than they hash."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, TURN_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _at_once(problem: Problem | None) -> Future[Problem | None]:
@@ -111,20 +124,25 @@ class _Check:
         self.jobs: list[Any] = []
         """Images to decode."""
 
-    def shard(self, shard: ShardEntry, container: Problem | None, index: Problem | None) -> None:
-        """Check a shard; `container` and `index` say what is wrong with its files as such."""
+    def shard(self, shard: ShardEntry, index: Problem | None, container_result: Callable[[], Problem | None]) -> None:
+        """Check a shard; `index` and `container_result()` say what is wrong with its files as such.
+
+        Records are read without any library, so they need not wait for the container's digest.
+        """
         if index is not None:
-            self.problems += [problem for problem in (container, index) if problem is not None]
+            self.problems += [problem for problem in (container_result(), index) if problem is not None]
             return
         paths = os.path.join(self._folder, shard.container.name), os.path.join(self._folder, shard.index.name)
         try:
             table: Any = read_index(paths[1])
         except PackerError as error:
-            self.problems.append(Problem(shard.index.name, None, error.problem))
+            found = container_result(), Problem(shard.index.name, None, error.problem)
+            self.problems += [problem for problem in found if problem is not None]
             return
         bad = []
         if os.path.isfile(paths[0]):
             bad = [Problem(shard.container.name, key, problem) for key, problem in bad_records(paths[0], table)]
+        container = container_result()
         if container is not None and container.problem == ALTERED and not bad:
             container = replace(container, problem=f"{ALTERED}; {UNUSED}")
         self.problems += [*([] if container is None else [container]), *bad, *check_rows(self._manifest, shard, table)]

@@ -48,16 +48,20 @@ def record_problems(container: str, table: Any, among: range | None = None) -> I
         refused = outside | overlaps
         part = slice(0, len(offsets)) if among is None else slice(among.start, among.stop)
         numbers = (values[part].tolist() for values in (offsets, sizes, crcs, refused, outside))
-        read, checksum_of = window.bytes, crc32c  # this loop takes most of the time where images are small
+        # this loop takes most of the time where images are small: no call but those of the checksum
+        start, stop, held, checksum_of = 0, 0, memoryview(b""), crc32c
         for key, offset, size, checksum, is_refused, is_outside in zip(texts(column(table, "key")[part]), *numbers):  # noqa: B905
             if is_refused:
                 yield f"lies outside of its file ({size} bytes at {offset})" if is_outside else OVERLAPS
                 continue
-            try:
-                data = read(offset, size)
-            except OSError as error:
-                yield f"cannot be read: {error.strerror or error}"
-                continue
+            if offset < start or offset + size > stop:
+                try:
+                    start, held = window.holding(offset, size)
+                except OSError as error:
+                    yield f"cannot be read: {error.strerror or error}"
+                    continue
+                stop = start + len(held)
+            data = held[offset - start : offset - start + size]
             yield None if checksum_of(data, checksum_of(key)) == checksum and len(data) == size else ALTERED
 
 
@@ -83,17 +87,20 @@ class Window:
         if self._descriptor is not None:
             os.close(self._descriptor)
 
+    def holding(self, offset: int, size: int) -> tuple[int, memoryview]:
+        """Where a window begins that holds these bytes, and its bytes; fewer at the end of the file. Raises OSError."""
+        if not self._start <= offset <= offset + size <= self._stop:
+            ahead = WINDOW_BYTES if offset >= self._start else 0  # jumping about: no more than is asked for
+            try:
+                self._read(offset, max(size, ahead))
+            except OSError:
+                self._read(offset, size)  # what lies ahead may be what cannot be read
+        return self._start, self._data
+
     def bytes(self, offset: int, size: int) -> memoryview:
         """These bytes; fewer at the end of the file. Raises OSError."""
-        start = self._start
-        if start <= offset and offset + size <= self._stop:
-            return self._data[offset - start : offset - start + size]
-        ahead = WINDOW_BYTES if offset >= start else 0  # jumping about: no more than is asked for
-        try:
-            self._read(offset, max(size, ahead))
-        except OSError:
-            self._read(offset, size)  # what lies ahead may be what cannot be read
-        return self._data[:size]
+        start, data = self.holding(offset, size)
+        return data[offset - start : offset - start + size]
 
     def _read(self, offset: int, size: int) -> None:
         self._start = self._stop = 0

@@ -89,7 +89,7 @@ class LmdbContainer:
         return LmdbWriter(path, spec, -(-2 * content // _MIB) * _MIB + 64 * _MIB)
 
     def locate(self, path: str) -> Iterator[Location]:
-        """Turns the addresses of the values into file offsets, and holds each value against the file."""
+        """Turns the addresses of the values into file offsets, and holds the first value against the file."""
         with mapped(path) as file, _entries(path, len(file)) as (cursor, page_bytes):
             yield from _locations(path, cursor, file, page_bytes)
 
@@ -145,19 +145,26 @@ def _check_length(path: str, env: Any, file_bytes: int) -> None:
 
 def _locations(path: str, cursor: Any, file: Any, page_bytes: int) -> Iterator[Location]:
     map_address: int | None = None
+    header = b""
     for name, value in cursor:
-        key, _, extension = bytes(name).partition(b".")
-        if extension == b"json":
+        key, _, extension = name.tobytes().decode("ascii", "backslashreplace").partition(".")
+        if extension == "json":
             continue
         address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
+        size = len(value)
         if map_address is None:
+            # LMDB maps the file in one piece: where the first value lies right, all do
             map_address = _map_address(address, page_bytes)
-        offset, size = address - map_address, len(value)
-        data = value.tobytes()
-        if file[offset : offset + size] != data:
-            raise DamagedPack(path, f"record {key!r} does not lie where LMDB maps it")
-        header = npy_payload_offset(data[:HEADER_BYTES]) if extension == b"npy" else 0
-        yield Location(key.decode("ascii"), offset + header, size - header)
+            if file[address - map_address : address - map_address + size] != value.tobytes():
+                raise DamagedPack(path, f"record {key} does not lie where LMDB maps it")
+        offset = address - map_address
+        if extension != "npy":
+            yield Location(key, offset, size)
+            continue
+        if not header or value[: len(header)].tobytes() != header:
+            start = value[:HEADER_BYTES].tobytes()
+            header = start[: npy_payload_offset(start)]
+        yield Location(key, offset + len(header), size - len(header))
 
 
 def _map_address(address: int, page_bytes: int) -> int:

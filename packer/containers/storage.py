@@ -72,5 +72,8 @@ def mapped(path: str) -> Iterator[mmap.mmap]:
         raise DamagedPack(path, "the shard is empty") from error
     except OSError as error:
         raise StorageError(path, f"cannot read: {error.strerror or error}") from error
-    with view:
+    try:
         yield view
+    finally:
+        with suppress(BufferError):  # an array that still looks at it, in a traceback, holds the map until it goes
+            view.close()

@@ -1,11 +1,10 @@
-"""tf.train.Example without TensorFlow: the features of a record, and where a feature's bytes lie."""
+"""tf.train.Example without TensorFlow: the features of a record."""
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -15,13 +14,6 @@ from packer.containers.npy import image_file
 from packer.sample import Record
 
 _FLAGS = ("difficult", "truncated", "occluded")
-
-
-class BytesPlace(NamedTuple):
-    """A range of a file."""
-
-    start: int
-    stop: int
 
 
 _Values = tuple[str, list[Any]]
@@ -125,47 +117,3 @@ def _example_class() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
-
-
-def find_bytes_feature(
-    view: mmap.mmap | memoryview, example: BytesPlace, names: tuple[bytes, ...]
-) -> dict[bytes, BytesPlace]:
-    """Where the single values of the named bytes features lie in the Example at `example`; no value is read.
-
-    Wire format: https://protobuf.dev/programming-guides/encoding. Each step below is a field 1 or 2 of a
-    length-delimited type. Raises ValueError where the bytes are not nested so; a name may be missing.
-    """
-    found: dict[bytes, BytesPlace] = {}
-    features = _field(view, example.start, example.stop, 1)
-    position = features.start
-    while position < features.stop:
-        entry = _field(view, position, features.stop, 1)
-        position = entry.stop
-        key = _field(view, entry.start, entry.stop, 1)
-        name = bytes(view[key.start : key.stop])
-        if name in names:
-            feature = _field(view, key.stop, entry.stop, 2)
-            values = _field(view, feature.start, feature.stop, 1)
-            found[name] = _field(view, values.start, values.stop, 1)
-            if len(found) == len(names):
-                break
-    return found
-
-
-def _field(view: mmap.mmap | memoryview, start: int, stop: int, number: int) -> BytesPlace:
-    """The length-delimited field `number` that begins at `start`."""
-    if view[start] != number << 3 | 2:
-        raise ValueError(f"no field {number} at byte {start}")
-    length, shift, position = 0, 0, start + 1
-    while True:
-        byte = view[position]
-        length |= (byte & 127) << shift
-        shift += 7
-        position += 1
-        if byte < 128:
-            break
-        if shift > 63:
-            raise ValueError(f"a length of more than 64 bits at byte {start}")
-    if position + length > stop:
-        raise ValueError(f"the field at byte {start} ends outside its message")
-    return BytesPlace(position, position + length)

@@ -8,19 +8,24 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator
+from itertools import islice
 
+import numpy as np
 from crc32c import crc32c
 
 from packer.containers.annotation_json import annotation_json
 from packer.containers.base import Location, ShardSpec
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
-from packer.containers.tf_example import BytesPlace, example_bytes, find_bytes_feature
+from packer.containers.tf_example import example_bytes
+from packer.containers.tf_places import Places, find_bytes_features
 from packer.errors import DamagedPack
 from packer.sample import Record
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
+_BLOCK_FRAMES = 4096
+"""Examples that are looked through together."""
 
 
 class FRAME:
@@ -65,60 +70,75 @@ class TFRecordContainer:
 
     def locate(self, path: str) -> Iterator[Location]:
         """Walks the frames and holds both checksums of each."""
+        names = (b"image/source_id", b"image/encoded")
         with mapped(path) as view:
-            for start, stop in _frames(path, view):
-                yield _location(path, view, start, stop)
+            header = b""
+            for starts, (keys, images) in _examples(path, view, names):
+                for start, key, image, stop in zip(starts, _texts(view, keys), *_lists(images), strict=True):
+                    offset = image + len(header)
+                    if view[image:offset] != header or not header:
+                        header = _npy_header(path, view, start, slice(image, stop))
+                        offset = image + len(header)
+                    yield Location(key, offset, stop - offset)
 
     def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
         """The feature packer/annotation of each example."""
         names = (b"image/source_id", b"packer/annotation")
         with mapped(path) as view:
-            for start, stop in _frames(path, view):
-                places = _places(path, view, start, stop, names)
-                key, text = (view[place.start : place.stop] for place in places)
-                yield key.decode("ascii"), text
+            for _, (keys, texts) in _examples(path, view, names):
+                for key, start, stop in zip(_texts(view, keys), *_lists(texts), strict=True):
+                    yield key, view[start:stop]
+
+
+def _examples(path: str, view: mmap.mmap, names: tuple[bytes, ...]) -> Iterator[tuple[list[int], list[Places]]]:
+    """Where the examples of a block of frames begin, and where these features of theirs lie."""
+    frames = _frames(path, view)
+    data = np.frombuffer(view, np.uint8)
+    while block := list(islice(frames, _BLOCK_FRAMES)):
+        starts, stops = (list(numbers) for numbers in zip(*block, strict=True))
+        try:
+            places = find_bytes_features(data, Places(np.array(starts), np.array(stops)), names)
+        except ValueError as error:
+            raise DamagedPack(path, f"a frame is no example of packer: {error}") from error
+        yield starts, places
 
 
 def _frames(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
     """(start, stop) of each frame's data."""
     position, end = 0, len(view)
-    while position < end:
-        start = position + 12
-        length = view[position:start]
-        if len(length) < 12 or _CRC.unpack_from(length, 8)[0] != masked_crc32c(length[:8]):
-            raise DamagedPack(path, f"no frame at byte {position}")
-        stop = start + _LENGTH.unpack_from(length)[0]
-        if stop + 4 > end:
-            raise DamagedPack(path, f"the frame at byte {position} is cut")
-        with memoryview(view) as all_bytes, all_bytes[start:stop] as data:
-            if _CRC.unpack_from(view, stop)[0] != masked_crc32c(data):
+    checksums: dict[bytes, int] = {}
+    with memoryview(view) as all_bytes:
+        while position < end:
+            start = position + FRAME.head
+            length = view[position : position + 8]
+            if length not in checksums:
+                checksums = {length: masked_crc32c(length)}  # images of one size have it in common
+            if start > end or _CRC.unpack_from(view, position + 8)[0] != checksums[length]:
+                raise DamagedPack(path, f"no frame at byte {position}")
+            stop = start + _LENGTH.unpack(length)[0]
+            if stop + FRAME.tail > end:
+                raise DamagedPack(path, f"the frame at byte {position} is cut")
+            if _CRC.unpack_from(view, stop)[0] != masked_crc32c(all_bytes[start:stop]):
                 raise DamagedPack(path, f"the frame at byte {position} fails its checksum")
-        yield start, stop
-        position = stop + 4
+            yield start, stop
+            position = stop + FRAME.tail
 
 
-def _location(path: str, view: mmap.mmap, start: int, stop: int) -> Location:
-    image, key = _places(path, view, start, stop, (b"image/encoded", b"image/source_id"))
+def _lists(places: Places) -> tuple[list[int], list[int]]:
+    return places.starts.tolist(), places.stops.tolist()
+
+
+def _texts(view: mmap.mmap, places: Places) -> Iterator[str]:
+    return (view[start:stop].decode("ascii", "backslashreplace") for start, stop in zip(*_lists(places), strict=True))
+
+
+def _npy_header(path: str, view: mmap.mmap, start: int, image: slice) -> bytes:
+    """The .npy header that an image begins with, if any."""
+    data = view[image.start : min(image.start + HEADER_BYTES, image.stop)]
     try:
-        image_start = image.start
-        if view[image_start : image_start + 6] == b"\x93NUMPY":
-            image_start += npy_payload_offset(view[image_start : min(image_start + HEADER_BYTES, image.stop)])
-        return Location(view[key.start : key.stop].decode("ascii"), image_start, image.stop - image_start)
+        return data[: npy_payload_offset(data)] if data[:6] == b"\x93NUMPY" else b""
     except ValueError as error:
-        raise _no_example(path, start, error) from error
-
-
-def _places(path: str, view: mmap.mmap, start: int, stop: int, names: tuple[bytes, ...]) -> list[BytesPlace]:
-    """Where the values of these features lie."""
-    try:
-        places = find_bytes_feature(view, BytesPlace(start, stop), names)
-        return [places[name] for name in names]
-    except (KeyError, ValueError, IndexError) as error:
-        raise _no_example(path, start, error) from error
-
-
-def _no_example(path: str, start: int, error: Exception) -> DamagedPack:
-    return DamagedPack(path, f"the frame at byte {start - 12} is no example of packer: {error}")
+        raise DamagedPack(path, f"the frame at byte {start - FRAME.head} is no example of packer: {error}") from error
 
 
 CONTAINER = TFRecordContainer()

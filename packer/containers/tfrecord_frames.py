@@ -8,7 +8,7 @@ import numpy as np
 
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
 from packer.containers.stored import record_from_json
-from packer.containers.tf_example import BytesPlace, find_bytes_feature
+from packer.containers.tf_places import Places, find_bytes_features
 from packer.containers.tfrecord import FRAME, masked_crc32c
 from packer.sample import Record
 
@@ -62,8 +62,9 @@ def _next_frame(data: memoryview, position: int) -> int:
 
 def _record(data: memoryview, start: int, stop: int) -> tuple[Record, bytes] | None:
     try:
-        places = find_bytes_feature(data, BytesPlace(start, stop), _NAMES)
-        image, text = (bytes(data[places[name].start : places[name].stop]) for name in _NAMES)
+        example = Places(np.array([start]), np.array([stop]))
+        places = find_bytes_features(np.frombuffer(data, np.uint8), example, _NAMES)
+        image, text = (bytes(data[place.starts[0] : place.stops[0]]) for place in places)
         header = npy_payload_offset(image[:HEADER_BYTES]) if image[:6] == b"\x93NUMPY" else 0
         return record_from_json(text, image[header:]), text
     except (KeyError, ValueError, IndexError):

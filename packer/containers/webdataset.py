@@ -6,6 +6,10 @@ import mmap
 import tarfile
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.containers.annotation_json import annotation_json
 from packer.containers.base import Location, ShardSpec
@@ -15,8 +19,14 @@ from packer.errors import DamagedPack
 from packer.sample import Record
 
 _BLOCK = tarfile.BLOCKSIZE
-_IMAGE_EXTENSIONS = frozenset(name.encode() for name in EXTENSIONS.values())
-_END = b"\0" * (2 * _BLOCK)
+_IMAGE_EXTENSIONS = frozenset(EXTENSIONS.values())
+_EMPTY = b"\0" * _BLOCK
+_END = 2 * _EMPTY
+_NAME_BYTES = 100
+_SIZE, _CHECKSUM = slice(124, 135), slice(148, 156)
+_PLACE_VALUES = 8 ** np.arange(5, -1, -1, dtype=np.int32)
+_BLOCK_MEMBERS = 4096
+"""Headers that are looked at together."""
 
 
 class WebDatasetWriter:
@@ -61,19 +71,23 @@ class WebDatasetContainer:
     def locate(self, path: str) -> Iterator[Location]:
         """Walks the headers; each must be, byte for byte, the one that this module writes."""
         with mapped(path) as view:
-            for name, start, size in _members(path, view):
-                key, _, extension = name.partition(b".")
-                if extension in _IMAGE_EXTENSIONS:
-                    header = _npy_header_bytes(path, view, start, size) if extension == b"npy" else 0
-                    yield Location(key.decode("ascii"), start + header, size - header)
+            header = b""
+            for key, extension, start, size in _members(path, view):
+                if extension not in _IMAGE_EXTENSIONS:
+                    continue
+                if extension != "npy":
+                    yield Location(key, start, size)
+                    continue
+                if not header or view[start : start + len(header)] != header:
+                    header = _npy_header(path, view, start, size)
+                yield Location(key, start + len(header), size - len(header))
 
     def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
         """The members KEY.json."""
         with mapped(path) as view:
-            for name, start, size in _members(path, view):
-                key, _, extension = name.partition(b".")
-                if extension == b"json":
-                    yield key.decode("ascii"), view[start : start + size]
+            for key, extension, start, size in _members(path, view):
+                if extension == "json":
+                    yield key, view[start : start + size]
 
 
 @lru_cache(maxsize=1)
@@ -111,27 +125,59 @@ def _blank_sum() -> int:
     return sum(template[100:124]) + sum(template[135:148]) + sum(template[156:]) + 8 * ord(" ")
 
 
-def _members(path: str, view: mmap.mmap) -> Iterator[tuple[bytes, int, int]]:
-    """(name, start, size) of each member's data."""
+def _members(path: str, view: mmap.mmap) -> Iterator[tuple[str, str, int, int]]:
+    """(key, extension, start, size) of each member's data."""
+    blocks_at = np.ndarray((max(len(view) - _BLOCK, 0), _BLOCK), np.uint8, view, strides=(1, 1))
+    places = _places(path, view)
+    while block := list(islice(places, _BLOCK_MEMBERS)):
+        headers = blocks_at[[start - _BLOCK for start, _ in block]]
+        strange = np.flatnonzero(~_as_written(headers))
+        if strange.size:
+            raise DamagedPack(path, f"no header of a member at byte {block[strange[0]][0] - _BLOCK}")
+        names = headers[:, :_NAME_BYTES].copy().view(f"S{_NAME_BYTES}")[:, 0].tolist()
+        for name, (start, size) in zip(names, block, strict=True):
+            key, _, extension = name.decode("ascii", "backslashreplace").partition(".")
+            yield key, extension, start, size
+
+
+def _places(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
+    """(start, size) of each member's data, as far as the sizes in the headers can be believed."""
     position, end = 0, len(view)
-    while (header := view[position : position + _BLOCK]) != _END[:_BLOCK]:
+    while view[position : position + _BLOCK] != _EMPTY:
         try:
-            name, size = header[: header.index(0)], int(header[124:135], 8)
-            known = header == member_header(name, size)
+            size = int(view[position + _SIZE.start : position + _SIZE.stop], 8)
         except ValueError:
-            known = False
-        if not known:
+            size = -1
+        if size < 0:
             raise DamagedPack(path, f"no header of a member at byte {position}")
         start = position + _BLOCK
         position = start + size + -size % _BLOCK
         if position + 2 * _BLOCK > end:
-            raise DamagedPack(path, f"member {name.decode('ascii', 'replace')} is cut")
-        yield name, start, size
+            raise DamagedPack(path, f"the member at byte {start - _BLOCK} is cut")
+        yield start, size
 
 
-def _npy_header_bytes(path: str, view: mmap.mmap, start: int, size: int) -> int:
+def _as_written(headers: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which of the headers, uint8 (n, 512), `member_header` would have written for their names and sizes."""
+    template = np.frombuffer(_template(), np.uint8)
+    name, size, checksum = headers[:, :_NAME_BYTES], headers[:, _SIZE], headers[:, _CHECKSUM]
+    right = (name[:, 0] != 0) & (name[:, -1] == 0) & _octal(size) & _octal(checksum[:, :6])
+    right &= ((name[:, :-1] != 0) | (name[:, 1:] == 0)).all(axis=1)
+    for same in (slice(_NAME_BYTES, _SIZE.start), slice(_SIZE.stop, _CHECKSUM.start), slice(_CHECKSUM.stop, _BLOCK)):
+        right &= (headers[:, same] == template[same]).all(axis=1)
+    sums = _blank_sum() + name.sum(axis=1, dtype=np.int32) + size.sum(axis=1, dtype=np.int32)
+    said = (checksum[:, :6].astype(np.int32) - ord("0")) @ _PLACE_VALUES
+    return np.asarray(right & (sums == said) & (checksum[:, 6] == 0) & (checksum[:, 7] == ord(" ")))
+
+
+def _octal(text: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    return np.asarray(((text >= ord("0")) & (text <= ord("7"))).all(axis=1))
+
+
+def _npy_header(path: str, view: mmap.mmap, start: int, size: int) -> bytes:
+    data = view[start : start + min(size, HEADER_BYTES)]
     try:
-        return npy_payload_offset(view[start : start + min(size, HEADER_BYTES)])
+        return data[: npy_payload_offset(data)]
     except ValueError as error:
         raise DamagedPack(path, f"a .npy member that packer did not write: {error}") from error
 
