@@ -21,6 +21,8 @@ from packer.sources.yolo_rows import BadRow, parse_rows
 
 LOOKS = 8
 """So many label files are opened to see what they are."""
+CELLS = 64
+"""So many columns at each end of a line are looked at for a path."""
 LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
 MOST_LIST_CANDIDATES = 64
 
@@ -141,7 +143,8 @@ def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
                 cells = split_line(line, separator)
             except ValueError:
                 continue
-            if len(cells) > 1 and any(finder.find(cell) is not None for cell in cells):
+            looked_at = [*cells[:CELLS], *cells[CELLS:][-CELLS:]]
+            if len(cells) > 1 and any(finder.find(cell) is not None for cell in looked_at):
                 return True
     return False
 

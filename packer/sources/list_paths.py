@@ -7,6 +7,11 @@ import posixpath
 
 from packer.sources.base import Tree
 
+LONGEST_PATH = 4096
+"""No path that the operating system takes is longer; following a million folders that are not there takes minutes."""
+MOST_FOLDERS = 65536
+"""So many folders' real places are kept."""
+
 
 class PathFinder:
     """Finds the image that a list's path names; it looks at names only, and opens nothing."""
@@ -16,6 +21,7 @@ class PathFinder:
         self._root = tree.root.rstrip(b"/")
         self._images = {image: image for image in tree.images}
         self._folder = list_folder
+        self._real_folders: dict[bytes, bytes] = {}
 
     def find(self, written: bytes) -> bytes | None:
         """The image, relative to the root; None where there is none. The path as written comes first, then with
@@ -30,16 +36,28 @@ class PathFinder:
 
     def escapes(self, written: bytes) -> bool:
         """Whether the path may lead out of the source folder, by ``..``, from ``/`` or through a symlink."""
-        if b"\0" in written:
+        if b"\0" in written or len(written) > LONGEST_PATH:
             return False
         places = self._places(written)
         if not places:
             return True
         top = os.path.realpath(self._root) + b"/"
-        return not all((os.path.realpath(self._root + b"/" + place) + b"/").startswith(top) for place in places)
+        return not all((self._real(place) + b"/").startswith(top) for place in places)
+
+    def _real(self, place: bytes) -> bytes:
+        """Where a place inside the root really is; each folder is looked at once, however many images are missing."""
+        folder, _, name = place.rpartition(b"/")
+        if folder not in self._real_folders:
+            if len(self._real_folders) >= MOST_FOLDERS:
+                self._real_folders.clear()
+            self._real_folders[folder] = os.path.realpath(self._root + b"/" + folder)
+        path = self._real_folders[folder] + b"/" + name
+        return os.path.realpath(path) if os.path.islink(path) else path
 
     def _places(self, written: bytes) -> list[bytes]:
         """Where the path may lie, relative to the root and inside it."""
+        if len(written) > LONGEST_PATH:
+            return []
         spellings = [written, written.replace(b"\\", b"/")] if b"\\" in written else [written]
         places = []
         for spelling in spellings:

@@ -12,6 +12,7 @@ from packer.sources.files import MIB, lines_of, read_file
 from packer.sources.paths import IMAGE_FOLDERS, as_bytes, named
 from packer.sources.yolo_config import YoloConfig
 
+UPWARDS = re.compile(rb"\A(?:\.\./)+")
 MOST_SPLIT_BYTES = 256 * MIB
 
 
@@ -63,10 +64,7 @@ def _places(tree: Tree, config: YoloConfig, entry: str) -> list[bytes]:
             if (place + b"/").startswith(tree.root + b"/"):
                 found.append(posixpath.relpath(place, tree.root))
             continue
-        normal = posixpath.normpath(place)
-        while normal.startswith(b"../"):
-            normal = normal[3:]
-        found.append(normal)
+        found.append(UPWARDS.sub(b"", posixpath.normpath(place)))
     return [b"" if place == b"." else place for place in found if place != b".."]
 
 

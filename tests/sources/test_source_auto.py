@@ -68,3 +68,11 @@ def test_options_that_nobody_can_use():
         check_options(["list:x"], SourceOptions("train"))
     with pytest.raises(UsageError, match="--columns is for lists"):
         check_options(["voc"], SourceOptions(columns="path label"))
+
+
+def test_the_path_may_stand_at_the_end_of_a_long_line(make_tree):
+    """As in sets of 98 landmarks and more; of a million columns only the ends are looked at."""
+    numbers = " ".join(str(i) for i in range(300))
+    tree = make_tree({"cat/1.jpg": "", "dog/2.jpg": "", "faces.txt": f"{numbers} 1.jpg\n{numbers} cat/1.jpg\n"})
+    with pytest.raises(UsageError, match=r"2 kinds of labels fit.*faces\.txt"):
+        recognise(tree, SourceOptions())

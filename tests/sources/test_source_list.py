@@ -14,6 +14,7 @@ from packer.sources import open_source
 from packer.sources.base import SourceOptions
 from packer.sources.columns import BOX_FORMS, Columns, parse_columns
 from packer.sources.list_lines import BLANKS, COMMA, TAB, split_line
+from packer.sources.list_paths import PathFinder
 
 
 def open_list(tree, columns=None, name="list.txt"):
@@ -223,3 +224,24 @@ def test_a_header_supplies_the_columns(source_of):
     source = source_of("image,xmin,ymin,xmax,ymax,class,score\na.jpg,1,2,3,4,cat,.9\n")
     assert source.annotate(b"a.jpg").boxes == ((1, 2, 3, 4),) and source.annotate(b"a.jpg").box_labels == ("cat",)
     assert "list.txt: columns that are skipped: score" in source.notes
+
+
+@pytest.mark.parametrize("written", ["a/" * 500_000 + "1.jpg", "../" * 300_000 + "1.jpg", "x" * 5000 + ".jpg"])
+def test_a_path_longer_than_any_is_no_image(make_tree, written):
+    tree = make_tree({"1.jpg": "", "list.txt": f"1.jpg 3\n{written} 4\n"})
+    source = open_list(tree)
+    assert source.annotate(b"1.jpg").label == "3"
+    assert len(list(source.leftovers())) == 1
+
+
+def test_missing_images_behind_a_symlink_lead_out(make_tree, tmp_path):
+    """Each folder is looked at once, the last part of each path again."""
+    (tmp_path / "outside").mkdir()
+    tree = make_tree({"in/1.jpg": ""})
+    root = Path(os.fsdecode(tree.root))
+    (root / "out").symlink_to(tmp_path / "outside")
+    (root / "in" / "2.jpg").symlink_to(tmp_path / "outside" / "2.jpg")
+    finder = PathFinder(tree, tree.root)
+    assert [finder.escapes(p) for p in (b"in/1.jpg", b"in/3.jpg", b"out/1.jpg", b"out/2.jpg", b"in/2.jpg")] == [
+        *(False, False, True, True, True)
+    ]
