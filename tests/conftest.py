@@ -1,19 +1,61 @@
-"""What all tests share: the real images, where they are."""
+"""What all tests share: the real images, where they are, and the guard that watches what packer does."""
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+REAL_DATA = Path(os.environ.get("PACKER_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+sys.path.insert(0, str(ROOT / "tests" / "audit"))
+
+import audit_guard  # noqa: E402
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch this process and every Python that it starts."""
+    handle, log = tempfile.mkstemp(prefix="packer-audit-", suffix=".txt")
+    os.close(handle)
+    os.environ.update(audit_guard.environment(log, str(REAL_DATA)))
+    audit_guard.GUARD.loose.append((os.path.realpath(REAL_DATA), False))
+    audit_guard.install()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave no file behind."""
+    log = os.environ.pop(audit_guard.LOG, None)
+    if log is not None:
+        Path(log).unlink()
+
+
+@pytest.fixture(autouse=True)
+def nothing_forbidden(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the test during which packer has done what audit_guard.py forbids, in whatever process."""
+    log = Path(os.environ[audit_guard.LOG])
+    yield
+    if log.stat().st_size:
+        lines = log.read_text("utf-8").splitlines()
+        log.write_text("")
+        pytest.fail("forbidden:\n" + "\n".join(lines[:20]), pytrace=False)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What a process has done after its test had ended."""
+    log = os.environ.get(audit_guard.LOG)
+    if log is not None and (late := Path(log).read_text("utf-8")):
+        print(f"\nforbidden, after its test had ended:\n{late}", file=sys.stderr)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real labelled images; tests that need it skip where it is absent."""
-    folder = Path(os.environ.get("PACKER_TEST_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"no real images at {folder} (set PACKER_TEST_DATA to a folder that has them)")
-    return folder
+    if not REAL_DATA.is_dir():
+        pytest.skip(f"no real images at {REAL_DATA} (set PACKER_TEST_DATA to a folder that has them)")
+    return REAL_DATA

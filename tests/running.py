@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import audit_guard
+
 from packer.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,7 +42,9 @@ def run(*arguments: Any) -> Ran:
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                code = main([_text(a) for a in arguments])
+                words = [_text(a) for a in arguments]
+                with audit_guard.command(words):
+                    code = main(words)
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 1
     finally:
@@ -74,7 +78,8 @@ def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
 
 def run_apart(*arguments: Any, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
     """A command in a process of its own, with these variables added."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, **(env or {})}
     with start(*arguments, env=environment, **({"cwd": cwd} if cwd else {})) as process:
         out, err = process.communicate(timeout=60)
     return Ran(process.returncode, out, err)

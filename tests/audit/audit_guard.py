@@ -1,0 +1,265 @@
+"""Refuses, by an audit hook, what packer must never do: unpickle, use the network, start programs, open foreign files.
+
+The hook judges what happens while code of packer is at work: the nearest frame of packer or of the tests decides whose
+doing it is. What it refuses it also writes to a file, so that a test fails also where the error is swallowed, and
+where it happens in another process. It sits in the process of pytest (tests/conftest.py), in all that are forked from
+it, and in every Python that is started with the environment of `environment` (inherit/sitecustomize.py).
+
+It does not see what libraries in C do by themselves: test_audit_strace.py looks at those.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from _thread import get_ident
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TESTS = os.path.dirname(HERE)
+ROOT = os.path.dirname(TESTS)
+PACKER = os.path.join(ROOT, "packer") + "/"
+LOG = "PACKER_AUDIT_LOG"
+"""Environment variable: the file that violations are written to."""
+READ = "PACKER_AUDIT_READ"
+"""Environment variable: a folder that may be read too, the real images."""
+
+NEVER = {
+    *("subprocess.Popen", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "os.startfile", "pty.spawn"),
+    *("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "urllib.Request", "http.client.connect"),
+    *("ftplib.connect", "smtplib.connect", "webbrowser.open", "marshal.load", "sqlite3.connect"),
+}
+READS = {"os.listdir", "os.scandir", "os.chdir"}
+CHANGES = {
+    *("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "os.chown", "os.utime", "os.setxattr"),
+    *("shutil.rmtree", "tempfile.mkdtemp"),
+}
+MOVES = {"os.rename", "os.link", "os.symlink", "shutil.move", "shutil.copyfile", "shutil.copytree"}
+SOCKETS = {"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"}
+AF_UNIX = 1
+WATCHED = frozenset(NEVER | READS | CHANGES | MOVES | SOCKETS | {"open", "pickle.find_class", "ctypes.dlopen"})
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+TEMPFILE = getattr(os, "O_TMPFILE", 0)
+
+Rule = tuple[str, bool]
+"""(A path: it, what lies below it, and its name with an extension; whether packer may write there.)"""
+
+
+class Forbidden(RuntimeError):
+    """What the hook raises in the code that does it."""
+
+
+class Guard:
+    """The rules of one process."""
+
+    def __init__(self) -> None:
+        self.always = _installation()
+        self.loose: list[Rule] = [(_temporary(), True), (os.path.realpath(os.environ.get(READ) or TESTS), False)]
+        """Where a test lets packer work, as long as it does not say it more precisely."""
+        self.strict: list[Rule] | None = None
+        """Where the command at work may read and write: what its line names, and nothing else."""
+        self.shut: set[int] = set()
+        """Threads that are judging: what they open is not packer's doing."""
+
+    def judge(self, event: str, args: tuple[Any, ...]) -> str:
+        """Why this event must not be; empty where it may. `args` as in Python's table of audit events."""
+        if event == "pickle.find_class":
+            return _unpickled(args[0], args[1])
+        if event in SOCKETS:  # those of multiprocessing stay on this machine
+            return "" if args[0].family == AF_UNIX else f"{event} {args[1]!r}"
+        if event == "ctypes.dlopen":
+            return self._library(args[0])
+        if event in NEVER:
+            return f"{event} {args!r:.300}"
+        if event == "open":
+            path, mode, flags = args
+            writes = bool(flags & WRITING) or (isinstance(mode, str) and not set(mode).isdisjoint("wxa+"))
+            return self._path(event, path, writes, temporary=bool(flags & TEMPFILE == TEMPFILE and TEMPFILE))
+        paths = args[:2] if event in MOVES else args[:1]
+        return next((why for p in paths if (why := self._path(event, p, event not in READS))), "")
+
+    def _library(self, name: Any) -> str:
+        """Libraries come from the installation, or by their bare name from the system's folders."""
+        if name is None or (isinstance(name, str) and "/" not in name and name.split(".")[0] in SYSTEM_LIBRARIES):
+            return ""
+        return self._path("ctypes.dlopen", name, False) if isinstance(name, str) and "/" in name else f"dlopen {name!r}"
+
+    def _path(self, event: str, path: Any, writes: bool, temporary: bool = False) -> str:
+        if path is None or isinstance(path, int):
+            return ""
+        path = os.fsdecode(path)
+        if not os.path.isabs(path) and _nearest(lambda file: True).f_code.co_filename.endswith("/shutil.py"):
+            return ""  # relative to a folder that rmtree holds open; that it may be removed was judged at its start
+        name = _real(path)  # what a symlink leads to is what is opened
+        rules = self.loose if self.strict is None else self.strict
+        for rule, may_write in (*self.always, *rules):
+            if (name + "/").startswith(rule + "/") and (may_write or not writes):
+                return ""
+        if any(name.startswith(rule + ".") and may_write for rule, may_write in rules):
+            return ""  # PACK.partial, PACK.repaired
+        tried = _nearest(lambda file: True).f_code.co_filename.endswith(
+            "/tempfile.py"
+        )  # looks for a folder that will do
+        for folder in (_temporary(), "/var/tmp", "/var"):
+            if name.startswith(tuple(f"{folder}/{head}" for head in TEMPORARY)):
+                return ""
+            if (temporary and name == folder) or (tried and os.path.dirname(name) == folder):
+                return ""
+        if event == "os.mkdir" and any(may_write and rule.startswith(name + "/") for rule, may_write in rules):
+            return ""
+        if not writes and any(name == os.path.dirname(rule) for rule, _ in rules):
+            return ""  # the folder of the output: looked into, and synced
+        return f"{event} {'for writing ' if writes else ''}of {name}"
+
+
+MOST_FOLDERS = 4096
+TEMPORARY = ("tmp", "pymp-", "torch_")
+"""How names in the folder for temporary files begin that tempfile, multiprocessing and torch make."""
+SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda"))
+PIPES = ("/multiprocessing/connection.py", "/multiprocessing/queues.py", "/multiprocessing/forkserver.py")
+PIPED = frozenset(
+    ("packer", "builtins", "torch", "numpy", "multiprocessing", "collections", "pathlib", "_codecs", "crashing_decoder")
+)
+
+
+def _ours(module: str) -> bool:
+    """Whether packer's processes may say it to each other; tests bring decoders that crash."""
+    return module in PIPED or any(
+        os.path.isfile(os.path.join(folder, f"{module}.py")) for folder in sys.path if folder.startswith(TESTS)
+    )
+
+
+def _unpickled(module: str, name: str) -> str:
+    """Nothing is unpickled but what packer's own processes say to each other, in pipes that only they hold."""
+    frame = _nearest(lambda file: not file.startswith("<frozen") and not file.endswith("/pickle.py"))
+    if frame is not None and frame.f_code.co_filename.endswith(PIPES) and _ours(module.partition(".")[0]):
+        return ""
+    where = "" if frame is None else f" in {frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"unpickles {module}.{name}{where}"
+
+
+_folders: dict[str, str] = {}
+
+
+def _real(path: str) -> str:
+    """As os.path.realpath, that looks at each folder once: walks through deep trees would take minutes."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if ".." in path or not name:
+        return os.path.realpath(path)
+    if folder not in _folders:
+        if len(_folders) > MOST_FOLDERS:
+            _folders.clear()
+        above, last = os.path.split(folder)
+        plain = above in _folders and not os.path.islink(folder)
+        _folders[folder] = os.path.join(_folders[above], last) if plain else os.path.realpath(folder)
+    there = os.path.join(_folders[folder], name)
+    return os.path.realpath(there) if os.path.islink(there) else there
+
+
+def _temporary() -> str:
+    return os.path.realpath(os.environ.get("TMPDIR") or "/tmp")
+
+
+def _installation() -> tuple[Rule, ...]:
+    """Python, its libraries, packer's own modules, and what the kernel says of the machine: only to be read."""
+    folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), PACKER[:-1], TESTS}
+    folders |= {os.path.dirname(os.path.realpath(sys.executable)), "/usr/lib", "/usr/local/lib", "/lib", "/lib64"}
+    folders |= {path for path in sys.path if path.endswith("-packages")}
+    folders |= {"/proc", "/sys", "/dev/urandom", "/etc/ld.so", "/usr/share/zoneinfo", "/etc/localtime"}
+    caches = {os.path.realpath(folder) + "/" for folder in folders}
+    rules = [(cache.rstrip("/"), False) for cache in caches]
+    return (*rules, ("/dev/null", True), ("/dev/full", True), ("/dev/shm", True), ("/dev/tty", True))
+
+
+def _nearest(wanted: Callable[[str], bool]) -> FrameType | None:
+    """The innermost frame, outside of this file, whose file is wanted."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_filename == __file__ or not wanted(frame.f_code.co_filename)):
+        frame = frame.f_back
+    return frame
+
+
+def culprit() -> FrameType | None:
+    """The frame of packer that is at work, None where it is a test's doing or nobody's."""
+    frame = _nearest(lambda file: file.startswith((PACKER, TESTS)) or file.startswith("<frozen importlib"))
+    if frame is None or not frame.f_code.co_filename.startswith(PACKER):
+        return None  # importing a library is the importer's, in whatever it does at its start
+    return frame
+
+
+GUARD = Guard()
+
+
+def hook(event: str, args: tuple[Any, ...]) -> None:
+    """The audit hook. Raises Forbidden."""
+    if event not in WATCHED or (frame := culprit()) is None or get_ident() in GUARD.shut:
+        return
+    GUARD.shut.add(get_ident())  # realpath and the report raise events of their own
+    try:
+        why = GUARD.judge(event, args)
+        if why:
+            report(f"{why}, by {os.path.relpath(frame.f_code.co_filename, ROOT)}:{frame.f_lineno}")
+    finally:
+        GUARD.shut.discard(get_ident())
+    if why:
+        raise Forbidden(why)
+
+
+def report(line: str) -> None:
+    """Write a violation where the tests look."""
+    path = os.environ.get(LOG)
+    if path:
+        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{time.time():.0f} pid {os.getpid()}: {line!r}\n")
+
+
+def environment(log: str, read: str) -> dict[str, str]:
+    """Environment variables that put the guard into every Python that inherits them."""
+    paths = [os.path.join(HERE, "inherit"), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {LOG: log, READ: read, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+@contextmanager
+def command(arguments: Sequence[str]) -> Iterator[None]:
+    """While this command runs in this process, only what its line names may be opened by it."""
+    before = GUARD.strict
+    GUARD.strict = rules_of(arguments)
+    try:
+        yield
+    finally:
+        GUARD.strict = before
+
+
+def rules_of(arguments: Sequence[str]) -> list[Rule]:
+    """The paths in a command's line, and where it may write: at its output, never in the source."""
+    named: list[Rule] = []
+    name, before = "".join(arguments[:1]), ""
+    for word in arguments[1:]:
+        value = (word.partition("=")[2] if word.startswith("--") else word).removeprefix("list:")
+        before, option = word.partition("=")[0], before if not word.startswith("--") else word.partition("=")[0]
+        if value:
+            path = os.path.realpath(value)
+            named.append((path, option in WRITTEN or name == "repair"))
+            if name == "build":
+                beside = os.path.abspath(value)
+                named += [(os.path.realpath(f"{beside}.{container}"), True) for container in CONTAINERS]
+    return named
+
+
+WRITTEN = frozenset(("-o", "--out", "--quarantine"))
+CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
+
+
+def install() -> None:
+    """Watch this process from now on; a hook cannot be taken away again."""
+    sys.addaudithook(hook)
+    words = [os.fsdecode(word) for word in sys.orig_argv]
+    for i in range(len(words) - 2):
+        if words[i : i + 2] == ["-m", "packer"]:
+            GUARD.strict = rules_of(words[i + 2 :])
+            return
