@@ -8,6 +8,7 @@ from packer import __version__
 from packer.commands.build import build
 from packer.commands.info import info
 from packer.commands.repair import repair
+from packer.commands.sample import sample
 from packer.commands.verify import verify
 
 EPILOG = """\b
@@ -26,8 +27,9 @@ def cli(debug: bool) -> None:
     packer info imgs.lmdb          say what a pack holds
     packer verify imgs.lmdb        check every byte of it
     packer repair imgs.lmdb        save what can be saved of it
+    packer sample ./shapes         draw a labelled folder to try things with
     """
 
 
-for command in (build, info, verify, repair):
+for command in (build, info, verify, repair, sample):
     cli.add_command(command)

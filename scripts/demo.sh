@@ -16,8 +16,8 @@ if [ $# -ge 1 ]; then
 else
     source=$work/shapes
     options=(--labels voc --resize 224x224 --fit pad)
-    echo "\$ drawing 400 images with boxes into $source"
-    .venv/bin/python scripts/draw_sample.py "$source"
+    echo "\$ packer sample $source --layout voc --count 400"
+    .venv/bin/packer sample "$source" --layout voc --count 400
 fi
 cd "$here"
 bin=$OLDPWD/.venv/bin

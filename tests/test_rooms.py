@@ -15,14 +15,15 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "packer").rglob("*.py"))
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
-ROOMS = ("sources", "ops", "containers", "build", "loading", "commands")
+ROOMS = ("sources", "ops", "containers", "build", "loading", "drawing", "commands")
 MAY_IMPORT: dict[str, set[str]] = {
     "sources": set(),
     "ops": set(),
     "containers": set(),
     "build": {"sources", "ops", "containers"},
     "loading": {"ops"},
-    "commands": {"build", "ops", "containers", "sources"},
+    "drawing": set(),
+    "commands": {"build", "ops", "containers", "sources", "drawing"},
 }
 """Room -> the other rooms that it may import."""
 ONLY_IN = {
@@ -35,7 +36,7 @@ ONLY_IN = {
     "webdataset": (),
     "tensorflow": (),
     "PIL": (),
-    "cv2": ("packer/ops/", "packer/loading/"),
+    "cv2": ("packer/ops/", "packer/loading/", "packer/drawing/"),
     "simplejpeg": ("packer/ops/", "packer/loading/"),
     "jpeg4py": ("packer/ops/",),
     "defusedxml": ("packer/sources/",),

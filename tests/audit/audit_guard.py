@@ -244,7 +244,7 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
         before, option = word.partition("=")[0], before if not word.startswith("--") else word.partition("=")[0]
         if value:
             path = os.path.realpath(value)
-            named.append((path, option in WRITTEN or name == "repair"))
+            named.append((path, option in WRITTEN or name in ("repair", "sample")))
             if name == "build":
                 beside = os.path.abspath(value)
                 named += [(os.path.realpath(f"{beside}.{container}"), True) for container in CONTAINERS]

@@ -1,0 +1,125 @@
+"""`packer sample`: the folders it draws are what they say, to packer and to readers of their own formats."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from running import good, refused
+
+from packer import open_pack
+from packer.drawing import LAYOUTS, draw_sample
+from packer.drawing.scene import CLASSES, scene
+from packer.errors import UsageError
+
+
+def digest_of(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_same_seed_same_bytes(tmp_path: Path, layout: str) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        draw_sample(tmp_path / name, layout, 7, 48, seed)
+    assert digest_of(tmp_path / "a") == digest_of(tmp_path / "b") != digest_of(tmp_path / "c")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packs_without_an_option(tmp_path: Path, layout: str) -> None:
+    """What the summary says to run runs, and finds every image and class."""
+    said = good("sample", tmp_path / "src", "--layout", layout, "--count", 30, "--size", 64).out
+    assert f"packer build {tmp_path}/src" in said
+    good("build", tmp_path / "src", "-o", tmp_path / "pack")
+    pack = open_pack(tmp_path / "pack")
+    assert len(pack) == 30 and not pack.manifest.rejected and list(pack.manifest.classes) == list(CLASSES)
+    wanted = {"folder": "label", "list": "landmarks", "voc": "boxes", "yolo": "boxes"}[layout]
+    assert wanted in pack.manifest.fields
+
+
+def test_boxes_hold_their_shape_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pixels that are not background lie inside the boxes, and reach each side of each box."""
+    drawn = [scene(number, 96, 3, 4) for number in range(20)]
+    monkeypatch.setattr("packer.drawing.scene._add_shape", lambda *_: None)
+    for number, one in enumerate(drawn):
+        differs = (one.image != scene(number, 96, 3, 4).image).any(axis=2)
+        for shape in one.shapes:
+            xmin, ymin, xmax, ymax = shape.box
+            part = differs[ymin:ymax, xmin:xmax]
+            assert all(side.any() for side in (part[:2], part[-2:], part[:, :2], part[:, -2:]))
+            differs[ymin:ymax, xmin:xmax] = False
+        assert not differs.any()
+
+
+def test_labels_say_the_same_in_each_format(tmp_path: Path) -> None:
+    for layout in ("voc", "yolo"):
+        draw_sample(tmp_path / layout, layout, 10, 80, 5)
+    names = yaml.safe_load((tmp_path / "yolo" / "data.yaml").read_text())["names"]
+    val = (tmp_path / "voc" / "ImageSets" / "Main" / "val.txt").read_text().split()
+    assert val == ["000008", "000009"]
+    for number in range(10):
+        stem = f"{number:06d}"
+        split = "val" if stem in val else "train"
+        with Image.open(tmp_path / "yolo" / "images" / split / f"{stem}.jpg") as image:
+            width, height = image.size
+        xml = ET.parse(tmp_path / "voc" / "Annotations" / f"{stem}.xml")
+        boxes = []
+        for one in xml.iter("object"):
+            x1, y1, x2, y2 = (int(one.findtext(f"bndbox/{side}") or "") for side in ("xmin", "ymin", "xmax", "ymax"))
+            boxes.append((one.findtext("name"), x1 - 1, y1 - 1, x2, y2))
+        rows = []
+        for line in (tmp_path / "yolo" / "labels" / split / f"{stem}.txt").read_text().splitlines():
+            name, cx, cy, w, h = line.split()
+            x, y, w, h = float(cx) * width, float(cy) * height, float(w) * width, float(h) * height
+            rows.append((names[int(name)], *(round(v) for v in (x - w / 2, y - h / 2, x + w / 2, y + h / 2))))
+        assert rows == boxes
+
+
+def test_landmarks_lie_on_the_shape(tmp_path: Path) -> None:
+    draw_sample(tmp_path / "list", "list", 10, 80, 5)
+    rows = list(csv.reader((tmp_path / "list" / "landmarks.csv").read_text().splitlines()))[1:]
+    for number, row in enumerate(rows):
+        shape = scene(number, 80, 5, 1).shapes[0]
+        points = np.array(row[1:-1], float).reshape(4, 2)
+        assert row[-1] == shape.name
+        assert [*points.min(axis=0), *points.max(axis=0)] == list(shape.box)
+
+
+def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert "is not empty" in refused(2, "sample", tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--count", 0), ("--count", -1), ("--size", 31), ("--size", 5000), ("--seed", -1)],
+)
+def test_values_out_of_range(tmp_path: Path, option: str, value: int) -> None:
+    assert option in refused(2, "sample", tmp_path / "out", option, value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_layout(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="choose one of folder, voc, yolo, list"):
+        draw_sample(tmp_path / "out", "coco")
+
+
+def test_json(tmp_path: Path) -> None:
+    facts = json.loads(good("sample", tmp_path / "out", "--count", 2, "--json").out)
+    assert facts["images"] == 2 and facts["classes"] == list(CLASSES)
+
+
+def test_one_image_of_each_layout(tmp_path: Path) -> None:
+    for layout in LAYOUTS:
+        draw_sample(tmp_path / layout, layout, 1, 32)
+        good("build", tmp_path / layout, "-o", tmp_path / f"{layout}.pack")
