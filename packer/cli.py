@@ -9,6 +9,7 @@ from packer.commands.build import build
 from packer.commands.info import info
 from packer.commands.repair import repair
 from packer.commands.sample import sample
+from packer.commands.stats import stats
 from packer.commands.verify import verify
 
 EPILOG = """\b
@@ -25,11 +26,12 @@ def cli(debug: bool) -> None:
     \b
     packer build ./imgs            make ./imgs.lmdb of the images and labels in ./imgs
     packer info imgs.lmdb          say what a pack holds
+    packer stats imgs.lmdb         classes, boxes, sizes, mean and std, duplicates
     packer verify imgs.lmdb        check every byte of it
     packer repair imgs.lmdb        save what can be saved of it
     packer sample ./shapes         draw a labelled folder to try things with
     """
 
 
-for command in (build, info, verify, repair, sample):
+for command in (build, info, verify, repair, sample, stats):
     cli.add_command(command)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 
 def size_text(size: float) -> str:
     """A size for people: ``1.4 GB`` (powers of 1024, as ``ls -h`` has them)."""
@@ -18,3 +20,14 @@ def time_text(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def table_text(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Lines of a table, columns side by side; those numbered in `right` end at the right. The first row is the head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        padded = (c.rjust(width) if i in right else c.ljust(width) for i, (c, width) in enumerate(cells))
+        lines.append("  ".join(padded).rstrip())
+    return lines

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "packer").rglob("*.py"))
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
-ROOMS = ("sources", "ops", "containers", "build", "loading", "drawing", "commands")
+ROOMS = ("sources", "ops", "containers", "build", "loading", "drawing", "stats", "commands")
 MAY_IMPORT: dict[str, set[str]] = {
     "sources": set(),
     "ops": set(),
@@ -23,7 +23,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "build": {"sources", "ops", "containers"},
     "loading": {"ops"},
     "drawing": set(),
-    "commands": {"build", "ops", "containers", "sources", "drawing"},
+    "stats": set(),
+    "commands": {"build", "ops", "containers", "sources", "drawing", "stats"},
 }
 """Room -> the other rooms that it may import."""
 ONLY_IN = {
@@ -36,7 +37,7 @@ ONLY_IN = {
     "webdataset": (),
     "tensorflow": (),
     "PIL": (),
-    "cv2": ("packer/ops/", "packer/loading/", "packer/drawing/"),
+    "cv2": ("packer/ops/", "packer/loading/", "packer/drawing/", "packer/stats/"),
     "simplejpeg": ("packer/ops/", "packer/loading/"),
     "jpeg4py": ("packer/ops/",),
     "defusedxml": ("packer/sources/",),

@@ -54,6 +54,9 @@ class BuildOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("source", "out", "classes", "quarantine"):
+            if isinstance(path := getattr(self, name), os.PathLike):  # a Path is as good as its text
+                object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
         _choice("--format", self.format, CONTAINERS)

@@ -251,7 +251,7 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
     return named
 
 
-WRITTEN = frozenset(("-o", "--out", "--quarantine"))
+WRITTEN = frozenset(("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir"))
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 
 

@@ -1,0 +1,131 @@
+"""Numbers of the labels, out of the index: no image is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.pack import Pack
+
+SMALL, MEDIUM = 32**2, 96**2
+"""Pixels of area below which a box is small, or medium: https://cocodataset.org/#detection-eval"""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Some numbers in short; all 0 where there are none."""
+
+    count: int
+    lowest: float
+    median: float
+    mean: float
+    highest: float
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Spread:
+        """The spread of these."""
+        if not values.size:
+            return cls(0, 0.0, 0.0, 0.0, 0.0)
+        mean = float(np.mean(values, dtype=np.float64))
+        return cls(int(values.size), float(values.min()), float(np.median(values)), mean, float(values.max()))
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """How often each class occurs."""
+
+    of: str
+    """images or boxes."""
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    unlabelled: int
+    """Images (or boxes) without a class."""
+
+    @property
+    def imbalance(self) -> float | None:
+        """Largest by smallest count, of classes that occur; None where none does."""
+        present = [count for count in self.counts if count]
+        return max(present) / min(present) if present else None
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """Classes that do not occur."""
+        return tuple(name for name, count in zip(self.names, self.counts, strict=True) if not count)
+
+
+@dataclass(frozen=True)
+class BoxStats:
+    """Numbers of all boxes, in pixels of the packed images."""
+
+    boxes: int
+    images_without: int
+    """Images that have no box."""
+    per_image: Spread
+    width: Spread
+    height: Spread
+    aspect: Spread
+    """Width by height."""
+    area_share: Spread
+    """Area of a box by that of its image, 0 to 1."""
+    small: int
+    medium: int
+    large: int
+    """By COCO's areas: below 32x32, below 96x96, and above."""
+    empty: int
+    """Boxes without area."""
+
+
+def class_counts(pack: Pack) -> tuple[ClassCounts, ...]:
+    """Counts of the images' labels, and of the boxes'."""
+    fields, names = pack.manifest.fields, tuple(pack.manifest.classes)
+    found = []
+    if "label" in fields:
+        found.append(_counts("images", np.asarray(pack.column("label")), names))
+    if "box_labels" in fields:
+        rows: Any = pack.column("box_labels")
+        found.append(_counts("boxes", np.asarray(rows.flat()), names))
+    return tuple(found)
+
+
+def _counts(of: str, labels: NDArray[Any], names: tuple[str, ...]) -> ClassCounts:
+    known = labels[(labels >= 0) & (labels < len(names))]
+    counts = np.bincount(known, minlength=len(names)).tolist()
+    return ClassCounts(of, names, tuple(counts), int(labels.size - known.size))
+
+
+def box_stats(pack: Pack) -> BoxStats | None:
+    """Numbers of the boxes; None where the pack has none."""
+    if "boxes" not in pack.manifest.fields:
+        return None
+    rows: Any = pack.column("boxes")
+    lengths = np.asarray(rows.lengths)
+    boxes = np.asarray(rows.flat(), np.float64).reshape(-1, 4)
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    area = width * height
+    image_area = np.asarray(pack.column("width"), np.float64) * np.asarray(pack.column("height"), np.float64)
+    real = (width > 0) & (height > 0)
+    return BoxStats(
+        boxes=len(boxes),
+        images_without=int((lengths == 0).sum()),
+        per_image=Spread.of(lengths),
+        width=Spread.of(width),
+        height=Spread.of(height),
+        aspect=Spread.of(width[real] / height[real]),
+        area_share=Spread.of(area / np.repeat(image_area, lengths)),
+        small=int((area < SMALL).sum()),
+        medium=int(((area >= SMALL) & (area < MEDIUM)).sum()),
+        large=int((area >= MEDIUM).sum()),
+        empty=int((~real).sum()),
+    )
+
+
+def points_stats(pack: Pack) -> Spread | None:
+    """Landmarks per image, of images that have any; None where the pack has none."""
+    if "landmarks" not in pack.manifest.fields:
+        return None
+    rows: Any = pack.column("landmarks")
+    lengths = np.asarray(rows.lengths)
+    return Spread.of(lengths[lengths > 0])

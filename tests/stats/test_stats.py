@@ -1,0 +1,197 @@
+"""`packer stats` against brute force: numpy over the pixels that Pillow decodes, plain loops over the labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from drawn import draw, draw_classes, draw_plain, voc_xml
+from PIL import Image
+from running import good, refused
+
+from packer import open_pack
+from packer.drawing import draw_sample
+from packer.stats import pack_stats
+from packer.stats.pixels import Sums, _add_pixels, channel_stats
+
+CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
+
+
+def moments(images: list[np.ndarray], highest: int) -> tuple[list[float], list[float]]:
+    """Mean and std of each channel of images (height, width, channels), in whole numbers."""
+    pixels = np.concatenate([image.reshape(-1, image.shape[2]) for image in images]).astype(object)
+    n = len(pixels)
+    sums, squares = pixels.sum(axis=0), (pixels * pixels).sum(axis=0)
+    mean = [int(s) / n / highest for s in sums]
+    std = [float(np.sqrt((int(q) * n - int(s) ** 2) / n**2)) / highest for s, q in zip(sums, squares, strict=True)]
+    return mean, std
+
+
+def require_same(found, images: list[np.ndarray], highest: int = 255) -> None:
+    mean, std = moments(images, highest)
+    assert found.images == len(images) and found.pixels == sum(i.shape[0] * i.shape[1] for i in images)
+    assert np.allclose(found.mean, mean, rtol=1e-14, atol=0) and np.allclose(found.std, std, rtol=1e-12, atol=0)
+
+
+def opened(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("options", [("--encode", "raw"), ("--encode", "png"), ("--encode", "raw", "--mode", "gray")])
+def test_mean_and_std_are_exact(tmp_path: Path, container: str, options: tuple[str, ...]) -> None:
+    """Images of different sizes; PNG sources, so that Pillow and OpenCV decode the same."""
+    for i in range(9):
+        draw(tmp_path / "src" / f"{i}.png", i, 20 + i, 31 - i, format="PNG")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--format", container, *options)
+    (found,) = pack_stats(tmp_path / "pack").channels
+    images = [opened(path) for path in (tmp_path / "src").iterdir()]
+    if "gray" in options:
+        pack = open_pack(tmp_path / "pack")
+        images = [np.array(pack.image(i)) for i in range(len(pack))]
+        assert images[0].shape[2] == 1
+    require_same(found, images)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("size", ["7x5", "40x30", "300x400"])
+def test_raw_images_of_one_shape(tmp_path: Path, container: str, size: str) -> None:
+    """Summed many at once, where they lie: several shards, and pages or headers between them."""
+    draw_classes(tmp_path / "src", each=9)
+    resize = ("--resize", size, "--fit", "stretch", "--shard-size", "1MB")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--format", container, *resize)
+    pack = open_pack(tmp_path / "pack")
+    (found,) = channel_stats(pack)
+    require_same(found, [np.array(pack.image(i)) for i in range(len(pack))])
+
+
+def test_jpeg_packs_are_decoded(tmp_path: Path) -> None:
+    draw_plain(tmp_path / "src", 12)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--encode", "jpeg")
+    pack = open_pack(tmp_path / "pack")
+    (found,) = channel_stats(pack)
+    files = [np.frombuffer(pack.record(i), np.uint8) for i in range(len(pack))]
+    require_same(found, [cv2.cvtColor(cv2.imdecode(file, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB) for file in files])
+
+
+def test_each_kind_of_image_has_its_own(tmp_path: Path) -> None:
+    """16 bits, alpha and gray in one pack."""
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 65536, (8, 9), np.uint16), rng.integers(0, 256, (8, 9, 4), np.uint8),
+              rng.integers(0, 65536, (5, 6), np.uint16), rng.integers(0, 256, (8, 9), np.uint8)]  # fmt: skip
+    (tmp_path / "src").mkdir()
+    for i, image in enumerate(images):
+        Image.fromarray(image).save(tmp_path / "src" / f"{i}.png")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--mode", "unchanged")
+    gray16, gray, rgba = pack_stats(tmp_path / "pack").channels
+    assert [(k.channels, k.dtype) for k in (gray16, gray, rgba)] == [(1, "uint16"), (1, "uint8"), (4, "uint8")]
+    require_same(gray, [images[3][:, :, None]])
+    require_same(gray16, [images[0][:, :, None], images[2][:, :, None]], 65535)
+    require_same(rgba, [images[1]])
+
+
+@pytest.mark.parametrize("value", [0, 1, 254, 255])
+def test_sums_stay_exact_where_they_are_largest(value: int) -> None:
+    image = np.full((5000, 4000, 3), value, np.uint8)
+    image[0, 0] = 255 - value
+    sums = Sums(3)
+    _add_pixels(sums, image)
+    assert sums.sums == [value * (20_000_000 - 1) + 255 - value] * 3
+    assert sums.squares == [value**2 * (20_000_000 - 1) + (255 - value) ** 2] * 3
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    draw_classes(tmp_path / "src")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--resize", "32x32", "--fit", "stretch")
+    pack = open_pack(tmp_path / "pack")
+    shard, place = tmp_path / "pack" / pack.shards[0].container.name, int(pack.offsets[3]) + 5
+    data = bytearray(shard.read_bytes())
+    data[place] ^= 1
+    shard.write_bytes(data)
+    assert "record 00000003" in refused(4, "stats", tmp_path / "pack")
+    good("stats", tmp_path / "pack", "--no-pixels")
+
+
+def boxes_of(root: Path) -> Path:
+    """Four images of 40x30 with 0, 1, 2 and 3 boxes."""
+    rows = [("cat", 1, 1, 11, 6), ("dog", 5, 5, 40, 30), ("cat", 2, 3, 4, 5)]
+    for i in range(4):
+        draw(root / "JPEGImages" / f"{i}.jpg", i)
+        path = root / "Annotations" / f"{i}.xml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(voc_xml(f"{i}.jpg", rows[:i]))
+    return root
+
+
+def test_boxes(tmp_path: Path) -> None:
+    good("build", boxes_of(tmp_path / "src"), "-o", tmp_path / "pack")
+    found = pack_stats(tmp_path / "pack", pixels=False)
+    assert found.channels == () and found.landmarks is None
+    (counts,) = found.classes
+    assert counts.of == "boxes" and dict(zip(counts.names, counts.counts, strict=True)) == {"cat": 4, "dog": 2}
+    assert counts.imbalance == 2 and counts.empty == ()
+    boxes = found.boxes
+    assert boxes is not None
+    assert (boxes.boxes, boxes.images_without, boxes.empty) == (6, 1, 0)
+    assert (boxes.small, boxes.medium, boxes.large) == (6, 0, 0)  # 36x26 is less than 32x32
+    widths = [11, 11, 36, 11, 36, 3]
+    assert (boxes.width.lowest, boxes.width.median, boxes.width.highest) == (3, 11, 36)
+    assert boxes.width.mean == pytest.approx(np.mean(widths))
+    assert boxes.area_share.highest == pytest.approx(36 * 26 / 1200)
+    assert (boxes.per_image.lowest, boxes.per_image.mean, boxes.per_image.highest) == (0, 1.5, 3)
+
+
+def test_classes_that_do_not_occur(tmp_path: Path) -> None:
+    draw_classes(tmp_path / "src", ("ant", "bee"), 3)
+    (tmp_path / "names.txt").write_text("ant\nbee\nw$asp\n")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--classes", tmp_path / "names.txt")
+    said = good("stats", tmp_path / "pack").out
+    assert "1 without any: w$asp" in said and "the largest has 1.0 times" in said
+
+
+def test_duplicates_and_leaks(tmp_path: Path) -> None:
+    """The same bytes under three names, one of them in the other set too."""
+    for name, seed in (("a", 1), ("b", 2), ("c", 1), ("d", 1), ("e", 2)):
+        draw(tmp_path / "train" / f"{name}.jpg", seed)
+    for name, seed in (("x", 3), ("y", 1)):
+        draw(tmp_path / "val" / f"{name}.jpg", seed)
+    for name in ("train", "val"):
+        good("build", tmp_path / name, "-o", tmp_path / f"{name}.pack")
+    facts = json.loads(good("stats", tmp_path / "train.pack", "--against", tmp_path / "val.pack", "--json").out)
+    groups = [[place["path"] for place in group] for group in facts["duplicates"]["listed"]]
+    assert groups == [["a.jpg", "c.jpg", "d.jpg"], ["b.jpg", "e.jpg"]]
+    assert (facts["duplicates"]["groups"], facts["duplicates"]["surplus"]) == (2, 3)
+    assert facts["leaks"]["records"] == 3
+    assert [[[p["path"] for p in side] for side in pair] for pair in facts["leaks"]["listed"]] == [
+        [["a.jpg", "c.jpg", "d.jpg"], ["y.jpg"]]
+    ]
+    said = good("stats", tmp_path / "train.pack", "--against", tmp_path / "val.pack", "--no-pixels").out
+    assert "3 records too many: 2 files" in said and "00000001 (y.jpg)" in said
+    assert "duplicates none" in good("stats", tmp_path / "val.pack", "--no-pixels").out
+
+
+@pytest.mark.parametrize("layout", ["folder", "voc", "list"])
+def test_plot(tmp_path: Path, layout: str) -> None:
+    pytest.importorskip("matplotlib", reason="the extra packer[report] is not installed")
+    draw_sample(tmp_path / "src", layout, 12, 40)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack")
+    assert "plot: " in good("stats", tmp_path / "pack", "--plot", tmp_path / "a.png", "--no-pixels").out
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.size[0] > 500 and len(np.unique(np.asarray(image.convert("L")))) > 10
+    assert "--plot" in refused(2, "stats", tmp_path / "pack", "--plot", tmp_path / "a.xyz", "--no-pixels")
+
+
+def test_plot_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    assert "packer[report]" in refused(2, "stats", tmp_path / "nothing", "--plot", tmp_path / "a.png")
+
+
+def test_what_is_no_pack(tmp_path: Path) -> None:
+    refused(2, "stats", tmp_path)
+    draw_plain(tmp_path / "src", 2)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack")
+    refused(2, "stats", tmp_path / "pack", "--against", tmp_path / "no")
