@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from packer import __version__
+from packer.commands.bench import bench
 from packer.commands.build import build
 from packer.commands.info import info
 from packer.commands.repair import repair
@@ -29,9 +30,10 @@ def cli(debug: bool) -> None:
     packer stats imgs.lmdb         classes, boxes, sizes, mean and std, duplicates
     packer verify imgs.lmdb        check every byte of it
     packer repair imgs.lmdb        save what can be saved of it
+    packer bench ./imgs            how fast your folder and packs of it are read here
     packer sample ./shapes         draw a labelled folder to try things with
     """
 
 
-for command in (build, info, verify, repair, sample, stats):
+for command in (build, info, verify, repair, sample, stats, bench):
     cli.add_command(command)

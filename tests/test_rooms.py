@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "packer").rglob("*.py"))
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
-ROOMS = ("sources", "ops", "containers", "build", "loading", "drawing", "stats", "commands")
+ROOMS = ("sources", "ops", "containers", "build", "loading", "drawing", "stats", "bench", "commands")
 MAY_IMPORT: dict[str, set[str]] = {
     "sources": set(),
     "ops": set(),
@@ -24,11 +24,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loading": {"ops"},
     "drawing": set(),
     "stats": set(),
-    "commands": {"build", "ops", "containers", "sources", "drawing", "stats"},
+    "bench": {"build", "containers", "drawing", "loading", "ops", "sources"},
+    "commands": {"build", "ops", "containers", "sources", "drawing", "stats", "bench"},
 }
 """Room -> the other rooms that it may import."""
 ONLY_IN = {
-    "torch": ("packer/loading/", "packer/cuda/"),
+    "torch": ("packer/loading/", "packer/bench/"),
     "lmdb": ("packer/containers/",),
     "h5py": ("packer/containers/",),
     "tarfile": ("packer/containers/",),
@@ -36,9 +37,9 @@ ONLY_IN = {
     "tfrecord": (),
     "webdataset": (),
     "tensorflow": (),
-    "PIL": (),
-    "cv2": ("packer/ops/", "packer/loading/", "packer/drawing/", "packer/stats/"),
-    "simplejpeg": ("packer/ops/", "packer/loading/"),
+    "PIL": ("packer/bench/",),
+    "cv2": ("packer/ops/", "packer/loading/", "packer/drawing/", "packer/stats/", "packer/bench/"),
+    "simplejpeg": ("packer/ops/", "packer/loading/", "packer/bench/"),
     "jpeg4py": ("packer/ops/",),
     "defusedxml": ("packer/sources/",),
     "yaml": ("packer/sources/",),

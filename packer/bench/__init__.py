@@ -1,0 +1,16 @@
+"""Measures reading: the plain folder against packs, and both against what the machine can do at most, side by side.
+
+`compare` builds packs of a sample of a folder and reads all of them, `sweep` reads one pack with different settings,
+`tune` looks for the settings that keep up with a training step. All rounds are interleaved, and every measurement runs
+in a fresh process.
+"""
+
+from __future__ import annotations
+
+from packer.bench.compare import compare
+from packer.bench.options import BenchOptions
+from packer.bench.result import Figure, Report, Row
+from packer.bench.sweep import sweep
+from packer.bench.tune import tune
+
+__all__ = ["BenchOptions", "Figure", "Report", "Row", "compare", "sweep", "tune"]

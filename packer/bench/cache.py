@@ -1,0 +1,38 @@
+"""The page cache: drop a file from it without root, and look whether that was done."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from packer.paging import share_in_memory
+
+
+def drop(path: str) -> None:
+    """Ask the kernel to forget the pages of a file; those that are not on disk yet are written first."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def pages_in_memory(paths: Sequence[str]) -> float:
+    """About which share of the bytes of these files is in the page cache: file systems may ignore `drop`."""
+    total = found = 0.0
+    for path in paths:
+        size = os.path.getsize(path)
+        if not size:
+            continue
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            region = np.frombuffer(view, np.uint8)
+            share = share_in_memory(region, np.arange(0, size, mmap.PAGESIZE, dtype=np.int64))
+            del region
+        total += size
+        found += share * size
+    return found / total if total else 0.0

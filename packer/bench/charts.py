@@ -1,0 +1,95 @@
+"""Draws what a bench has found; needs matplotlib (the extra packer[report])."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from packer.bench.result import Figure, Report, Row
+from packer.errors import StorageError, UsageError
+
+COLOURS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b", "limit": "#95a5a6"}
+
+
+def require_matplotlib() -> None:
+    """Raise UsageError where matplotlib is missing: better before the work than behind it."""
+    _figure_class()
+
+
+def write_charts(report: Report, folder: str) -> list[str]:
+    """Write speed.png, and size.png where packs were built; their names."""
+    names = ["speed.png"]
+    _save(_speed(report), os.path.join(folder, names[0]))
+    sized = [row for row in report.rows if row.rounds and row.disk_bytes and not row.name.startswith("limit")]
+    if report.what == "compare" and len(sized) > 1:
+        names.append("size.png")
+        _save(_size(sized), os.path.join(folder, names[1]))
+    return names
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure as Drawing
+    except ImportError:
+        raise UsageError("--report", "needs matplotlib", 'pip install "packer[report]"') from None
+    return Drawing
+
+
+def _save(figure: Any, path: str) -> None:
+    try:
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise StorageError(path, f"cannot write: {error.strerror or error}") from error
+
+
+def _speed(report: Report) -> Any:
+    """Bars of images/s with the lowest and the highest round, and where the limit of each is."""
+    rows = [row for row in report.rows if row.rounds and not row.name.startswith("limit")]
+    figure = _figure_class()(figsize=(9, 1.2 + 0.42 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    for place, row in enumerate(reversed(rows)):
+        rate = row.figure("images_per_s")
+        axes.barh(place, rate.median, color=_colour(row), height=0.7)
+        axes.errorbar(rate.median, place, xerr=_reach(rate), color="#2c3e50", capsize=3, linewidth=1)
+        axes.annotate(f" {rate.median:,.0f}", (rate.highest, place), va="center", fontsize=9)
+        if row.limit is not None and report.row(row.limit).rounds:
+            limit = report.row(row.limit).figure("images_per_s").median
+            axes.plot([limit, limit], [place - 0.4, place + 0.4], color="#7f8c8d", linewidth=2)
+    axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)])
+    axes.set_xscale("log" if _wide(rows) else "linear")
+    axes.margins(x=0.12)
+    rounds = report.settings["rounds"]
+    axes.set_xlabel(f"images/s, median of {rounds} rounds, lowest to highest; grey line: limit of the machine")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _size(rows: list[Row]) -> Any:
+    """Bytes on disk an image against speed."""
+    figure = _figure_class()(figsize=(9, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for row in rows:
+        rate = row.figure("images_per_s")
+        size = (row.disk_bytes or 0) / 1e6
+        axes.errorbar(size, rate.median, yerr=_reach(rate), fmt="o", color=_colour(row), capsize=3)
+        axes.annotate(f"  {row.name}", (size, rate.median), fontsize=8, va="center")
+    axes.set_xlabel("size on disk, MB")
+    axes.set_ylabel("images/s")
+    axes.set_yscale("log")
+    axes.margins(x=0.2)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _reach(rate: Figure) -> list[list[float]]:
+    return [[rate.median - rate.lowest], [rate.highest - rate.median]]
+
+
+def _wide(rows: list[Row]) -> bool:
+    rates = [row.figure("images_per_s").median for row in rows]
+    return max(rates) > 20 * min(rates)
+
+
+def _colour(row: Row) -> str:
+    kinds = [kind for kind in ("folder", "jpeg", "raw") if kind in row.name]
+    return COLOURS[kinds[0]] if kinds else COLOURS["raw"]

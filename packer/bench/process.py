@@ -1,0 +1,97 @@
+"""Runs each measurement in a fresh process, and watches its memory from outside."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import resource_tracker
+from typing import Any
+
+from packer.bench.job import Job
+from packer.bench.result import Measured, Row
+from packer.bench.watcher import Watcher
+from packer.build.workers import PRELOADED
+from packer.errors import PackerError
+
+SAMPLE_S = 0.02
+LONGEST_S = 3600.0
+
+
+class Hall:
+    """Forks processes from a server that has loaded the libraries: a fresh one costs milliseconds, and shares nothing
+    with the one before."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        # what builds preload too: there is one such server in a process
+        self._context.set_forkserver_preload([*PRELOADED, "packer.bench.work"])
+        resource_tracker.ensure_running()
+
+    def run(self, job: Job) -> Measured:
+        """Do one measurement. Raises what it raises."""
+        here, there = self._context.Pipe()
+        process = self._context.Process(target=_child, args=(there, job))
+        process.start()
+        there.close()
+        try:
+            here.recv()  # it has begun
+            before = peak = _memory_bytes(process.pid or 0)
+            here.send(None)
+            while not here.poll(SAMPLE_S):
+                peak = max(peak, _memory_bytes(process.pid or 0))
+            found = here.recv()
+        except EOFError:
+            process.join()
+            raise PackerError("bench", f"the process of {job.kind} has died ({process.exitcode})") from None
+        finally:
+            here.close()
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        if isinstance(found, BaseException):
+            raise found
+        assert isinstance(found, Measured)
+        return replace(found, peak_bytes=max(0, peak - before))
+
+
+def one_round(jobs: dict[str, Job], rows: dict[str, Row], watcher: Watcher) -> None:
+    """Measure each job once, in another order each round: what one leaves behind meets another."""
+    hall, names = Hall(), list(jobs)
+    turn = len(rows[names[0]].rounds) % len(names)
+    for name in names[turn:] + names[:turn]:
+        watcher.doing(name)
+        rows[name].rounds.append(hall.run(jobs[name]))
+        watcher.done(1)
+
+
+def _child(pipe: Any, job: Job) -> None:
+    from packer.bench.work import measure
+
+    pipe.send(True)
+    pipe.recv()
+    try:
+        found: Any = measure(job)
+    except Exception as error:
+        found = error if isinstance(error, PackerError) else PackerError("bench", f"{job.kind}: {error!r}")
+    pipe.send(found)
+    pipe.close()
+
+
+def _memory_bytes(pid: int) -> int:
+    """Anonymous and shared memory of a process and its children, no page cache; pages that several share count once."""
+    total = 0
+    for one in (pid, *_children_of(pid)):
+        with suppress(OSError, ValueError), open(f"/proc/{one}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
+                    total += int(line.split()[1]) * 1024
+    return total
+
+
+def _children_of(pid: int) -> Iterator[int]:
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+        yield from map(int, file.read().split())
+

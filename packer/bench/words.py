@@ -1,0 +1,109 @@
+"""What a bench has shown, in plain words; every number with its spread."""
+
+from __future__ import annotations
+
+from packer.bench.job import Job
+from packer.bench.result import Figure, Report, Row
+
+
+def spread(figure: Figure, digits: int = 1) -> str:
+    """4.2 (4.0 to 4.4)."""
+    return f"{figure.median:,.{digits}f} ({figure.lowest:,.{digits}f} to {figure.highest:,.{digits}f})"
+
+
+def ratio(row: Row, other: Row) -> Figure:
+    """Images/s of a row by those of another, round by round."""
+    pairs = zip(row.figure("images_per_s").rounds, other.figure("images_per_s").rounds, strict=True)
+    return Figure(tuple(one / two for one, two in pairs))
+
+
+def compared(report: Report) -> list[str]:
+    """The conclusion of a comparison."""
+    rows = [row for row in report.rows if row.rounds]
+    folders = [row for row in rows if row.settings["kind"].startswith("folder")]
+    packs = [row for row in rows if row.settings["kind"] == "pack"]
+    if not folders or not packs:
+        return []
+    folder = max(folders, key=lambda row: row.figure("images_per_s").median)
+    lines = []
+    for encoding in ("raw", "jpeg"):
+        of_it = [row for row in packs if row.name.endswith(encoding)]
+        if of_it:
+            best = max(of_it, key=lambda row: row.figure("images_per_s").median)
+            lines.append(f"{best.name} reads {spread(ratio(best, folder))} times as many images/s as {folder.name}")
+    share = report.share(folder)
+    if share is not None:
+        lines.append(f"{folder.name} reaches {spread(share, 2)} of bare decoding of its own files: {_why(share)}")
+    for row in packs:
+        share = report.share(row)
+        if share is not None and share.highest < 0.5:
+            lines.append(f"{row.name} reaches {spread(share, 2)} of its limit: small batches, or a busy machine")
+    return lines
+
+
+def _why(share: Figure) -> str:
+    if share.lowest > 0.8:
+        return "decoding is what it waits for"
+    return "the rest is opening files, resizing, and handing images from process to process"
+
+
+def swept(report: Report) -> list[str]:
+    """The conclusion of a sweep."""
+    rows = [row for row in report.rows if row.settings["kind"] == "pack"]
+    best = max(rows, key=lambda row: row.figure("images_per_s").median)
+    lines = [f"fastest: {best.name}: {spread(best.figure('images_per_s'), 0)} images/s"]
+    share = report.share(best)
+    if share is not None:
+        lines.append(f"that is {spread(share, 2)} of {best.limit}")
+    return lines
+
+
+def tuned(report: Report, best: Job) -> list[str]:
+    """The conclusion of a search: the limit, whether it keeps up, and the line to paste."""
+    lines = []
+    kind = "num_workers" if best.kind != "pack" else "threads"
+    row = report.row(f"{kind} {best.threads}")
+    rate = row.figure("images_per_s")
+    every = f"a batch of {best.batch_size} every {_ms(rate, best)}"
+    lines.append(f"{row.name} is enough: {spread(rate, 0)} images/s, {every}")
+    share = report.share(row)
+    if share is not None and row.limit is not None:
+        limit = row.limit.removeprefix("limit: ")
+        held = f"it reaches {spread(share, 2)} of {limit}"
+        lines.append(f"{held}: {_limit(share, row.limit)}")
+    step = [one for one in report.rows if one.name == "with the step"]
+    if step and step[0].rounds and step[0].rounds[0].waiting is not None:
+        waiting = step[0].figure("waiting")
+        verdict = "this machine can feed it" if waiting.median < 0.05 else "this machine cannot feed it"
+        lines.append(f"a step of {report.settings['step_ms']:g} ms waits {spread(waiting, 2)} of the time: {verdict}")
+    lines.append(f"paste: {paste(report, best)}")
+    return lines
+
+
+def _ms(rate: Figure, best: Job) -> str:
+    return f"{1000 * best.batch_size / rate.median:.2f} ms ({_at(rate.highest, best)} to {_at(rate.lowest, best)})"
+
+
+def _at(rate: float, best: Job) -> str:
+    return f"{1000 * best.batch_size / rate:.2f}"
+
+
+def _limit(share: Figure, limit: str) -> str:
+    if share.median < 0.7:
+        return "Python and the handing over of batches are the limit; larger batches help"
+    return "memory is the limit" if "copy" in limit else "decoding is the limit; smaller images or --encode raw help"
+
+
+def paste(report: Report, best: Job) -> str:
+    """The line of Python with the best settings."""
+    if best.kind != "pack":
+        return f"DataLoader(dataset, batch_size={best.batch_size}, shuffle=True, num_workers={best.threads})"
+    order = "shuffle=True"
+    if best.window:
+        order = f"sampler=BlockShuffleSampler(pack, window={best.window})"
+    device = "" if best.device == "cpu" else f", device={best.device!r}"
+    data = "pack" if best.window else repr(report.path)
+    return (
+        f"PackedLoader({data}, batch_size={best.batch_size}, {order}, threads={best.threads}, "
+        f"prefetch={best.prefetch}{device})"
+    )

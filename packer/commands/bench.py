@@ -1,0 +1,164 @@
+"""`packer bench`: measure reading on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer.commands.say import say
+from packer.errors import shown
+
+if TYPE_CHECKING:
+    from packer.bench import Figure, Report, Row
+
+
+@click.command()
+@click.argument("path", metavar="[SRC|PACK]", type=click.Path(), required=False)
+@click.option("--images", default=1000, show_default=True, help="Images of SRC to measure, drawn over all of it.")
+@click.option("--rounds", default=3, show_default=True, help="How often each is measured; they take turns.")
+@click.option("--batch-size", default=64, show_default=True, help="Images of a batch.")
+@click.option("--threads", type=int, help="Of PackedLoader; workers of a DataLoader.  [default: cores]")
+@click.option("--seconds", default=0.7, show_default=True, help="Each measurement takes so long at least.")
+@click.option("--resize", metavar="WxH", help="Size of the batches' images.  [default: the median, at most 224x224]")
+@click.option("--format", "formats", metavar="NAME", multiple=True, help="Only this container; may be repeated.")
+@click.option("--encode", "encodings", metavar="NAME", multiple=True, help="Only raw or jpeg; may be repeated.")
+@click.option("--cold", is_flag=True, help="Drop the files from memory before each measurement; first epochs.")
+@click.option("--tune", is_flag=True, help="Find threads (num_workers), prefetch and window; print the line to paste.")
+@click.option("--step-ms", type=float, help="With --tune: how long a training step takes.")
+@click.option("--device", default="cpu", show_default=True, help="cuda: with the copy and the normalisation there.")
+@click.option("--seed", default=0, show_default=True, help="Of the sample and of all orders.")
+@click.option("--work-dir", type=click.Path(), help="Where packs are built.  [default: the temporary folder]")
+@click.option("--report", "report_dir", type=click.Path(), help="Write a page with charts into this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every round.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, quiet: bool, **given: Any) -> None:
+    """Measure how fast images are read here: the plain folder against packs, and both against the limits.
+
+    Without an argument, drawn images are measured (a first look, about two minutes). SRC: a sample of your
+    own images. PACK: the loader with different threads and batches. Every figure is the median of all
+    rounds and their spread.
+
+    \b
+    Example: packer bench
+             packer bench ./imgs --report ./bench
+             packer bench imgs.lmdb --tune --step-ms 45
+    """
+    from packer.bench import BenchOptions, compare, sweep
+    from packer.bench import tune as find_best
+    from packer.errors import UsageError
+    from packer.manifest import MANIFEST_NAME
+
+    options = BenchOptions(**{name: value for name, value in given.items() if value not in (None, ())})
+    if options.step_ms is not None and not tune:
+        raise UsageError("--step-ms", "goes with --tune", "add --tune")
+    if tune and path is None:
+        raise UsageError("--tune", "needs a pack or a folder", "name one")
+    if report_dir is not None:
+        from packer.bench.charts import require_matplotlib
+
+        require_matplotlib()
+    command = shlex.join(["packer", *map(os.fsdecode, sys.argv[1:])]) if sys.argv[1:2] == ["bench"] else "packer bench"
+    is_pack = path is not None and os.path.isfile(os.path.join(path, MANIFEST_NAME))
+    with closing(Bars(hidden=quiet or as_json)) as watcher:
+        if tune:
+            report = find_best(path or "", options, command, watcher)
+        elif is_pack:
+            report = sweep(path or "", options, command, watcher)
+        else:
+            report = compare(path, options, command, watcher)
+    if as_json:
+        say(json.dumps(report.facts()))
+    else:
+        for line in lines(report):
+            say(line)
+    if report_dir is not None:
+        from packer.bench.page import write_report
+
+        page = write_report(report, report_dir)
+        if not as_json:
+            say(f"report: {shown(page)}")
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The whole text."""
+    from packer.text import table_text
+
+    machine, settings = report.machine, report.settings
+    yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
+    yield ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    known = {name: value for name, value in settings.items() if value not in (None, False, "cpu")}
+    yield ", ".join(f"{name.replace('_', ' ')} {_text(value)}" for name, value in known.items() if name != "best")
+    yield ""
+    yield from table_text([HEAD, *(_cells(report, row) for row in report.rows)], right=range(1, len(HEAD)))
+    yield f"median of {settings['rounds']} rounds ±half their range; MB/s: stored bytes; peak: memory of its own"
+    for note in report.notes:
+        yield f"note: {shown(note)}"
+    yield ""
+    for line in report.conclusion:
+        yield shown(line)
+
+
+HEAD = ("", "images/s", "of limit", "MB/s", "CPU s/1k", "first s", "peak MB", "disk MB", "build s")
+
+
+def _cells(report: Report, row: Row) -> tuple[str, ...]:
+    if row.left_out:
+        return row.name, row.left_out, *[""] * (len(HEAD) - 2)
+    share = report.share(row)
+    limit = row.name.startswith("limit")
+    return (
+        row.name,
+        _figure(row.figure("images_per_s"), 0),
+        "" if share is None else _figure(share, 2),
+        _figure(row.figure("megabytes_per_s"), 0),
+        _figure(row.figure("cpu_s_per_1000"), 2),
+        "" if limit else _figure(row.figure("first_batch_s"), 2),
+        "" if limit else _figure(row.figure("peak_mb"), 0),
+        "" if limit or row.disk_bytes is None else f"{row.disk_bytes / 1e6:,.1f}",
+        "" if row.build_s is None else _figure(row.build_s, 1),
+    )
+
+
+def _figure(figure: Figure, digits: int) -> str:
+    half = (figure.highest - figure.lowest) / 2
+    return f"{figure.median:,.{digits}f} ±{half / figure.median:.0%}" if figure.median else "0"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "x".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class Bars:
+    """A bar for each part of the work."""
+
+    def __init__(self, hidden: bool) -> None:
+        self._hidden = hidden
+        self._bar: Any = None
+
+    def begin(self, what: str, total: int | None) -> None:
+        """A part of the work begins."""
+        from packer.commands.progress import bar
+
+        self.close()
+        self._bar = bar(what, total, "step", self._hidden)
+
+    def doing(self, what: str) -> None:
+        """What is measured or built now."""
+        self._bar.set_postfix_str(what)
+
+    def done(self, steps: int) -> None:
+        """So many more steps are done."""
+        self._bar.update(steps)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
