@@ -72,12 +72,17 @@ def lines(found: PackStats) -> Iterator[str]:
     yield from _common(found.sizes)
     if found.boxes is not None:
         yield from _boxes(found.boxes)
+    if found.keypoints is not None:
+        values = ", ".join(f"{value:g} ({many:,})" for value, many in found.keypoints.visibility[:SHOWN_GROUPS])
+        yield f"visibility {values} of keypoints; COCO writes 0 not labelled, 1 hidden, 2 visible"
     for channels in found.channels:
         one = f"{channels.images:,} images of {channels.channels} {channels.dtype} " + (
             "channel" if channels.channels == 1 else "channels"
         )
         yield f"pixels     {one}, {channels.pixels:,} pixels, each counting the same; scaled to 0..1:"
         yield f"           mean=({_numbers(channels.mean)}), std=({_numbers(channels.std)})"
+    if found.channels and found.padded:
+        yield "           the padding of --fit pad counts too"
     yield from _duplicates(found)
 
 
@@ -99,6 +104,8 @@ def _rows(found: PackStats) -> Iterator[tuple[str, ...]]:
             yield _row("box area / image area", boxes.area_share)
     if found.landmarks is not None:
         yield _row("landmarks an image", found.landmarks)
+    if found.keypoints is not None:
+        yield _row("keypoints a box", found.keypoints.per_box)
 
 
 def _row(name: str, spread: Spread) -> tuple[str, ...]:

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from packer.errors import AnyPath
 from packer.pack import open_pack
 from packer.stats.duplicates import Duplicates, Leaks, duplicates, leaks
-from packer.stats.labels import BoxStats, ClassCounts, Spread, box_stats, class_counts, points_stats
+from packer.stats.labels import (
+    BoxStats,
+    ClassCounts,
+    KeypointStats,
+    Spread,
+    box_stats,
+    class_counts,
+    keypoint_stats,
+    points_stats,
+)
 from packer.stats.pixels import ChannelStats, Progress, channel_stats
 from packer.stats.sizes import SizeStats, size_stats
 
-__all__ = ["BoxStats", "ChannelStats", "ClassCounts", "PackStats", "SizeStats", "Spread", "pack_stats"]
+__all__ = ["BoxStats", "ChannelStats", "ClassCounts", "KeypointStats", "PackStats", "SizeStats", "Spread", "pack_stats"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +35,11 @@ class PackStats:
     boxes: BoxStats | None
     landmarks: Spread | None
     """Landmarks per image, of images that have any."""
+    keypoints: KeypointStats | None
     channels: tuple[ChannelStats, ...]
     """One for each kind of image (channels and dtype); empty where pixels were left out."""
+    padded: bool
+    """Whether the build padded images: the black around them counts in `channels` too."""
     duplicates: Duplicates
     leaks: Leaks | None
     """Records whose source files are also in the pack that it was held against."""
@@ -51,7 +63,9 @@ def pack_stats(
         classes=class_counts(pack),
         boxes=box_stats(pack),
         landmarks=points_stats(pack),
+        keypoints=keypoint_stats(pack),
         channels=channel_stats(pack, progress) if pixels else (),
+        padded=pack.manifest.options.get("resize") is not None and pack.manifest.options.get("fit") == "pad",
         duplicates=duplicates(pack),
         leaks=None if other is None else leaks(pack, other),
     )

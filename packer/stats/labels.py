@@ -78,6 +78,16 @@ class BoxStats:
     """Boxes without area."""
 
 
+@dataclass(frozen=True)
+class KeypointStats:
+    """Numbers of the keypoints of boxes."""
+
+    per_box: Spread
+    """Keypoints of a box, of boxes that have any."""
+    visibility: tuple[tuple[float, int], ...]
+    """(value, keypoints), the values as the source wrote them; COCO: 0 not labelled, 1 hidden, 2 visible."""
+
+
 def class_counts(pack: Pack) -> tuple[ClassCounts, ...]:
     """Counts of the images' labels, and of the boxes'."""
     fields, names = pack.manifest.fields, tuple(pack.manifest.classes)
@@ -129,3 +139,14 @@ def points_stats(pack: Pack) -> Spread | None:
     rows: Any = pack.column("landmarks")
     lengths = np.asarray(rows.lengths)
     return Spread.of(lengths[lengths > 0])
+
+
+def keypoint_stats(pack: Pack) -> KeypointStats | None:
+    """Numbers of the boxes' keypoints; None where the pack has none."""
+    if "keypoints" not in pack.manifest.fields:
+        return None
+    rows: Any = pack.column("keypoints")
+    boxes = rows.flat()
+    lengths = np.asarray(boxes.lengths)
+    values, counts = np.unique(np.asarray(boxes.flat()).reshape(-1, 3)[:, 2], return_counts=True)
+    return KeypointStats(Spread.of(lengths[lengths > 0]), tuple(zip(values.tolist(), counts.tolist(), strict=True)))

@@ -34,7 +34,8 @@ def plot_stats(stats: PackStats, file: AnyPath) -> None:
         drawings.append(partial(_histogram, lengths, "boxes an image"))
         drawings.append(partial(_density, boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1], "box"))
     width, height = (np.asarray(pack.column(name)) for name in ("width", "height"))
-    drawings.append(partial(_density, width, height, "image"))
+    if stats.sizes.distinct > 1 or not drawings:  # one size is one dot
+        drawings.append(partial(_density, width, height, "image"))
     columns = min(2, len(drawings))
     lines = -(-len(drawings) // columns)
     figure: Any = figure_class(figsize=(6 * columns, 4 * lines), layout="constrained")

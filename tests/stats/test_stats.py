@@ -195,3 +195,26 @@ def test_what_is_no_pack(tmp_path: Path) -> None:
     draw_plain(tmp_path / "src", 2)
     good("build", tmp_path / "src", "-o", tmp_path / "pack")
     refused(2, "stats", tmp_path / "pack", "--against", tmp_path / "no")
+
+
+def test_keypoints_and_their_visibility(tmp_path: Path) -> None:
+    """YOLO pose: two points a box; one image without a box."""
+    (tmp_path / "src" / "labels").mkdir(parents=True)
+    for i, rows in enumerate(["0 .5 .5 1 1 .1 .2 2 .3 .4 0\n0 .5 .5 .5 .5 .5 .5 2 .5 .5 1\n", ""]):
+        draw(tmp_path / "src" / "images" / f"{i}.jpg", i)
+        (tmp_path / "src" / "labels" / f"{i}.txt").write_text(rows)
+    (tmp_path / "src" / "data.yaml").write_text("names: [hand]\nkpt_shape: [2, 3]\n")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack")
+    found = pack_stats(tmp_path / "pack", pixels=False).keypoints
+    assert found is not None and found.visibility == ((0, 1), (1, 1), (2, 2))
+    assert (found.per_box.count, found.per_box.lowest, found.per_box.highest) == (2, 2, 2)
+    assert "visibility 0 (1), 1 (1), 2 (2)" in good("stats", tmp_path / "pack").out
+
+
+def test_padding_is_named(tmp_path: Path) -> None:
+    """Black bars darken the mean: who pastes it should know."""
+    draw_plain(tmp_path / "src", 3)
+    for fit, named in (("pad", True), ("stretch", False)):
+        good("build", tmp_path / "src", "-o", tmp_path / fit, "--resize", "50x20", "--fit", fit)
+        assert ("the padding" in good("stats", tmp_path / fit).out) is named
+        assert "the padding" not in good("stats", tmp_path / fit, "--no-pixels").out
