@@ -56,10 +56,11 @@ def _speed(report: Report) -> Any:
             limit = report.row(row.limit).figure("images_per_s").median
             axes.plot([limit, limit], [place - 0.4, place + 0.4], color="#7f8c8d", linewidth=2)
     axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)])
-    axes.set_xscale("log" if _wide(rows) else "linear")
+    scale = "log" if _wide(rows) else "linear"
+    axes.set_xscale(scale)
     axes.margins(x=0.12)
     rounds = report.settings["rounds"]
-    axes.set_xlabel(f"images/s, median of {rounds} rounds, lowest to highest; grey line: limit of the machine")
+    axes.set_xlabel(f"images/s ({scale} scale): median of {rounds} rounds, lowest to highest; grey: its limit")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 

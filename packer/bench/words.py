@@ -5,6 +5,9 @@ from __future__ import annotations
 from packer.bench.job import Job
 from packer.bench.result import Figure, Report, Row
 
+FED, NEARLY_FED = 0.05, 0.15
+"""Shares of waiting up to which a step counts as fed: the second where the loader is faster than the step by far."""
+
 
 def spread(figure: Figure, digits: int = 1) -> str:
     """4.2 (4.0 to 4.4)."""
@@ -74,8 +77,11 @@ def tuned(report: Report, best: Job) -> list[str]:
     step = [one for one in report.rows if one.name == "with the step"]
     if step and step[0].rounds and step[0].rounds[0].waiting is not None:
         waiting = step[0].figure("waiting")
-        verdict = "this machine can feed it" if waiting.median < 0.05 else "this machine cannot feed it"
-        lines.append(f"a step of {report.settings['step_ms']:g} ms waits {spread(waiting, 2)} of the time: {verdict}")
+        needed = 1000 * best.batch_size / report.settings["step_ms"]
+        keeps_up = waiting.median < FED or (waiting.median < NEARLY_FED and rate.lowest > 1.2 * needed)
+        verdict = "this machine can feed it" if keeps_up else "this machine cannot feed it"
+        step_ms = report.settings["step_ms"]
+        lines.append(f"with steps of {step_ms:g} ms, {spread(waiting, 2)} of the time is spent waiting: {verdict}")
     lines.append(f"paste: {paste(report, best)}")
     return lines
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import cv2
+import numpy as np
 import torch
 
 from packer.bench.cache import drop, pages_in_memory
@@ -20,8 +21,10 @@ from packer.bench.result import Measured
 from packer.loading.crop import Resize
 from packer.loading.loader import PackedLoader
 from packer.pack import open_pack
-from packer.samplers import BlockShuffleSampler
+from packer.samplers import BlockShuffleSampler, ShuffleSampler
+from packer.samplers.permutation import Records
 
+MANY_SAMPLES = 1 << 17
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -35,19 +38,36 @@ class Reader(Protocol):
         """Let go of threads and processes."""
 
 
+class ManyEpochs(ShuffleSampler):
+    """The first epoch is one; those behind it are so long that a measurement ends in their middle.
+
+    A sample of a set is read in milliseconds, and beginning an epoch takes some too: real sets have long epochs.
+    """
+
+    kind = "many-epochs"
+
+    def set_epoch(self, epoch: int) -> None:
+        """All epochs but the first have MANY_SAMPLES."""
+        super().set_epoch(epoch)
+        if epoch:
+            self.num_samples = -(-MANY_SAMPLES // self.num_chosen) * self.num_chosen
+
+    def _order(self, epoch: int) -> Records:
+        order = super()._order(epoch)
+        return np.tile(order, self.num_samples // self.num_chosen)
+
+
 class PackReader:
     """`PackedLoader`, as a training script has it."""
 
     def __init__(self, job: Job) -> None:
         gpu, pack = job.device != "cpu", open_pack(job.pack)
         width, height = job.size
-        blocks = BlockShuffleSampler(pack, job.seed, window=job.window) if job.window else None
+        order = BlockShuffleSampler(pack, job.seed, window=job.window) if job.window else ManyEpochs(pack, job.seed)
         self.loader = PackedLoader(
             pack,
             job.batch_size,
-            shuffle=blocks is None,
-            sampler=blocks,
-            seed=None if blocks else job.seed,
+            sampler=order,
             crop=None if pack.manifest.shape else Resize((height, width)),
             threads=job.threads,
             prefetch=job.prefetch,
@@ -59,7 +79,7 @@ class PackReader:
         self._epoch = 0
 
     def epoch(self) -> Iterator[int]:
-        """One epoch, in an order of its own."""
+        """One epoch."""
         self.loader.set_epoch(self._epoch)
         self._epoch += 1
         for images, _ in self.loader:
@@ -96,10 +116,13 @@ def measure(job: Job) -> Measured:
         reader.end()
         return found
     started, cpu, images, waited = time.perf_counter(), _cpu_s(), 0, 0.0
+    whole = job.kind != "pack"  # DataLoaders have many images under way: those of a cut epoch would be lost
     while not images or time.perf_counter() - started < job.seconds:
         for count, seconds in _timed(reader.epoch(), job):
             images += count
             waited += seconds
+            if not whole and time.perf_counter() - started >= job.seconds:
+                break
     _synchronise(job)
     seconds = time.perf_counter() - started
     share = waited / seconds if job.step_s or job.device != "cpu" else None
