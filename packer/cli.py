@@ -12,6 +12,7 @@ from packer.commands.repair import repair
 from packer.commands.sample import sample
 from packer.commands.stats import stats
 from packer.commands.verify import verify
+from packer.commands.view import view
 
 EPILOG = """\b
 Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or permission,
@@ -28,6 +29,7 @@ def cli(debug: bool) -> None:
     packer build ./imgs            make ./imgs.lmdb of the images and labels in ./imgs
     packer info imgs.lmdb          say what a pack holds
     packer stats imgs.lmdb         classes, boxes, sizes, mean and std, duplicates
+    packer view imgs.lmdb          look at it in the browser
     packer verify imgs.lmdb        check every byte of it
     packer repair imgs.lmdb        save what can be saved of it
     packer bench ./imgs            how fast your folder and packs of it are read here
@@ -35,5 +37,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (build, info, verify, repair, sample, stats, bench):
+for command in (build, info, verify, repair, sample, stats, bench, view):
     cli.add_command(command)

@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drawing": set(),
     "stats": set(),
     "bench": {"build", "containers", "drawing", "loading", "ops", "sources"},
+    "view": {"ops", "loading"},
     "commands": {"build", "ops", "containers", "sources", "drawing", "stats", "bench"},
 }
 """Room -> the other rooms that it may import."""
@@ -45,6 +46,7 @@ ONLY_IN = {
     "yaml": ("packer/sources/",),
     "click": ("packer/cli.py", "packer/command_line.py", "packer/commands/"),
     "tqdm": ("packer/commands/",),
+    "werkzeug": ("packer/view/",),
 }
 """Library -> where it may be imported."""
 NOWHERE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "socket", "urllib", "http", "requests"}

@@ -60,7 +60,7 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
     shards = len(manifest.shards)
     each = size_text(size / manifest.records) if manifest.records else "0 bytes"
     found = [
-        ("records", f"{manifest.records:,} in {shards} {'shard' if shards == 1 else 'shards'}"),
+        ("records", f"{manifest.records:,} in {shards:,} {'shard' if shards == 1 else 'shards'}"),
         ("container", manifest.container),
         ("images", _images(manifest)),
         ("size", f"{size_text(size)} ({each} a record)"),

@@ -110,6 +110,8 @@ class Guard:
                 return ""
             if (temporary and name == folder) or (tried and os.path.dirname(name) == folder):
                 return ""
+        if not writes and name in _import_folders():
+            return ""  # importlib.metadata looks there for the versions of libraries
         if event == "os.mkdir" and any(may_write and rule.startswith(name + "/") for rule, may_write in rules):
             return ""
         if not writes and any(name == os.path.dirname(rule) for rule, _ in rules):
@@ -159,6 +161,11 @@ def _real(path: str) -> str:
         _folders[folder] = os.path.join(_folders[above], last) if plain else os.path.realpath(folder)
     there = os.path.join(_folders[folder], name)
     return os.path.realpath(there) if os.path.islink(there) else there
+
+
+def _import_folders() -> set[str]:
+    """The folders that Python imports from: themselves, not what lies below them."""
+    return {os.path.realpath(folder) for folder in sys.path}
 
 
 def _temporary() -> str:

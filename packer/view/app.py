@@ -1,0 +1,178 @@
+"""Answers the browser: only to whoever knows the token, only under this machine's own names, only GET.
+
+All data goes out as JSON; the page puts it into the document as text, never as HTML.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from werkzeug.wrappers import Request, Response
+
+from packer.errors import PackerError, UsageError
+from packer.pack import Pack
+from packer.view.catalogue import SORTS, Catalogue, Query
+from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
+
+HOSTS = frozenset(("127.0.0.1", "localhost"))
+"""Names under which the page may be asked for, with any port (a tunnel has its own): a page of another site that
+makes its name lead here (DNS rebinding) says another one."""
+MOST_TILES = 64
+SMALLEST_SIDE, LARGEST_TILE = 16, 512
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+STATIC = os.path.join(os.path.dirname(__file__), "static")
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+STATIC_NAMES = frozenset(
+    ("index.html", "style.css", "app.js", "grid.js", "draw.js", "detail.js", "charts.js", "loop.js")
+)
+
+
+class App:
+    """The WSGI application for one pack. Its addresses begin with ``/TOKEN/``; threads may share it."""
+
+    def __init__(self, pack: Pack, token: str) -> None:
+        if len(token) < 16:
+            raise ValueError("a token of less than 16 characters can be guessed")
+        self._pack = pack
+        self._token = token
+        self._catalogue = Catalogue(pack)
+        self._pictures = Pictures(pack)
+        self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
+            "pack": lambda given: pack_facts(pack),
+            "rejected": lambda given: rejected_facts(pack),
+            "tiles": self._tiles,
+            "record": self._record,
+            "place": self._place,
+            "charts": lambda given: self._charts,
+            "shuffled": self._shuffled,
+        }
+
+    def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        request = Request(environ)
+        response = self._answer(request)
+        response.headers.update(HEADERS)
+        return response(environ, start_response)
+
+    def _answer(self, request: Request) -> Response:
+        host = request.headers.get("Host", "")
+        if host.rpartition(":")[0] not in HOSTS and host not in HOSTS:
+            return Response("packer view answers under 127.0.0.1 only\n", 403)
+        given, _, path = request.path.lstrip("/").partition("/")
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
+            return Response("open the whole address that packer view has printed\n", 403)
+        if request.method not in ("GET", "HEAD"):
+            return Response("only GET\n", 405, {"Allow": "GET, HEAD"})
+        if path.startswith("api/"):
+            return self._json(path.removeprefix("api/"), request.args.to_dict())
+        return self._file(path or "index.html")
+
+    def _file(self, name: str) -> Response:
+        if name not in STATIC_NAMES:
+            return Response("nothing here\n", 404)
+        with open(os.path.join(STATIC, name), "rb") as file:
+            return Response(file.read(), 200, content_type=f"{TYPES[os.path.splitext(name)[1]]}; charset=utf-8")
+
+    def _json(self, name: str, given: Mapping[str, str]) -> Response:
+        if name not in self._api:
+            return Response("nothing here\n", 404)
+        try:
+            facts, status = self._api[name](given), 200
+        except UsageError as error:
+            facts, status = {"error": str(error)}, 400
+        except PackerError as error:  # a damaged index: the page says so, and the server goes on
+            facts, status = {"error": str(error)}, 422
+        # "<" is escaped in case anything ever shows it as HTML
+        text = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
+        return Response(text, status, content_type="application/json")
+
+    # -- what the page asks
+
+    def _tiles(self, given: Mapping[str, str]) -> Any:
+        """A stretch of the records that match: {"count": all that match, "tiles": [...]}."""
+        found = self._catalogue.find(query_of(given))
+        start = number(given, "start", 0, 0, 1 << 62)
+        count = number(given, "count", MOST_TILES, 0, MOST_TILES)
+        side = number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
+        return {"count": len(found), "tiles": [self._tile(i, side) for i in found[start : start + count].tolist()]}
+
+    def _tile(self, record: int, side: int) -> dict[str, Any]:
+        try:
+            facts = tile_facts(self._pack, record)
+        except PackerError as error:
+            return {"record": record, "key": str(record), "width": 1, "height": 1, "error": str(error)}
+        return {**facts, **problem_of(lambda: self._pictures.uri(record, side))}
+
+    def _record(self, given: Mapping[str, str]) -> Any:
+        record = number(given, "record", 0, 0, len(self._pack) - 1)
+        return {**record_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))}
+
+    def _place(self, given: Mapping[str, str]) -> Any:
+        """Which record stands at a place of the records that match."""
+        found = self._catalogue.find(query_of(given))
+        return {"record": int(found[number(given, "at", 0, 0, len(found) - 1)])}
+
+    @cached_property
+    def _charts(self) -> Any:
+        from packer.view.charts import chart_facts
+
+        return chart_facts(self._pack, self._catalogue)
+
+    def _shuffled(self, given: Mapping[str, str]) -> Any:
+        # torch is loaded here, when somebody looks at batches: it takes more memory than all else
+        from packer.view.shuffled import LARGEST_CROP, MOST_SAMPLES, Asked, shuffled_batch
+
+        asked = Asked(
+            batch=number(given, "batch", 0, 0, 1 << 40),
+            epoch=number(given, "epoch", 0, 0, 1 << 40),
+            seed=number(given, "seed", 0, 0, 1 << 62),
+            samples=number(given, "samples", 16, 1, MOST_SAMPLES),
+            crop=given.get("crop", "random"),
+            side=number(given, "side", 224, 1, LARGEST_CROP),
+            flip=number(given, "flip", 1, 0, 1) == 1,
+        )
+        try:
+            return shuffled_batch(self._pack, asked)
+        except ValueError as error:  # the loader's own words: images of different sizes need a crop
+            raise UsageError("crop", str(error)) from None
+
+
+def query_of(given: Mapping[str, str]) -> Query:
+    """The filter and order that a request asks for. Raises UsageError."""
+    sort = given.get("sort", "record")
+    if sort not in SORTS:
+        raise UsageError("sort", f"must be one of {', '.join(SORTS)}, got {sort!r}")
+    most = 1 << 40
+    return Query(
+        class_id=number(given, "class", 0, -1, most) if given.get("class") else None,
+        min_boxes=number(given, "min", 0, 0, most) if given.get("min") else None,
+        max_boxes=number(given, "max", 0, 0, most) if given.get("max") else None,
+        text=given.get("text", "")[:1000],
+        sort=sort,
+        descending=given.get("descending") == "1",
+    )
+
+
+def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A whole number of a request. Raises UsageError where it is none, or out of its range."""
+    text = given.get(name)
+    if text is None:
+        return default
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20) or not low <= int(text) <= high:
+        raise UsageError(name, f"must be {low} to {high}, got {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,164 @@
+"""Which records of a pack are shown, and in which order: filters and sorting on the columns of the index, no image."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.pack import Pack
+from packer.ragged import Ragged
+
+Records = NDArray[np.int64]
+SORTS = ("record", "box", "image", "boxes")
+NO_CLASS = -1
+_KEPT_ORDERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked for.
+
+    class_id: records of this class, or with a box of it; NO_CLASS: those without any class; None: all. min_boxes,
+    max_boxes: numbers of boxes. text: part of the key or of the source's path, upper and lower case alike. sort: by
+    record number, area of the largest box, area of the image, or number of boxes.
+    """
+
+    class_id: int | None = None
+    min_boxes: int | None = None
+    max_boxes: int | None = None
+    text: str = ""
+    sort: str = "record"
+    descending: bool = False
+
+
+class Catalogue:
+    """The columns of one pack that filters and sorting need; threads may share it."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self._kept: OrderedDict[Query, Records] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, query: Query) -> Records:
+        """The numbers of the records that match, in the order asked for. Raises DamagedPack."""
+        with self._lock:
+            found = self._kept.get(query)
+            if found is None:
+                found = self._kept[query] = self._found(query)
+                while len(self._kept) > _KEPT_ORDERS:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(query)
+        return found
+
+    def _found(self, query: Query) -> Records:
+        mask = np.ones(len(self._pack), np.bool_)
+        if query.class_id is not None:
+            mask &= self.of_class(query.class_id)
+        if query.min_boxes is not None:
+            mask &= self.box_counts >= query.min_boxes
+        if query.max_boxes is not None:
+            mask &= self.box_counts <= query.max_boxes
+        if query.text:
+            text = query.text.lower().encode("utf-8", "surrogateescape")
+            mask &= self._containing("key", text) | self._containing("path", text)
+        return self._sorted(np.flatnonzero(mask).astype(np.int64), query)
+
+    def _sorted(self, found: Records, query: Query) -> Records:
+        if query.sort == "record":
+            return found[::-1] if query.descending else found
+        values = {"box": self._largest_boxes, "image": self.image_areas, "boxes": self.box_counts}
+        by = np.asarray(values[query.sort])[found].astype(np.float64)
+        by = np.where(by < 0, np.inf, -by if query.descending else by)  # without a box: last, either way
+        return np.asarray(found[np.argsort(by, kind="stable")])
+
+    # -- columns
+
+    @cached_property
+    def labels(self) -> NDArray[Any]:
+        """Class id of each image, (n,); -1 for none."""
+        return np.asarray(self._pack.column("label"))
+
+    def ragged(self, name: str) -> Ragged:
+        """A column of lists."""
+        column = self._pack.column(name)
+        assert isinstance(column, Ragged)
+        return column
+
+    @cached_property
+    def box_counts(self) -> NDArray[Any]:
+        """Boxes of each image, (n,)."""
+        return self.ragged("boxes").lengths
+
+    @cached_property
+    def boxes(self) -> NDArray[np.float32]:
+        """All boxes, one after another, float32 (m, 4)."""
+        return np.asarray(self.ragged("boxes").flat()).reshape(-1, 4)
+
+    @cached_property
+    def box_labels(self) -> NDArray[Any]:
+        """The classes of all boxes, one after another."""
+        return np.asarray(self.ragged("box_labels").flat())
+
+    @cached_property
+    def box_areas(self) -> NDArray[np.float32]:
+        """Areas of all boxes in pixels, (m,)."""
+        sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0)
+        return np.asarray(sides[:, 0] * sides[:, 1], np.float32)
+
+    @cached_property
+    def widths(self) -> NDArray[Any]:
+        """Of each image, pixels, (n,)."""
+        return np.asarray(self._pack.column("width"))
+
+    @cached_property
+    def heights(self) -> NDArray[Any]:
+        """Of each image, pixels, (n,)."""
+        return np.asarray(self._pack.column("height"))
+
+    @property
+    def image_areas(self) -> NDArray[np.int64]:
+        """Pixels of each image, (n,)."""
+        return np.asarray(self.widths.astype(np.int64) * self.heights)
+
+    @cached_property
+    def _largest_boxes(self) -> NDArray[np.float32]:
+        """Area of the largest box of each image, -1 where it has none."""
+        largest = np.full(len(self._pack), -1, np.float32)
+        filled = np.flatnonzero(self.box_counts)
+        if len(filled):
+            offsets = self.ragged("boxes").offsets
+            largest[filled] = np.maximum.reduceat(self.box_areas, (offsets[filled] - offsets[0]).astype(np.int64))
+        return largest
+
+    def of_class(self, class_id: int) -> NDArray[np.bool_]:
+        """Which records are of that class, or have a box of it, (n,)."""
+        if class_id == NO_CLASS:
+            return np.asarray((self.labels < 0) & (self.ragged("box_labels").lengths == 0))
+        mask = np.asarray(self.labels == class_id)
+        rows = self.ragged("box_labels").offsets
+        hits = np.flatnonzero(self.box_labels == class_id) + int(rows[0])
+        mask[np.searchsorted(rows, hits, side="right") - 1] = True
+        return mask
+
+    def _containing(self, name: str, text: bytes) -> NDArray[np.bool_]:
+        """Which rows of a text column hold `text`, (n,): one search over all rows at once."""
+        column = self.ragged(name)
+        flat = np.asarray(column.flat()).tobytes().lower()
+        offsets = column.offsets - column.offsets[0]
+        mask = np.zeros(len(column), np.bool_)
+        at = flat.find(text)
+        while at >= 0:
+            row = int(np.searchsorted(offsets, at, side="right")) - 1
+            end = int(offsets[row + 1])
+            if at + len(text) <= end:
+                mask[row] = True
+                at = flat.find(text, end)  # this row is found
+            else:
+                at = flat.find(text, at + 1)  # spans two rows
+        return mask

@@ -1,0 +1,96 @@
+"""The numbers behind the charts of the page: classes, boxes, sizes, the mean shape of the landmarks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import shown
+from packer.pack import Pack
+from packer.view.catalogue import Catalogue
+from packer.view.facts import numbers
+
+_BINS = 30
+_MOST_CLASSES = 200
+_MOST_SHAPES = 50_000
+"""Records that the mean shape is made of; of larger packs, every so many-th."""
+
+
+def chart_facts(pack: Pack, catalogue: Catalogue) -> dict[str, Any]:
+    """Histograms {"edges": n + 1 numbers, "counts": n numbers}, and the mean shape; only what the pack has."""
+    fields = pack.manifest.fields
+    facts: dict[str, Any] = {
+        "images": len(pack),
+        "classes": _classes(pack),
+        "image_sizes": _histogram(np.sqrt(catalogue.image_areas.astype(np.float64))),
+        "image_aspects": _histogram(catalogue.widths / np.maximum(catalogue.heights, 1), log=True),
+    }
+    if "boxes" in fields:
+        sides = (catalogue.boxes[:, 2:] - catalogue.boxes[:, :2]).astype(np.float64)
+        whole = sides[(sides > 0).all(axis=1)]
+        facts["boxes"] = len(sides)
+        facts["boxes_without_area"] = len(sides) - len(whole)
+        facts["boxes_an_image"] = _whole_histogram(catalogue.box_counts)
+        facts["box_sizes"] = _histogram(np.sqrt(whole[:, 0] * whole[:, 1]))
+        facts["box_aspects"] = _histogram(whole[:, 0] / whole[:, 1], log=True)
+    if "landmarks" in fields and (shape := _mean_shape(catalogue)) is not None:
+        facts["mean_shape"] = shape
+    return facts
+
+
+def _classes(pack: Pack) -> list[dict[str, Any]]:
+    """For each kind of label (images, boxes), the classes with most of them first."""
+    found = []
+    for kind, counts in pack.manifest.class_counts.items():
+        order = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
+        rows = [{"id": i, "name": shown(pack.classes[i]), "count": counts[i]} for i in order[:_MOST_CLASSES]]
+        of = "images" if kind == "label" else "boxes"
+        found.append({"of": of, "rows": rows, "more": max(0, len(order) - _MOST_CLASSES)})
+    return found
+
+
+def _histogram(values: NDArray[Any], log: bool = False) -> dict[str, Any]:
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return {"edges": [], "counts": []}
+    if log:
+        values = np.log2(values)
+    low, high = float(values.min()), float(values.max())
+    if high - low < 1e-6:
+        low, high = low - 0.5, high + 0.5
+    counts, edges = np.histogram(values, _BINS, (low, high))
+    edges = np.exp2(edges) if log else edges
+    median = float(np.exp2(np.median(values)) if log else np.median(values))
+    return {"edges": numbers(edges), "counts": counts.tolist(), "median": round(median, 2), "log": log}
+
+
+def _whole_histogram(values: NDArray[Any]) -> dict[str, Any]:
+    """Of whole numbers: a bar for each, or for as many as go into a bar."""
+    highest = int(values.max()) if len(values) else 0
+    step = highest // _BINS + 1
+    edges = np.arange(0, highest + step + 1, step)
+    counts, _ = np.histogram(values, edges - 0.5)
+    return {"edges": edges.tolist(), "counts": counts.tolist(), "median": float(np.median(values)), "whole": True}
+
+
+def _mean_shape(catalogue: Catalogue) -> dict[str, Any] | None:
+    """Mean and spread of each landmark as shares of the image's width and height, over the most common number."""
+    column = catalogue.ragged("landmarks")
+    lengths = column.lengths
+    some = np.flatnonzero(lengths)
+    if not len(some):
+        return None
+    points = int(np.bincount(lengths[some]).argmax())
+    rows = np.flatnonzero(lengths == points)
+    rows = rows[:: -(-len(rows) // _MOST_SHAPES)]
+    at = column.offsets[rows][:, None] + np.arange(points)
+    shapes = np.asarray(column.values)[at].astype(np.float64)
+    shapes /= np.stack([catalogue.widths[rows], catalogue.heights[rows]], axis=1)[:, None, :]
+    aspect = float(np.median(catalogue.widths[rows] / catalogue.heights[rows]))
+    mean, spread = shapes.mean(axis=0), shapes.std(axis=0)
+    return {
+        "records": len(rows), "aspect": aspect,
+        "mean": np.round(mean, 4).tolist(), "spread": np.round(spread, 4).tolist(),
+    }  # fmt: skip

@@ -1,0 +1,143 @@
+"""What the page is told about a pack and its records, as JSON values."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from packer.errors import shown
+from packer.pack import Pack
+from packer.sample import Annotation
+from packer.text import size_text
+
+MOST_DRAWN = 300
+"""Boxes that are drawn in one image; more would only hide it."""
+MOST_POINTS = 400
+"""Points of an outline that are drawn."""
+MOST_REJECTED = 2000
+
+
+def pack_facts(pack: Pack) -> dict[str, Any]:
+    """Name, size, classes and fields of the pack, and how many inputs were rejected."""
+    manifest = pack.manifest
+    size = sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)
+    return {
+        "name": shown(os.path.basename(pack.path)),
+        "path": shown(pack.path),
+        "records": len(pack),
+        "container": manifest.container,
+        "encoding": manifest.encoding,
+        "size": size_text(size),
+        "shape": manifest.shape,
+        "classes": [shown(name) for name in manifest.classes],
+        "class_counts": {name: list(counts) for name, counts in manifest.class_counts.items()},
+        "fields": list(manifest.fields),
+        "rejected": len(manifest.rejected),
+    }
+
+
+def rejected_facts(pack: Pack) -> dict[str, Any]:
+    """The inputs that are not in the pack, with reasons: the first MOST_REJECTED."""
+    rejected = pack.manifest.rejected
+    rows = [
+        {"path": shown(r.path), "reason": shown(r.reason), "problem": shown(r.problem)}
+        for r in rejected[:MOST_REJECTED]
+    ]
+    return {"total": len(rejected), "rejected": rows, "notes": [shown(note) for note in pack.manifest.notes]}
+
+
+def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
+    """What a tile shows of a record, without its picture. Raises DamagedPack."""
+    height, width, _ = pack.shape_of(record)
+    return {
+        "record": record,
+        "key": shown(pack.key(record)),
+        "width": width,
+        "height": height,
+        **drawn_facts(pack.annotation(record)),
+    }
+
+
+def drawn_facts(annotation: Annotation) -> dict[str, Any]:
+    """The parts of an annotation that are drawn, in pixels of its image."""
+    facts: dict[str, Any] = {"label": annotation.label}
+    if annotation.boxes is not None:
+        facts["box_count"] = len(annotation.boxes)
+        facts["boxes"] = numbers(annotation.boxes[:MOST_DRAWN])
+    if annotation.box_labels is not None:
+        facts["box_labels"] = annotation.box_labels[:MOST_DRAWN].tolist()
+    if annotation.landmarks is not None:
+        facts["landmarks"] = numbers(annotation.landmarks)
+    if annotation.polygons is not None:
+        facts["polygons"] = [numbers(_thinned(polygon)) for polygon in annotation.polygons[:MOST_DRAWN]]
+    if annotation.keypoints is not None:
+        facts["keypoints"] = numbers(annotation.keypoints[:MOST_DRAWN])
+    return facts
+
+
+def record_facts(pack: Pack, record: int) -> dict[str, Any]:
+    """All fields of a record, and where it lies and came from. Raises DamagedPack."""
+    annotation = pack.annotation(record)
+    shard, row = pack.locate(record)
+    height, width, channels = pack.shape_of(record)
+    path = pack.column("path")[record]
+    stored = [
+        ("key", pack.key(record)),
+        ("record", f"{record:,} of {len(pack):,}"),
+        ("source", shown(bytes(path))),
+        ("image", f"{width} x {height}, {channels} x {pack.dtype_of(record)}"),
+        ("stored as", f"{pack.encoding_of(record)}, {size_text(int(pack.sizes[record]))}"),
+        ("shard", f"{pack.shards[shard].container.name}, row {row:,}"),
+        ("source XXH3", bytes(np.asarray(pack.column("source_xxh3")[record])).hex()),
+    ]
+    return {
+        **tile_facts(pack, record),
+        "stored": [[name, shown(value)] for name, value in stored],
+        "box_fields": {
+            shown(k): [_text(v) for v in values[:MOST_DRAWN]] for k, values in annotation.box_fields.items()
+        },
+        "extras": {shown(k): _text(v) for k, v in annotation.extras.items()},
+    }
+
+
+def _text(value: Any) -> str:
+    import json
+
+    return shown(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _thinned(points: Any) -> Any:
+    return points[:: -(-len(points) // MOST_POINTS)] if len(points) > MOST_POINTS else points
+
+
+def numbers(values: Any) -> Any:
+    """Lists of numbers with two decimals, None where JSON has no such number."""
+    return _finite(np.round(np.asarray(values, np.float64), 2).tolist())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value if math.isfinite(value) else None
+
+
+def target_facts(target: Any) -> dict[str, Any]:
+    """The target of one sample of a batch, as `drawn_facts` has it: a class id, or a dict of arrays."""
+    if not isinstance(target, Mapping):
+        return {"label": None if int(target) < 0 else int(target)}
+    label = target.get("label")
+    boxes, labels = target.get("boxes"), target.get("labels")
+    return drawn_facts(
+        Annotation(
+            label=None if label is None or label < 0 else int(label),
+            boxes=None if boxes is None else np.asarray(boxes),
+            box_labels=None if labels is None else np.asarray(labels),
+            landmarks=None if "landmarks" not in target else np.asarray(target["landmarks"]),
+            polygons=None if "polygons" not in target else tuple(np.asarray(p) for p in target["polygons"]),
+            keypoints=None if "keypoints" not in target else np.asarray(target["keypoints"]),
+        )
+    )

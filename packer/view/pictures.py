@@ -1,0 +1,107 @@
+"""Makes what the browser shows of an image: 8 bits, RGB or gray, small, as PNG or JPEG; a few are kept."""
+
+from __future__ import annotations
+
+import base64
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import Literal, cast
+
+import numpy as np
+
+from packer.errors import DamagedPack, PackerError
+from packer.ops.decode import decode
+from packer.ops.encode import encode
+from packer.ops.header import Mode
+from packer.ops.resize import Resize
+from packer.pack import Pack
+from packer.sample import Image
+
+LARGEST_SIDE = 2048
+_SHARP_PIXELS = 64 * 64
+"""Up to so many pixels, PNG: JPEG would blur the few colours of a tiny image."""
+_GROUND = 160
+"""Gray below images that are transparent."""
+_KEPT_BYTES = 32 << 20
+
+
+class Pictures:
+    """Pictures of the records of a pack; threads may share it."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self._kept: OrderedDict[tuple[int, int], str] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def uri(self, record: int, side: int) -> str:
+        """A data: address of record `record`, its longer side at most `side` pixels.
+
+        Raises DamagedPack where the record cannot be shown.
+        """
+        name = (record, side)
+        with self._lock:
+            found = self._kept.get(name)
+            if found is not None:
+                self._kept.move_to_end(name)
+                return found
+        try:
+            made = data_uri(self._small(record, side))
+        except DamagedPack:
+            raise
+        except PackerError as error:
+            raise self._pack.damage(record, f"cannot be shown: {error.problem}") from None
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = made
+                self._bytes += len(made)
+            while self._bytes > _KEPT_BYTES:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+        return made
+
+    def _small(self, record: int, side: int) -> Image:
+        height, width, _ = self._pack.shape_of(record)
+        if max(height, width) <= side:
+            return self._pack.image(record)
+        resize = _shrink(height, width, side)
+        if self._pack.encoding_of(record) != "jpeg":
+            return resize.apply(self._pack.image(record))
+        data, mode = bytes(self._pack.record(record)), cast("Mode", self._pack.manifest.mode)
+        image = decode(data, mode, max_pixels=height * width, at_least=resize.at_least(width, height))
+        return resize.apply(image, (width, height))
+
+
+def _shrink(height: int, width: int, side: int) -> Resize:
+    # a panorama must not become less than a pixel high
+    scale = side / max(height, width)
+    return Resize(max(1, round(width * scale)), max(1, round(height * scale)), "stretch")
+
+
+def data_uri(image: Image) -> str:
+    """A data: address that shows `image` (height, width, 1..4), uint8 or uint16; larger sides are shrunk first."""
+    if max(image.shape[:2]) > LARGEST_SIDE:
+        image = _shrink(image.shape[0], image.shape[1], LARGEST_SIDE).apply(image)
+    plain = _plain(image)
+    kind: Literal["png", "jpeg"] = "png" if plain.shape[0] * plain.shape[1] <= _SHARP_PIXELS else "jpeg"
+    data = base64.b64encode(encode(plain, kind, 85)).decode("ascii")
+    return f"data:image/{kind};base64,{data}"
+
+
+def _plain(image: Image) -> Image:
+    """uint8, 1 or 3 channels; 16 bits are scaled so that the brightest value is white."""
+    if image.dtype != np.uint8:
+        image = (image.astype(np.float32) * (255 / max(1, int(image.max())))).astype(np.uint8)
+    channels = image.shape[2]
+    if channels in (2, 4):
+        alpha = image[:, :, -1:].astype(np.float32) / 255
+        image = (image[:, :, :-1] * alpha + _GROUND * (1 - alpha)).astype(np.uint8)
+    return np.ascontiguousarray(image)
+
+
+def problem_of(make: Callable[[], str]) -> dict[str, str]:
+    """{"picture": address}, or {"error": why there is none}."""
+    try:
+        return {"picture": make()}
+    except PackerError as error:
+        return {"error": str(error)}
