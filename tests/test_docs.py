@@ -31,8 +31,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_in_the_text_exist(page: Path) -> None:
-    known = {name for command in cli.commands.values() for option in command.params for name in option.opts}
-    known |= {name for option in cli.params for name in option.opts} | {"--help", "--check"}
+    known = {name for command in cli.commands.values() for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    known |= {name for option in cli.params for name in (*option.opts, *option.secondary_opts)} | {"--help", "--check"}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w>-])", page.read_text()))
     assert named <= known | SCRIPT_OPTIONS
 

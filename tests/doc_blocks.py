@@ -1,0 +1,163 @@
+"""The code blocks of a page, and how they are run: in the page's order, in one folder, in this process.
+
+Python blocks run each for itself, as one would paste them; on the CPU, whatever device they name. Shell blocks hold
+commands of packer; `packer view`, which would serve for ever, writes a sheet instead. Two comments steer it, each on
+the line before a block and invisible to readers:
+
+    <!-- before: packer build imgs -->     a command that runs first
+    <!-- not run: reason -->               the block must compile, and its options exist; no more
+
+A Python block with a title is a module of packer that the page adds: it is written, and can be imported from then on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from running import run
+
+from packer.cli import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+BLOCK = re.compile(
+    r"(?P<comments>(?:^<!-- .*? -->\n)*)"
+    r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+COMMENT = re.compile(r"<!-- (before|not run): (.*?) -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block; `line` is that of its first line in the page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    title: str | None = None
+    before: list[str] = field(default_factory=list)
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+    def code(self) -> Any:
+        """Compiled, with the page's line numbers; on the CPU."""
+        text = re.sub(r'(device=|, )"cuda"', r'\1"cpu"', self.text)
+        return compile("\n" * (self.line - 1) + text, str(self.page), "exec")
+
+    def commands(self) -> Iterator[list[str]]:
+        """The words of each line of a shell block."""
+        for line in self.text.replace("\\\n", " ").splitlines():
+            if words := shlex.split(line, comments=True):
+                yield words
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The blocks of Python and shell of a page."""
+    text = page.read_text()
+    found = []
+    for match in BLOCK.finditer(text):
+        if match["language"] not in ("python", "sh"):
+            continue
+        said = COMMENT.findall(match["comments"])
+        reason = next((what for kind, what in said if kind == "not run"), None)
+        before = [what for kind, what in said if kind == "before"]
+        line = text[: match.start("text")].count("\n") + 1
+        found.append(Block(page, line, match["language"], match["text"], match["title"], before, reason))
+    return found
+
+
+def check(block: Block) -> None:
+    """That a block is Python, or a shell line whose options packer has."""
+    if block.language == "python":
+        block.code()
+        return
+    for words in block.commands():
+        if words[0] == "packer":
+            _parsed(words[1:])
+
+
+def _parsed(words: list[str]) -> None:
+    """Raises click.UsageError for what packer would not take; runs nothing."""
+    with cli.make_context("packer", list(words)) as context:
+        name, command, rest = cli.resolve_command(context, [*context._protected_args, *context.args])
+        assert command is not None
+        with command.make_context(name, rest, parent=context):
+            pass
+
+
+def run_page(page: Path) -> int:
+    """Run all of a page in the current folder, and say how many blocks ran. The rest is checked only."""
+    ran = 0
+    with _rooms_that_grow():
+        for block in blocks_of(page):
+            for line in block.before:
+                _command(block, shlex.split(line))
+            if block.reason is not None:
+                check(block)
+            else:
+                _run(block)
+                ran += 1
+    return ran
+
+
+def _run(block: Block) -> None:
+    if block.language == "sh":
+        for words in block.commands():
+            _command(block, words)
+    elif block.title is not None:
+        path = Path(block.title)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+        importlib.invalidate_caches()
+        importlib.import_module(".".join(path.with_suffix("").parts))
+    else:
+        exec(block.code(), {"__name__": "__main__"})
+
+
+def _command(block: Block, words: list[str]) -> None:
+    assert words[0] == "packer", f"{block}: {words[0]} is not run by the tests; say why before the block"
+    if words[1] == "view" and "--export" not in words:
+        check(block)
+        words = [*words[:3], "--export", "sheet.html"]
+    ran = run(*words[1:])
+    assert ran.code == 0, f"{block}: {shlex.join(words)}\n{ran.err}"
+
+
+@contextmanager
+def _rooms_that_grow() -> Iterator[None]:
+    """While it lasts, rooms of packer also import from the current folder; what comes from there is forgotten again."""
+    import packer.commands
+    import packer.containers
+    import packer.samplers
+    import packer.sources
+
+    rooms = (packer.commands, packer.containers, packer.samplers, packer.sources)
+    sources, commands = dict(packer.sources.SOURCES), dict(cli.commands)
+    for room in rooms:
+        room.__path__.append(os.path.join(os.getcwd(), *room.__name__.split(".")))
+    try:
+        yield
+    finally:
+        for room in rooms:
+            room.__path__.pop()
+        packer.sources.SOURCES.clear()
+        packer.sources.SOURCES.update(sources)
+        cli.commands.clear()
+        cli.commands.update(commands)
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(os.getcwd()):
+                del sys.modules[name]

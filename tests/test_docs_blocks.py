@@ -1,0 +1,60 @@
+"""The code blocks of README.md and of the documentation run, each page in a folder of drawn images."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from doc_blocks import PAGES, blocks_of, run_page
+from drawn import draw, draw_classes, draw_landmarks, draw_shots, draw_voc
+
+ELSEWHERE = {"formats.md": "tests/containers/test_formats_doc.py: in processes that never import packer"}
+NOT_RUN = {"README.md": 1, "coming-from.md": 5, "index.md": 1, "training.md": 2}
+"""Page -> how many blocks of it are not run, each with its reason before it."""
+
+
+def draw_folder(home: Path) -> None:
+    """The folders that the pages name: class folders, VOC, YOLO, landmarks, a list beside VOC, names with classes."""
+    draw_classes(home / "imgs", each=16)
+    draw_classes(home / "photos", each=3)
+    draw_classes(home / "val", each=3)
+    draw_voc(home / "voc")
+    draw_voc(home / "VOC")
+    draw_shots(home / "shots")
+    draw_landmarks(home / "faces", 16)
+    for i in range(6):
+        draw(home / "coco" / "images" / "train" / f"{i}.jpg", i)
+        draw(home / "named" / f"{('ant', 'bee')[i % 2]}_{i}.jpg", i)
+        label = home / "coco" / "labels" / "train" / f"{i}.txt"
+        label.parent.mkdir(parents=True, exist_ok=True)
+        label.write_text("0 0.5 0.5 0.25 0.5\n")
+    with h5py.File(home / "train.h5", "w") as file:
+        file["images"] = np.arange(24 * 16 * 16 * 3, dtype=np.uint64).reshape(24, 16, 16, 3).astype(np.uint8)
+        file["labels"] = np.arange(24) % 3
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset leaves its shards open
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ELSEWHERE], ids=lambda page: page.name)
+def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    benchmark = torch.backends.cudnn.benchmark
+    try:
+        ran = run_page(page)
+    finally:
+        torch.backends.cudnn.benchmark = benchmark
+    assert ran == len([block for block in blocks_of(page) if block.reason is None])
+
+
+def test_blocks_that_do_not_run_are_known() -> None:
+    blocks = [block for page in PAGES for block in blocks_of(page)]
+    for block in blocks:
+        print(block, block.language, "runs" if block.reason is None else f"not run: {block.reason}")
+    assert Counter(block.page.name for block in blocks if block.reason is not None) == NOT_RUN
+    assert len(blocks) > 50
