@@ -48,15 +48,15 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
     if seed is not None:
         chosen = np.sort(np.random.default_rng(seed).choice(len(pack), count, replace=False))
     try:
-        # a temporary name: an old sheet stays whole until the new one is
-        with open(f"{path}.partial", "x", encoding="utf-8") as file:
+        # under another name: an old sheet stays whole until the new one is
+        with open(f"{path}.{os.getpid()}.partial", "x", encoding="utf-8") as file:
             try:
                 for part in _page(pack, chosen.tolist(), seed):
                     file.write(part)
             except BaseException:
                 os.unlink(file.name)
                 raise
-        os.replace(f"{path}.partial", path)
+        os.replace(file.name, path)
     except OSError as error:
         raise StorageError(out, error.strerror or str(error)) from None
     return count

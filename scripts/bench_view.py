@@ -1,0 +1,123 @@
+"""Measures `packer view` on a large pack in a real browser: first page, scrolling to any place, memory.
+
+    scripts/bench_view.py                       100,000 records, drawn for it
+    scripts/bench_view.py --pack imgs.lmdb      your own
+
+First page: a new server process is ready and a new browser page shows every tile in sight, timed from the moment at
+which the address is asked for. Scroll: from setting the scroll bar to a random place until every tile there shows its
+picture. Filter: from choosing a class, and from sorting by the largest box. Memory: of the server process, its own
+pages (RssAnon) and all that it maps (Rss, with the pack's pages in the cache of the system).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "view"))
+
+import looking  # noqa: E402
+
+from packer import BuildOptions, build_pack, open_pack  # noqa: E402
+from packer.drawing import draw_sample  # noqa: E402
+
+DRAWN = 2000
+
+
+def large_pack(folder: Path, records: int) -> Path:
+    """A raw pack of 96x96 images with boxes: few are drawn, the others are links to them."""
+    source = folder / "source"
+    draw_sample(source, layout="voc", count=min(DRAWN, records), size=110)
+    files = [path for path in source.rglob("*") if path.is_file()]
+    for number in range(1, -(-records // DRAWN)):
+        for path in files:
+            link = folder / "source" / f"part{number:03d}" / path.relative_to(source)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.hardlink_to(path)
+    out = folder / "view.lmdb"
+    build_pack(BuildOptions(source, out, labels=("voc",), resize="96x96"))
+    return out
+
+
+def milliseconds(work: Callable[[], object], page: Any) -> float:
+    """Until every tile in sight shows its picture, after `work`."""
+    started = time.perf_counter()
+    work()
+    page.wait_for_function(looking.FILLED, polling=5)
+    return (time.perf_counter() - started) * 1000
+
+
+def memory(pid: int) -> dict[str, float]:
+    """MB of the process by kind."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines if line.startswith(("RssAnon", "VmRSS"))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pack", type=Path, help="look at this one")
+    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=5, help="new servers and browsers")
+    parser.add_argument("--scrolls", type=int, default=40, help="in each round")
+    given = parser.parse_args()
+    if looking.missing():
+        sys.exit(looking.missing())
+    with tempfile.TemporaryDirectory() as folder:
+        path = given.pack or large_pack(Path(folder), given.records)
+        found = measure(path, given.rounds, given.scrolls)
+    print(f"{len(open_pack(path)) if given.pack else given.records:,} records, {given.rounds} rounds")
+    print("| what | median | lowest to highest | goal |\n|---|---|---|---|")
+    for name, (goal, values) in found.items():
+        middle = statistics.median(values)
+        print(f"| {name} | {middle:.0f} | {min(values):.0f} to {max(values):.0f} | {goal} |")
+
+
+GOALS = {"first page, ms": "1000", "scroll, ms": "300", "memory of its own, MB": "300"}
+
+
+def measure(path: Path, rounds: int, scrolls: int) -> dict[str, tuple[str, list[float]]]:
+    """Each figure with its goal."""
+    draw = random.Random(0)
+    found: dict[str, tuple[str, list[float]]] = {}
+
+    def note(name: str, value: float) -> None:
+        found.setdefault(name, (GOALS.get(name, ""), []))[1].append(value)
+
+    for _ in range(rounds):
+        with looking.served(path) as served, looking.browser() as page:
+            note("first page, ms", milliseconds(lambda: page.goto(served.url), page))
+            for place in [draw.random() for _ in range(scrolls)]:
+                note("scroll, ms", milliseconds(partial(scroll, page, place), page))
+            note("filter by class, ms", milliseconds(lambda: page.select_option("#class", "1"), page))
+            note("sort by largest box, ms", milliseconds(lambda: page.select_option("#sort", "box"), page))
+            page.click("[data-tab=charts]")
+            page.wait_for_selector("#charts .card")
+            used = memory(served.pid)
+            note("memory of its own, MB", used["RssAnon"])
+            note("memory with mapped pages, MB", used["VmRSS"])
+            page.click("[data-tab=loop]")
+            page.wait_for_selector("#loop-grid img")
+            note("memory of its own after shuffled batches, MB", memory(served.pid)["RssAnon"])
+    return found
+
+
+def scroll(page: Any, place: float) -> None:
+    """To `place` of the whole height."""
+    page.evaluate(
+        "(place) => { const all = document.getElementById('scroller'); all.scrollTop = place * all.scrollHeight; "
+        "return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))); }",
+        place,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""What the page is told, against brute force over the pack; and who is told anything at all."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drawn import draw, draw_classes, draw_landmarks, draw_plain, pixels, voc_xml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from running import good
+from werkzeug.test import Client, TestResponse
+
+from packer import PackedLoader, RandomResizedCrop, open_pack
+from packer.drawing import draw_sample
+from packer.pack import Pack
+from packer.view.app import App
+from packer.view.catalogue import Catalogue, Query
+
+CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
+TOKEN = "a-token-that-nobody-guesses"
+
+
+def get(pack: Pack | Path, address: str, host: str = "127.0.0.1:8123", method: str = "GET") -> TestResponse:
+    """An answer of the page of a pack."""
+    app = App(pack if isinstance(pack, Pack) else open_pack(pack), TOKEN)
+    return Client(app).open(address, method=method, headers={"Host": host})
+
+
+def ask(pack: Pack | Path, what: str, **given: Any) -> Any:
+    query = "&".join(f"{key.rstrip('_')}={value}" for key, value in given.items())
+    said = get(pack, f"/{TOKEN}/api/{what}?{query}")
+    assert said.status_code == 200, said.text
+    return json.loads(said.text)
+
+
+def seen(uri: str) -> np.ndarray:
+    """The pixels of a data: address, as Pillow decodes them."""
+    head, _, data = uri.partition(",")
+    assert head in {"data:image/png;base64", "data:image/jpeg;base64"}
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+
+
+@pytest.fixture(scope="module")
+def boxed(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    """60 images with none to several boxes."""
+    folder = tmp_path_factory.mktemp("boxed")
+    draw_sample(folder / "src", layout="yolo", count=60, size=48, seed=3)
+    for number in range(0, 60, 7):  # without a box
+        sorted((folder / "src").rglob("labels/**/*.txt"))[number].write_text("")
+    good("build", folder / "src", "-o", folder / "pack", "--labels", "yolo")
+    return open_pack(folder / "pack")
+
+
+# -- who may ask
+
+
+@pytest.mark.parametrize("host", ["example.org", "example.org:8123", "127.0.0.1.example.org", "10.0.0.1:8123", ""])
+def test_another_host_is_refused(boxed: Pack, host: str) -> None:
+    """A page of another site whose name leads to this machine."""
+    said = get(boxed, f"/{TOKEN}/api/pack", host=host)
+    assert said.status_code == 403 and "class" not in said.text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9999"])
+def test_this_machine_may_ask(boxed: Pack, host: str) -> None:
+    assert get(boxed, f"/{TOKEN}/api/pack", host=host).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/index.html", "/api/pack", f"/{TOKEN[:-1]}/", f"/{TOKEN}x/", "/%ff/api/pack"])
+def test_without_the_token_nothing_is_said(boxed: Pack, path: str) -> None:
+    said = get(boxed, path)
+    assert said.status_code == 403 and boxed.classes[0] not in said.text
+
+
+def test_a_token_that_can_be_guessed_is_a_bug(boxed: Pack) -> None:
+    with pytest.raises(ValueError, match="16"):
+        App(boxed, "short")
+
+
+@pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "/etc/passwd", "static", "api", "x.js"])
+def test_only_the_files_of_the_page(boxed: Pack, name: str) -> None:
+    assert get(boxed, f"/{TOKEN}/{name}").status_code == 404
+
+
+def test_only_reading(boxed: Pack) -> None:
+    for method in ("POST", "PUT", "DELETE"):
+        assert get(boxed, f"/{TOKEN}/api/pack", method=method).status_code == 405
+
+
+@pytest.mark.parametrize("path", ["", "style.css", "app.js", "api/pack", "api/nothing"])
+def test_every_answer_forbids_what_comes_from_elsewhere(boxed: Pack, path: str) -> None:
+    said = get(boxed, f"/{TOKEN}/{path}")
+    policy = said.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
+    assert said.headers["X-Content-Type-Options"] == "nosniff" and said.headers["Referrer-Policy"] == "no-referrer"
+    assert "Access-Control-Allow-Origin" not in said.headers
+
+
+def test_the_page_names_nothing_elsewhere() -> None:
+    for path in (Path(__file__).parents[2] / "packer" / "view" / "static").iterdir():
+        assert "://" not in path.read_text().replace("http://www.w3.org/2000/svg", ""), path
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "tiles?start=-1", "tiles?count=65", "tiles?count=9e9", "tiles?side=100000", "tiles?sort=size", "tiles?min=x",
+        "tiles?class=1.5", "tiles?class=99999999999999999999999", "record?record=60", "record?record=-1", "place?at=60",
+        "shuffled?crop=best", "shuffled?batch=4", "shuffled?samples=0", "shuffled?side=0", "shuffled?seed=²",
+    ],
+)  # fmt: skip
+def test_a_senseless_question_gets_one_line(boxed: Pack, question: str) -> None:
+    said = get(boxed, f"/{TOKEN}/api/{question}")
+    problem = json.loads(said.text)["error"]
+    assert said.status_code == 400 and "\n" not in problem and question.partition("?")[2].partition("=")[0] in problem
+
+
+# -- records
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("encode", ["raw", "png"])
+def test_tiles_show_the_records(tmp_path: Path, container: str, encode: str) -> None:
+    """Small images are shown exactly; their order, names and places are those of the pack."""
+    draw_classes(tmp_path / "src")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--format", container, "--encode", encode)
+    pack = open_pack(tmp_path / "pack")
+    found = ask(pack, "tiles", start=3, count=8)
+    assert found["count"] == len(pack) and [tile["record"] for tile in found["tiles"]] == list(range(3, 11))
+    for tile in found["tiles"]:
+        i = tile["record"]
+        assert np.array_equal(seen(tile["picture"]), pack.image(i))
+        assert (tile["key"], tile["label"]) == (pack.key(i), pack.annotation(i).label)
+        assert (tile["height"], tile["width"]) == pack.image(i).shape[:2]
+
+
+@pytest.mark.parametrize("encode", ["raw", "jpeg"])
+@pytest.mark.parametrize("size", [(700, 300), (300, 701), (900, 2)])
+def test_large_images_become_small(tmp_path: Path, encode: str, size: tuple[int, int]) -> None:
+    (tmp_path / "src").mkdir()
+    Image.fromarray(pixels(1)).resize(size).save(tmp_path / "src" / "0.jpg")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--encode", encode, "--labels", "none")
+    (tile,) = ask(tmp_path / "pack", "tiles", side=100)["tiles"]
+    scale = 100 / max(size)
+    small = seen(tile["picture"])
+    assert small.shape[1::-1] == tuple(max(1, round(side * scale)) for side in size)
+    with Image.open(tmp_path / "src" / "0.jpg") as image:
+        expected = np.asarray(image.resize(small.shape[1::-1], Image.Resampling.BOX), np.float64)
+    assert np.abs(small - expected).mean() < 8
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA", "I;16", "L"])
+def test_other_pixels_are_shown_too(tmp_path: Path, mode: str) -> None:
+    plain = Image.fromarray(np.tile(np.arange(40, dtype=np.uint8) * 6, (30, 1)))
+    made = plain.convert("I;16") if mode == "I;16" else plain.convert(mode)
+    (tmp_path / "src").mkdir()
+    made.save(tmp_path / "src" / "0.png")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--mode", "unchanged", "--labels", "none")
+    (tile,) = ask(tmp_path / "pack", "tiles")["tiles"]
+    shown = seen(tile["picture"])
+    assert shown.dtype == np.uint8 and shown.shape[:2] == (30, 40)
+    if mode == "I;16":
+        assert shown.max() == 255  # brightened: as it is it would be black
+    else:
+        assert np.array_equal(shown.reshape(30, 40, -1)[..., 0], plain)
+
+
+def brute(pack: Pack, query: Query) -> list[int]:
+    """The records of a query, the slow way."""
+    found = []
+    for i in range(len(pack)):
+        annotation = pack.annotation(i)
+        labels = [] if annotation.box_labels is None else annotation.box_labels.tolist()
+        boxes = [] if annotation.boxes is None else annotation.boxes.tolist()
+        classes = {*labels, *([] if annotation.label is None else [annotation.label])} or {-1}
+        text = f"{pack.key(i)}\n{bytes(pack.column('path')[i]).decode()}".lower()
+        wanted = query.class_id is None or query.class_id in classes
+        wanted &= query.min_boxes is None or len(boxes) >= query.min_boxes
+        wanted &= query.max_boxes is None or len(boxes) <= query.max_boxes
+        wanted &= any(query.text.lower() in line for line in text.split("\n"))
+        if wanted:
+            largest = max((np.float32(x2 - x1) * np.float32(y2 - y1) for x1, y1, x2, y2 in boxes), default=None)
+            height, width, _ = pack.shape_of(i)
+            value = {"record": i, "box": largest, "image": height * width, "boxes": len(boxes)}[query.sort]
+            found.append((value is None, (-value if query.descending else value) if value is not None else 0, i))
+    return [i for _, _, i in sorted(found)]
+
+
+@given(
+    st.builds(
+        Query,
+        class_id=st.none() | st.integers(-1, 4),
+        min_boxes=st.none() | st.integers(0, 4),
+        max_boxes=st.none() | st.integers(0, 4),
+        text=st.sampled_from(["", "1", "00", "IMAGES/", "train", "nothing", ".jp", "é"]),
+        sort=st.sampled_from(["record", "box", "image", "boxes"]),
+        descending=st.booleans(),
+    )
+)
+@settings(max_examples=120, deadline=None)
+def test_filters_and_orders(boxed: Pack, query: Query) -> None:
+    assert Catalogue(boxed).find(query).tolist() == brute(boxed, query)
+
+
+def test_search_does_not_run_over_two_names(tmp_path: Path) -> None:
+    """All names are searched as one text; an end and the next beginning are no match."""
+    for name in ("ab", "cd", "xabx"):
+        draw(tmp_path / "src" / f"{name}.jpg", 1)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
+    for text, count in (("ab.jpgcd", 0), ("ab.jpg", 1), ("ab", 2), (".JPG", 3)):
+        assert ask(tmp_path / "pack", "tiles", text=text)["count"] == count
+
+
+def test_a_record_with_all_that_is_known(tmp_path: Path) -> None:
+    draw(tmp_path / "src" / "one.jpg", 5, 80, 60)
+    boxes = [("dog", 5, 6, 40, 50), ("&lt;b>cat", 1, 1, 9, 9)]
+    (tmp_path / "src" / "one.xml").write_text(voc_xml("one.jpg", boxes, (80, 60)))
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "voc")
+    pack = open_pack(tmp_path / "pack")
+    said = get(pack, f"/{TOKEN}/api/record?record=0")
+    facts = json.loads(said.text)
+    stored = dict(facts["stored"])
+    assert stored["source"] == "one.jpg" and stored["image"] == "80 x 60, 3 x uint8"
+    assert stored["shard"] == "data.mdb, row 0"
+    assert facts["boxes"] == pack.annotation(0).boxes.tolist() and facts["box_count"] == 2
+    assert np.array_equal(seen(facts["picture"]).shape, (60, 80, 3))
+    assert facts["box_fields"]["voc_bndbox"] and "<" not in get(pack, f"/{TOKEN}/api/pack").text
+    place = ask(pack, "place", at=0)
+    assert place == {"record": 0}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_damaged_record_shows_its_error_and_the_others_their_image(tmp_path: Path, container: str) -> None:
+    draw_plain(tmp_path / "src", 4)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--format", container, "--labels", "none")
+    pack = open_pack(tmp_path / "pack")
+    path = Path(pack.path, pack.shards[0].container.name)
+    data = bytearray(path.read_bytes())
+    data[int(pack.offsets[2]) + 100] ^= 1
+    path.write_bytes(data)
+    tiles = ask(tmp_path / "pack", "tiles")["tiles"]
+    assert ["error" in tile for tile in tiles] == [False, False, True, False]
+    assert pack.key(2) in tiles[2]["error"] and "checksum" in tiles[2]["error"]
+    assert "checksum" in ask(tmp_path / "pack", "record", record=2)["error"]
+
+
+# -- the other pages
+
+
+def test_charts_count_everything(boxed: Pack) -> None:
+    facts = ask(boxed, "charts")
+    annotations = [boxed.annotation(i) for i in range(len(boxed))]
+    boxes = np.concatenate([a.boxes for a in annotations])
+    assert facts["boxes"] == len(boxes) and sum(facts["box_sizes"]["counts"]) == len(boxes)
+    lengths = [len(a.boxes) for a in annotations]
+    assert facts["boxes_an_image"]["counts"] == np.bincount(lengths).tolist()
+    assert sum(facts["image_sizes"]["counts"]) == len(boxed) == sum(facts["image_aspects"]["counts"])
+    sides = boxes[:, 2:] - boxes[:, :2]
+    assert facts["box_sizes"]["median"] == pytest.approx(np.median(np.sqrt(sides.prod(axis=1))), abs=0.01)
+    (classes,) = facts["classes"]
+    labels = np.concatenate([a.box_labels for a in annotations])
+    assert {row["id"]: row["count"] for row in classes["rows"]} == dict(enumerate(np.bincount(labels).tolist()))
+
+
+def test_the_mean_shape(tmp_path: Path) -> None:
+    draw_landmarks(tmp_path / "src")
+    labels = ("--labels", f"list:{tmp_path / 'src' / 'landmarks.txt'}", "--columns", "path x*5 y*5")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", *labels)
+    pack = open_pack(tmp_path / "pack")
+    shapes = []
+    for i in range(len(pack)):
+        height, width, _ = pack.shape_of(i)
+        shapes.append(pack.annotation(i).landmarks / (width, height))
+    facts = ask(pack, "charts")["mean_shape"]
+    assert np.allclose(facts["mean"], np.mean(shapes, axis=0), atol=1e-4) and facts["records"] == len(pack)
+    assert np.allclose(facts["spread"], np.std(shapes, axis=0), atol=1e-4)
+
+
+def test_rejected_inputs_with_reasons(tmp_path: Path) -> None:
+    draw_plain(tmp_path / "src", 3)
+    (tmp_path / "src" / "bad\x1b[31m.jpg").write_bytes(b"\xff\xd8\xff nothing")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none", "--max-bad", "1")
+    facts = ask(tmp_path / "pack", "rejected")
+    (row,) = facts["rejected"]
+    assert facts["total"] == 1 and row["path"] == "bad\\x1b[31m.jpg" and row["reason"] == "bad-image" and row["problem"]
+
+
+def test_shuffled_is_what_a_training_loop_gets(boxed: Pack) -> None:
+    facts = ask(boxed, "shuffled", batch=2, epoch=1, seed=7, samples=12, side=32, crop="random", flip=1)
+    loader = PackedLoader(boxed, 12, shuffle=True, seed=7, crop=RandomResizedCrop(32), flip=True)
+    loader.set_epoch(1)
+    images, targets = list(loader)[2]
+    assert facts["batches"] == len(loader)
+    for sample, image, target in zip(facts["samples"], images, targets, strict=True):
+        assert np.array_equal(seen(sample["picture"]), image.permute(1, 2, 0))
+        assert np.allclose(np.reshape(sample["boxes"], (-1, 4)), target["boxes"], atol=0.01)
+        assert sample["box_labels"] == target["labels"].tolist()
+    for crop in ("center", "resize"):
+        assert len(ask(boxed, "shuffled", crop=crop, side=20)["samples"]) == 16
+
+
+def test_shuffled_of_different_sizes_needs_a_crop(tmp_path: Path) -> None:
+    draw(tmp_path / "src" / "0.jpg", 0, 40, 30)
+    draw(tmp_path / "src" / "1.jpg", 1, 50, 30)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
+    said = get(tmp_path / "pack", f"/{TOKEN}/api/shuffled?crop=none&samples=2")
+    assert said.status_code == 400 and "crop" in said.text
+    assert len(ask(tmp_path / "pack", "shuffled", samples=2)["samples"]) == 2
+
+
+def test_shuffled_without_a_crop(tmp_path: Path) -> None:
+    for i in range(5):
+        draw(tmp_path / "src" / f"{i}.jpg", i)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
+    samples = ask(tmp_path / "pack", "shuffled", crop="none", flip=0, samples=5)["samples"]
+    pack = open_pack(tmp_path / "pack")
+    assert sorted(sample["record"] for sample in samples) == list(range(5))
+    for sample in samples:
+        assert np.array_equal(seen(sample["picture"]), pack.image(sample["record"]))

@@ -1,0 +1,245 @@
+"""The page in a real browser: what a person sees and does."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import looking
+import pytest
+from drawn import draw, draw_plain
+from PIL import Image
+from running import good
+
+from packer import open_pack
+from packer.drawing import draw_sample
+from packer.pack import Pack
+
+pytestmark = pytest.mark.skipif(bool(looking.missing()), reason=looking.missing() or "-")
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Any]:
+    with looking.browser() as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def boxed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pack, str]]:
+    """A pack of 150 images with boxes, and the address of its page."""
+    folder = tmp_path_factory.mktemp("boxed")
+    draw_sample(folder / "src", layout="voc", count=150, size=64)
+    good("build", folder / "src", "-o", folder / "boxed.lmdb", "--labels", "voc", "--resize", "64x64")
+    with looking.served(folder / "boxed.lmdb") as served:
+        yield open_pack(folder / "boxed.lmdb"), served.url
+
+
+@pytest.fixture
+def opened(page: Any, boxed: tuple[Pack, str]) -> Iterator[Any]:
+    page.said.clear()
+    page.goto(boxed[1])
+    page.wait_for_function(looking.FILLED)
+    yield page
+    assert page.said == []
+
+
+def records(page: Any) -> list[int]:
+    """The records of the tiles in the document, in their places."""
+    found = page.eval_on_selector_all(
+        "#canvas .tile[data-record]", "tiles => tiles.map(t => [+t.dataset.place, +t.dataset.record])"
+    )
+    return [record for _, record in sorted(found)]
+
+
+def test_the_first_tiles_with_their_boxes(opened: Any, boxed: tuple[Pack, str]) -> None:
+    pack, _ = boxed
+    shown = records(opened)
+    assert shown == list(range(len(shown))) and len(shown) >= 20
+    assert opened.inner_text("#count") == "150 records" and opened.title() == "boxed.lmdb - packer view"
+    for record in shown[:8]:
+        boxes = pack.annotation(record).boxes
+        drawn = opened.eval_on_selector_all(
+            f".tile[data-record='{record}'] rect.box",
+            "all => all.map(r => ['x', 'y', 'width', 'height'].map(name => r[name].baseVal.value))",
+        )
+        expected = [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in boxes.tolist()]
+        assert [pytest.approx(box, abs=0.02) for box in expected] == drawn
+        classes = {pack.classes[i] for i in pack.annotation(record).box_labels.tolist()}
+        caption = opened.inner_text(f".tile[data-record='{record}'] .caption")
+        assert all(name in caption for name in sorted(classes)[:1])
+
+
+def test_boxes_lie_where_the_image_is(opened: Any) -> None:
+    """The drawing and the image have the same frame on the screen, though the tile is not square."""
+    tile = opened.locator(".tile[data-record='3']")
+    assert tile.locator("img").bounding_box() == pytest.approx(tile.locator(".picture svg").bounding_box())
+
+
+def test_scrolling_to_the_end_and_back(opened: Any) -> None:
+    opened.evaluate("document.getElementById('scroller').scrollTop = 1e9")
+    opened.wait_for_function("() => document.querySelector('.tile[data-record=\"149\"] img')")
+    opened.wait_for_function(looking.FILLED)
+    assert records(opened)[-1] == 149 and len(records(opened)) < 120  # those out of sight are gone
+    opened.keyboard.press("Home")
+    opened.wait_for_function("() => document.querySelector('.tile[data-record=\"0\"] img')")
+
+
+def test_keys(opened: Any) -> None:
+    selected = "document.querySelector('.tile[aria-selected=true]')?.dataset.place"
+    places = opened.eval_on_selector_all("#canvas .tile", "tiles => tiles.map(t => t.getBoundingClientRect().top)")
+    columns = places.count(min(places))
+    keys = [("ArrowRight", 1), ("ArrowDown", 1 + columns), ("ArrowLeft", columns), ("ArrowUp", 0), ("End", 149)]
+    for key, place in keys:
+        opened.keyboard.press(key)
+        opened.wait_for_function(f"() => {selected} === '{place}'")
+    opened.keyboard.press("Home")
+    opened.keyboard.press("Enter")
+    opened.wait_for_selector("dialog[open] #large img")
+    assert "00000000" in opened.inner_text("#detail-key")
+    opened.keyboard.press("ArrowRight")
+    opened.wait_for_function("() => document.getElementById('detail-key').textContent === '00000001'")
+    opened.keyboard.press("Escape")
+    opened.wait_for_selector("dialog", state="hidden")
+    opened.wait_for_function(f"() => {selected} === '1'")
+    opened.keyboard.press("/")
+    assert opened.evaluate("document.activeElement.id") == "text"
+
+
+def test_one_record_large(opened: Any, boxed: tuple[Pack, str]) -> None:
+    pack, _ = boxed
+    opened.click(".tile[data-record='5']")
+    opened.wait_for_selector("dialog[open] #large img")
+    fields = opened.inner_text("#fields")
+    source = bytes(pack.column("path")[5]).decode()
+    assert source in fields and "64 x 64" in fields and "data.mdb, row 5" in fields
+    boxes = pack.annotation(5).boxes
+    assert f"boxes: {len(boxes)}" in fields.lower()
+    assert opened.locator("#large rect.box").count() == len(boxes)
+    names = opened.locator("#large svg text").all_text_contents()
+    assert names == [pack.classes[i] for i in pack.annotation(5).box_labels.tolist()]
+    opened.click("#close")
+
+
+def test_filters_and_order(opened: Any, boxed: tuple[Pack, str]) -> None:
+    pack, _ = boxed
+    annotations = [pack.annotation(i) for i in range(len(pack))]
+    opened.select_option("#class", "1")
+    expected = [i for i, a in enumerate(annotations) if 1 in a.box_labels.tolist()]
+    opened.wait_for_function(f"() => document.getElementById('count').textContent === '{len(expected)} of 150 records'")
+    opened.wait_for_function(looking.FILLED)
+    assert records(opened) == expected[: len(records(opened))]
+    opened.select_option("#class", "")
+    opened.fill("#min", "3")
+    opened.press("#min", "Tab")
+    many = [i for i, a in enumerate(annotations) if len(a.boxes) >= 3]
+    opened.wait_for_function(f"() => document.getElementById('count').textContent === '{len(many)} of 150 records'")
+    opened.select_option("#sort", "box")
+    opened.click("#direction")
+    areas = {i: max((b[2] - b[0]) * (b[3] - b[1]) for b in annotations[i].boxes) for i in many}
+    largest = max(areas, key=lambda i: areas[i])
+    opened.wait_for_function(f"() => document.querySelector('.tile[data-place=\"0\"]')?.dataset.record === '{largest}'")
+    opened.fill("#text", "no such name")
+    opened.wait_for_function("() => document.getElementById('count').textContent === '0 of 150 records'")
+    assert records(opened) == []
+
+
+def test_shuffled_batches(opened: Any) -> None:
+    opened.click("[data-tab=loop]")
+    opened.wait_for_function("() => document.querySelectorAll('#loop-grid img').length === 16")
+    first = opened.eval_on_selector_all("#loop-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
+    line = opened.inner_text("#loop-line")
+    assert "RandomResizedCrop(64)" in line and "flip=True" in line
+    opened.keyboard.press("ArrowRight")
+    opened.wait_for_function("() => document.getElementById('loop-line').textContent.endsWith('batch 1')")
+    second = opened.eval_on_selector_all("#loop-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
+    assert not set(first) & set(second)
+    opened.click("#loop-grid .tile")
+    opened.wait_for_selector("dialog[open] #large img")
+    opened.click("#close")
+    opened.fill("#loop-side", "0")
+    opened.press("#loop-side", "Tab")
+    opened.wait_for_selector("#problem:not([hidden])")
+    assert "side" in opened.inner_text("#problem")
+    opened.said[:] = [text for text in opened.said if "400" not in text]  # the browser notes the refusal itself
+
+
+def test_statistics(opened: Any) -> None:
+    opened.click("[data-tab=charts]")
+    opened.wait_for_selector("#charts .card")
+    titles = opened.locator("#charts h3").all_inner_texts()
+    assert {"Classes, boxes", "Boxes an image", "Box size: square root of its area"} <= set(titles)
+    rows = opened.locator(".class-row")
+    rows.first.click()  # leads to the records of that class
+    opened.wait_for_function("() => document.getElementById('count').textContent.includes(' of 150')")
+    assert not opened.locator("#tab-grid").is_hidden()
+
+
+def test_nothing_rejected(opened: Any) -> None:
+    opened.click("[data-tab=rejected]")
+    opened.wait_for_function("() => document.getElementById('rejected').textContent.includes('No input was rejected')")
+
+
+def test_hostile_names_are_text(page: Any, tmp_path: Path) -> None:
+    """Classes, keys, paths and reasons that try to be HTML."""
+    source = tmp_path / "src"
+    for i in range(3):
+        draw(source / HOSTILE / f"<b>{i}.jpg", i)
+    draw(source / "plain" / "0.jpg", 5)
+    (source / "plain" / "<script>alert(1)<!--.jpg").write_bytes(b"\xff\xd8 no image")
+    good("build", source, "-o", tmp_path / "<i>pack", "--labels", "folder", "--max-bad", "9")
+    page.said.clear()
+    page.on("dialog", lambda dialog: page.said.append("alert"))
+    with looking.served(tmp_path / "<i>pack") as served:
+        page.goto(served.url)
+        page.wait_for_function(looking.FILLED)
+        assert HOSTILE in page.inner_text("#canvas") and page.inner_text("#name") == "<i>pack"
+        page.click(".tile[data-record='0']")
+        page.wait_for_selector("dialog[open] #large img")
+        assert f"{HOSTILE}/<b>0.jpg" in page.inner_text("#fields")
+        page.keyboard.press("Escape")
+        page.click("[data-tab=charts]")
+        page.wait_for_selector("#charts .card")
+        page.click("[data-tab=rejected]")
+        page.wait_for_selector("#rejected td")
+        assert "<script>alert(1)<!--.jpg" in page.inner_text("#rejected")
+        assert page.locator("b, i, img[src=x], #rejected script").count() == 0
+    assert page.said == []
+
+
+def test_a_server_that_has_ended_is_said(page: Any, tmp_path: Path) -> None:
+    draw_plain(tmp_path / "src", 3)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
+    with looking.served(tmp_path / "pack") as served:
+        page.goto(served.url)
+        page.wait_for_function(looking.FILLED)
+    page.click("[data-tab=charts]")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "has it ended?" in page.inner_text("#problem")
+    page.said.clear()
+
+
+def test_the_contact_sheet(page: Any, boxed: tuple[Pack, str], tmp_path: Path) -> None:
+    """Opens from the disk, shows every picture, asks for nothing, runs nothing."""
+    pack, _ = boxed
+    good("view", pack.path, "--export", tmp_path / "sheet.html", "--count", "30", "--seed", "2")
+    page.said.clear()
+    page.goto(f"file://{tmp_path}/sheet.html")
+    assert page.locator("figure").count() == 30
+    loaded = page.evaluate("""async () => {
+      const all = [...document.querySelectorAll('image')].map((image) => {
+        const made = Object.assign(new Image(), { src: image.href.baseVal });
+        return made.decode().then(() => true, () => false);
+      });
+      return (await Promise.all(all)).filter(Boolean).length; }""")
+    assert loaded == 30
+    page.screenshot(path=tmp_path / "sheet.png")
+    with Image.open(tmp_path / "sheet.png") as shot:
+        assert len(shot.convert("RGB").getcolors(1 << 24) or ()) > 1000  # pictures, not an empty page
+    sources = "\n".join(page.locator("small").all_inner_texts())
+    assert len(set(re.findall(r"\w+\.jpg", sources))) == 30 and page.said == []
+    assert sorted(os.listdir(tmp_path)) == ["sheet.html", "sheet.png"]

@@ -1,0 +1,94 @@
+"""`packer view` as a process: where it listens, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import urllib.request
+import webbrowser
+from pathlib import Path
+
+import looking
+import pytest
+from drawn import draw_plain
+from running import good, refused, start
+
+from packer.view.browser import opened
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    draw_plain(tmp_path / "src", 3)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
+    return tmp_path / "pack"
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses, as the kernel writes them, on which a process listens."""
+    inodes = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                found.add(fields[1].partition(":")[0])
+    return found
+
+
+def test_it_listens_on_loopback_only_and_two_tokens_differ(pack: Path) -> None:
+    with looking.served(pack) as one, looking.served(pack) as other:
+        assert listening(one.pid) == {"0100007F"}
+        assert one.url.split("/")[3] != other.url.split("/")[3] and len(one.url.split("/")[3]) >= 32
+        with urllib.request.urlopen(one.url, timeout=10) as answer:
+            assert b"packer view" in answer.read()
+        # the token is not in what other users of the machine can read
+        assert one.url.split("/")[3].encode() not in Path(f"/proc/{one.pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_at_once(pack: Path, number: int) -> None:
+    with start("view", pack, "--no-browser") as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert f"{pack}: 3 records at http://127.0.0.1:" in first
+        assert process.stdout.readline() == "Ctrl-C ends it\n"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=10)
+    assert "Traceback" not in err and process.returncode in {0, 130, 143}
+
+
+def test_a_port_that_is_taken(pack: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        said = refused(2, "view", pack, "--no-browser", "--port", taken.getsockname()[1])
+    assert "--port" in said and "in use" in said
+
+
+def test_no_pack(tmp_path: Path) -> None:
+    assert "no such pack" in refused(2, "view", tmp_path / "none")
+
+
+def test_the_browser_gets_a_file_that_only_the_user_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Command lines can be read by everybody on the machine; the address holds the token."""
+    asked: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or True)
+    monkeypatch.setenv("DISPLAY", ":7")
+    with opened("http://127.0.0.1:1/token/"):
+        (url,) = asked
+        assert "token" not in url
+        path = Path(url.removeprefix("file://"))
+        assert "http://127.0.0.1:1/token/" in path.read_text()
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert not path.exists()
+
+
+def test_without_a_screen_no_browser_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webbrowser, "open", lambda url: pytest.fail("opened a browser"))
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    with opened("http://127.0.0.1:1/token/"):
+        pass
