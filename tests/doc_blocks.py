@@ -7,6 +7,8 @@ the line before a block and invisible to readers:
     <!-- before: packer build imgs -->     a command that runs first
     <!-- not run: reason -->               the block must compile, and its options exist; no more
 
+A block of text after a block of shell is what its last command prints; numbers may differ.
+
 A Python block with a title is a module of packer that the page adds: it is written, and can be imported from then on.
 """
 
@@ -66,16 +68,19 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The blocks of Python and shell of a page."""
+    """The blocks of Python and shell of a page, and what commands print."""
     text = page.read_text()
-    found = []
+    found: list[Block] = []
+    end = 0
     for match in BLOCK.finditer(text):
-        if match["language"] not in ("python", "sh"):
+        after_shell = bool(found) and found[-1].language == "sh" and not text[end : match.start()].strip()
+        if match["language"] not in ("python", "sh") and not after_shell:
             continue
         said = COMMENT.findall(match["comments"])
         reason = next((what for kind, what in said if kind == "not run"), None)
         before = [what for kind, what in said if kind == "before"]
         line = text[: match.start("text")].count("\n") + 1
+        end = match.end()
         found.append(Block(page, line, match["language"], match["text"], match["title"], before, reason))
     return found
 
@@ -101,23 +106,28 @@ def _parsed(words: list[str]) -> None:
 
 def run_page(page: Path) -> int:
     """Run all of a page in the current folder, and say how many blocks ran. The rest is checked only."""
-    ran = 0
+    ran, printed = 0, ""
     with _rooms_that_grow():
         for block in blocks_of(page):
             for line in block.before:
                 _command(block, shlex.split(line))
             if block.reason is not None:
                 check(block)
+                continue
+            if block.language == "text":
+                assert _without_numbers(block.text) == _without_numbers(printed), block
             else:
-                _run(block)
-                ran += 1
+                printed = _run(block)
+            ran += 1
     return ran
 
 
-def _run(block: Block) -> None:
+def _run(block: Block) -> str:
+    """What the last command of a block of shell has printed."""
+    printed = ""
     if block.language == "sh":
         for words in block.commands():
-            _command(block, words)
+            printed = _command(block, words)
     elif block.title is not None:
         path = Path(block.title)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,15 +136,23 @@ def _run(block: Block) -> None:
         importlib.import_module(".".join(path.with_suffix("").parts))
     else:
         exec(block.code(), {"__name__": "__main__"})
+    return printed
 
 
-def _command(block: Block, words: list[str]) -> None:
+def _without_numbers(text: str) -> list[list[str]]:
+    """The words of each line."""
+    text = text.replace(f"{os.getcwd()}/", "")
+    return [re.sub(r"\d[\d,.]*", "0", line).split() for line in text.splitlines()]
+
+
+def _command(block: Block, words: list[str]) -> str:
     assert words[0] == "packer", f"{block}: {words[0]} is not run by the tests; say why before the block"
     if words[1] == "view" and "--export" not in words:
         check(block)
         words = [*words[:3], "--export", "sheet.html"]
     ran = run(*words[1:])
     assert ran.code == 0, f"{block}: {shlex.join(words)}\n{ran.err}"
+    return ran.out
 
 
 @contextmanager
