@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "view"))
 
 import looking  # noqa: E402
+from PIL import Image  # noqa: E402
 
 from packer import BuildOptions, build_pack  # noqa: E402
 from packer.drawing import draw_sample  # noqa: E402
@@ -32,11 +34,12 @@ def main() -> None:
             draw_sample(source, layout="voc", count=400, size=200)
         pack = Path(folder, f"{source.name}.lmdb")
         build_pack(BuildOptions(source, pack, encode="jpeg", resize="320", boxes="drop", max_bad="5%"))
-        with looking.served(pack) as served, looking.browser(1200, 640) as page:
+        with looking.served(pack) as served, looking.browser(1280, 680) as page:
             page.goto(served.url)
             page.wait_for_function(looking.FILLED)
             given.out.parent.mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=given.out)
+            shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+            shot.quantize(256).save(given.out, optimize=True)  # a third of the size
     print(given.out)
 
 
