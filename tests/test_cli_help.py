@@ -79,10 +79,11 @@ def test_help_shows_the_options_of_the_issue() -> None:
 def test_choices_in_the_help_are_those_that_are_taken() -> None:
     from packer.build.options import BAD_POLICIES, BOX_POLICIES, DECODERS, ENCODINGS, FITS, MODES, BuildOptions
     from packer.containers import CONTAINERS
+    from packer.sources import CHOICES
 
     shown = {p.name: str(p.metavar) for p in build.params if isinstance(p, click.Option)}
     choices = {
-        "format": CONTAINERS, "encode": ENCODINGS, "fit": FITS, "mode": MODES, "decoder": DECODERS,
+        "format": CONTAINERS, "labels": CHOICES, "encode": ENCODINGS, "fit": FITS, "mode": MODES, "decoder": DECODERS,
         "boxes": BOX_POLICIES, "on_bad": BAD_POLICIES,
     }  # fmt: skip
     for name, values in choices.items():

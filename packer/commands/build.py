@@ -10,6 +10,7 @@ import click
 
 from packer.build import BuildOptions, BuildSummary, Watcher
 from packer.commands.say import ReaderGone, say
+from packer.containers import CONTAINERS
 from packer.errors import shown
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ SHOWN_REJECTIONS = 5
 @click.command()
 @click.argument("source", metavar="SRC", type=click.Path())
 @click.option("-o", "--out", type=click.Path(), help="The pack to make.  [default: SRC.FORMAT beside the source]")
-@click.option("--format", default="lmdb", show_default=True, metavar="lmdb|hdf5|tfrecord|webdataset",
+@click.option("--format", default="lmdb", show_default=True, metavar="|".join(CONTAINERS),
               help="The container of the shards.")
 @click.option("--labels", multiple=True, default=("auto",), metavar="auto|none|folder|voc|yolo|list:FILE",
               help="Where the labels are; may be given several times, the annotations of an image are merged."

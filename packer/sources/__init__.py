@@ -22,7 +22,8 @@ SOURCES = {
 }
 """Name on the command line -> module; each has ``open_tree(tree, options) -> Source``."""
 
-CHOICES = "auto, none, folder, voc, yolo, list:FILE"
+CHOICES = ("auto", *(f"{name}:FILE" if name == "list" else name for name in SOURCES))
+"""The words that ``--labels`` takes."""
 
 
 def recognise(tree: Tree, options: SourceOptions) -> Choice:
@@ -45,7 +46,7 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
         return source
     name, colon, file = spec.partition(":")
     if name not in SOURCES or bool(colon) != (name == "list") or (colon and not file):
-        raise UsageError("", f"--labels {spec} is not known", f"choose one of {CHOICES}")
+        raise UsageError("", f"--labels {spec} is not known", f"choose one of {', '.join(CHOICES)}")
     if name == "list":
         options = replace(options, file=file)
     opened: Source = import_module(SOURCES[name]).open_tree(tree, options)
