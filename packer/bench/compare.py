@@ -38,7 +38,7 @@ def compare(source: str | None, options: BenchOptions, command: str, watcher: Wa
     with work_folder(options) as folder:
         if source is None:
             source = os.path.join(folder, "drawn")
-            draw_sample(source, "folder", min(options.images, DRAWN_IMAGES), DRAWN_SIZE, options.seed)
+            draw_sample(source, "folder", options.images or DRAWN_IMAGES, DRAWN_SIZE, options.seed)
         watcher.begin("drawing a sample", None)
         images = draw_images(source, os.path.join(folder, "images"), options)
         _require_space(folder, images, options)
@@ -89,7 +89,7 @@ class _Comparison:
         options = self._options
         job = Job(
             "", self._images.size, options.batch_size, options.threads, options.seconds,
-            cold=options.cold, device=options.device, seed=options.seed,
+            cold=options.cold, device=options.device, seed=options.seed, images=len(self._images.files),
         )  # fmt: skip
         limited = not options.cold and options.device == "cpu"
         files = self._images.bytes / len(self._images.files)

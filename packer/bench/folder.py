@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from packer.bench.job import Job
+from packer.bench.job import MANY_SAMPLES, Job
 
 
 class FolderImages(Dataset[tuple[torch.Tensor, int]]):
@@ -40,6 +40,24 @@ class FolderImages(Dataset[tuple[torch.Tensor, int]]):
         return cv2.cvtColor(cv2.resize(image, self._size, interpolation=cv2.INTER_LINEAR), cv2.COLOR_BGR2RGB)
 
 
+class ManyEpochs:
+    """Random orders of numbers: the first epoch is one, those behind it are of MANY_SAMPLES.
+
+    A sample of a set is read in a moment, and at the end of an epoch some workers have nothing to do: real sets have
+    long epochs.
+    """
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count, self._random = count, np.random.default_rng(seed)
+        self._epochs = 0
+
+    def __iter__(self) -> Iterator[int]:
+        orders = -(-MANY_SAMPLES // self._count) if self._epochs else 1
+        self._epochs += 1
+        for _ in range(orders):
+            yield from self._random.permutation(self._count).tolist()
+
+
 class FolderReader:
     """A DataLoader over the files, with worker processes that stay."""
 
@@ -47,16 +65,14 @@ class FolderReader:
         self._loader: Any = DataLoader(
             FolderImages(job),
             batch_size=job.batch_size,
-            shuffle=True,
+            sampler=ManyEpochs(len(job.files), job.seed),
             num_workers=job.threads,
             persistent_workers=job.threads > 0,
             prefetch_factor=job.prefetch if job.threads else None,
             pin_memory=job.device != "cpu",
             multiprocessing_context="fork" if job.threads and sys.platform == "linux" else None,
-            generator=torch.Generator().manual_seed(job.seed),
         )
         self._device = torch.device(job.device)
-        self.epochs = 0
 
     def epoch(self) -> Iterator[int]:
         """One epoch; how many images each batch has."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer.bench.options import BenchOptions
+from packer.bench.options import IMAGES, LEAST_IMAGES, BenchOptions
 from packer.errors import BadImage, UsageError
 from packer.ops.header import decoded_shape, read_header
 from packer.paging import available_bytes
@@ -52,10 +52,11 @@ def draw_images(source: str, folder: str, options: BenchOptions) -> Images:
             break
         files.append(os.fsdecode(path))
         shapes.append(shape)
-        if len(files) == options.images:
+        if len(files) == (options.images or IMAGES):
             break
-    if len(files) < 8:
-        raise UsageError(source, f"has {len(files)} images that can be read", "name a folder with at least 8")
+    if len(files) < LEAST_IMAGES:
+        problem = f"has {len(files)} images that can be read"
+        raise UsageError(source, problem, f"name a folder with at least {LEAST_IMAGES}")
     # as a walk over the folder meets them: the sample lies on the disk as the whole does
     ordered = sorted(files)
     os.makedirs(folder)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MANY_SAMPLES = 1 << 17
+"""Of an epoch that ends later than its measurement."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -28,3 +31,5 @@ class Job:
     step_s: float = 0.0
     """How long the consumer takes for each batch."""
     seed: int = 0
+    images: int | None = None
+    """Records of the pack that are read; None: see `chosen_records`."""

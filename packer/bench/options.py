@@ -9,14 +9,16 @@ from packer.cores import usable_cores
 from packer.errors import UsageError
 
 ENCODINGS = ("raw", "jpeg")
+IMAGES, LEAST_IMAGES = 1000, 8
 
 
 @dataclass(frozen=True)
 class BenchOptions:
     """Settings of all benches; each says which it uses. Raises UsageError for values out of range."""
 
-    images: int = 1000
-    """Images of the folder that are measured, drawn over the whole of it."""
+    images: int | None = None
+    """Images that are measured, drawn over the whole folder or pack; by default IMAGES of a folder, and of a pack what
+    is read in seconds."""
     rounds: int = 3
     batch_size: int = 64
     threads: int = field(default_factory=usable_cores)
@@ -38,7 +40,8 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         for name, value, least in (
-            *(("--images", self.images, 8), ("--rounds", self.rounds, 2), ("--batch-size", self.batch_size, 1)),
+            ("--images", IMAGES if self.images is None else self.images, LEAST_IMAGES),
+            *(("--rounds", self.rounds, 2), ("--batch-size", self.batch_size, 1)),
             *(("--threads", self.threads, 1), ("--seed", self.seed, 0)),
         ):
             if value < least:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from packer.bench.job import Job
 from packer.bench.result import Measured, Row
 from packer.bench.watcher import Watcher
-from packer.build.workers import PRELOADED
+from packer.build.signals import held_signals
+from packer.build.workers import PRELOADED, without_main
 from packer.errors import PackerError
 
 SAMPLE_S = 0.02
-LONGEST_S = 3600.0
+END_S = 5.0
+"""A process that has sent its result may take so long to end."""
 
 
 class Hall:
@@ -27,14 +31,17 @@ class Hall:
         self._context = multiprocessing.get_context("forkserver")
         # what builds preload too: there is one such server in a process
         self._context.set_forkserver_preload([*PRELOADED, "packer.bench.work"])
-        resource_tracker.ensure_running()
+        with held_signals():  # Ctrl-C is for this process, not for the servers
+            resource_tracker.ensure_running()
+            forkserver.ensure_running()  # before a build starts one that lacks torch
 
     def run(self, job: Job) -> Measured:
         """Do one measurement. Raises what it raises."""
-        here, there = self._context.Pipe()
-        process = self._context.Process(target=_child, args=(there, job))
-        process.start()
-        there.close()
+        with held_signals(), without_main():  # a process that is half started could not be ended
+            here, there = self._context.Pipe()
+            process = self._context.Process(target=_child, args=(there, job))
+            process.start()
+            there.close()
         try:
             here.recv()  # it has begun
             before = peak = _memory_bytes(process.pid or 0)
@@ -42,15 +49,13 @@ class Hall:
             while not here.poll(SAMPLE_S):
                 peak = max(peak, _memory_bytes(process.pid or 0))
             found = here.recv()
+            process.join(END_S)
         except EOFError:
             process.join()
             raise PackerError("bench", f"the process of {job.kind} has died ({process.exitcode})") from None
         finally:
             here.close()
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            _end(process)
         if isinstance(found, BaseException):
             raise found
         assert isinstance(found, Measured)
@@ -67,9 +72,19 @@ def one_round(jobs: dict[str, Job], rows: dict[str, Row], watcher: Watcher) -> N
         watcher.done(1)
 
 
+def _end(process: Any) -> None:
+    """End a process and its workers, whatever they are doing."""
+    if process.is_alive():
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()  # it may not lead a group yet
+    process.join()
+
+
 def _child(pipe: Any, job: Job) -> None:
     from packer.bench.work import measure
 
+    os.setpgid(0, 0)  # Ctrl-C does not reach it; its workers can be ended with it
     pipe.send(True)
     pipe.recv()
     try:
@@ -94,4 +109,3 @@ def _memory_bytes(pid: int) -> int:
 def _children_of(pid: int) -> Iterator[int]:
     with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
         yield from map(int, file.read().split())
-

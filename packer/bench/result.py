@@ -102,14 +102,14 @@ class Report:
         return next(row for row in self.rows if row.name == name)
 
     def share(self, row: Row) -> Figure | None:
-        """A row's images/s by its limit's, round by round."""
+        """A row's images/s in each round by the best round of its limit: what else a machine does makes no limit lower."""
         if row.limit is None or not row.rounds:
             return None
         limit = self.row(row.limit)
         if not limit.rounds:
             return None
-        pairs = zip(row.figure("images_per_s").rounds, limit.figure("images_per_s").rounds, strict=True)
-        return Figure(tuple(one / most for one, most in pairs))
+        most = limit.figure("images_per_s").highest
+        return Figure(tuple(rate / most for rate in row.figure("images_per_s").rounds))
 
     def facts(self) -> dict[str, Any]:
         """All of it as JSON values, every round with it."""

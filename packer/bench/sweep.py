@@ -68,7 +68,7 @@ def job_of(pack: Pack, options: BenchOptions) -> Job:
         size = max(1, min(width, MOST_SIDE)), max(1, min(height, MOST_SIDE))
     return Job(
         "pack", size, min(options.batch_size, len(pack)), options.threads, options.seconds, pack=pack.path,
-        cold=options.cold, device=options.device, seed=options.seed,
+        cold=options.cold, device=options.device, seed=options.seed, images=options.images,
     )  # fmt: skip
 
 
@@ -87,9 +87,7 @@ def add_limit(pack: Pack, job: Job, jobs: dict[str, Job], rows: dict[str, Row]) 
     return name
 
 
-def add(
-    pack: Pack, name: str, job: Job, jobs: dict[str, Job], rows: dict[str, Row], limit: str | None
-) -> None:
+def add(pack: Pack, name: str, job: Job, jobs: dict[str, Job], rows: dict[str, Row], limit: str | None) -> None:
     """Add one row."""
     stored = float(pack.sizes.sum()) / len(pack)
     settings = {

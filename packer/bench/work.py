@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Protocol
 
 import cv2
 import numpy as np
 import torch
 
 from packer.bench.cache import drop, pages_in_memory
+from packer.bench.chosen import chosen_records
 from packer.bench.folder import FolderReader
-from packer.bench.job import Job
+from packer.bench.job import MANY_SAMPLES, Job
 from packer.bench.limits import KINDS as LIMITS
 from packer.bench.limits import Limit
 from packer.bench.result import Measured
 from packer.loading.crop import Resize
 from packer.loading.loader import PackedLoader
 from packer.pack import open_pack
-from packer.samplers import BlockShuffleSampler, ShuffleSampler
+from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
+from packer.samplers.class_order import SortedPackWarning
 from packer.samplers.permutation import Records
 
-MANY_SAMPLES = 1 << 17
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -63,7 +67,13 @@ class PackReader:
     def __init__(self, job: Job) -> None:
         gpu, pack = job.device != "cpu", open_pack(job.pack)
         width, height = job.size
-        order = BlockShuffleSampler(pack, job.seed, window=job.window) if job.window else ManyEpochs(pack, job.seed)
+        records = chosen_records(pack, job.images)
+        if job.window:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SortedPackWarning)  # nobody learns from these batches
+                order: Sampler = BlockShuffleSampler(pack, job.seed, window=job.window, records=records)
+        else:
+            order = ManyEpochs(pack, job.seed, records=records)
         self.loader = PackedLoader(
             pack,
             job.batch_size,
@@ -98,37 +108,48 @@ KINDS: dict[str, Callable[[Job], Reader]] = {
 
 
 def measure(job: Job) -> Measured:
-    """Read for `job.seconds` at least, in whole epochs; the first one only warms up, unless the read is cold."""
+    """Read for `job.seconds` at least, after an epoch that only warms up; of a cold read, that epoch is measured."""
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
     in_cache = _make_cold(job) if job.cold else None
-    started = time.perf_counter()
-    cpu = _cpu_s()
+    started, cpu_s = time.perf_counter(), _cpu_s()
     reader = KINDS[job.kind](job)
     batches = reader.epoch()
     images = next(batches)
     first_batch_s = time.perf_counter() - started
-    images += sum(_stepped(batches, job))
+    images += sum(count for count, _ in _timed(batches, job))
     _synchronise(job)
     if job.cold:
         seconds = time.perf_counter() - started
-        found = Measured(images, seconds, _cpu_s() - cpu, first_batch_s, 0, None, in_cache)
-        reader.end()
-        return found
-    started, cpu, images, waited = time.perf_counter(), _cpu_s(), 0, 0.0
-    whole = job.kind != "pack"  # DataLoaders have many images under way: those of a cut epoch would be lost
-    while not images or time.perf_counter() - started < job.seconds:
-        for count, seconds in _timed(reader.epoch(), job):
-            images += count
-            waited += seconds
-            if not whole and time.perf_counter() - started >= job.seconds:
-                break
-    _synchronise(job)
-    seconds = time.perf_counter() - started
-    share = waited / seconds if job.step_s or job.device != "cpu" else None
-    found = Measured(images, seconds, _cpu_s() - cpu, first_batch_s, 0, share)
+        found = Measured(images, seconds, _cpu_s() - cpu_s, first_batch_s, 0, None, in_cache)
+    else:
+        found = _steady(reader, job, first_batch_s)
     reader.end()
     return found
+
+
+def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
+    """The clock starts with a batch and stops with one: as much is under way then as before.
+
+    Batches of worker processes come in bursts, one of each: whole bursts are counted.
+    """
+    burst = max(1, job.threads) if job.kind.startswith("folder") else 1
+    started = cpu_s = waited = 0.0
+    images = batches = -1
+    while True:
+        source = _timed(reader.epoch(), job)
+        for count, seconds in source:
+            if batches < 0:
+                started, cpu_s, images, batches = time.perf_counter(), _cpu_s(), 0, 0
+                continue
+            images += count
+            waited += seconds
+            batches += 1
+            if batches % burst == 0 and time.perf_counter() - started >= job.seconds:
+                _synchronise(job)
+                wall_s, cpu_s = time.perf_counter() - started, _cpu_s() - cpu_s
+                share = waited / wall_s if job.step_s or job.device != "cpu" else None
+                return Measured(images, wall_s, cpu_s, first_batch_s, 0, share)
 
 
 def _timed(batches: Iterator[int], job: Job) -> Iterator[tuple[int, float]]:
@@ -142,10 +163,6 @@ def _timed(batches: Iterator[int], job: Job) -> Iterator[tuple[int, float]]:
         yield count, waited
         if job.step_s:
             time.sleep(job.step_s)
-
-
-def _stepped(batches: Iterator[int], job: Job) -> Iterator[int]:
-    return (count for count, _ in _timed(batches, job))
 
 
 def _synchronise(job: Job) -> None:
@@ -165,23 +182,9 @@ def _cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     total = used.ru_utime + used.ru_stime
     ticks = os.sysconf("SC_CLK_TCK")
-    for fields in _children():
-        total += (int(fields[11]) + int(fields[12])) / ticks
+    for child in multiprocessing.active_children():
+        with suppress(OSError), open(f"/proc/{child.pid}/stat", "rb") as file:  # elsewhere than on Linux it is missing
+            # state, parent, ... follow the name, which may hold anything
+            fields = file.read().rpartition(b")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / ticks
     return total
-
-
-def _children() -> Iterator[Any]:
-    me = str(os.getpid())
-    try:
-        names = [name for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:  # no Linux: workers' time is missing
-        return
-    for name in names:
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # state, parent, ... follow the name, which may hold anything
-                fields = file.read().rpartition(b")")[2].decode().split()
-        except OSError:
-            continue
-        if fields[1] == me:
-            yield fields

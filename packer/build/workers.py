@@ -60,7 +60,7 @@ class Worker:
         self.process: Any = None
         self._counters = hall.counters
         self._counters.clear(place)
-        with held_signals(), _without_main():  # a process that is half started could not be ended
+        with held_signals(), without_main():  # a process that is half started could not be ended
             self.pipe, theirs = hall.context.Pipe()
             with theirs:
                 self.process = hall.context.Process(target=_serve, args=(theirs, hall.counters, place), daemon=True)
@@ -104,7 +104,7 @@ class Worker:
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Processes that are started in here do not import the caller's script.
 
     They need nothing of it, and a script that builds a pack without an ``if __name__ == "__main__":`` would build

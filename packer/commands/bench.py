@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", metavar="[SRC|PACK]", type=click.Path(), required=False)
-@click.option("--images", default=1000, show_default=True, help="Images of SRC to measure, drawn over all of it.")
+@click.option("--images", type=int, help="Images to measure, drawn over all.  [default: 1000; of PACK up to 1 GiB]")
 @click.option("--rounds", default=3, show_default=True, help="How often each is measured; they take turns.")
 @click.option("--batch-size", default=64, show_default=True, help="Images of a batch.")
 @click.option("--threads", type=int, help="Of PackedLoader; workers of a DataLoader.  [default: cores]")
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Measure how fast images are read here: the plain folder against packs, and both against the limits.
 
-    Without an argument, drawn images are measured (a first look, about two minutes). SRC: a sample of your
+    Without an argument, drawn images are measured (a first look, in one to two minutes). SRC: a sample of your
     own images. PACK: the loader with different threads and batches. Every figure is the median of all
     rounds and their spread.
 
@@ -97,7 +97,7 @@ def lines(report: Report) -> Iterator[str]:
     yield ", ".join(f"{name.replace('_', ' ')} {_text(value)}" for name, value in known.items() if name != "best")
     yield ""
     yield from table_text([HEAD, *(_cells(report, row) for row in report.rows)], right=range(1, len(HEAD)))
-    yield f"median of {settings['rounds']} rounds ±half their range; MB/s: stored bytes; peak: memory of its own"
+    yield f"median of {settings['rounds']} rounds ±half their range; of limit: by its best; MB/s: stored bytes; peak: memory of its own"
     for note in report.notes:
         yield f"note: {shown(note)}"
     yield ""
