@@ -22,12 +22,16 @@ def drop(path: str) -> None:
         os.close(descriptor)
 
 
-def pages_in_memory(paths: Sequence[str]) -> float:
-    """About which share of the bytes of these files is in the page cache: file systems may ignore `drop`."""
+def pages_in_memory(paths: Sequence[str]) -> float | None:
+    """About which share of the bytes of these files is in the page cache: file systems may ignore `drop`.
+
+    None where nobody can say: Linux tells it to those who own a file or may write to it.
+    """
     total = found = 0.0
     for path in paths:
-        size = os.path.getsize(path)
-        if not size:
+        facts = os.stat(path)
+        size = facts.st_size
+        if not size or not (facts.st_uid == os.geteuid() or os.access(path, os.W_OK)):
             continue
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
             region = np.frombuffer(view, np.uint8)
@@ -35,4 +39,4 @@ def pages_in_memory(paths: Sequence[str]) -> float:
             del region
         total += size
         found += share * size
-    return found / total if total else 0.0
+    return found / total if total else None

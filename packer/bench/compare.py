@@ -18,7 +18,7 @@ from packer.bench.options import BenchOptions
 from packer.bench.process import Hall, one_round
 from packer.bench.result import Figure, Report, Row
 from packer.bench.watcher import Silent, Watcher
-from packer.bench.words import compared
+from packer.bench.words import cold_notes, compared
 from packer.build import BuildOptions, build_pack
 from packer.drawing import draw_sample
 from packer.errors import StorageError
@@ -82,6 +82,7 @@ class _Comparison:
         rejected = len(images.files) - len(self._files)
         if rejected:
             report.notes.append(f"{rejected} images cannot be packed, and are measured nowhere")
+        report.notes += cold_notes(report)
         report.conclusion = compared(report)
         return report
 

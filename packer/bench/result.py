@@ -22,7 +22,7 @@ class Measured:
     waiting: float | None = None
     """Share of the time that the consumer has waited, where it also did something else."""
     in_cache: float | None = None
-    """Share of the files' pages that were in memory before a cold read."""
+    """Share of the files' pages that were in memory before a cold read; None: the read was warm, or nobody can say."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,12 @@ class Row:
     left_out: str = ""
     """Why it was not measured."""
 
+    @property
+    def in_cache(self) -> float | None:
+        """Median share of the files' pages that were in memory before a cold read; None: warm, or nobody can say."""
+        known = [one.in_cache for one in self.rounds if one.in_cache is not None]
+        return statistics.median(known) if known else None
+
     def figure(self, name: str) -> Figure:
         """images_per_s, megabytes_per_s, cpu_s_per_1000, first_batch_s, peak_mb or waiting."""
         return Figure(tuple(self._value(name, one) for one in self.rounds))
@@ -102,7 +108,7 @@ class Report:
         return next(row for row in self.rows if row.name == name)
 
     def share(self, row: Row) -> Figure | None:
-        """A row's images/s in each round by the best round of its limit: what else a machine does makes no limit lower."""
+        """A row's images/s in each round by the best round of its limit: other work on the machine lowers no limit."""
         if row.limit is None or not row.rounds:
             return None
         limit = self.row(row.limit)

@@ -13,7 +13,7 @@ from packer.bench.options import BenchOptions
 from packer.bench.process import one_round
 from packer.bench.result import Report, Row
 from packer.bench.watcher import Silent, Watcher
-from packer.bench.words import swept
+from packer.bench.words import cold_notes, swept
 from packer.errors import UsageError
 from packer.manifest import read_manifest
 from packer.pack import Pack, open_pack
@@ -35,7 +35,7 @@ def sweep(path: str, options: BenchOptions, command: str, watcher: Watcher | Non
     for threads in thread_counts(options.threads):
         limit = add_limit(pack, replace(job, threads=threads), jobs, rows)
         for batch_size in (size for size in BATCH_SIZES if size <= len(pack)) if len(pack) >= 16 else (len(pack),):
-            name = f"{threads} threads, batches of {batch_size}"
+            name = f"{_threads(threads)}, batches of {batch_size}"
             add(pack, name, replace(job, threads=threads, batch_size=batch_size), jobs, rows, limit)
     settings = {
         "size": list(job.size), "rounds": options.rounds, "cold": options.cold, "device": options.device,
@@ -45,8 +45,13 @@ def sweep(path: str, options: BenchOptions, command: str, watcher: Watcher | Non
     watcher.begin("measuring", options.rounds * len(jobs))
     for _ in range(options.rounds):
         one_round(jobs, rows, watcher)
+    report.notes += cold_notes(report)
     report.conclusion = swept(report)
     return report
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def thread_counts(most: int) -> list[int]:
@@ -82,7 +87,7 @@ def add_limit(pack: Pack, job: Job, jobs: dict[str, Job], rows: dict[str, Row]) 
         kind, what = "copy", "memory copy"
     else:
         kind, what = "decode-packed", "decode"
-    name = f"limit: {what}, {job.threads} threads"
+    name = f"limit: {what}, {_threads(job.threads)}"
     add(pack, name, replace(job, kind=kind), jobs, rows, None)
     return name
 

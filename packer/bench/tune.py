@@ -14,7 +14,7 @@ from packer.bench.process import one_round
 from packer.bench.result import Report, Row
 from packer.bench.sweep import add, add_limit, job_of, thread_counts
 from packer.bench.watcher import Silent, Watcher
-from packer.bench.words import tuned
+from packer.bench.words import cold_notes, tuned
 from packer.manifest import MANIFEST_NAME
 from packer.pack import Pack, open_pack
 
@@ -97,6 +97,7 @@ class _Tuning:
         self._report.settings["best"] = {
             "threads": best.threads, "prefetch": best.prefetch, "window": best.window, "batch_size": best.batch_size,
         }  # fmt: skip
+        self._report.notes += cold_notes(self._report)
         self._report.conclusion = tuned(self._report, best)
         return self._report
 

@@ -20,6 +20,31 @@ def ratio(row: Row, other: Row) -> Figure:
     return Figure(tuple(one / two for one, two in pairs))
 
 
+STILL_CACHED = 0.05
+"""Share of pages in memory from which a read is not cold."""
+
+
+def cold_notes(report: Report) -> list[str]:
+    """What there is to say about files that should not have been in memory."""
+    if not report.settings["cold"]:
+        return []
+    rows = [row for row in report.rows if row.rounds]
+    warm = [row for row in rows if (row.in_cache or 0.0) > STILL_CACHED]
+    unknown = [row for row in rows if row.in_cache is None]
+    notes = ["cold: each measurement is one first epoch, its files dropped from the page cache before"]
+    if warm:
+        most = max(row.in_cache or 0.0 for row in warm)
+        names = ", ".join(row.name for row in warm)
+        notes.append(
+            f"NOT cold: up to {most:.0%} of the pages of {names} were in memory all the same: their file system "
+            "ignores the request (one in memory, such as tmpfs, has no other place); name a folder on a disk"
+        )
+    if unknown:
+        names = ", ".join(row.name for row in unknown)
+        notes.append(f"whether {names} are cold is unknown: the system tells only the owner of the files")
+    return notes
+
+
 def compared(report: Report) -> list[str]:
     """The conclusion of a comparison."""
     rows = [row for row in report.rows if row.rounds]

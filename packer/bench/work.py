@@ -170,7 +170,7 @@ def _synchronise(job: Job) -> None:
         torch.cuda.synchronize(job.device)
 
 
-def _make_cold(job: Job) -> float:
+def _make_cold(job: Job) -> float | None:
     files = list(job.files) or [os.path.join(job.pack, name) for name in sorted(os.listdir(job.pack))]
     for file in files:
         drop(file)

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -92,20 +93,30 @@ def lines(report: Report) -> Iterator[str]:
 
     machine, settings = report.machine, report.settings
     yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
-    yield ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    yield from _wrapped(", ".join(f"{name} {version}" for name, version in machine["versions"].items()))
     known = {name: value for name, value in settings.items() if value not in (None, False, "cpu")}
-    yield ", ".join(f"{name.replace('_', ' ')} {_text(value)}" for name, value in known.items() if name != "best")
+    told = (f"{name.replace('_', ' ')} {_text(value)}" for name, value in known.items() if name not in ("best", "cold"))
+    yield from _wrapped(", ".join(told))
     yield ""
-    yield from table_text([HEAD, *(_cells(report, row) for row in report.rows)], right=range(1, len(HEAD)))
-    yield f"median of {settings['rounds']} rounds ±half their range; of limit: by its best; MB/s: stored bytes; peak: memory of its own"
+    cells = [_cells(report, row) for row in report.rows]
+    used = [place for place in range(len(HEAD)) if place < 2 or any(row[place] for row in cells)]
+    head = ("cold" if settings["cold"] else "warm", *HEAD[1:])
+    yield from table_text([[row[i] for i in used] for row in (head, *cells)], right=range(1, len(used)))
+    yield f"median of {settings['rounds']} rounds ±half their range; MB/s: stored bytes; first s: until the first batch;"
+    limit = "of limit: by its best round; " if any(row.limit for row in report.rows) else ""
+    yield f"{limit}peak MB: memory of its own, without the page cache"
     for note in report.notes:
-        yield f"note: {shown(note)}"
+        yield from _wrapped(f"note: {shown(note)}")
     yield ""
     for line in report.conclusion:
-        yield shown(line)
+        yield from [shown(line)] if line.startswith("paste: ") else _wrapped(shown(line))
 
 
-HEAD = ("", "images/s", "of limit", "MB/s", "CPU s/1k", "first s", "peak MB", "disk MB", "build s")
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, 100, break_long_words=False, break_on_hyphens=False)
+
+
+HEAD = ("", "images/s", "of limit", "MB/s", "CPU s/1k", "first s", "peak MB", "cached", "disk MB", "build s")
 
 
 def _cells(report: Report, row: Row) -> tuple[str, ...]:
@@ -121,6 +132,7 @@ def _cells(report: Report, row: Row) -> tuple[str, ...]:
         _figure(row.figure("cpu_s_per_1000"), 2),
         "" if limit else _figure(row.figure("first_batch_s"), 2),
         "" if limit else _figure(row.figure("peak_mb"), 0),
+        "" if row.in_cache is None else f"{row.in_cache:.0%}",
         "" if limit or row.disk_bytes is None else f"{row.disk_bytes / 1e6:,.1f}",
         "" if row.build_s is None else _figure(row.build_s, 1),
     )
