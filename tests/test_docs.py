@@ -1,19 +1,30 @@
-"""The documentation says what the product does."""
+"""The documentation says what the product does: its options, names and links exist, and every public name is in it."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+from doc_blocks import PAGES, ROOT
+from test_rooms import MAY_IMPORT
 
+import packer
+from packer import bench, errors, repair, samplers, stats
 from packer.cli import cli
 from packer.errors import PackerError
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+DOCS = ROOT / "docs"
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+(?![\w>-])")
 
 
 def test_the_cli_reference_is_what_the_commands_say() -> None:
@@ -22,25 +33,143 @@ def test_the_cli_reference_is_what_the_commands_say() -> None:
     assert done.returncode == 0, done.stderr
 
 
+# -- links
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[ -]+", "-", re.sub(r"[^\w -]", "", heading.lower())).strip("-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)(#[^)]*)?\)", page.read_text())
-    missing = [link for link, _ in links if "://" not in link and not (page.parent / link).exists()]
-    assert not missing
+    text = COMMENT.sub("", FENCE.sub("", page.read_text()))
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md"))
+
+
+# -- commands and options
+
+
+def options_of(command: click.Command) -> set[str]:
+    """All its long and short options."""
+    return {"--help"} | {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+
+
+ALL_OPTIONS = options_of(cli).union(*map(options_of, cli.commands.values()))
+
+
+def commands_in(text: str) -> Iterator[tuple[str, str]]:
+    """(name, its line) of every command of packer that a text shows, in code or in a block."""
+    shown = [part for block in FENCE.findall(text) for part in block.replace("\\\n", " ").splitlines()[1:-1]]
+    shown += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    for line in shown:
+        if match := re.match(r"(?:\$ )?packer (?:--debug )?([a-z]\w*)\b(.*)", line):
+            yield match[1], match[2].partition("#")[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_options_in_the_text_exist(page: Path) -> None:
-    known = {name for command in cli.commands.values() for option in command.params for name in (*option.opts, *option.secondary_opts)}
-    known |= {name for option in cli.params for name in (*option.opts, *option.secondary_opts)} | {"--help", "--check"}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w>-])", page.read_text()))
-    assert named <= known | SCRIPT_OPTIONS
+def test_commands_have_the_options_that_are_shown_with_them(page: Path) -> None:
+    added = {"keys"} if page.name == "extending.md" else set()
+    for name, rest in commands_in(page.read_text()):
+        if name not in added:
+            assert name in cli.commands, name
+            assert set(OPTION.findall(rest)) <= options_of(cli.commands[name]), f"packer {name}{rest}"
 
 
-SCRIPT_OPTIONS = {"--images", "--count", "--rounds", "--counts", "--formats"}
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_in_the_text_exists(page: Path) -> None:
+    text = page.read_text()
+    scripts = {ROOT / name for name in re.findall(r"scripts/\w+\.py", text)}
+    for script in scripts:
+        assert script.is_file(), script
+    of_scripts = {name for script in scripts for name in re.findall(r"\"(--[a-z][a-z-]+)\"", script.read_text())}
+    assert set(OPTION.findall(text)) <= ALL_OPTIONS | of_scripts
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_every_command_is_on_a_page_of_its_reference_and_in_another(name: str) -> None:
+    assert f"## packer {name}\n" in (DOCS / "cli.md").read_text()
+    assert any(f"packer {name}" in page.read_text() for page in PAGES if page.name not in ("cli.md", "changelog.md"))
+
+
+# -- Python
+
+API = re.findall(r"^::: ([\w.]+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+
+
+def found(path: str) -> Any:
+    """What a dotted name stands for."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[end:]:
+            value = getattr(value, name)
+        return value
+    raise AssertionError(path)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    public = {f"packer.{name}" for name in packer.__all__ if name != "__version__"}
+    for room in (samplers, repair, stats, bench):
+        public |= {f"{room.__name__}.{name}" for name in room.__all__ if name != "Watcher"}
+    assert public <= set(API)
+    assert "packer.errors" in API  # all kinds at once
+    assert len(API) == len(set(API))
+
+
+@pytest.mark.parametrize("path", API)
+def test_public_names_say_what_they_are(path: str) -> None:
+    value = found(path)
+    assert inspect.getdoc(value), path
+    if inspect.isclass(value):
+        for name, member in vars(value).items():
+            function = getattr(member, "func", getattr(member, "fget", getattr(member, "__func__", member)))
+            if inspect.isfunction(function) and not name.startswith("_"):
+                assert function.__doc__, f"{path}.{name}"
+
+
+def test_errors_say_what_they_are() -> None:
+    kinds = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
+    assert len(kinds) > 8
+    for kind in kinds:
+        assert kind.__doc__, kind
 
 
 def test_every_kind_of_error_is_one_line() -> None:
     for kind in [PackerError, *PackerError.__subclasses__()]:
         text = str(kind("cat3.xml", "box xmax 120 exceeds width 64", "fix the label or pass --boxes clip"))
         assert text == "cat3.xml: box xmax 120 exceeds width 64; fix the label or pass --boxes clip"
+
+
+# -- architecture
+
+
+def test_the_table_of_rooms_is_what_is_held_against_the_imports() -> None:
+    rows = re.findall(r"^\| `(\w+)/` \| .*? \| (.*?) ?\|$", (DOCS / "architecture.md").read_text(), re.MULTILINE)
+    assert dict(rows)["commands"] == "all of them"
+    written = {room: set(re.findall(r"`(\w+)`", rest)) for room, rest in rows if room != "commands"}
+    assert written == {room: others for room, others in MAY_IMPORT.items() if room != "commands"}
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    for name in re.findall(r"`(\w+/[\w/]+\.(?:py|md))`", text):
+        assert (ROOT / name).is_file() or (ROOT / "packer" / name).is_file(), name
+    for name in re.findall(r"`(\w+\.py)`", text):
+        assert list((ROOT / "packer").rglob(name)), name
