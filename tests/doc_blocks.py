@@ -56,8 +56,8 @@ class Block:
         return f"{self.page.name}:{self.line}"
 
     def code(self) -> Any:
-        """Compiled, with the page's line numbers; on the CPU."""
-        text = re.sub(r'(device=|, )"cuda"', r'\1"cpu"', self.text)
+        """Compiled, with the page's line numbers; on the CPU, and 2 epochs for 90."""
+        text = re.sub(r'(device=|, )"cuda"', r'\1"cpu"', self.text).replace("range(90)", "range(2)")
         return compile("\n" * (self.line - 1) + text, str(self.page), "exec")
 
     def commands(self) -> Iterator[list[str]]:

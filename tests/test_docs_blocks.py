@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -9,10 +11,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from doc_blocks import PAGES, blocks_of, run_page
+from doc_blocks import PAGES, ROOT, blocks_of, run_page
 from drawn import draw, draw_classes, draw_landmarks, draw_shots, draw_voc
+from test_rooms import MAY_IMPORT, imported, parsed, room_of
 
-ELSEWHERE = {"formats.md": "tests/containers/test_formats_doc.py: in processes that never import packer"}
+RUFF = Path(sys.executable).with_name("ruff")
 NOT_RUN = {"README.md": 1, "coming-from.md": 5, "index.md": 1, "training.md": 2, "view.md": 1}
 """Page -> how many blocks of it are not run, each with its reason before it."""
 
@@ -22,7 +25,6 @@ def draw_folder(home: Path) -> None:
     draw_classes(home / "imgs", each=16)
     draw_classes(home / "photos", each=3)
     draw_classes(home / "val", each=3)
-    draw_voc(home / "voc")
     draw_voc(home / "VOC")
     draw_shots(home / "shots")
     draw_landmarks(home / "faces", 16)
@@ -39,7 +41,7 @@ def draw_folder(home: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset leaves its shards open
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ELSEWHERE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_folder(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -58,3 +60,19 @@ def test_blocks_that_do_not_run_are_known() -> None:
         print(block, block.language, "runs" if block.reason is None else f"not run: {block.reason}")
     assert Counter(block.page.name for block in blocks if block.reason is not None) == NOT_RUN
     assert len(blocks) > 50
+
+
+def test_modules_that_the_pages_add_keep_the_style_and_the_arrows(tmp_path: Path) -> None:
+    added = [block for page in PAGES for block in blocks_of(page) if block.title is not None]
+    assert {Path(str(block.title)).parent.name for block in added} == {"sources", "containers", "samplers", "commands"}
+    for block in added:
+        file = tmp_path / str(block.title)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(block.text)
+        room = file.parent.name
+        others = {other for name in imported(parsed(file)) if (other := room_of(name)) not in (None, room)}
+        assert others <= MAY_IMPORT[room], block
+    config = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
+    for check in (["check", *config], ["format", "--check", *config]):
+        done = subprocess.run([RUFF, *check, tmp_path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
