@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,14 +31,14 @@ class Served:
 
 @contextmanager
 def served(pack: Path | str) -> Iterator[Served]:
-    """`packer view` of a pack, in a process of its own; ended by Ctrl-C."""
+    """`packer view` of a pack, in a process of its own."""
     command = [sys.executable, "-m", "packer", "view", os.fspath(pack), "--no-browser", "--json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
             yield Served(json.loads(process.stdout.readline())["url"], process.pid)
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
