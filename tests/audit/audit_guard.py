@@ -123,8 +123,8 @@ class Guard:
 
 
 MOST_FOLDERS = 4096
-TEMPORARY = ("tmp", "pymp-", "torch_")
-"""How names in the folder for temporary files begin that tempfile, multiprocessing and torch make."""
+TEMPORARY = ("tmp", "pymp-", "torch_", "packer-bench-")
+"""How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer bench make."""
 SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda"))
 PIPES = ("/multiprocessing/connection.py", "/multiprocessing/queues.py", "/multiprocessing/forkserver.py")
 PIPED = frozenset(
