@@ -42,7 +42,7 @@ class Columns(Mapping[str, Column]):
 def subset(data: Any, predicate: Callable[[Columns], Any]) -> NDArray[np.int64]:
     """The numbers of the records for which `predicate` is true, rising, int64 (k,).
 
-    Args: a Pack or PackedDataset; a function from the columns to bool (n,), called once, with whole columns::
+    Args: a Pack or PackedDataset; a function from the columns to bool (n,), called once, with whole columns:
 
         large = subset(dataset, lambda columns: columns["width"] > 100)
         cats = subset(dataset, lambda columns: columns["label"] == dataset.class_to_idx["cat"])
