@@ -12,7 +12,7 @@ COLOURS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b", "limit": "#
 
 
 def require_matplotlib() -> None:
-    """Raise UsageError where matplotlib is missing: better before the work than behind it."""
+    """Raise UsageError where matplotlib is missing."""
     _figure_class()
 
 

@@ -81,7 +81,8 @@ class _Comparison:
             self._rows[name].build_s = Figure(tuple(self._build_s[name]))
         rejected = len(images.files) - len(self._files)
         if rejected:
-            report.notes.append(f"{rejected} images cannot be packed, and are measured nowhere")
+            problem = "cannot be packed, and stand in no row"
+            report.notes.append(f"{rejected} of {len(images.files)} images {problem}")
         report.notes += cold_notes(report)
         report.conclusion = compared(report)
         return report

@@ -62,7 +62,8 @@ def draw_images(source: str, folder: str, options: BenchOptions) -> Images:
     os.makedirs(folder)
     for number, file in enumerate(ordered):
         extension = os.path.splitext(file)[1].lower()
-        shutil.copyfile(file, os.path.join(folder, f"{number:06d}{extension}"))
+        with open(file, "rb") as own, open(os.path.join(folder, f"{number:06d}{extension}"), "wb") as copy:
+            shutil.copyfileobj(own, copy)
     copied = sum(os.path.getsize(file) for file in ordered)
     return Images(folder, tuple(ordered), _size(shapes, options), len(found), copied)
 

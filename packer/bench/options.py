@@ -46,6 +46,9 @@ class BenchOptions:
         ):
             if value < least:
                 raise UsageError(name, f"must be at least {least}, got {value}")
+        most = max(64, 4 * usable_cores())
+        if self.threads > most:
+            raise UsageError("--threads", f"must be at most {most} on these {usable_cores()} cores, got {self.threads}")
         if not 0.05 <= self.seconds <= 3600:
             raise UsageError("--seconds", f"must be 0.05 to 3600, got {self.seconds:g}")
         if self.step_ms is not None and not 0 < self.step_ms <= 60_000:
@@ -64,10 +67,11 @@ class BenchOptions:
 
     @staticmethod
     def size_of(text: str) -> tuple[int, int]:
-        """(width, height) of "224x224"."""
+        """(width, height) of "224x200" or "224"."""
         width, _, height = text.lower().partition("x")
+        height = height or width
         if not (width.isdecimal() and height.isdecimal() and 1 <= int(width) <= 4096 and 1 <= int(height) <= 4096):
-            raise UsageError("--resize", f"must be WIDTHxHEIGHT of 1 to 4096 pixels, got {text!r}")
+            raise UsageError("--resize", f"must be WIDTHxHEIGHT of 1 to 4096 pixels, got {text!r}", "such as 224x224")
         return int(width), int(height)
 
 
@@ -82,4 +86,4 @@ def require_device(device: str) -> None:
     if kind != "cuda":
         raise UsageError("--device", f"must be cpu, cuda or cuda:N, got {device!r}")
     if not torch.cuda.is_available():
-        raise UsageError("--device", f"torch cannot use {device} here", "look at torch.cuda.is_available()")
+        raise UsageError("--device", f"torch cannot use {device} here", "install torch with CUDA, or leave it out")

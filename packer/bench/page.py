@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from packer.bench.charts import write_charts
+from packer.bench.charts import require_matplotlib, write_charts
 from packer.bench.result import Report
 from packer.bench.words import spread
 from packer.errors import StorageError, shown
@@ -29,6 +30,18 @@ COLUMNS = (
     ("first batch, s", "first_batch_s", 2),
     ("peak memory, MB", "peak_mb", 0),
 )
+
+
+def prepare_report(folder: str) -> None:
+    """Raise where no report can be made: UsageError without matplotlib, StorageError where nothing can be written.
+    Better before the work than behind it."""
+    require_matplotlib()
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StorageError(folder, f"cannot write: {error.strerror or error}", "name another folder") from error
 
 
 def write_report(report: Report, folder: str) -> str:

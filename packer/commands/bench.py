@@ -62,9 +62,9 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     if tune and path is None:
         raise UsageError("--tune", "needs a pack or a folder", "name one")
     if report_dir is not None:
-        from packer.bench.charts import require_matplotlib
+        from packer.bench.page import prepare_report
 
-        require_matplotlib()
+        prepare_report(report_dir)
     command = shlex.join(["packer", *map(os.fsdecode, sys.argv[1:])]) if sys.argv[1:2] == ["bench"] else "packer bench"
     is_pack = path is not None and os.path.isfile(os.path.join(path, MANIFEST_NAME))
     with closing(Bars(hidden=quiet or as_json)) as watcher:
@@ -102,9 +102,11 @@ def lines(report: Report) -> Iterator[str]:
     used = [place for place in range(len(HEAD)) if place < 2 or any(row[place] for row in cells)]
     head = ("cold" if settings["cold"] else "warm", *HEAD[1:])
     yield from table_text([[row[i] for i in used] for row in (head, *cells)], right=range(1, len(used)))
-    yield f"median of {settings['rounds']} rounds ±half their range; MB/s: stored bytes; first s: until the first batch;"
     limit = "of limit: by its best round; " if any(row.limit for row in report.rows) else ""
-    yield f"{limit}peak MB: memory of its own, without the page cache"
+    yield from _wrapped(
+        f"median of {settings['rounds']} rounds ±half their range; {limit}MB/s: stored bytes, spread as images/s; "
+        "first s: until the first batch; peak MB: memory of its own, without the page cache"
+    )
     for note in report.notes:
         yield from _wrapped(f"note: {shown(note)}")
     yield ""
@@ -127,8 +129,8 @@ def _cells(report: Report, row: Row) -> tuple[str, ...]:
     return (
         row.name,
         _figure(row.figure("images_per_s"), 0),
-        "" if share is None else _figure(share, 2),
-        _figure(row.figure("megabytes_per_s"), 0),
+        "" if share is None else f"{share.median:,.2f}",
+        _plain(row.figure("megabytes_per_s").median),
         _figure(row.figure("cpu_s_per_1000"), 2),
         "" if limit else _figure(row.figure("first_batch_s"), 2),
         "" if limit else _figure(row.figure("peak_mb"), 0),
@@ -140,7 +142,14 @@ def _cells(report: Report, row: Row) -> tuple[str, ...]:
 
 def _figure(figure: Figure, digits: int) -> str:
     half = (figure.highest - figure.lowest) / 2
-    return f"{figure.median:,.{digits}f} ±{half / figure.median:.0%}" if figure.median else "0"
+    if not figure.median:
+        return "0"
+    number = f"{figure.median:,.{digits}f}" if figure.median < 1e6 else f"{figure.median / 1e6:,.2f} M"
+    return f"{number} ±{half / figure.median:.0%}"
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
 
 
 def _text(value: Any) -> str:

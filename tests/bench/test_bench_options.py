@@ -1,0 +1,106 @@
+"""Mistakes in the options of `packer bench` are told before any work, in one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from drawn import draw_plain
+from running import good, refused, run
+
+from packer.bench import BenchOptions
+from packer.errors import UsageError
+
+MISTAKES = {
+    "--images 7": "--images: must be at least 8, got 7",
+    "--images 0": "--images: must be at least 8, got 0",
+    "--rounds 1": "--rounds: must be at least 2, got 1",
+    "--batch-size 0": "--batch-size: must be at least 1, got 0",
+    "--threads 0": "--threads: must be at least 1, got 0",
+    "--threads 100000": "--threads: must be at most",
+    "--seed -1": "--seed: must be at least 0, got -1",
+    "--seconds 0": "--seconds: must be 0.05 to 3600, got 0",
+    "--seconds nan": "--seconds: must be 0.05 to 3600, got nan",
+    "--resize axb": "--resize: must be WIDTHxHEIGHT of 1 to 4096 pixels, got 'axb'; such as 224x224",
+    "--resize 0x5": "--resize: must be WIDTHxHEIGHT",
+    "--format zip": "--format: must be one of lmdb, hdf5, tfrecord, webdataset, got 'zip'",
+    "--encode png": "--encode: must be one of raw, jpeg, got 'png'",
+    "--device tpu": "--device: must be cpu, cuda or cuda:N, got 'tpu'",
+    "--step-ms 5": "--step-ms: goes with --tune; add --tune",
+    "--tune --step-ms nan": "--step-ms: must be more than 0 and at most 60000, got nan",
+    "--images 8.5": "Invalid value for '--images'",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes_are_named(tmp_path: Path, words: str) -> None:
+    draw_plain(tmp_path / "src", 8)
+    line = refused(2, "bench", tmp_path / "src", *words.split())
+    assert line.startswith(f"packer: {MISTAKES[words]}")
+
+
+def test_tune_needs_something_to_read() -> None:
+    assert refused(2, "bench", "--tune") == "packer: --tune: needs a pack or a folder; name one"
+
+
+def test_without_cuda_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    draw_plain(tmp_path / "src", 8)
+    line = refused(2, "bench", tmp_path / "src", "--device", "cuda")
+    assert line == "packer: --device: torch cannot use cuda here; install torch with CUDA, or leave it out"
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    assert "no such folder" in refused(2, "bench", tmp_path / "absent")
+    draw_plain(tmp_path / "few", 7)
+    line = refused(2, "bench", tmp_path / "few")
+    assert line.endswith("has 7 images that can be read; name a folder with at least 8")
+    (tmp_path / "file").write_bytes(b"")
+    assert "is not a folder" in refused(2, "bench", tmp_path / "file")
+
+
+def test_errors_as_json(tmp_path: Path) -> None:
+    ran = run("bench", tmp_path / "absent", "--json")
+    facts = json.loads(ran.out)
+    assert ran.code == 2 and facts["error"] == "UsageError" and facts["exit_code"] == 2 and facts["next_step"]
+
+
+def test_a_report_that_cannot_be_made_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_plain(tmp_path / "src", 8)
+    (tmp_path / "taken").write_bytes(b"a file")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    line = refused(2, "bench", tmp_path / "src", "--report", tmp_path / "r")
+    assert line == 'packer: --report: needs matplotlib; pip install "packer[report]"'
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_report_where_nothing_can_be_written(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    draw_plain(tmp_path / "src", 8)
+    (tmp_path / "taken").write_bytes(b"a file")
+    assert "cannot write" in refused(3, "bench", tmp_path / "src", "--report", tmp_path / "taken")
+
+
+def test_too_little_space_is_told_before_the_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    draw_plain(tmp_path / "src", 8)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    line = refused(3, "bench", tmp_path / "src", "--work-dir", tmp_path / "work")
+    assert "are free" in line and "--work-dir" in line and not list((tmp_path / "work").iterdir())
+
+
+def test_sizes() -> None:
+    assert BenchOptions.size_of("224x200") == (224, 200) and BenchOptions.size_of("64") == (64, 64)
+    for text in ("", "x", "4097", "-1x4", "1x2x3", "²x4"):
+        with pytest.raises(UsageError, match="--resize"):
+            BenchOptions.size_of(text)
+
+
+def test_help_has_an_example() -> None:
+    assert "packer bench imgs.lmdb --tune" in good("bench", "--help").out
