@@ -74,6 +74,7 @@ def blocks_of(page: Path) -> list[Block]:
     end = 0
     for match in BLOCK.finditer(text):
         after_shell = bool(found) and found[-1].language == "sh" and not text[end : match.start()].strip()
+        after_shell = after_shell and found[-1].reason is None
         if match["language"] not in ("python", "sh") and not after_shell:
             continue
         said = COMMENT.findall(match["comments"])
