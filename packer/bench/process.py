@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
@@ -15,10 +15,12 @@ from packer.bench.job import Job
 from packer.bench.result import Measured, Row
 from packer.bench.watcher import Watcher
 from packer.build.signals import held_signals
-from packer.build.workers import PRELOADED, without_main
+from packer.build.workers import PRELOADED, installed_code_only, without_main
 from packer.errors import PackerError
 
 SAMPLE_S = 0.02
+LOOK, LEAVE = "look", "leave"
+"""What a process says of its memory: look at it from now on, leave it alone."""
 END_S = 5.0
 """A process that has sent its result may take so long to end."""
 
@@ -31,13 +33,13 @@ class Hall:
         self._context = multiprocessing.get_context("forkserver")
         # what builds preload too: there is one such server in a process
         self._context.set_forkserver_preload([*PRELOADED, "packer.bench.work"])
-        with held_signals():  # Ctrl-C is for this process, not for the servers
+        with held_signals(), installed_code_only():  # Ctrl-C is for this process, not for the servers
             resource_tracker.ensure_running()
             forkserver.ensure_running()  # before a build starts one that lacks torch
 
     def run(self, job: Job) -> Measured:
         """Do one measurement. Raises what it raises."""
-        with held_signals(), without_main():  # a process that is half started could not be ended
+        with held_signals(), without_main(), installed_code_only():  # a process that is half started could not be ended
             here, there = self._context.Pipe()
             process = self._context.Process(target=_child, args=(there, job))
             process.start()
@@ -46,9 +48,16 @@ class Hall:
             here.recv()  # it has begun
             before = peak = _memory_bytes(process.pid or 0)
             here.send(None)
-            while not here.poll(SAMPLE_S):
+            wait_s = None
+            while True:
+                while not here.poll(wait_s):
+                    peak = max(peak, _memory_bytes(process.pid or 0))
+                found = here.recv()
+                if found not in (LOOK, LEAVE):
+                    break
                 peak = max(peak, _memory_bytes(process.pid or 0))
-            found = here.recv()
+                wait_s = SAMPLE_S if found == LOOK else None
+                here.send(None)
             process.join(END_S)
         except EOFError:
             process.join()
@@ -85,10 +94,20 @@ def _child(pipe: Any, job: Job) -> None:
     from packer.bench.work import measure
 
     os.setpgid(0, 0)  # Ctrl-C does not reach it; its workers can be ended with it
-    pipe.send(True)
-    pipe.recv()
+
+    def said(word: Any) -> None:
+        pipe.send(word)
+        pipe.recv()
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        said(LOOK)
+        yield
+        said(LEAVE)
+
+    said(True)
     try:
-        found: Any = measure(job)
+        found: Any = measure(job, watched)
     except Exception as error:
         found = error if isinstance(error, PackerError) else PackerError("bench", f"{job.kind}: {error!r}")
     pipe.send(found)

@@ -48,7 +48,8 @@ class Hall:
     def __init__(self, places: int) -> None:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOADED)
-        resource_tracker.ensure_running()  # later it would let Ctrl-C through to the fork server that is being started
+        with installed_code_only():
+            resource_tracker.ensure_running()  # later it would let Ctrl-C through to the fork server when that starts
         self.counters = Counters(places)
 
 
@@ -64,7 +65,8 @@ class Worker:
             self.pipe, theirs = hall.context.Pipe()
             with theirs:
                 self.process = hall.context.Process(target=_serve, args=(theirs, hall.counters, place), daemon=True)
-                self.process.start()
+                with installed_code_only():  # the first one starts the fork server
+                    self.process.start()
 
     def count(self, field: int) -> int:
         """One of the counters of its job."""
@@ -116,6 +118,24 @@ def without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextmanager
+def installed_code_only() -> Iterator[None]:
+    """Pythons that are started in here import nothing from the current folder.
+
+    multiprocessing starts its servers by ``python -c``, which looks there first, before all libraries: a cv2.py among
+    somebody's images would be run. Python 3.10 knows no way around it.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _serve(pipe: Any, counters: Counters, place: int) -> None:
