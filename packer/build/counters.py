@@ -76,11 +76,10 @@ class Reporter:
         self._place = place
         self._lock = threading.Lock()
 
-    def report(self, done: int, bad: int) -> bool:
-        """Count rows that are done. Always True: the parent ends a process that is not wanted any more."""
+    def report(self, done: int, bad: int) -> None:
+        """Count rows that are done."""
         self._counters.add(self._place, DONE, done)
         self._counters.add(self._place, BAD, bad)
-        return True
 
     @contextmanager
     def decoding(self, row: int) -> Iterator[None]:

@@ -24,7 +24,7 @@ class MeasureJob:
 
 
 def measure(
-    job: MeasureJob, report: Report = lambda done, bad: True, decoding: Decoding = unmarked
+    job: MeasureJob, report: Report = lambda done, bad: None, decoding: Decoding = unmarked
 ) -> list[tuple[int, int]]:
     """(bytes encoded, bytes of pixels) of each image that is good."""
     sizes = []

@@ -32,8 +32,8 @@ from packer.verify import require_intact
 CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
 
-Report = Callable[[int, int], bool]
-"""Called with (images done, of these bad) since the last call; False asks to stop."""
+Report = Callable[[int, int], None]
+"""Called with (images done, of these bad) since the last call."""
 Decoding = Callable[[int], AbstractContextManager[None]]
 """Wraps the decoding of the row of this number, from several threads at once."""
 
@@ -67,10 +67,6 @@ Made = tuple[Record, int] | Rejected
 """A record with the number of boxes that a crop has left outside; or why there is none."""
 
 
-class Stopped(Exception):
-    """The build does not want this shard any more."""
-
-
 def unmarked(row: int) -> AbstractContextManager[None]:
     """A `Decoding` that tells nobody."""
     return nullcontext()
@@ -79,7 +75,7 @@ def unmarked(row: int) -> AbstractContextManager[None]:
 def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> ShardResult:
     """Make the shard of `job`, or keep the finished one that it names, if nothing has changed since.
 
-    Raises StorageError where the disk refuses, Stopped where `report` says so.
+    Raises StorageError where the disk refuses.
     """
     with in_use(job.folder), pa.memory_map(job.table) as source:
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
@@ -118,8 +114,7 @@ def _pack(job: ShardJob, rows: Any, report: Report, decoding: Decoding) -> Shard
             builder.add(record)
             writer.write(record)
             _count(record, cropped, result)
-        if not report(1, int(bad)):
-            raise Stopped
+        report(1, int(bad))
     result.sources = sources.hexdigest()
     if writer is None:
         return result

@@ -73,7 +73,7 @@ class InlineEngine:
 
     def run(self, jobs: Sequence[Any], tick: Callable[[int, int], None]) -> Iterator[tuple[int, Any]]:
         for number, job in enumerate(jobs):
-            yield number, pack_shard(job, lambda done, bad: True)
+            yield number, pack_shard(job, lambda done, bad: None)
 
 
 @dataclass
