@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 from running import run
 
 from packer.cli import cli
@@ -99,7 +100,8 @@ def check(block: Block) -> None:
 def _parsed(words: list[str]) -> None:
     """Raises click.UsageError for what the command would not take; runs nothing."""
     name, *rest = words
-    with cli.commands[name].make_context(name, rest):
+    group = click.Context(cli, info_name="packer", **cli.context_settings)  # else the command learns other help options
+    with cli.commands[name].make_context(name, rest, parent=group):
         pass
 
 
