@@ -8,7 +8,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Protocol
 
 import cv2
@@ -107,8 +107,18 @@ KINDS: dict[str, Callable[[Job], Reader]] = {
 }
 
 
-def measure(job: Job) -> Measured:
-    """Read for `job.seconds` at least, after an epoch that only warms up; of a cold read, that epoch is measured."""
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Watches nothing."""
+    yield
+
+
+def measure(job: Job, watched: Callable[[], AbstractContextManager[None]] = nobody) -> Measured:
+    """Read for `job.seconds` at least, after an epoch that only warms up; of a cold read, the first epoch is measured.
+
+    Args: what to do; a context in which the memory of this process is looked at. That is never when the clock
+    runs: each look takes a processor for 10 ms.
+    """
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
     in_cache = _make_cold(job) if job.cold else None
@@ -117,15 +127,28 @@ def measure(job: Job) -> Measured:
     batches = reader.epoch()
     images = next(batches)
     first_batch_s = time.perf_counter() - started
-    images += sum(count for count, _ in _timed(batches, job))
-    _synchronise(job)
     if job.cold:
+        images += sum(batches)
+        _synchronise(job)
         seconds = time.perf_counter() - started
         found = Measured(images, seconds, _cpu_s() - cpu_s, first_batch_s, 0, None, in_cache)
+        with watched():
+            _some(reader.epoch(), images)
     else:
+        with watched():
+            _some(batches, None)
         found = _steady(reader, job, first_batch_s)
     reader.end()
     return found
+
+
+def _some(batches: Iterator[int], most: int | None) -> None:
+    """Read all batches, or until that many images are read."""
+    images = 0
+    for count in batches:
+        images += count
+        if most is not None and images >= most:
+            return
 
 
 def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
