@@ -18,8 +18,11 @@ from test_rooms import MAY_IMPORT
 
 import packer
 from packer import bench, errors, repair, samplers, stats
+from packer.build.options import BOX_POLICIES
 from packer.cli import cli
 from packer.errors import PackerError
+from packer.sources import CHOICES
+from packer.sources.columns import parse_columns
 
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -174,3 +177,20 @@ def test_files_that_the_architecture_names_exist() -> None:
         assert (ROOT / name).is_file() or (ROOT / "packer" / name).is_file(), name
     for name in re.findall(r"`(\w+\.py)`", text):
         assert list((ROOT / "packer").rglob(name)), name
+
+
+# -- labels
+
+
+def test_the_labels_page_has_every_kind_and_policy() -> None:
+    text = (DOCS / "labels.md").read_text()
+    kinds = re.findall(r"^\| `([a-z:A-Z]+)` \| ", text.partition("## folder")[0], re.MULTILINE)
+    assert kinds == [kind for kind in CHOICES if kind != "auto"]
+    policies = re.findall(r"^\| `(\w+)`", text.partition("| `--boxes` |")[2].partition("\n\n")[0], re.MULTILINE)
+    assert set(policies) == set(BOX_POLICIES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_columns_that_are_shown_are_understood(page: Path) -> None:
+    for columns in re.findall(r"--columns \"([^\"]+)\"", page.read_text()):
+        parse_columns(columns)
