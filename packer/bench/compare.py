@@ -23,7 +23,19 @@ from packer.build import BuildOptions, build_pack
 from packer.drawing import draw_sample
 from packer.errors import StorageError
 
-COPY, DECODE_PACKED, DECODE_FILES = "limit: memory copy", "limit: decode packed", "limit: decode files"
+LIMITS = {
+    False: {
+        "raw": ("limit: memory copy", "copy"),
+        "jpeg": ("limit: decode packed", "decode-packed"),
+        "files": ("limit: decode files", "decode-files"),
+    },
+    True: {
+        "raw": ("limit: disk, raw", "disk-pack"),
+        "jpeg": ("limit: disk, jpeg", "disk-pack"),
+        "files": ("limit: disk, files", "disk-files"),
+    },
+}
+"""Of warm and of cold reads: name and kind of the limit of each."""
 DRAWN_IMAGES, DRAWN_SIZE = 600, 256
 
 
@@ -93,24 +105,22 @@ class _Comparison:
             "", self._images.size, options.batch_size, options.threads, options.seconds,
             cold=options.cold, device=options.device, seed=options.seed, images=len(self._images.files),
         )  # fmt: skip
-        limited = not options.cold and options.device == "cpu"
+        limits = LIMITS[options.cold] if options.device == "cpu" else {}
         files = self._images.bytes / len(self._images.files)
         raw = 3 * self._images.size[0] * self._images.size[1]
         self._packs = [f"{container}, {encoding}" for encoding in options.encodings for container in options.formats]
-        first = {encoding: f"{options.formats[0]}, {encoding}" for encoding in options.encodings}
-        if limited and "raw" in first:
-            self._add(COPY, replace(job, kind="copy", pack=self._path(first["raw"])), raw)
-        if limited and "jpeg" in first:
-            self._add(DECODE_PACKED, replace(job, kind="decode-packed", pack=self._path(first["jpeg"])), 0)
-        if limited:
-            self._add(DECODE_FILES, replace(job, kind="decode-files"), files)
+        for of, (name, kind) in limits.items():
+            if of == "files":
+                self._add(name, replace(job, kind=kind), files)
+            elif of in options.encodings:
+                self._add(name, replace(job, kind=kind, pack=self._path(f"{options.formats[0]}, {of}")), raw)
         for name, kind in (("folder, PIL", "folder-pil"), ("folder, cv2", "folder-cv2")):
-            self._add(name, replace(job, kind=kind), files, DECODE_FILES if limited else None)
+            self._add(name, replace(job, kind=kind), files, limits["files"][0] if limits else None)
         if importlib.util.find_spec("PIL") is None:
             del self._jobs["folder, PIL"]
             self._rows["folder, PIL"].left_out = "Pillow is not installed"
         for name in self._packs:
-            limit = (COPY if name.endswith("raw") else DECODE_PACKED) if limited else None
+            limit = limits[name.split(", ")[1]][0] if limits else None
             self._add(name, replace(job, kind="pack", pack=self._path(name)), raw, limit)
 
     def _add(self, name: str, job: Job, stored: float, limit: str | None = None) -> None:
@@ -146,13 +156,14 @@ class _Comparison:
         self._files = tuple(self._images.of(name) for name in self._packed)
         size = sum(os.path.getsize(file) for file in self._files)
         for name, job in self._jobs.items():
-            if job.kind.startswith("folder") or job.kind == "decode-files":
+            if job.kind.startswith("folder") or job.kind.endswith("-files"):
                 self._jobs[name] = replace(job, files=self._files)
                 self._rows[name].disk_bytes = size
                 self._rows[name].stored_bytes = size / len(self._files)
-        if DECODE_PACKED in self._rows:
-            packed = next(name for name in self._packs if name.endswith("jpeg"))
-            self._rows[DECODE_PACKED].stored_bytes = self._rows[packed].stored_bytes
+        for name, job in self._jobs.items():
+            if job.kind in ("decode-packed", "disk-pack"):
+                packed = next(pack for pack in self._packs if self._path(pack) == job.pack)
+                self._rows[name].stored_bytes = self._rows[packed].stored_bytes
 
 
 @contextmanager

@@ -46,8 +46,8 @@ class Kind:
 class Limit:
     """Threads that do the same again and again, each with memory of its own."""
 
-    def __init__(self, job: Job) -> None:
-        self._kind = KINDS[job.kind](job)
+    def __init__(self, kind: Callable[[Job], Kind], job: Job) -> None:
+        self._kind = kind(job)
         self._pieces = itertools.count()
         self._done = [0] * job.threads
         self._stopped = False
@@ -174,10 +174,3 @@ def _plan(size: tuple[int, int] | None, factor: int) -> dict[str, Any] | None:
 
 def _bytes(size: tuple[int, int] | None) -> int:
     return PIECE_BYTES // 4 if size is None else 3 * size[0] * size[1]
-
-
-KINDS: dict[str, Callable[[Job], Kind]] = {
-    "copy": copies,
-    "decode-packed": packed_decodes,
-    "decode-files": file_decodes,
-}

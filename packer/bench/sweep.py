@@ -79,9 +79,11 @@ def job_of(pack: Pack, options: BenchOptions) -> Job:
 
 def add_limit(pack: Pack, job: Job, jobs: dict[str, Job], rows: dict[str, Row]) -> str | None:
     """Add the limit of reading this pack with so many threads; its name, or None where there is none."""
-    if job.cold or job.device != "cpu":
+    if job.device != "cpu":
         return None
-    if pack.manifest.encoding == "raw":
+    if job.cold:
+        kind, what = "disk-pack", "disk"
+    elif pack.manifest.encoding == "raw":
         if pack.record_bytes is None:
             return None
         kind, what = "copy", "memory copy"

@@ -57,6 +57,8 @@ class _Tuning:
 
     def of_pack(self, pack: Pack) -> Report:
         job = job_of(pack, self._options)
+        if pack.manifest.shape is None:  # PackedLoader must be told
+            self._report.settings["resized_to"] = list(job.size)
         counts = thread_counts(2 * job.threads)
         best = self._stage(pack, {f"threads {n}": replace(job, threads=n) for n in counts}, limits=True)
         best = self._stage(pack, {f"prefetch {n}": replace(best, prefetch=n) for n in PREFETCHES})

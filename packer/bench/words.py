@@ -61,18 +61,30 @@ def compared(report: Report) -> list[str]:
             lines.append(f"{best.name} reads {spread(ratio(best, folder))} times as many images/s as {folder.name}")
     share = report.share(folder)
     if share is not None:
-        lines.append(f"{folder.name} reaches {spread(share, 2)} of bare decoding of its own files: {_why(share)}")
+        held = f"{folder.name} reaches {spread(share, 2)} of {_least(folder)} of its own files"
+        lines.append(f"{held}: {_why(share, folder)}")
     for row in packs:
         share = report.share(row)
         if share is not None and share.highest < 0.5:
-            lines.append(f"{row.name} reaches {spread(share, 2)} of its limit: small batches, or a busy machine")
+            lines.append(f"{row.name} reaches {spread(share, 2)} of its limit: {_else(row)}")
     return lines
 
 
-def _why(share: Figure) -> str:
+def _least(row: Row) -> str:
+    return "reading the bytes" if "disk" in (row.limit or "") else "bare decoding"
+
+
+def _else(row: Row) -> str:
+    if "disk" not in (row.limit or ""):
+        return "small batches, or a busy machine"
+    return "the disk is not what it waits for"
+
+
+def _why(share: Figure, row: Row) -> str:
     if share.lowest > 0.8:
-        return "decoding is what it waits for"
-    return "the rest is opening files, resizing, and handing images from process to process"
+        return "that is what it waits for"
+    decoding = "decoding, " if "disk" in (row.limit or "") else ""
+    return f"the rest is opening files, {decoding}resizing, and handing images from process to process"
 
 
 def swept(report: Report) -> list[str]:
@@ -120,6 +132,8 @@ def _at(rate: float, best: Job) -> str:
 
 
 def _limit(share: Figure, limit: str) -> str:
+    if "disk" in limit:
+        return "the disk is the limit" if share.median >= 0.7 else "the disk is not the limit; measure without --cold"
     if share.median < 0.7:
         return "Python and the handing over of batches are the limit; larger batches help"
     return "memory is the limit" if "copy" in limit else "decoding is the limit; smaller images or --encode raw help"
@@ -133,8 +147,10 @@ def paste(report: Report, best: Job) -> str:
     if best.window:
         order = f"sampler=BlockShuffleSampler(pack, window={best.window})"
     device = "" if best.device == "cpu" else f", device={best.device!r}"
+    crop = report.settings.get("resized_to")
+    crop = "" if crop is None else f", crop=Resize(({crop[1]}, {crop[0]}))"
     data = "pack" if best.window else repr(report.path)
     return (
-        f"PackedLoader({data}, batch_size={best.batch_size}, {order}, threads={best.threads}, "
+        f"PackedLoader({data}, batch_size={best.batch_size}, {order}{crop}, threads={best.threads}, "
         f"prefetch={best.prefetch}{device})"
     )

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Protocol
 
 import cv2
@@ -17,10 +18,10 @@ import torch
 
 from packer.bench.cache import drop, pages_in_memory
 from packer.bench.chosen import chosen_records
+from packer.bench.disk import disk_files, disk_pack
 from packer.bench.folder import FolderReader
 from packer.bench.job import MANY_SAMPLES, Job
-from packer.bench.limits import KINDS as LIMITS
-from packer.bench.limits import Limit
+from packer.bench.limits import Kind, Limit, copies, file_decodes, packed_decodes
 from packer.bench.result import Measured
 from packer.loading.crop import Resize
 from packer.loading.loader import PackedLoader
@@ -99,11 +100,18 @@ class PackReader:
         """Threads end with the epoch."""
 
 
+LIMITS: dict[str, Callable[[Job], Kind]] = {
+    "copy": copies,
+    "decode-packed": packed_decodes,
+    "decode-files": file_decodes,
+    "disk-pack": disk_pack,
+    "disk-files": disk_files,
+}
 KINDS: dict[str, Callable[[Job], Reader]] = {
     "folder-pil": FolderReader,
     "folder-cv2": FolderReader,
     "pack": PackReader,
-    **dict.fromkeys(LIMITS, Limit),
+    **{name: partial(Limit, kind) for name, kind in LIMITS.items()},
 }
 
 

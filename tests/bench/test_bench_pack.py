@@ -15,7 +15,7 @@ from drawn import draw_plain, tree_state
 from running import Ran, good, refused
 from torch.utils.data import DataLoader
 
-from packer import PackedLoader, open_pack
+from packer import PackedLoader, Resize, open_pack
 from packer.bench.chosen import RUNS, chosen_records
 from packer.samplers import BlockShuffleSampler
 
@@ -63,6 +63,9 @@ def test_packs_of_images_of_many_sizes_are_swept_too(tmp_path: Path) -> None:
     ran = good("bench", tmp_path / "p", "--rounds", 2, "--seconds", 0.05, "--threads", 1, "--cold")
     assert "1 thread, batches of 16" in ran.out and "cached" in ran.out and "note: cold:" in ran.out
     assert tree_state(tmp_path / "p") == before
+    tuned = good("bench", tmp_path / "p", "--tune", "--batch-size", 8, *QUICK[:4], "--threads", 1, "--resize", "32x20")
+    loader = eval(pasted(tuned), {"PackedLoader": PackedLoader, "Resize": Resize})
+    assert [tuple(images.shape[1:]) for images, _ in loader] == [(3, 20, 32)] * 3
 
 
 def test_a_report_needs_nothing_else(swept: Any, raw: Path) -> None:
