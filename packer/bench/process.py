@@ -25,6 +25,10 @@ END_S = 5.0
 """A process that has sent its result may take so long to end."""
 
 
+class FolderFails(PackerError):
+    """The plain folder cannot be read as most scripts do."""
+
+
 class Hall:
     """Forks processes from a server that has loaded the libraries: a fresh one costs milliseconds, and shares nothing
     with the one before."""
@@ -74,10 +78,15 @@ class Hall:
 def one_round(jobs: dict[str, Job], rows: dict[str, Row], watcher: Watcher) -> None:
     """Measure each job once, in another order each round: what one leaves behind meets another."""
     hall, names = Hall(), list(jobs)
-    turn = len(rows[names[0]].rounds) % len(names)
+    turn = max(len(row.rounds) for row in rows.values()) % len(names)
     for name in names[turn:] + names[:turn]:
         watcher.doing(name)
-        rows[name].rounds.append(hall.run(jobs[name]))
+        try:
+            rows[name].rounds.append(hall.run(jobs[name]))
+        except FolderFails as error:  # an image that packer reads, and this library does not
+            rows[name].left_out = f"it fails here ({error.problem.partition(': ')[2]})"
+            rows[name].rounds.clear()
+            del jobs[name]
         watcher.done(1)
 
 
@@ -108,8 +117,11 @@ def _child(pipe: Any, job: Job) -> None:
     said(True)
     try:
         found: Any = measure(job, watched)
+    except PackerError as error:
+        found = error
     except Exception as error:
-        found = error if isinstance(error, PackerError) else PackerError("bench", f"{job.kind}: {error!r}")
+        kind = FolderFails if job.kind.startswith("folder") else PackerError
+        found = kind("bench", f"{job.kind}: {(str(error).strip() or repr(error)).splitlines()[-1]}")
     pipe.send(found)
     pipe.close()
 

@@ -107,7 +107,7 @@ def lines(report: Report) -> Iterator[str]:
         f"median of {settings['rounds']} rounds ±half their range; {limit}MB/s: stored bytes, spread as images/s; "
         "first s: until the first batch; peak MB: memory of its own, without the page cache"
     )
-    for note in report.notes:
+    for note in [*(f"{row.name} is left out: {row.left_out}" for row in report.rows if row.left_out), *report.notes]:
         yield from _wrapped(f"note: {shown(note)}")
     yield ""
     for line in report.conclusion:
@@ -123,7 +123,7 @@ HEAD = ("", "images/s", "of limit", "MB/s", "CPU s/1k", "first s", "peak MB", "c
 
 def _cells(report: Report, row: Row) -> tuple[str, ...]:
     if row.left_out:
-        return row.name, row.left_out, *[""] * (len(HEAD) - 2)
+        return row.name, "left out", *[""] * (len(HEAD) - 2)
     share = report.share(row)
     limit = row.name.startswith("limit")
     return (
