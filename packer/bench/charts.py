@@ -9,6 +9,8 @@ from packer.bench.result import Figure, Report, Row
 from packer.errors import StorageError, UsageError
 
 COLOURS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b", "limit": "#95a5a6"}
+MARKERS = {"PIL": "P", "cv2": "X", "lmdb": "o", "hdf5": "s", "tfrecord": "^", "webdataset": "D"}
+"""Formats of one encoding lie close together: names beside them would cover each other."""
 
 
 def require_matplotlib() -> None:
@@ -51,7 +53,8 @@ def _speed(report: Report) -> Any:
         rate = row.figure("images_per_s")
         axes.barh(place, rate.median, color=_colour(row), height=0.7)
         axes.errorbar(rate.median, place, xerr=_reach(rate), color="#2c3e50", capsize=3, linewidth=1)
-        axes.annotate(f" {rate.median:,.0f}", (rate.highest, place), va="center", fontsize=9)
+        label = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
+        axes.annotate(f" {rate.median:,.0f}", (rate.highest, place), va="center", fontsize=9, bbox=label)
         if row.limit is not None and report.row(row.limit).rounds:
             limit = report.row(row.limit).figure("images_per_s").highest
             axes.plot([limit, limit], [place - 0.4, place + 0.4], color="#7f8c8d", linewidth=2)
@@ -72,12 +75,13 @@ def _size(rows: list[Row]) -> Any:
     for row in rows:
         rate = row.figure("images_per_s")
         size = (row.disk_bytes or 0) / 1e6
-        axes.errorbar(size, rate.median, yerr=_reach(rate), fmt="o", color=_colour(row), capsize=3)
-        axes.annotate(f"  {row.name}", (size, rate.median), fontsize=8, va="center")
+        marker = next((MARKERS[word] for word in MARKERS if word in row.name), "o")
+        axes.errorbar(size, rate.median, yerr=_reach(rate), fmt=marker, color=_colour(row), capsize=3, label=row.name)
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     axes.set_xlabel("size on disk, MB")
-    axes.set_ylabel("images/s")
+    axes.set_ylabel("images/s (log scale): median, lowest to highest")
     axes.set_yscale("log")
-    axes.margins(x=0.2)
+    axes.set_xlim(left=0)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
