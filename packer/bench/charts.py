@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from packer.bench.result import Figure, Report, Row
+from packer.bench.result import PACED, Figure, Report, Row
 from packer.errors import StorageError, UsageError
 
 COLOURS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b", "limit": "#95a5a6"}
@@ -23,6 +23,7 @@ def write_charts(report: Report, folder: str) -> list[str]:
     names = ["speed.png"]
     _save(_speed(report), os.path.join(folder, names[0]))
     sized = [row for row in report.rows if row.rounds and row.disk_bytes and not row.name.startswith("limit")]
+    sized = [row for row in sized if PACED not in row.name]
     if report.what == "compare" and len(sized) > 1:
         names.append("size.png")
         _save(_size(sized), os.path.join(folder, names[1]))
@@ -46,7 +47,7 @@ def _save(figure: Any, path: str) -> None:
 
 def _speed(report: Report) -> Any:
     """Bars of images/s with the lowest and the highest round, and where the limit of each is."""
-    rows = [row for row in report.rows if row.rounds and not row.name.startswith("limit")]
+    rows = [row for row in report.rows if row.rounds and not row.name.startswith("limit") and PACED not in row.name]
     figure = _figure_class()(figsize=(9, 1.2 + 0.42 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     for place, row in enumerate(reversed(rows)):

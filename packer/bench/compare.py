@@ -16,7 +16,7 @@ from packer.bench.job import Job
 from packer.bench.machine import machine
 from packer.bench.options import BenchOptions
 from packer.bench.process import Hall, one_round
-from packer.bench.result import Figure, Report, Row
+from packer.bench.result import PACED, Figure, Report, Row
 from packer.bench.watcher import Silent, Watcher
 from packer.bench.words import cold_notes, compared
 from packer.build import BuildOptions, build_pack
@@ -79,6 +79,7 @@ class _Comparison:
             "rounds": options.rounds,
             "cold": options.cold,
             "device": options.device,
+            "step_ms": options.step_ms,
         }
         self._plan()
         report = Report("compare", self._source, command, machine(), settings, list(self._rows.values()))
@@ -122,6 +123,10 @@ class _Comparison:
         for name in self._packs:
             limit = limits[name.split(", ")[1]][0] if limits else None
             self._add(name, replace(job, kind="pack", pack=self._path(name)), raw, limit)
+        if options.step_ms is not None:
+            for name in ("folder, cv2", *(f"{options.formats[0]}, {encoding}" for encoding in options.encodings)):
+                paced = replace(self._jobs[name], step_s=options.step_ms / 1000, cold=False)
+                self._add(f"{name}{PACED}", paced, self._rows[name].stored_bytes)
 
     def _add(self, name: str, job: Job, stored: float, limit: str | None = None) -> None:
         settings: dict[str, Any] = {"kind": job.kind, "threads": job.threads, "batch_size": job.batch_size}
@@ -161,7 +166,7 @@ class _Comparison:
                 self._rows[name].disk_bytes = size
                 self._rows[name].stored_bytes = size / len(self._files)
         for name, job in self._jobs.items():
-            if job.kind in ("decode-packed", "disk-pack"):
+            if job.kind in ("decode-packed", "disk-pack") or (job.kind == "pack" and name.endswith(PACED)):
                 packed = next(pack for pack in self._packs if self._path(pack) == job.pack)
                 self._rows[name].stored_bytes = self._rows[packed].stored_bytes
 

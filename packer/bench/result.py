@@ -6,6 +6,9 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+PACED = " + step"
+"""Behind the name of a row whose consumer takes a step for each batch: what it shows is the waiting."""
+
 
 @dataclass(frozen=True)
 class Measured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packer.bench.job import Job
-from packer.bench.result import Figure, Report, Row
+from packer.bench.result import PACED, Figure, Report, Row
 
 FED, NEARLY_FED = 0.05, 0.15
 """Shares of waiting up to which a step counts as fed: the second where the loader is faster than the step by far."""
@@ -47,7 +47,7 @@ def cold_notes(report: Report) -> list[str]:
 
 def compared(report: Report) -> list[str]:
     """The conclusion of a comparison."""
-    rows = [row for row in report.rows if row.rounds]
+    rows = [row for row in report.rows if row.rounds and not row.name.endswith(PACED)]
     folders = [row for row in rows if row.settings["kind"].startswith("folder")]
     packs = [row for row in rows if row.settings["kind"] == "pack"]
     if not folders or not packs:
@@ -67,6 +67,11 @@ def compared(report: Report) -> list[str]:
         share = report.share(row)
         if share is not None and share.highest < 0.5:
             lines.append(f"{row.name} reaches {spread(share, 2)} of its limit: {_else(row)}")
+    for row in report.rows:
+        if row.name.endswith(PACED) and row.rounds:
+            step = f"with steps of {report.settings['step_ms']:g} ms"
+            waiting = spread(row.figure("waiting"), 2)
+            lines.append(f"{step}, {row.name.removesuffix(PACED)} lets the consumer wait {waiting} of the time")
     return lines
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--encode", "encodings", metavar="NAME", multiple=True, help="Only raw or jpeg; may be repeated.")
 @click.option("--cold", is_flag=True, help="Drop the files from memory before each measurement; first epochs.")
 @click.option("--tune", is_flag=True, help="Find threads (num_workers), prefetch and window; print the line to paste.")
-@click.option("--step-ms", type=float, help="With --tune: how long a training step takes.")
+@click.option("--step-ms", type=float, help="How long a training step takes: shows the waiting.")
 @click.option("--device", default="cpu", show_default=True, help="cuda: with the copy and the normalisation there.")
 @click.option("--seed", default=0, show_default=True, help="Of the sample and of all orders.")
 @click.option("--work-dir", type=click.Path(), help="Where packs are built.  [default: the temporary folder]")
@@ -57,8 +57,6 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     from packer.manifest import MANIFEST_NAME
 
     options = BenchOptions(**{name: value for name, value in given.items() if value not in (None, ())})
-    if options.step_ms is not None and not tune:
-        raise UsageError("--step-ms", "goes with --tune", "add --tune")
     if tune and path is None:
         raise UsageError("--tune", "needs a pack or a folder", "name one")
     if report_dir is not None:
@@ -67,6 +65,8 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
         prepare_report(report_dir)
     command = shlex.join(["packer", *map(os.fsdecode, sys.argv[1:])]) if sys.argv[1:2] == ["bench"] else "packer bench"
     is_pack = path is not None and os.path.isfile(os.path.join(path, MANIFEST_NAME))
+    if options.step_ms is not None and is_pack and not tune:
+        raise UsageError("--step-ms", "goes with a folder or with --tune", "add --tune")
     with closing(Bars(hidden=quiet or as_json)) as watcher:
         if tune:
             report = find_best(path or "", options, command, watcher)
@@ -99,7 +99,8 @@ def lines(report: Report) -> Iterator[str]:
     yield from _wrapped(", ".join(told))
     yield ""
     cells = [_cells(report, row) for row in report.rows]
-    used = [place for place in range(len(HEAD)) if place < 2 or any(row[place] for row in cells)]
+    hidden = "waiting" if report.what == "compare" else ""  # the conclusion has it, and 100 columns are full
+    used = [i for i, name in enumerate(HEAD) if i < 2 or (name != hidden and any(row[i] for row in cells))]
     head = ("cold" if settings["cold"] else "warm", *HEAD[1:])
     yield from table_text([[row[i] for i in used] for row in (head, *cells)], right=range(1, len(used)))
     limit = "of limit: by its best round; " if any(row.limit for row in report.rows) else ""
@@ -118,7 +119,7 @@ def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, 100, break_long_words=False, break_on_hyphens=False)
 
 
-HEAD = ("", "images/s", "of limit", "MB/s", "CPU s/1k", "first s", "peak MB", "cached", "disk MB", "build s")
+HEAD = ("", "images/s", "of limit", "MB/s", "CPU s/1k", "first s", "waiting", "peak MB", "cached", "disk MB", "build s")
 
 
 def _cells(report: Report, row: Row) -> tuple[str, ...]:
@@ -133,6 +134,7 @@ def _cells(report: Report, row: Row) -> tuple[str, ...]:
         _plain(row.figure("megabytes_per_s").median),
         _figure(row.figure("cpu_s_per_1000"), 2),
         "" if limit else _figure(row.figure("first_batch_s"), 2),
+        "" if row.rounds[0].waiting is None else _figure(row.figure("waiting"), 2),
         "" if limit else _figure(row.figure("peak_mb"), 0),
         "" if row.in_cache is None else f"{row.in_cache:.0%}",
         "" if limit or row.disk_bytes is None else f"{row.disk_bytes / 1e6:,.1f}",

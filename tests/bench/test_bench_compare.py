@@ -60,7 +60,7 @@ def text(source: Path, work: Path) -> Ran:
     shutil.copytree(source, damaged)
     victim = min(damaged.rglob("*.jpg"))
     victim.write_bytes(victim.read_bytes()[:-300])
-    return good("bench", damaged, *QUICK, *FEW, "--resize", "24x20", "--work-dir", work)
+    return good("bench", damaged, *QUICK, *FEW, "--resize", "24x20", "--step-ms", 3, "--work-dir", work)
 
 
 def rates(row: Any) -> list[float]:
@@ -141,6 +141,13 @@ def test_the_table_fits_and_has_spreads(text: Ran) -> None:
     for line in lines[head + 1 : head + 6]:
         assert line.count("±") >= 2, line
     assert any("size 24x20" in line for line in lines)
+
+
+def test_steps_show_the_waiting(text: Ran) -> None:
+    lines = text.out.splitlines()
+    assert any(line.startswith("lmdb, jpeg + step") for line in lines)
+    said = [line for line in lines if line.startswith("with steps of 3 ms, ")]
+    assert [line.split(", ", 1)[1].split(" lets")[0] for line in said] == ["folder, cv2", "lmdb, jpeg"]
 
 
 def test_images_that_cannot_be_packed_are_in_no_row(text: Ran) -> None:

@@ -28,7 +28,7 @@ MISTAKES = {
     "--format zip": "--format: must be one of lmdb, hdf5, tfrecord, webdataset, got 'zip'",
     "--encode png": "--encode: must be one of raw, jpeg, got 'png'",
     "--device tpu": "--device: must be cpu, cuda or cuda:N, got 'tpu'",
-    "--step-ms 5": "--step-ms: goes with --tune; add --tune",
+    "--step-ms 0": "--step-ms: must be more than 0",
     "--tune --step-ms nan": "--step-ms: must be more than 0 and at most 60000, got nan",
     "--images 8.5": "Invalid value for '--images'",
 }
