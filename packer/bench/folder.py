@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,8 @@ class FolderReader:
     """A DataLoader over the files, with worker processes that stay."""
 
     def __init__(self, job: Job) -> None:
+        # more workers than cores are a thing to try; this process does nothing else
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         self._loader: Any = DataLoader(
             FolderImages(job),
             batch_size=job.batch_size,

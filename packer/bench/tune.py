@@ -15,6 +15,7 @@ from packer.bench.result import Report, Row
 from packer.bench.sweep import add, add_limit, job_of, thread_counts
 from packer.bench.watcher import Silent, Watcher
 from packer.bench.words import cold_notes, tuned
+from packer.errors import PackerError
 from packer.manifest import MANIFEST_NAME
 from packer.pack import Pack, open_pack
 
@@ -71,7 +72,12 @@ class _Tuning:
     def of_folder(self, job: Job, stored: float) -> Report:
         counts = [0, *thread_counts(2 * self._options.threads)]
         jobs = {f"num_workers {n}": replace(job, threads=n) for n in counts}
-        best = self._measured(jobs, {name: _row(name, one, stored) for name, one in jobs.items()})
+        limit = None
+        if self._options.device == "cpu":
+            limit, kind = ("limit: disk", "disk-files") if job.cold else ("limit: decode", "decode-files")
+            jobs = {limit: replace(job, kind=kind, threads=self._options.threads), **jobs}
+        rows = {name: _row(name, one, stored, limit if name != limit else None) for name, one in jobs.items()}
+        best = self._measured(jobs, rows)
         if self._options.step_ms is not None:
             last = {"with the step": replace(best, step_s=self._options.step_ms / 1000, cold=False)}
             self._measured(last, {name: _row(name, one, stored) for name, one in last.items()})
@@ -91,6 +97,9 @@ class _Tuning:
         self._watcher.begin("measuring", self._options.rounds * len(jobs))
         for _ in range(self._options.rounds):
             one_round(jobs, rows, self._watcher)
+        failed = next((row for row in rows.values() if row.left_out), None)
+        if failed is not None:
+            raise PackerError(self._report.path, f"{failed.name}: {failed.left_out}")
         rates = {name: row.figure("images_per_s").median for name, row in rows.items() if "limit" not in name}
         best = max(rates.values())
         return jobs[next(name for name, rate in rates.items() if rate >= GOOD_ENOUGH * best)]
@@ -104,5 +113,5 @@ class _Tuning:
         return self._report
 
 
-def _row(name: str, job: Job, stored: float) -> Row:
-    return Row(name, {"kind": job.kind, "threads": job.threads, "batch_size": job.batch_size}, stored)
+def _row(name: str, job: Job, stored: float, limit: str | None = None) -> Row:
+    return Row(name, {"kind": job.kind, "threads": job.threads, "batch_size": job.batch_size}, stored, limit)

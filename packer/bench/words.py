@@ -30,7 +30,7 @@ def cold_notes(report: Report) -> list[str]:
         return []
     rows = [row for row in report.rows if row.rounds]
     warm = [row for row in rows if (row.in_cache or 0.0) > STILL_CACHED]
-    unknown = [row for row in rows if row.in_cache is None]
+    unknown = [row for row in rows if row.in_cache is None and row.rounds[0].waiting is None]
     notes = ["cold: each measurement is one first epoch, its files dropped from the page cache before"]
     if warm:
         most = max(row.in_cache or 0.0 for row in warm)
@@ -115,7 +115,7 @@ def tuned(report: Report, best: Job) -> list[str]:
     if share is not None and row.limit is not None:
         limit = row.limit.removeprefix("limit: ")
         held = f"it reaches {spread(share, 2)} of {limit}"
-        lines.append(f"{held}: {_limit(share, row.limit)}")
+        lines.append(f"{held}: {_limit(share, row.limit) if best.kind == 'pack' else _why(share, row)}")
     step = [one for one in report.rows if one.name == "with the step"]
     if step and step[0].rounds and step[0].rounds[0].waiting is not None:
         waiting = step[0].figure("waiting")
