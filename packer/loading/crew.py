@@ -6,12 +6,21 @@ threads take to copy 500 small images. Here a task goes through two C queues.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
+
+END_S = 1.0
+"""A thread that has done its work takes microseconds to end."""
+FORK_S = 5.0
+"""A fork waits so long for what threads are doing; then it happens all the same."""
 
 Task = Callable[[int], Any]
 _Outcome = tuple[int, Any, BaseException | None]
@@ -40,10 +49,12 @@ class Crew:
 
     def __init__(self, size: int) -> None:
         self._tasks: SimpleQueue[tuple[Parts, int, Task] | None] = SimpleQueue()
+        self._at_work = [threading.Lock() for _ in range(size)]
         own = torch.get_num_threads()
         ready: SimpleQueue[None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._work, args=(ready,), name=f"packer_{i}", daemon=True) for i in range(size)
+            threading.Thread(target=self._work, args=(ready, lock), name=f"packer_{i}", daemon=True)
+            for i, lock in enumerate(self._at_work)
         ]
         for thread in self._threads:
             thread.start()
@@ -52,7 +63,8 @@ class Crew:
         # what they have set for themselves is also the default of all threads that start from now on
         restore = threading.Thread(target=torch.set_num_threads, args=(own,))
         restore.start()
-        restore.join()
+        ended(restore)
+        _crews.add(self)
 
     def do(self, count: int, task: Task) -> Parts:
         """Have task(0) to task(count - 1) done."""
@@ -71,17 +83,65 @@ class Crew:
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
-            thread.join()
+            ended(thread)
 
-    def _work(self, ready: SimpleQueue[None]) -> None:
+    def pause(self, until: float) -> list[threading.Lock]:
+        """Let no thread begin anything, wait for what they do until that time; returns the locks to release."""
+        return [lock for lock in self._at_work if lock.acquire(timeout=max(0.0, until - time.monotonic()))]
+
+    def _work(self, ready: SimpleQueue[None], at_work: threading.Lock) -> None:
         torch.get_num_threads()  # takes the default, which would otherwise overrule the next line at the first use
         torch.set_num_threads(1)  # else torch would start as many threads again in each of these
+        _forking.of_a_crew = True
         ready.put(None)
         while (item := self._tasks.get()) is not None:
             parts, number, task = item
             try:
-                outcome: _Outcome = (number, task(number), None)
+                with at_work:
+                    outcome: _Outcome = (number, task(number), None)
             except BaseException as error:  # it is the consumer's
                 outcome = (number, None, error)
             parts._done.put(outcome)
             del item, parts, task, outcome  # the memory of a batch is free when nobody refers to it
+
+
+def ended(thread: threading.Thread) -> None:
+    """Wait for the end of a thread, of the system's too.
+
+    `join` returns while the thread still runs the destructors of libraries. OpenCV holds a lock in its own: a process
+    that is forked in that moment would wait for it for ever, at its first image.
+    """
+    thread.join()
+    if sys.platform == "linux":
+        until = time.monotonic() + END_S
+        while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < until:
+            time.sleep(20e-6)
+
+
+class _Forking(threading.local):
+    """Of the thread that forks."""
+
+    def __init__(self) -> None:
+        self.of_a_crew = False
+        self.paused: list[threading.Lock] = []
+
+
+_forking = _Forking()
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    """A child has no threads, but every lock of every library as it is in this moment: none may be in use."""
+    if not _forking.of_a_crew:  # a task that forks would wait for itself
+        until = time.monotonic() + FORK_S
+        for crew in list(_crews):
+            _forking.paused.extend(crew.pause(until))
+
+
+def _after_fork() -> None:
+    while _forking.paused:
+        _forking.paused.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

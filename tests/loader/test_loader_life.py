@@ -11,6 +11,7 @@ import weakref
 import pytest
 import torch
 from loader_packs import RECORDS, alike
+from running import forked
 from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
@@ -174,18 +175,12 @@ def test_forked_workers_work_beside_a_loader(pack, kind):
 def test_a_loader_works_in_a_forked_process(pack):
     loader = PackedLoader(pack("raw"), 4, **OPTIONS)
     images = sum(int(images.sum()) for images, _ in loader)
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            loader.set_epoch(0)
-            os.write(writer, str(sum(int(images.sum()) for images, _ in loader)).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as file:
-        assert int(file.read()) == images
-    os.waitpid(pid, 0)
+
+    def again() -> bytes:
+        loader.set_epoch(0)
+        return str(sum(int(images.sum()) for images, _ in loader)).encode()
+
+    assert int(forked(again)) == images
 
 
 @pytest.mark.parametrize("options", [

@@ -1,0 +1,78 @@
+"""A child that is forked beside a loader's threads must not inherit a lock that one of them holds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import cv2
+import numpy as np
+import pytest
+from running import forked
+
+from packer.loading.crew import Crew
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def resize(number: int) -> int:
+    return int(cv2.resize(np.full((40, 40, 3), 7, np.uint8), (20, 20)).max())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads of the system are counted in /proc")
+def test_closed_threads_are_gone_from_the_system_too() -> None:
+    """join() returns before the destructors of libraries have run, which hold locks."""
+    before = set(os.listdir("/proc/self/task"))
+    for _ in range(100):
+        crew = Crew(2)
+        assert crew.do(4, resize).wait() == [7] * 4
+        crew.close()
+        assert set(os.listdir("/proc/self/task")) <= before
+
+
+def test_a_fork_waits_for_what_threads_do() -> None:
+    at_work = threading.Event()
+    begun = threading.Semaphore(0)
+
+    def task(number: int) -> None:
+        at_work.set()
+        begun.release()
+        time.sleep(0.15)
+        at_work.clear()
+
+    crew = Crew(1)
+    parts = crew.do(3, task)
+    begun.acquire()  # the first is at work, the others wait
+    assert forked(lambda: b"in the middle" if at_work.is_set() else b"between") == b"between"
+    parts.wait()  # and then they go on
+    crew.close()
+
+
+def test_children_decode_while_threads_do_and_end() -> None:
+    for _ in range(15):
+        crew = Crew(2)
+        parts = crew.do(50, resize)
+        assert forked(lambda: b"%d" % resize(0)) == b"7"
+        parts.wait()
+        crew.close()
+        assert forked(lambda: b"%d" % resize(0)) == b"7"
+
+
+def test_a_task_may_fork() -> None:
+    crew = Crew(2)
+    assert crew.do(2, lambda number: forked(lambda: b"child")).wait() == [b"child"] * 2
+    crew.close()
+
+
+def test_a_task_that_never_ends_holds_a_fork_up_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packer.loading.crew.FORK_S", 0.1)
+    go_on = threading.Event()
+    crew = Crew(1)
+    parts = crew.do(1, lambda number: go_on.wait())
+    time.sleep(0.02)
+    assert forked(lambda: b"child") == b"child"
+    go_on.set()
+    parts.wait()
+    crew.close()
