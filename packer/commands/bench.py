@@ -146,7 +146,9 @@ def _figure(figure: Figure, digits: int) -> str:
     half = (figure.highest - figure.lowest) / 2
     if not figure.median:
         return "0"
-    number = f"{figure.median:,.{digits}f}" if figure.median < 1e6 else f"{figure.median / 1e6:,.2f} M"
+    number = f"{figure.median:,.{digits}f}"
+    if figure.median >= 1e5:  # more digits than the spread leaves, and 100 columns are full
+        number = f"{figure.median / 1e3:,.0f} k" if figure.median < 1e6 else f"{figure.median / 1e6:,.2f} M"
     return f"{number} ±{half / figure.median:.0%}"
 
 

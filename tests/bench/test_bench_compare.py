@@ -26,7 +26,7 @@ from packer.samplers import BalancedSampler
 
 IMAGES = 12
 FOLDERS = ["folder, PIL", "folder, cv2"]
-LIMITS = ["limit: memory copy", "limit: decode packed", "limit: decode files"]
+LIMITS = ["limit: memory copy", "limit: jpeg decode", "limit: file decode"]
 CONTAINERS = ["lmdb", "hdf5", "tfrecord", "webdataset"]
 FEW = ["--format", "lmdb", "--encode", "jpeg"]
 QUICK = ["--rounds", 2, "--seconds", 0.05, "--batch-size", 4, "--threads", 2, "--quiet"]
