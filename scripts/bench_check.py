@@ -71,15 +71,16 @@ def loop(loader: Iterable[Any], seconds: float, threads: int) -> float:
     """Images/s in the middle of a long epoch: worker processes hand over one batch each at about the same time, so
     that as many are counted of each."""
     images = 0
-    started = 0.0
+    started = took = 0.0
     for number, (batch, _) in enumerate(loader):
         if number < 4 * threads:
             started = time.perf_counter()
             continue
         images += len(batch)
-        if (number + 1) % threads == 0 and time.perf_counter() - started >= seconds:
+        took = time.perf_counter() - started  # behind the loop workers are ended, which takes its time
+        if (number + 1) % threads == 0 and took >= seconds:
             break
-    return images / (time.perf_counter() - started)
+    return images / took
 
 
 def one(kind: str, path: str, given: argparse.Namespace) -> float:
