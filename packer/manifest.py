@@ -109,6 +109,13 @@ def digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
+def names_a_pack(path: AnyPath) -> bool:
+    """Whether `path` is a pack, no folder of images; an unfinished one too, which `read_manifest` refuses by name."""
+    folder = os.fsdecode(path)
+    unfinished = folder.rstrip("/").endswith(PARTIAL_SUFFIX) and os.path.isdir(folder)
+    return unfinished or os.path.isfile(os.path.join(folder, MANIFEST_NAME))
+
+
 def read_manifest(pack: AnyPath) -> Manifest:
     """Read and check the pack.json of the directory `pack`.
 

@@ -43,12 +43,13 @@ class Hall:
 
     def run(self, job: Job) -> Measured:
         """Do one measurement. Raises what it raises."""
-        with held_signals(), without_main(), installed_code_only():  # a process that is half started could not be ended
-            here, there = self._context.Pipe()
-            process = self._context.Process(target=_child, args=(there, job))
-            process.start()
-            there.close()
+        here, there = self._context.Pipe()
+        process = self._context.Process(target=_child, args=(there, job))
         try:
+            # a process that is half started could not be ended; signals that come meanwhile end it here
+            with held_signals(), without_main(), installed_code_only():
+                process.start()
+                there.close()
             here.recv()  # it has begun
             before = peak = _memory_bytes(process.pid or 0)
             here.send(None)
@@ -92,6 +93,8 @@ def one_round(jobs: dict[str, Job], rows: dict[str, Row], watcher: Watcher) -> N
 
 def _end(process: Any) -> None:
     """End a process and its workers, whatever they are doing."""
+    if process.pid is None:
+        return  # it was not started
     if process.is_alive():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ from packer.bench.sweep import add, add_limit, job_of, thread_counts
 from packer.bench.watcher import Silent, Watcher
 from packer.bench.words import cold_notes, tuned
 from packer.errors import PackerError
-from packer.manifest import MANIFEST_NAME
+from packer.manifest import names_a_pack
 from packer.pack import Pack, open_pack
 
 PREFETCHES = (1, 2, 4, 8)
@@ -33,7 +33,7 @@ def tune(path: str, options: BenchOptions, command: str, watcher: Watcher | None
     With `options.step_ms` the best settings are held against a consumer that takes so long for a batch.
     """
     watcher = watcher or Silent()
-    if os.path.isfile(os.path.join(path, MANIFEST_NAME)):
+    if names_a_pack(path):
         return _Tuning(path, options, command, watcher).of_pack(open_pack(path))
     with work_folder(options) as folder:
         watcher.begin("drawing a sample", None)

@@ -54,7 +54,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     from packer.bench import BenchOptions, compare, sweep
     from packer.bench import tune as find_best
     from packer.errors import UsageError
-    from packer.manifest import MANIFEST_NAME
+    from packer.manifest import names_a_pack
 
     options = BenchOptions(**{name: value for name, value in given.items() if value not in (None, ())})
     if tune and path is None:
@@ -64,7 +64,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
 
         prepare_report(report_dir)
     command = shlex.join(["packer", *map(os.fsdecode, sys.argv[1:])]) if sys.argv[1:2] == ["bench"] else "packer bench"
-    is_pack = path is not None and os.path.isfile(os.path.join(path, MANIFEST_NAME))
+    is_pack = path is not None and names_a_pack(path)
     if options.step_ms is not None and is_pack and not tune:
         raise UsageError("--step-ms", "goes with a folder or with --tune", "add --tune")
     with closing(Bars(hidden=quiet or as_json)) as watcher:

@@ -55,6 +55,13 @@ def test_a_sweep_has_threads_and_batches(swept: Any) -> None:
     assert swept["conclusion"][0].startswith("fastest: ")
 
 
+def test_an_unfinished_build_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "imgs.lmdb.partial").mkdir()
+    for tune in ((), ("--tune",)):
+        said = refused(2, "bench", tmp_path / "imgs.lmdb.partial", *QUICK, *tune)
+        assert "is an unfinished build, not a pack" in said
+
+
 def test_packs_of_images_of_many_sizes_are_swept_too(tmp_path: Path) -> None:
     draw_plain(tmp_path / "src" / "small", 9)
     draw_plain(tmp_path / "src" / "large", 9, width=200, height=160)
