@@ -115,7 +115,8 @@ def tuned(report: Report, best: Job) -> list[str]:
     if share is not None and row.limit is not None:
         limit = row.limit.removeprefix("limit: ")
         held = f"it reaches {spread(share, 2)} of {limit}"
-        lines.append(f"{held}: {_limit(share, row.limit) if best.kind == 'pack' else _why(share, row)}")
+        resized = "x".join(map(str, report.settings.get("resized_to") or ()))
+        lines.append(f"{held}: {_limit(share, row.limit, resized) if best.kind == 'pack' else _why(share, row)}")
     step = [one for one in report.rows if one.name == "with the step"]
     if step and step[0].rounds and step[0].rounds[0].waiting is not None:
         waiting = step[0].figure("waiting")
@@ -136,9 +137,11 @@ def _at(rate: float, best: Job) -> str:
     return f"{1000 * best.batch_size / rate:.2f}"
 
 
-def _limit(share: Figure, limit: str) -> str:
+def _limit(share: Figure, limit: str, resized: str) -> str:
     if "disk" in limit:
         return "the disk is the limit" if share.median >= 0.7 else "the disk is not the limit; measure without --cold"
+    if share.median < 0.7 and resized:
+        return f"resizing is most of the rest; a pack built with --resize {resized} has done it"
     if share.median < 0.7:
         return "Python and the handing over of batches are the limit; larger batches help"
     return "memory is the limit" if "copy" in limit else "decoding is the limit; smaller images or --encode raw help"
