@@ -11,15 +11,16 @@ from html import escape
 
 from packer.bench.charts import require_matplotlib, write_charts
 from packer.bench.result import Report
-from packer.bench.words import spread
+from packer.bench.words import settings_text, spread
 from packer.errors import StorageError, shown
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100% }
+.wide { overflow-x: auto; font-size: 13px }
 td, th { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap }
 td:first-child, th:first-child { text-align: left }
-img { max-width: 100% }
+img { max-width: min(100%, 60rem) }
 code { background: #f3f3f3; padding: .1rem .3rem; overflow-wrap: anywhere }
 small { color: #666 }
 """
@@ -62,7 +63,7 @@ def write_report(report: Report, folder: str) -> str:
 def _html(report: Report, charts: Sequence[str]) -> str:
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report.settings.items())
+    reads = "cold" if report.settings["cold"] else "warm"
     parts = [
         f"<h1>packer bench: {_safe(report.path)}</h1>",
         *(f"<p>{_safe(line)}</p>" for line in report.conclusion),
@@ -75,7 +76,7 @@ def _html(report: Report, charts: Sequence[str]) -> str:
         f"<p>{_safe(machine['processor'])}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
         f"{_safe(machine['system'])}, {machine['date']}, load before {machine['load_before']}</p>",
         f"<p>{_safe(versions)}</p>",
-        f"<p>{_safe(settings)}</p>",
+        f"<p>{reads}, {_safe(settings_text(report.settings))}</p>",
         f"<p>Again: <code>{_safe(report.command)}</code></p>",
     ]
     body = "\n".join(parts)
@@ -99,7 +100,7 @@ def _table(report: Report) -> str:
         cells += ["" if row.disk_bytes is None else f"{row.disk_bytes / 1e6:,.1f}"]
         cells += ["" if row.build_s is None else spread(row.build_s, 1)]
         lines.append(_line([row.name, *cells]))
-    return f"<table>{''.join(lines)}</table>"
+    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
 
 
 def _line(cells: Iterable[str], tag: str = "td") -> str:

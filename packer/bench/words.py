@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from packer.bench.job import Job
 from packer.bench.result import PACED, Figure, Report, Row
 
@@ -90,6 +93,19 @@ def _why(share: Figure, row: Row) -> str:
         return "that is what it waits for"
     decoding = "decoding, " if "disk" in (row.limit or "") else ""
     return f"the rest is opening files, {decoding}resizing, and handing images from process to process"
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """What was measured, for people: settings that say nothing are left out."""
+    known = {name: value for name, value in settings.items() if value not in (None, False, "cpu")}
+    shown = {name.replace("_", " "): value for name, value in known.items() if name not in ("best", "cold")}
+    return ", ".join(f"{name} {_setting(value)}" for name, value in shown.items())
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, list):
+        return "x".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def swept(report: Report) -> list[str]:

@@ -89,14 +89,13 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
 
 def lines(report: Report) -> Iterator[str]:
     """The whole text."""
+    from packer.bench.words import settings_text
     from packer.text import table_text
 
     machine, settings = report.machine, report.settings
     yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
     yield from _wrapped(", ".join(f"{name} {version}" for name, version in machine["versions"].items()))
-    known = {name: value for name, value in settings.items() if value not in (None, False, "cpu")}
-    told = (f"{name.replace('_', ' ')} {_text(value)}" for name, value in known.items() if name not in ("best", "cold"))
-    yield from _wrapped(", ".join(told))
+    yield from _wrapped(settings_text(settings))
     yield ""
     cells = [_cells(report, row) for row in report.rows]
     hidden = "waiting" if report.what == "compare" else ""  # the conclusion has it, and 100 columns are full
@@ -154,12 +153,6 @@ def _figure(figure: Figure, digits: int) -> str:
 
 def _plain(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return "x".join(map(str, value))
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 class Bars:
