@@ -6,49 +6,29 @@ import os
 from typing import Any
 
 from packer.bench.result import PACED, Figure, Report, Row
-from packer.errors import StorageError, UsageError
+from packer.plotting import figure_class, save_figure
 
 COLOURS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b", "limit": "#95a5a6"}
 MARKERS = {"PIL": "P", "cv2": "X", "lmdb": "o", "hdf5": "s", "tfrecord": "^", "webdataset": "D"}
 """Formats of one encoding lie close together: names beside them would cover each other."""
 
 
-def require_matplotlib() -> None:
-    """Raise UsageError where matplotlib is missing."""
-    _figure_class()
-
-
 def write_charts(report: Report, folder: str) -> list[str]:
     """Write speed.png, and size.png where packs were built; their names."""
     names = ["speed.png"]
-    _save(_speed(report), os.path.join(folder, names[0]))
+    save_figure(_speed(report), os.path.join(folder, names[0]))
     sized = [row for row in report.rows if row.rounds and row.disk_bytes and not row.name.startswith("limit")]
     sized = [row for row in sized if PACED not in row.name]
     if report.what == "compare" and len(sized) > 1:
         names.append("size.png")
-        _save(_size(sized), os.path.join(folder, names[1]))
+        save_figure(_size(sized), os.path.join(folder, names[1]))
     return names
-
-
-def _figure_class() -> Any:
-    try:
-        from matplotlib.figure import Figure as Drawing
-    except ImportError:
-        raise UsageError("--report", "needs matplotlib", 'pip install "packer[report]"') from None
-    return Drawing
-
-
-def _save(figure: Any, path: str) -> None:
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise StorageError(path, f"cannot write: {error.strerror or error}") from error
 
 
 def _speed(report: Report) -> Any:
     """Bars of images/s with the lowest and the highest round, and where the limit of each is."""
     rows = [row for row in report.rows if row.rounds and not row.name.startswith("limit") and PACED not in row.name]
-    figure = _figure_class()(figsize=(9, 1.2 + 0.42 * len(rows)), layout="constrained")
+    figure = figure_class("--report")(figsize=(9, 1.2 + 0.42 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     for place, row in enumerate(reversed(rows)):
         rate = row.figure("images_per_s")
@@ -71,7 +51,7 @@ def _speed(report: Report) -> Any:
 
 def _size(rows: list[Row]) -> Any:
     """Bytes on disk an image against speed."""
-    figure = _figure_class()(figsize=(9, 5), layout="constrained")
+    figure = figure_class("--report")(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
     for row in rows:
         rate = row.figure("images_per_s")

@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from packer.bench.charts import require_matplotlib, write_charts
+from packer.bench.charts import write_charts
 from packer.bench.result import Report
 from packer.bench.words import settings_text, spread
 from packer.errors import StorageError, shown
+from packer.plotting import figure_class
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -36,7 +37,7 @@ COLUMNS = (
 def prepare_report(folder: str) -> None:
     """Raise where no report can be made: UsageError without matplotlib, StorageError where nothing can be written.
     Better before the work than behind it."""
-    require_matplotlib()
+    figure_class("--report")
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

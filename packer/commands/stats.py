@@ -40,9 +40,9 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     from packer.stats import pack_stats
 
     if plot is not None:
-        from packer.stats.plot import require_matplotlib
+        from packer.plotting import figure_class
 
-        require_matplotlib()
+        figure_class("--plot")  # better before the work than behind it
     with bar("reading", hidden=as_json or not pixels) as read:
         found = pack_stats(pack, against, pixels, read.update)
     if plot is not None:

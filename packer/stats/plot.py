@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from packer.errors import AnyPath, StorageError, UsageError
+from packer.errors import AnyPath, UsageError
 from packer.pack import open_pack
+from packer.plotting import figure_class, save_figure
 from packer.stats import ClassCounts, PackStats
 
 MOST_CLASSES = 40
@@ -22,7 +22,7 @@ def plot_stats(stats: PackStats, file: AnyPath) -> None:
 
     Raises UsageError where matplotlib is missing, StorageError where the file cannot be written.
     """
-    figure_class = _figure_class()
+    make_figure = figure_class("--plot")
     pack = open_pack(stats.path)
     drawings: list[Callable[[Any], None]] = [
         partial(_classes, counts) for counts in stats.classes if any(counts.counts)
@@ -38,29 +38,14 @@ def plot_stats(stats: PackStats, file: AnyPath) -> None:
         drawings.append(partial(_density, width, height, "image"))
     columns = min(2, len(drawings))
     lines = -(-len(drawings) // columns)
-    figure: Any = figure_class(figsize=(6 * columns, 4 * lines), layout="constrained")
+    figure: Any = make_figure(figsize=(6 * columns, 4 * lines), layout="constrained")
     for number, drawing in enumerate(drawings, 1):
         drawing(figure.add_subplot(lines, columns, number))
     figure.suptitle(f"{stats.records:,} records")
     try:
-        figure.savefig(os.fsdecode(file), dpi=120)
-    except OSError as error:
-        raise StorageError(file, f"cannot write: {error.strerror or error}") from error
+        save_figure(figure, file)
     except ValueError as error:  # an extension that it does not know
         raise UsageError("--plot", str(error).partition("\n")[0], "end the name in .png, .svg or .pdf") from None
-
-
-def require_matplotlib() -> None:
-    """Raise UsageError where matplotlib is missing: better before the work than behind it."""
-    _figure_class()
-
-
-def _figure_class() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("--plot", "needs matplotlib", 'pip install "packer[report]"') from None
-    return Figure
 
 
 def _classes(counts: ClassCounts, axes: Any) -> None:
