@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import looking
+import numpy as np
 import pytest
-from drawn import draw, draw_plain
+from drawn import draw, draw_landmarks, draw_plain
 from PIL import Image
 from running import good
 
@@ -243,3 +244,28 @@ def test_the_contact_sheet(page: Any, boxed: tuple[Pack, str], tmp_path: Path) -
     sources = "\n".join(page.locator("small").all_inner_texts())
     assert len(set(re.findall(r"\w+\.jpg", sources))) == 30 and page.said == []
     assert sorted(os.listdir(tmp_path)) == ["sheet.html", "sheet.png"]
+
+
+def test_outlines_and_landmarks_are_drawn_where_they_are(page: Any, tmp_path: Path) -> None:
+    draw(tmp_path / "seg" / "images" / "0.jpg", 0, 40, 30)
+    (tmp_path / "seg" / "labels").mkdir()
+    (tmp_path / "seg" / "labels" / "0.txt").write_text("0 0.25 0.2 0.75 0.2 0.5 0.8\n")
+    (tmp_path / "seg" / "data.yaml").write_text("names: [roof]\n")
+    draw_landmarks(tmp_path / "faces")
+    labels = ("--labels", f"list:{tmp_path / 'faces' / 'landmarks.txt'}", "--columns", "path x*5 y*5")
+    good("build", tmp_path / "seg", "-o", tmp_path / "outlines", "--labels", "yolo")
+    good("build", tmp_path / "faces", "-o", tmp_path / "points", *labels)
+    page.said.clear()
+    with looking.served(tmp_path / "outlines") as served:
+        page.goto(served.url)
+        page.wait_for_function(looking.FILLED)
+        corners = page.locator(".tile polygon.outline").get_attribute("points")
+        assert [tuple(map(float, corner.split(","))) for corner in corners.split()] == [(10, 6), (30, 6), (20, 24)]
+    with looking.served(tmp_path / "points") as served:
+        page.goto(served.url)
+        page.wait_for_function(looking.FILLED)
+        drawn = page.eval_on_selector_all(
+            ".tile[data-record='2'] .landmark", "all => all.map(c => [c.cx.baseVal.value, c.cy.baseVal.value])"
+        )
+        assert np.allclose(drawn, open_pack(tmp_path / "points").annotation(2).landmarks, atol=0.01) and len(drawn) == 5
+    assert page.said == []
