@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 PACKS = sorted(path.parent for path in HERE.glob("v*/*/pack.json"))
 EXPECTED = json.loads((HERE / "expected.json").read_text())
 KINDS = json.loads((HERE / "kinds.json").read_text())
-"""What each pack in kinds/ held when version 0.1 wrote it: every annotation field, with several shards, sizes and encodings."""
+"""What each pack in kinds/ held when version 0.1 wrote it: every annotation field, several shards and encodings."""
 FIELDS = ("label", "boxes", "box_labels", "landmarks", "polygons", "keypoints", "box_fields", "extras")
 
 
