@@ -14,7 +14,7 @@ from drawn import draw_plain, tree_state
 from running import digests, good, refused, run
 
 from packer.build import BuildOptions, build_pack
-from packer.errors import StorageError
+from packer.errors import StorageError, UsageError
 from packer.pack import open_pack
 
 
@@ -30,6 +30,25 @@ def test_default_output_lies_beside_the_source(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path / "my set")
     good("build", ".", "--format", "hdf5")
     assert sorted(os.listdir(tmp_path)) == ["my set", "my set.hdf5", "my set.webdataset"]
+
+
+@pytest.mark.parametrize(("name", "container"), [
+    ("p.lmdb", "lmdb"), ("p.hdf5", "hdf5"), ("p.H5", "hdf5"), ("p.tfrecord/", "tfrecord"), ("p.tfrecords", "tfrecord"),
+    ("p.tar", "webdataset"), ("p.webdataset", "webdataset"), ("p.wds", "webdataset"), ("p.v2", "lmdb"), ("h5", "lmdb"),
+])  # fmt: skip
+def test_the_extension_chooses_the_container(tmp_path: Path, name: str, container: str) -> None:
+    assert BuildOptions("imgs", f"{tmp_path}/{name}").container == container
+    assert BuildOptions("imgs", f"{tmp_path}/{name}", format=container).container == container
+
+
+def test_a_pack_has_the_container_of_its_name(source: Path, tmp_path: Path) -> None:
+    good("build", source, "-o", tmp_path / "p.h5")
+    assert open_pack(tmp_path / "p.h5").manifest.container == "hdf5"
+    good("build", source, "-o", tmp_path / "p.h5", "--format", "hdf5", "--overwrite")
+    line = refused(2, "build", source, "-o", tmp_path / "p.h5", "--format", "tfrecord", "--overwrite")
+    assert "p.h5 means hdf5, and --format says tfrecord; leave out --format" in line
+    with pytest.raises(UsageError, match="--format says tfrecord"):
+        BuildOptions("imgs", "p.tar", format="tfrecord")
 
 
 def test_existing_output(source: Path, tmp_path: Path) -> None:
