@@ -14,6 +14,7 @@ from packer.containers import CONTAINERS
 from packer.errors import shown
 
 if TYPE_CHECKING:
+    from packer.build.inputs import Inputs
     from packer.build.plan import Plan
     from packer.manifest import Rejected
 
@@ -189,8 +190,16 @@ def plan_line(plan: Plan) -> str:
     return (
         f"plan: {len(plan.table)} images, {size_text(plan.source_bytes)} -> {shown(options.output)}: {about}"
         f"{size_text(plan.pack_bytes)} in {shards} ({options.container}, {options.encode}, {image_text(plan)}), "
-        f"{size_text(plan.free_bytes)} free; {len(inputs.rejected)} rejected, {len(inputs.skipped)} skipped"
+        f"{size_text(plan.free_bytes)} free; {labels_text(inputs)}; {len(inputs.rejected)} rejected, "
+        f"{len(inputs.skipped)} skipped"
     )
+
+
+def labels_text(inputs: Inputs) -> str:
+    """What the labels hold, in words: labels that were not found show here, as 0."""
+    counts = {("class", "classes"): len(inputs.classes), ("box", "boxes"): inputs.boxes}
+    counts["landmark", "landmarks"] = inputs.landmarks
+    return ", ".join(f"{count} {one if count == 1 else many}" for (one, many), count in counts.items())
 
 
 def image_text(plan: Plan) -> str:
@@ -220,6 +229,8 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "classes": list(inputs.classes),
         "labels": list(inputs.labels),
         "fields": list(inputs.fields),
+        "boxes": inputs.boxes,
+        "landmarks": inputs.landmarks,
         "notes": inputs.notes,
     }
 

@@ -15,10 +15,10 @@ from packer.sources.tree import IMAGE_EXTENSIONS
 TAB, COMMA, BLANKS, MIXED = b"\t", b",", b" ", b" ,"
 SEPARATORS = (TAB, COMMA, BLANKS, MIXED)
 """MIXED: ``a.jpg 10,20,30,40,cat 50,60,70,80,dog``, as keras-yolo3 writes it."""
-PATH_WORDS = frozenset(
-    "path image img file filename filepath file_name file_path image_path img_path image_name img_name image_id"
-    " name".split()
-)
+PATH_WORDS = frozenset({
+    "path", "image", "img", "file", "filename", "filepath", "file_name", "file_path",
+    "image_path", "img_path", "image_name", "img_name", "image_id", "name",
+})  # fmt: skip
 _END = {TAB: rb"\t", COMMA: rb",", BLANKS: rb"[ \t]+", MIXED: rb"[ \t,]+"}
 _FIELD = {
     separator: re.compile(rb'[ \t]*"((?:[^"]|"")*)"[ \t]*?(%s|\Z)|([^%s]*)(%s|\Z)' % (end, stop, end))
