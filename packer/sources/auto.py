@@ -124,13 +124,15 @@ def _folder(tree: Tree) -> Choice | None:
 
 def _refuse_to_pass_over(tree: Tree, folder: Choice | None) -> None:
     """Raises UsageError if there seem to be labels that no source reads: something else would be packed in silence."""
-    problem, instead = paired_folders(tree), "give the folder of the images as the source"
+    problem, instead = paired_folders(tree), "the folder of the images alone as the source"
     if problem is None:
         problem, instead = unread_labels(tree), "--labels list:FILE (a list that you make of them)"
         problem = problem and f"there are labels that --labels auto cannot read: {problem}"
     if problem is not None:
-        choices = f"--labels folder ({folder.why}), " if folder else "--labels folder (the folders are classes), "
-        raise UsageError(tree.root, problem, f"choose one: {choices}--labels none (no labels), or {instead}")
+        choices = ["--labels none (no labels)", instead]
+        if any(map(folder_of, tree.images)):
+            choices.insert(0, f"--labels folder ({folder.why if folder else 'the folders are classes'})")
+        raise UsageError(tree.root, problem, f"choose one: {', '.join(choices[:-1])}, or {choices[-1]}")
 
 
 def _lists(tree: Tree) -> Iterable[Choice]:

@@ -67,9 +67,9 @@ def unread_labels(tree: Tree) -> str | None:
             del beside[ending]
     files = [path for path in _looked_at(tree) if extension_of(path) not in beside]
     naming = [path for path in files if extension_of(path) in TABLES and _is_table_of(tree, path, stems)]
-    says = {path: _strings(tree, path) for path in files if extension_of(path) in TREES}
+    says = {path: _strings(tree, path, stems) for path in files if extension_of(path) in TREES}
     if _tell(set().union(*says.values()), stems):
-        naming += [path for path, strings in says.items() if _images_of(strings, stems) or strings & stems]
+        naming += [path for path, strings in says.items() if strings]
     if naming:
         found.append(f"{named(naming)} {'names' if len(naming) == 1 else 'name'} images")
     return "; ".join(found) or None
@@ -105,10 +105,11 @@ def _base(text: bytes) -> bytes:
     return text.strip(b" \t\"'").replace(b"\\", b"/").rpartition(b"/")[2]
 
 
-def _strings(tree: Tree, path: bytes) -> set[bytes]:
-    """What stands between quotes or tags, or behind a YAML key."""
+def _strings(tree: Tree, path: bytes, stems: set[bytes]) -> set[bytes]:
+    """The names and stems of images that stand between quotes or tags, or behind a YAML key."""
     found = STRINGS.findall(_read(tree, path, ends=True))  # COCO may put the names of its images last
-    return {_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found}
+    bases = (_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found)
+    return {base for base in bases if _plain(base) in stems}
 
 
 def _images_of(words: Iterable[bytes], stems: set[bytes]) -> set[bytes]:
@@ -172,20 +173,20 @@ def paired_folders(tree: Tree) -> str | None:
         if (folder := folder_of(image)) in stems:
             stems[folder].add(MASK_ENDING.sub(b"", stem_of(image)))
             endings[folder].add(extension_of(image))
-    for first, second, alone in pairs:
+    for first, second, is_named in pairs:
         one, other = stems[first], stems[second]
-        if alone is None:
+        if is_named:
             alike = 2 * len(one & other) >= min(len(one), len(other))
         else:
-            told_apart = not endings[first] & endings[second] or not _is_count(one)
-            alike = alone and len(one) >= SEVERAL and one == other and told_apart
+            alike = one == other and len(one) >= SEVERAL
+            alike = alike and (not endings[first] & endings[second] or not _is_count(one))
         if alike:
             return f"{quoted(first + b'/')} and {quoted(second + b'/')} hold images of the same names"
     return None
 
 
-def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool | None]]:
-    """Folders whose paths differ in one part; None for those named as a pair, else whether they are the only two."""
+def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Folders whose paths differ in one part: those named as a pair (True), and those that are the only two (False)."""
     there = set(folders)
     siblings: dict[tuple[bytes, bytes], list[tuple[bytes, bytes]]] = defaultdict(list)
     for folder in folders:
@@ -193,14 +194,15 @@ def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool | None]]:
         for i, part in enumerate(parts):
             siblings[b"/".join(parts[:i]), b"/".join(parts[i + 1 :])].append((part, folder))
         if parts[-1].lower() in MASK_FOLDERS and folder_of(folder) in there:
-            yield folder_of(folder), folder, None
+            yield folder_of(folder), folder, True
     for group in siblings.values():
         if len(group) > MOST_SIBLINGS:
             continue
         for (name, first), (other, second) in combinations(group, 2):
-            if not (SPLIT_FOLDER.fullmatch(name) and SPLIT_FOLDER.fullmatch(other)):
-                is_named = {name.lower(), other.lower()} & (MASK_FOLDERS | IMAGE_FOLDERS)
-                yield first, second, None if is_named else len(group) == 2
+            is_named = bool({name.lower(), other.lower()} & (MASK_FOLDERS | IMAGE_FOLDERS))
+            are_splits = SPLIT_FOLDER.fullmatch(name) and SPLIT_FOLDER.fullmatch(other)
+            if not are_splits and (is_named or len(group) == 2):
+                yield first, second, is_named
 
 
 def _is_count(stems: set[bytes]) -> bool:
