@@ -18,6 +18,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 WRONG = [
     (["--format", "zip"], "--format: must be one of lmdb, hdf5, tfrecord, webdataset; got zip"),
+    (
+        ["--out", "p.hdf5", "--format", "lmdb"],
+        "--out: the extension of p.hdf5 means hdf5, and --format says lmdb; leave out --format, or choose another name",
+    ),
     (["--encode", "tiff"], "--encode: must be one of raw, jpeg, png, bmp, copy; got tiff"),
     (["--mode", "bgr"], "--mode: must be one of rgb, gray, unchanged; got bgr"),
     (["--decoder", "pil"], "--decoder: must be one of auto, simplejpeg, opencv, jpeg4py; got pil"),

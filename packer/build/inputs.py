@@ -61,6 +61,9 @@ class Inputs:
     """(path, reason) of images that were left out on purpose."""
     labels: tuple[str, ...] = ()
     """The labels that were read, after ``auto`` was decided."""
+    boxes: int = 0
+    """Of the images to pack, as are the landmarks."""
+    landmarks: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
@@ -151,6 +154,8 @@ class _Reader:
         raws = [source.annotate(path) for source in sources]
         annotation = self.resolver.annotation(raws, header)
         self.fields.update(fields_of(annotation))
+        self.inputs.boxes += 0 if annotation.boxes is None else len(annotation.boxes)
+        self.inputs.landmarks += 0 if annotation.landmarks is None else len(annotation.landmarks)
         always = losses(header, "unchanged")
         for what in losses(header, self.mode):
             self.inputs.losses[what if what in always else f"{what} (--mode unchanged keeps that)"] += 1

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from packer.containers import CONTAINERS
+from packer.containers import CONTAINERS, EXTENSIONS
 from packer.errors import UsageError, shown
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
@@ -17,6 +17,7 @@ DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
 BOX_POLICIES = ("fail", "clip", "drop")
 BAD_POLICIES = ("fail", "skip")
 NO_BAD = "0"
+DEFAULT_CONTAINER = "lmdb"
 DEFAULT_SHARD_BYTES = 128 * 1024**2
 DEFAULT_MAX_PIXELS = 64_000_000
 DEFAULT_DECODE_TIMEOUT_S = 60.0
@@ -30,7 +31,8 @@ class BuildOptions:
 
     source: str
     out: str | None = None
-    format: str = "lmdb"
+    format: str | None = None
+    """None: as the extension of `out` says; `container` is what was decided."""
     labels: tuple[str, ...] = ("auto",)
     columns: tuple[str, ...] = ()
     classes: str | None = None
@@ -59,7 +61,11 @@ class BuildOptions:
                 object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
-        _choice("--format", self.format, CONTAINERS)
+        if self.format is not None:
+            _choice("--format", self.format, CONTAINERS)
+            if (meant := _container_of(self.out)) not in (None, self.format):
+                problem = f"the extension of {shown(self.out or '')} means {meant}, and --format says {self.format}"
+                raise UsageError("--out", problem, "leave out --format, or choose another name")
         _choice("--encode", self.encode, ENCODINGS)
         _choice("--mode", self.mode, MODES)
         _choice("--decoder", self.decoder, DECODERS)
@@ -116,14 +122,24 @@ class BuildOptions:
         return found if self.on_bad == "skip" else bad_allowed(self.max_bad, found)
 
     @property
+    def container(self) -> str:
+        """The container of the shards: ``--format``, else what the extension of ``--out`` says, else lmdb."""
+        return self.format or _container_of(self.out) or DEFAULT_CONTAINER
+
+    @property
     def output(self) -> str:
-        """The pack's directory: ``--out``, else NAME.FORMAT beside the source."""
+        """The pack's directory: ``--out``, else NAME.CONTAINER beside the source."""
         if self.out is not None:
             return self.out.rstrip("/") or self.out
         source = os.path.abspath(self.source)
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
-        return f"{source}.{self.format}"
+        return f"{source}.{self.container}"
+
+
+def _container_of(out: str | None) -> str | None:
+    """The container that the name of a pack means, None for a name that means none."""
+    return EXTENSIONS.get(os.path.splitext((out or "").rstrip("/"))[1].lower())
 
 
 def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:

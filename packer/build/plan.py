@@ -72,9 +72,9 @@ class Plan:
 
         A single LMDB shard is called data.mdb, so that plain `lmdb.open(PACK)` opens the directory.
         """
-        if self.shards == 1 and self.options.format == "lmdb":
+        if self.shards == 1 and self.options.container == "lmdb":
             return "data.mdb"
-        return f"shard-{number:05d}{open_container(self.options.format).suffix}"
+        return f"shard-{number:05d}{open_container(self.options.container).suffix}"
 
     def jobs(self, table: str, folder: str) -> list[ShardJob]:
         """One job a shard; `table` is the path of the written table of inputs."""
@@ -87,7 +87,7 @@ class Plan:
                 stop=stop,
                 folder=folder,
                 name=self.shard_name(number),
-                container=self.options.format,
+                container=self.options.container,
                 spec=replace(
                     self.spec,
                     planned_records=stop - start,
@@ -194,7 +194,7 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) 
 
 def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: Any) -> int:
     """Bytes of the whole pack: images rounded up to the container's blocks, annotations, index."""
-    container = open_container(options.format)
+    container = open_container(options.container)
     header = NPY_HEADER_BYTES if options.encode == "raw" else 0
     blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
     annotations = int(table.column("annotation").nbytes)

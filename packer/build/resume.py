@@ -48,6 +48,7 @@ def _head(options: BuildOptions) -> dict[str, Any]:
     asked = {name: value for name, value in asdict(options).items() if name not in FREE}
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
     asked["source"] = os.path.abspath(options.source)
+    asked["format"] = options.container
     return {"asked": asked, "made_with": {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}}
 
 

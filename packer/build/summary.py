@@ -40,7 +40,7 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
     counts.update(found=inputs.found, packed=records, rejected=len(rejected), skipped=len(inputs.skipped))
     shape, dtype = plan.shape
     return Manifest(
-        container=plan.options.format,
+        container=plan.options.container,
         encoding=plan.options.encode,
         mode=plan.options.mode,
         dtype=dtype,

@@ -14,6 +14,7 @@ from packer.containers import CONTAINERS
 from packer.errors import shown
 
 if TYPE_CHECKING:
+    from packer.build.inputs import Inputs
     from packer.build.plan import Plan
     from packer.manifest import Rejected
 
@@ -23,8 +24,8 @@ SHOWN_REJECTIONS = 5
 @click.command()
 @click.argument("source", metavar="SRC", type=click.Path())
 @click.option("-o", "--out", type=click.Path(), help="The pack to make.  [default: SRC.FORMAT beside the source]")
-@click.option("--format", default="lmdb", show_default=True, metavar="|".join(CONTAINERS),
-              help="The container of the shards.")
+@click.option("--format", metavar="|".join(CONTAINERS), help="The container of the shards.  "
+              "[default: as the extension of --out says, else lmdb]")
 @click.option("--labels", multiple=True, default=("auto",), metavar="auto|none|folder|voc|yolo|list:FILE",
               help="Where the labels are; may be given several times, the annotations of an image are merged."
               "  [default: auto]")
@@ -70,7 +71,7 @@ def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
     \b
     Examples:
       packer build ./imgs --resize 256 --encode jpeg
-      packer build ./VOC --labels voc --resize 300x300 --fit pad --format hdf5 -o voc.hdf5
+      packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
       packer build ./faces --labels list:faces/landmarks.txt --columns "path x*5 y*5" --format tfrecord
       packer build ./shots --labels voc --labels list:shots/landmarks.txt --columns "path (x y)*5 label"
     """
@@ -188,9 +189,17 @@ def plan_line(plan: Plan) -> str:
     shards = f"{plan.shards} {'shard' if plan.shards == 1 else 'shards'}"
     return (
         f"plan: {len(plan.table)} images, {size_text(plan.source_bytes)} -> {shown(options.output)}: {about}"
-        f"{size_text(plan.pack_bytes)} in {shards} ({options.format}, {options.encode}, {image_text(plan)}), "
-        f"{size_text(plan.free_bytes)} free; {len(inputs.rejected)} rejected, {len(inputs.skipped)} skipped"
+        f"{size_text(plan.pack_bytes)} in {shards} ({options.container}, {options.encode}, {image_text(plan)}), "
+        f"{size_text(plan.free_bytes)} free; {labels_text(inputs)}; {len(inputs.rejected)} rejected, "
+        f"{len(inputs.skipped)} skipped"
     )
+
+
+def labels_text(inputs: Inputs) -> str:
+    """What the labels hold, in words: labels that were not found show here, as 0."""
+    counts = {("class", "classes"): len(inputs.classes), ("box", "boxes"): inputs.boxes}
+    counts["landmark", "landmarks"] = inputs.landmarks
+    return ", ".join(f"{count} {one if count == 1 else many}" for (one, many), count in counts.items())
 
 
 def image_text(plan: Plan) -> str:
@@ -220,6 +229,8 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "classes": list(inputs.classes),
         "labels": list(inputs.labels),
         "fields": list(inputs.fields),
+        "boxes": inputs.boxes,
+        "landmarks": inputs.landmarks,
         "notes": inputs.notes,
     }
 

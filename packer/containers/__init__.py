@@ -23,6 +23,16 @@ _HOMES = {
 CONTAINERS = tuple(_HOMES)
 """The words that ``--format`` takes."""
 
+EXTENSIONS = {
+    **{f".{name}": name for name in _HOMES},
+    ".mdb": "lmdb",
+    ".h5": "hdf5",
+    ".tfrecords": "tfrecord",
+    ".wds": "webdataset",
+    ".tar": "webdataset",
+}
+"""Extension of a pack's name, in lower case -> its container."""
+
 
 def open_container(name: str) -> Container:
     """The container called `name`; each module has it as CONTAINER. Raises UsageError for another name."""

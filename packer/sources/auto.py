@@ -11,8 +11,9 @@ from packer.sources.base import SourceOptions, Tree
 from packer.sources.files import MIB, lines_of, read_file, read_head
 from packer.sources.list_lines import COMMA, MIXED, TAB, split_line
 from packer.sources.list_paths import PathFinder
-from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_text, extension_of, folder_of, stem_of
+from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_text, extension_of, folder_of, spread, stem_of
 from packer.sources.stems import match_by_stem
+from packer.sources.unread import paired_folders, unread_labels
 from packer.sources.voc import MOST_XML_BYTES
 from packer.sources.voc_xml import parse_xml
 from packer.sources.yolo import MOST_LABEL_BYTES, label_of
@@ -46,6 +47,8 @@ def recognise_tree(tree: Tree, options: SourceOptions) -> Choice:
         by_file = [choice for choice in (_voc(tree), _yolo(tree)) if choice]
         folder = _folder(tree)
         fits = by_file + ([folder] if folder else []) + list(_lists(tree))
+        if fits in ([], [folder]):
+            _refuse_to_pass_over(tree, folder)
     if len(fits) > 1:
         what = "; ".join(f"--labels {shown(choice.spec)} ({choice.why})" for choice in fits)
         raise UsageError(tree.root, f"{len(fits)} kinds of labels fit", f"choose one, or pass several: {what}")
@@ -53,6 +56,8 @@ def recognise_tree(tree: Tree, options: SourceOptions) -> Choice:
         return fits[0]
     others = sum(extension_of(path) == b".xml" for path in tree.files)
     hint = f"; {others} XML files fit no image by name" if others else ""
+    if any(folder_of(image) for image in tree.images):
+        hint += " (--labels folder takes a folder as a class even if there is only one)"
     return Choice("none", f"there are no class folders, no label files that fit the images, and no list{hint}")
 
 
@@ -64,7 +69,7 @@ def _voc(tree: Tree) -> Choice | None:
     # two images or two XML files that fit equally well are VOC too; they are refused one by one
     fitting = len(matches.label_of) + len(matches.refused)
     seen = list(matches.label_of.values()) or [path for path in xml if path not in set(matches.unclaimed)]
-    if fitting and any(_is_annotation(tree, path) for path in _spread(seen)):
+    if fitting and any(_is_annotation(tree, path) for path in spread(seen, LOOKS)):
         return Choice("voc", f"{fitting} of {len(tree.images)} images have a Pascal VOC XML file of their name")
     return None
 
@@ -85,7 +90,7 @@ def _yolo(tree: Tree) -> Choice | None:
         kpt_shape = read_config(tree).kpt_shape
     except UsageError:
         kpt_shape = None  # opening the source says what is wrong
-    if any(_has_rows(tree, path, kpt_shape) for path in _spread(labels)):
+    if any(_has_rows(tree, path, kpt_shape) for path in spread(labels, LOOKS)):
         return Choice("yolo", f"{len(labels)} of {len(tree.images)} images have a YOLO text file of their name")
     return None
 
@@ -100,7 +105,10 @@ def _has_rows(tree: Tree, path: bytes, kpt_shape: tuple[int, int] | None) -> boo
 
 
 def _folder(tree: Tree) -> Choice | None:
-    """Class folders are what remains of the images' folders without images/ and the like, and without splits."""
+    """Class folders are what remains of the images' folders without images/ and the like, and without splits.
+
+    One alone is no class: it may be the name of the set.
+    """
     classes: set[bytes] = set()
     splits: set[bytes] = set()
     for folder in {folder_of(image) for image in tree.images}:
@@ -108,10 +116,23 @@ def _folder(tree: Tree) -> Choice | None:
         if parts and SPLIT_FOLDER.fullmatch(parts[0]):
             splits.add(parts.pop(0))
         classes.update(parts[:1])
-    if not classes:
+    if len(classes) < 2:
         return None
     below = f" below the splits {', '.join(sorted(map(shown, splits)))}" if splits else ""
     return Choice("folder", f"the images lie in {len(classes)} class folders{below}")
+
+
+def _refuse_to_pass_over(tree: Tree, folder: Choice | None) -> None:
+    """Raises UsageError if there seem to be labels that no source reads: something else would be packed in silence."""
+    problem, instead = paired_folders(tree), "the folder of the images alone as the source"
+    if problem is None:
+        problem, instead = unread_labels(tree), "--labels list:FILE (a list that you make of them)"
+        problem = problem and f"there are labels that --labels auto cannot read: {problem}"
+    if problem is not None:
+        choices = ["--labels none (no labels)", instead]
+        if any(map(folder_of, tree.images)):
+            choices.insert(0, f"--labels folder ({folder.why if folder else 'the folders are classes'})")
+        raise UsageError(tree.root, problem, f"choose one: {', '.join(choices[:-1])}, or {choices[-1]}")
 
 
 def _lists(tree: Tree) -> Iterable[Choice]:
@@ -147,8 +168,3 @@ def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
             if len(cells) > 1 and any(finder.find(cell) is not None for cell in looked_at):
                 return True
     return False
-
-
-def _spread(paths: list[bytes]) -> list[bytes]:
-    """A few of these, from all over."""
-    return paths[:: max(1, len(paths) // LOOKS)][:LOOKS]

@@ -18,15 +18,21 @@ def read_file(root: bytes, path: bytes, most_bytes: int) -> bytes:
     return data
 
 
-def read_head(root: bytes, path: bytes, num_bytes: int) -> bytes:
-    """The first bytes of ``root/path``. Raises BadLabel where it is unreadable or no regular file."""
+def read_head(root: bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> bytes:
+    """The first bytes of ``root/path``, and the last `tail_bytes` of the rest.
+
+    Raises BadLabel if it is unreadable or not a regular file.
+    """
     # O_NONBLOCK: a pipe put in the file's place must not hang the build
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         with open(os.open(os.path.join(root, path), flags), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise BadLabel(path, "is no regular file", "replace it by one")
-            return file.read(num_bytes)
+            head = file.read(num_bytes)
+            if tail_bytes:
+                file.seek(max(len(head), file.seek(0, os.SEEK_END) - tail_bytes))
+            return head + file.read(tail_bytes)
     except PermissionError:
         raise BadLabel(path, "cannot be read: permission denied", "make it readable") from None
     except FileNotFoundError:

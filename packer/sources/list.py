@@ -50,7 +50,8 @@ class ListSource:
         self._repeats: dict[bytes, list[int]] = {}
         """Image -> indices of its further lines."""
         self._bad: list[NoImage | BadLabel] = []
-        self.classes: tuple[str, ...] | None = self._scan()
+        self._scan()
+        self.classes: tuple[str, ...] | None = self._numbered_classes()
 
     def covers(self, image: bytes) -> bool:
         """Always: a list has no splits."""
@@ -130,10 +131,9 @@ class ListSource:
             columns = guess_columns(rows, self._name)
         return columns, separator, opening
 
-    def _scan(self) -> tuple[str, ...] | None:
-        """Looks up every path; returns the classes where all labels are whole numbers."""
-        lines = highest = numbers = 0
-        odd: tuple[int, bytes] | None = None
+    def _scan(self) -> None:
+        """Looks up every path."""
+        lines = 0
         for index in range(self._opening.lines, len(self._starts) - 1):
             line = self._line(index)
             if not line.strip(b" \t"):
@@ -142,27 +142,41 @@ class ListSource:
             try:
                 if len(line) > MOST_LINE_BYTES:
                     raise ValueError(f"has {len(line)} bytes, more than {MOST_LINE_BYTES}")
-                cells = split_line(line, self._separator)
-                self._place(index, cells)
+                self._place(index, split_line(line, self._separator))
             except ValueError as error:
                 self._bad.append(self._error(index, str(error)))
-                continue
-            for cell in self._columns.classes(cells):
-                value = class_id(cell)
-                if value is None:
-                    odd = odd or (index, cell)
-                else:
-                    numbers += 1
-                    highest = max(highest, value)
         if self._opening.count not in (None, lines):
             problem = f"says {self._opening.count} images, and {lines} lines follow"
             self._bad.insert(0, self._error(0, problem, "correct the number, or complete the list"))
-        if odd and numbers:
+
+    def _numbered_classes(self) -> tuple[str, ...] | None:
+        """The classes if all labels are whole numbers, None otherwise. Lines that are rejected have no say."""
+        highest = -1
+        odd: tuple[int, bytes] | None = None
+        for image, index in self._line_of.items():
+            if image in self._repeats:
+                continue
+            cells = split_line(self._line(index), self._separator)
+            for cell in self._columns.classes(cells):
+                value = class_id(cell)
+                if value is None:
+                    if odd is None and self._is_sound(cells):
+                        odd = (index, cell)
+                elif value > highest and self._is_sound(cells):
+                    highest = value
+        if odd and highest >= 0:
             self.notes.append(
-                f"{self._where(odd[0])}: {quoted(odd[1])} is no whole number, so that the classes are not numbered "
+                f"{self._where(odd[0])}: {quoted(odd[1])} is not a whole number, so that the classes are not numbered "
                 "by the list but by the order of their names"
             )
-        return tuple(str(i) for i in range(highest + 1)) if numbers and not odd else None
+        return tuple(str(i) for i in range(highest + 1)) if highest >= 0 and not odd else None
+
+    def _is_sound(self, cells: list[bytes]) -> bool:
+        try:
+            self._columns.read(cells)
+        except ValueError:
+            return False
+        return True
 
     def _place(self, index: int, cells: list[bytes]) -> None:
         """Notes the line for its image, or why it has none."""

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from packer.errors import UsageError
 from packer.sources.columns import NAMES, Columns
 from packer.sources.numerals import is_number
+from packer.sources.paths import extension_of
+from packer.sources.tree import IMAGE_EXTENSIONS
 
 TAB, COMMA, BLANKS, MIXED = b"\t", b",", b" ", b" ,"
 SEPARATORS = (TAB, COMMA, BLANKS, MIXED)
 """MIXED: ``a.jpg 10,20,30,40,cat 50,60,70,80,dog``, as keras-yolo3 writes it."""
-PATH_WORDS = frozenset({"path", "image", "img", "file", "filename", "file_name", "image_path", "image_id", "name"})
+PATH_WORDS = frozenset({
+    "path", "image", "img", "file", "filename", "filepath", "file_name", "file_path",
+    "image_path", "img_path", "image_name", "img_name", "image_id", "name",
+})  # fmt: skip
 _END = {TAB: rb"\t", COMMA: rb",", BLANKS: rb"[ \t]+", MIXED: rb"[ \t,]+"}
 _FIELD = {
     separator: re.compile(rb'[ \t]*"((?:[^"]|"")*)"[ \t]*?(%s|\Z)|([^%s]*)(%s|\Z)' % (end, stop, end))
@@ -97,7 +102,9 @@ def read_opening(lines: Sequence[bytes], separator: bytes, columns: Columns | No
             cells = split_line(line.removeprefix(b"#"), separator)
         except ValueError:
             return opening
-        if _is_header(cells, columns, finds, counted=opening.count is not None):
+        if _is_header(cells, columns, finds, counted=opening.count is not None) or (
+            _is_unlike_data(cells, columns, finds) and _name_images(lines[i + 1 :], separator, columns, finds)
+        ):
             return Opening(i + 1, opening.count, tuple(cells), i + 1)
     return opening
 
@@ -112,6 +119,25 @@ def _is_header(cells: Sequence[bytes], columns: Columns | None, finds: Finds, co
     if counted or (len(cells) == len(columns.head) and _word(cells[place]) in PATH_WORDS):
         return True
     return len(cells) != len(columns.head) and bool(words & (NAMES | PATH_WORDS))
+
+
+def _is_unlike_data(cells: Sequence[bytes], columns: Columns | None, finds: Finds) -> bool:
+    """Whether a line names no image, not even one that is missing, and says nothing in numbers, or does not fit."""
+    if any(extension_of(cell) in IMAGE_EXTENSIONS or finds(cell) for cell in cells):
+        return False
+    return (columns is not None and not columns.fits(len(cells))) or not any(is_number(cell) for cell in cells)
+
+
+def _name_images(lines: Sequence[bytes], separator: bytes, columns: Columns | None, finds: Finds) -> bool:
+    """Whether one of these lines names an image."""
+    for line in lines:
+        try:
+            cells = split_line(line, separator)
+        except ValueError:
+            continue
+        if any(map(finds, cells if columns is None else [columns.path(cells) or b""])):
+            return True
+    return False
 
 
 def header_columns(header: Sequence[bytes]) -> tuple[Columns, list[str]] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from packer.errors import shown
 
@@ -51,6 +51,11 @@ def named(paths: Iterable[bytes], limit: int = 3) -> str:
     every = list(paths)
     text = ", ".join(shown(path) for path in every[:limit])
     return f"{text} and {len(every) - limit} more" if len(every) > limit else text
+
+
+def spread(paths: Sequence[bytes], limit: int) -> Sequence[bytes]:
+    """At most `limit` of these, from all over."""
+    return paths[:: max(1, len(paths) // limit)][:limit]
 
 
 def quoted(value: bytes | str) -> str:

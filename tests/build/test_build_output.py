@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawn import draw_plain, tree_state
+from drawn import draw, draw_plain, tree_state
 from running import digests, good, refused, run
 
 from packer.build import BuildOptions, build_pack
-from packer.errors import StorageError
+from packer.errors import StorageError, UsageError
 from packer.pack import open_pack
 
 
@@ -30,6 +30,25 @@ def test_default_output_lies_beside_the_source(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path / "my set")
     good("build", ".", "--format", "hdf5")
     assert sorted(os.listdir(tmp_path)) == ["my set", "my set.hdf5", "my set.webdataset"]
+
+
+@pytest.mark.parametrize(("name", "container"), [
+    ("p.lmdb", "lmdb"), ("p.hdf5", "hdf5"), ("p.H5", "hdf5"), ("p.tfrecord/", "tfrecord"), ("p.tfrecords", "tfrecord"),
+    ("p.tar", "webdataset"), ("p.webdataset", "webdataset"), ("p.wds", "webdataset"), ("p.v2", "lmdb"), ("h5", "lmdb"),
+])  # fmt: skip
+def test_the_extension_chooses_the_container(tmp_path: Path, name: str, container: str) -> None:
+    assert BuildOptions("imgs", f"{tmp_path}/{name}").container == container
+    assert BuildOptions("imgs", f"{tmp_path}/{name}", format=container).container == container
+
+
+def test_a_pack_has_the_container_of_its_name(source: Path, tmp_path: Path) -> None:
+    good("build", source, "-o", tmp_path / "p.h5")
+    assert open_pack(tmp_path / "p.h5").manifest.container == "hdf5"
+    good("build", source, "-o", tmp_path / "p.h5", "--format", "hdf5", "--overwrite")
+    line = refused(2, "build", source, "-o", tmp_path / "p.h5", "--format", "tfrecord", "--overwrite")
+    assert "p.h5 means hdf5, and --format says tfrecord; leave out --format" in line
+    with pytest.raises(UsageError, match="--format says tfrecord"):
+        BuildOptions("imgs", "p.tar", format="tfrecord")
 
 
 def test_existing_output(source: Path, tmp_path: Path) -> None:
@@ -159,9 +178,28 @@ def test_planned_size_is_the_size(sources: Path, tmp_path: Path, format: str, en
 def test_dry_run_writes_nothing(sources: Path, tmp_path: Path) -> None:
     before = tree_state(sources)
     ran = good("build", sources / "shots", "--labels", "voc", "-o", tmp_path / "p", "--dry-run", "--encode", "jpeg")
-    assert "plan: 6 images, " in ran.out and "(lmdb, jpeg, 40x30x3)" in ran.out and "free; 0 rejected" in ran.out
+    assert "plan: 6 images, " in ran.out and "(lmdb, jpeg, 40x30x3)" in ran.out
+    assert " free; 2 classes, 6 boxes, 0 landmarks; 0 rejected, 0 skipped" in ran.out
+    points = ["--labels", f"list:{sources}/shots/landmarks.txt", "--columns", "path (x y)*5 label"]
+    assert "; 2 classes, 0 boxes, 30 landmarks; 0 rej" in good("build", sources / "shots", *points, "--dry-run").out
     assert "packed" not in ran.out
     assert os.listdir(tmp_path) == [] and tree_state(sources) == before
+
+
+def test_unreadable_labels_and_masks_stop_a_build(tmp_path: Path) -> None:
+    for i in range(3):
+        draw(tmp_path / "coco" / "images" / f"{i:03d}.jpg", i)
+        draw(tmp_path / "pairs" / "images" / f"{i:03d}.jpg", i)
+        draw(tmp_path / "pairs" / "masks" / f"{i:03d}.png", i, format="PNG")
+    names = [{"id": i, "file_name": f"{i:03d}.jpg"} for i in range(3)]
+    (tmp_path / "coco" / "instances.json").write_text(json.dumps({"images": names, "annotations": []}))
+    line = refused(2, "build", tmp_path / "coco", "-o", tmp_path / "p")
+    assert "instances.json names images; choose one: --labels folder (" in line and "--labels none" in line
+    assert '"images/" and "masks/" hold images' in refused(2, "build", tmp_path / "pairs", "-o", tmp_path / "p")
+    ran = good("build", tmp_path / "coco", "-o", tmp_path / "p", "--labels", "none")
+    assert " free; 0 classes, 0 boxes, 0 landmarks; 0 rejected" in ran.out
+    ran = good("build", tmp_path / "pairs", "-o", tmp_path / "q", "--labels", "folder")
+    assert " free; 2 classes, 0 boxes, 0 landmarks; 0 rejected" in ran.out
 
 
 def test_the_source_is_never_touched(sources: Path, tmp_path: Path) -> None:

@@ -43,16 +43,110 @@ def test_columns_mean_a_list(make_tree):
         recognise(make_tree({"l.txt": ""}), SourceOptions(columns="path x y"))
 
 
+@pytest.mark.parametrize("files", [
+    {"cats/1.jpg": "", "cats/2.jpg": ""}, {"train/cats/1.jpg": "", "val/cats/1.jpg": ""}, {"set/images/1.jpg": ""},
+    {"set/images/1.jpg": "", "set/README.txt": "1.jpg"},
+])  # fmt: skip
+def test_one_folder_is_no_class_by_itself(make_tree, files):
+    choice = recognise(make_tree(files), SourceOptions())
+    assert choice.spec == "none" and "(--labels folder" in choice.why
+
+
+COCO = '{"images": [{"id": 1, "file_name": "a 1.jpg"}, {"id": 2, "file_name": "b.jpg"}], "annotations": []}'
+PLAIN = {"a 1.jpg": "", "b.jpg": "", "c.jpg": ""}
+IDS = {f"train/{i}.png": "" for i in range(8)}
+WIDER = "0--Parade/0_Parade_1.jpg\n2\n1 2 3 4 0\n5 6 7 8 0\n1--Fair/1_Fair_2.jpg\n1\n1 2 3 4 0\n"
+
+
+@pytest.mark.parametrize(("files", "message"), [
+    (PLAIN | {"annotations/instances.json": COCO}, r"annotations/instances\.json names images"),
+    (PLAIN | {"x.json": '{"annotations": [' + "0, " * 900_000 + "0]," + COCO[1:]}, r"x\.json names images"),
+    (PLAIN | {"x.json": COCO.replace("jpg", "png")}, r"x\.json names images"),  # converted since
+    ({"imgs/a 1.jpg": "", "imgs/b.jpg": "", "x.json": COCO}, r"x\.json names images"),
+    ({"cat/a 1.jpg": "", "dog/b.jpg": "", "x.json": COCO}, r"names images.*--labels folder \(.*2 class folders"),
+    (PLAIN | {"dlib.xml": "<images><image file='a 1.jpg'/><image file='b.jpg'/></images>"}, r"dlib\.xml names images"),
+    (PLAIN | {"x/1.xml": "<p><f>a 1.jpg</f></p>", "x/2.xml": "<p><f>b.jpg</f></p>"}, r"x/1\.xml, x/2\.xml name images"),
+    (PLAIN | {"x.yaml": "- file: a 1.jpg\n- file: b.jpg\n"}, r"x\.yaml names images"),
+    (PLAIN | {"b.pts": "", "c.pts": ""}, r"2 \.pts files have names of images \(b\.pts, c\.pts\).*--labels none"),
+    (PLAIN | {"ann/b.jpg.json": "", "ann/c.jpg.json": ""}, r"2 \.json files have names of images"),
+    (PLAIN | {"labels/b.txt": "cat 1 2 3 4\n", "labels/c.txt": "dog 1 2 3 4\n"}, r"2 \.txt files have names of images"),
+    (PLAIN | {"labels/b.txt": "0 .5 .5 1 1\n", "labels/c.txt": "0 .5 .5 1 1\n"}, r"2 \.txt files have names of images"),
+    ({"cat/1.jpg": "", "cat/1.mat": "", "dog/2.jpg": "", "dog/2.mat": ""}, r"2 \.mat files have names of images"),
+    (PLAIN | {"x.csv": "C:\\set\\b.jpg,cat\nC:\\set\\c.jpg,dog\n"}, r"x\.csv names images"),
+    (PLAIN | {"x.csv": "file;x;y\nb.jpg;1;2\nc.jpg;1;2\n".encode("utf-16")}, r"x\.csv names images"),
+    (IDS | {"labels.csv": "id,label\n" + "".join(f"{i},frog\n" for i in range(8))}, r"labels\.csv names images"),
+    ({"000bec18.jpg": "", "001513df.jpg": "", "x/y.csv": "id,breed\n000bec18,a\n001513df,b\n"}, r"x/y\.csv names"),
+    ({"0_Parade_1.jpg": "", "1_Fair_2.jpg": "", "wider.txt": WIDER}, r"wider\.txt names images"),
+])  # fmt: skip
+def test_labels_that_cannot_be_read_stop(make_tree, files, message):
+    with pytest.raises(UsageError, match=message):
+        recognise(make_tree(files), SourceOptions())
+    assert open_source("none", make_tree(files), SourceOptions()).annotate(b"x").label is None
+
+
+README = "These are photos: b.jpg and c.jpg and a 1.jpg,\nall taken in 2007 and 2008\nand free to use,\nas you like\n"
+
+
+@pytest.mark.parametrize("files", [
+    {"a/b/README.txt": README}, {"LICENSE.txt": "Version 1.1, 2 b and 3 c\n" * 9}, {"requirements.txt": "b==1\nc==2\n"},
+    {"classes.txt": "b\nc\n"}, {"names.csv": "0,b jpg\n1,cat\n2,dog\n3,bird\n4,b\n"}, {"train.txt": "a 1.jpg\nb.jpg\n"},
+    {"b.xml": "<project/>"}, {"b.json": "{}", "c.txt": "a photo"}, {"package.json": '{"name": "b", "x": "1.jpg"}'},
+    {"x.json": '["b.jpg"]'}, {"b.thm": "", "c.thm": ""}, {"x.json": b"\xff" * 99}, {"x.csv": "", "x.xml": ""},
+])  # fmt: skip
+def test_other_files_stop_nothing(make_tree, files):
+    assert recognise(make_tree(PLAIN | files), SourceOptions()).spec == "none"
+    classes = {f"{name}/{i}.jpg": "" for name in ("cat", "dog") for i in range(9)}
+    assert recognise(make_tree(PLAIN | files | classes), SourceOptions()).spec == "folder"
+
+
+def test_a_map_of_class_numbers_is_no_label(make_tree):
+    classes = {f"{c}/{i}.jpg": "" for c in range(3) for i in range(40)}
+    maps = {"classes.csv": "0,cat\n1,dog\n2,bird\n", "names.json": '{"0": "cat", "1": "dog", "2": "bird"}'}
+    assert recognise(make_tree(classes | maps), SourceOptions()).spec == "folder"
+
+
+@pytest.mark.parametrize(("files", "message"), [
+    ({"images/1.jpg": "", "masks/1.png": ""}, '"images/" and "masks/"'),
+    ({"images/1.jpg": "", "masks/1_mask.png": ""}, '"images/" and "masks/"'),
+    ({"train/image/1.jpg": "", "train/label/1.jpg": "", "val/image/2.jpg": "", "val/label/2.jpg": ""}, "train/image/"),
+    ({"image/train/1.png": "", "gt/train/1.png": ""}, '"gt/train/" and "image/train/"'),
+    ({"rgb/1.jpg": "", "depth/1.png": "", "gray/1.png": ""}, '"depth/" and '),
+    ({"set/1.jpg": "", "set/masks/1.png": ""}, '"set/" and "set/masks/"'),
+    ({f"{d}/{i}.{e}": "" for d, e in (("a", "jpg"), ("b", "png")) for i in range(3)}, '"a/" and "b/"'),
+    ({f"{d}/{i}.png": "" for d in "AB" for i in ("sea", "sky")}, '"A/" and "B/"'),
+    ({f"{d}/{i}.png": "" for d in "AB" for i in (139, 285, 632)}, '"A/" and "B/"'),
+])  # fmt: skip
+def test_folders_of_pairs_stop(make_tree, files, message):
+    with pytest.raises(UsageError, match=f"{message}.* hold images of the same names; choose one: --labels folder "):
+        recognise(make_tree(files), SourceOptions())
+
+
+def test_pairs_are_packed_where_the_labels_are_said(make_tree):
+    tree = make_tree({"images/1.jpg": "", "masks/1.png": ""})
+    assert open_source("folder", tree, SourceOptions()).classes == ("images", "masks")
+
+
+@pytest.mark.parametrize("files", [
+    {f"{d}/{i:03d}.jpg": "" for d in ("cat", "dog") for i in range(5)},  # counted alike
+    {f"{d}/img_{i}.jpg": "" for d in ("cat", "dog", "ant") for i in range(5)},
+    {f"{d}/{i}.jpg": "" for d in ("happy", "sad", "calm") for i in ("ann", "bob")},
+    {"mask/1.jpg": "", "mask/2.jpg": "", "no mask/3.jpg": "", "no mask/4.jpg": ""},
+    {f"{d}/{i}.jpg": "" for d in ("mask", *"abcdefgh") for i in range(3)},
+])  # fmt: skip
+def test_class_folders_may_share_names(make_tree, files):
+    assert recognise(make_tree(files), SourceOptions()).spec == "folder"
+
+
 def test_two_that_fit_are_refused_with_both_options(make_tree):
     with pytest.raises(UsageError, match=r"2 kinds of labels fit.*--labels voc .*--labels folder "):
         recognise(make_tree(FOLDER | {"cat/1.xml": XML, "dog/1.xml": "", "x.xml": ""}), SourceOptions())
 
 
 def test_splits_of_class_folders_lead_to_the_option(make_tree):
-    tree = make_tree({"train/cat/1.jpg": "", "val/cat/1.jpg": ""})
+    tree = make_tree({"train/cat/1.jpg": "", "train/dog/1.jpg": "", "val/cat/1.jpg": ""})
     with pytest.raises(UsageError, match="choose one: --split train"):
         open_source("auto", tree, SourceOptions())
-    assert open_source("auto", tree, SourceOptions("train")).classes == ("cat",)
+    assert open_source("auto", tree, SourceOptions("train")).classes == ("cat", "dog")
 
 
 @pytest.mark.parametrize("spec", ["coco", "", "list", "list:", "voc:x", "none:"])

@@ -145,7 +145,7 @@ def test_whole_number_labels_keep_their_numbers(source_of):
     source = source_of("a.jpg 07\nb.jpg 2\n")
     assert source.classes == tuple("01234567") and source.annotate(b"a.jpg").label == "7"
     source = source_of("a.jpg 7\nb.jpg -1\n")
-    assert source.classes is None and 'list.txt:2: "-1" is no whole number' in source.notes[0]
+    assert source.classes is None and 'list.txt:2: "-1" is not a whole number' in source.notes[0]
     assert source_of("a.jpg 65536\n").classes is None
 
 
@@ -180,6 +180,33 @@ def test_a_bad_first_line_is_no_header(source_of):
     assert [error.where for error in source.leftovers()] == ["list.txt:1"]
     source = source_of("missing.jpg 1 2\na.jpg 1 2\n", "path x y")
     assert [error.where for error in source.leftovers()] == ["list.txt:1"]
+
+
+@pytest.mark.parametrize(("text", "columns"), [
+    ("filepath,label\na.jpg,10\nb.jpg,2\n", None), ("image_name,tags\na.jpg,10\nb.jpg,2\n", None),
+    ("id,label\na.jpg,10\nb.jpg,2\n", "path label"), ("what it shows\na.jpg 10\nb.jpg 2\n", "path label"),
+    ("version 2 list\na.jpg 10\nb.jpg 2\n", "path label"), ("\n# id,label\na.jpg,10\nb.jpg,2\n", None),
+])  # fmt: skip
+def test_an_unknown_header_is_a_header(source_of, text, columns):
+    """Its words are no classes: whole-number labels keep their numbers."""
+    source = source_of(text, columns)
+    assert source.classes == tuple(str(i) for i in range(11)) and list(source.leftovers()) == []
+    assert source.annotate(b"a.jpg").label == "10" and any("is taken as a header" in note for note in source.notes)
+
+
+def test_a_header_of_names_for_the_path(source_of):
+    source = source_of("filepath,xmin,ymin,xmax,ymax,class\na.jpg,1,2,3,4,cat\n")
+    assert source.annotate(b"a.jpg").boxes == ((1, 2, 3, 4),)
+
+
+@pytest.mark.parametrize("line", [
+    "missing.jpg,cat", "../b.jpg,cat", "a.jpg,", 'd.jpg,"cat', "b.jpg,cat\n./b.jpg,dog", "missing.jpg,60000",
+])  # fmt: skip
+def test_a_rejected_line_has_no_say_in_the_classes(source_of, line):
+    source = source_of(f"d/c d.jpg,1\n{line}\n")
+    assert source.classes == ("0", "1") and source.notes == []
+    boxes = source_of("d/c\\ d.jpg,1,2,3,4,0\na.jpg,1,2,3,x,cat\nb.jpg,1,2,3,4,2\n", "path xmin ymin xmax ymax class")
+    assert boxes.classes == ("0", "1", "2")
 
 
 def test_two_lines_for_one_image(source_of):
