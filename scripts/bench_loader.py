@@ -282,8 +282,11 @@ def main() -> None:
             each = loader_of(pack, 512)
             bench.compare(f"raw 32x32, batch 512, {name}", 0.8, len(pack), lambda: drain(each), bare_gather(pack, 512))  # noqa: B023
         crops = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224), flip=True)
+        linear = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224, interpolation="linear"), flip=True)
         limit = bare_crops(records(large_jpeg), 224)
-        bench.compare("JPEG 256 px, RandomResizedCrop(224) + flip", 0.9, len(large_jpeg), lambda: drain(crops), limit)
+        name = "JPEG 256 px, RandomResizedCrop(224) + flip"
+        bench.compare(f"{name}, linear", 0.9, len(large_jpeg), lambda: drain(linear), limit)
+        bench.compare(f"{name}, area against linear", 0.8, len(large_jpeg), lambda: drain(crops), lambda: drain(linear))
         tiny = loader_of(small_jpeg, 512)
         limit = bare_decode(records(small_jpeg))
         bench.compare("JPEG 32x32, batch 512", 0.5, len(small_jpeg), lambda: drain(tiny), limit)
@@ -295,7 +298,7 @@ def main() -> None:
         for floats, what in ((True, "ImageFolder-like"), (False, "the same, bytes")):
             plain = DataLoader(Folder(jpegs, 224, True, floats), 256, shuffle=True, num_workers=2)
             name = f"JPEG against {what}, 2 workers"
-            bench.compare(name, 3, len(jpegs), lambda: drain(crops), lambda: drain(plain))  # noqa: B023
+            bench.compare(name, 3, len(jpegs), lambda: drain(linear), lambda: drain(plain))  # noqa: B023
             loose = DataLoader(Folder(small, 32, False, floats), 512, shuffle=True, num_workers=2)
             name = f"raw 32x32 against {what}, 2 workers"
             bench.compare(name, 30, len(small), lambda: drain(each), lambda: drain(loose))  # noqa: B023

@@ -111,3 +111,25 @@ def tree_state(root: Path | str) -> dict[bytes, Any]:
                     content = file.read()
             state[path] = (facts.st_mode, facts.st_mtime_ns, content)
     return state
+
+
+def resized(image: Any, part: Sequence[float], size: tuple[int, int]) -> Any:
+    """float64: the part (x, y, width, height) of an image at size (width, height), each axis for itself.
+
+    An axis that shrinks is averaged, exactly; one that grows is interpolated linearly. Written without OpenCV.
+    """
+    x, y, width, height = part
+    across = _filter(image.shape[1], x, width, size[0])
+    down = _filter(image.shape[0], y, height, size[1])
+    return np.einsum("ij,jkc,lk->ilc", down, image.astype(np.float64), across, optimize=True)
+
+
+def _filter(pixels: int, start: float, length: float, outputs: int) -> Any:
+    """float64 (outputs, pixels): the share of each pixel in each output."""
+    step = length / outputs
+    left = start + step * np.arange(outputs)[:, None]
+    k = np.arange(pixels)
+    if step > 1:
+        return np.clip(np.minimum(left + step, k + 1) - np.maximum(left, k), 0, None) / step
+    centre = np.clip(left + step / 2, start + 0.5, start + length - 0.5)
+    return np.clip(1 - np.abs(centre - 0.5 - k), 0, None)

@@ -20,7 +20,7 @@ import simplejpeg
 from packer.bench.chosen import chosen_records
 from packer.bench.job import Job
 from packer.errors import DamagedPack
-from packer.ops.reduction import reduction
+from packer.ops.reduction import HEADROOM, reduction
 from packer.pack import open_pack
 
 LOOK_S = 0.002
@@ -126,7 +126,8 @@ def packed_decodes(job: Job) -> Kind:
     if pack.manifest.shape is not None:
         factors = [1] * len(files)
     else:
-        factors = [reduction(pack.shape_of(i)[1::-1], job.size) for i in records]
+        least = HEADROOM * job.size[0], HEADROOM * job.size[1]
+        factors = [reduction(pack.shape_of(i)[1::-1], least) for i in records]
     channels = pack.shape_of(records[0])[2]
     return _decodes(files, factors, "GRAY" if channels == 1 else "RGB")
 

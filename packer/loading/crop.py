@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.loading.draws import Float64
+from packer.ops.resize import INTERPOLATIONS, Interpolation
 
 Regions = NDArray[np.float64]
 """float64 (n, 4): x, y, width, height in pixels of each source image; may reach beyond it (then zeros)."""
@@ -21,7 +22,7 @@ _TRIES = 10
 
 
 class Crop(Protocol):
-    """A description of how images become one size."""
+    """A description of how images become one size; may have an `interpolation`, else it is "area"."""
 
     draws: int
     """Random numbers that each image needs."""
@@ -41,22 +42,36 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     return height, width
 
 
+def _check_interpolation(interpolation: str) -> None:
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got {interpolation!r}")
+
+
 @dataclass(frozen=True)
 class RandomResizedCrop:
     """A random part of the image, of random area and aspect ratio, resized to `size`: for training.
 
-    `size` is a side or (height, width); `scale` the range of the part's share of the area; `ratio` the range of
-    its width / height, drawn evenly on a logarithmic scale.
+    Args:
+        size: a side or (height, width), in pixels.
+        scale: range of the part's share of the area.
+        ratio: range of the part's width / height, drawn evenly on a logarithmic scale.
+        interpolation: "area" averages each axis that shrinks and interpolates linearly one that grows; "linear" is
+            faster where images shrink, and aliases; "nearest" takes one source pixel.
+
+    Raises:
+        ValueError: if an argument is out of range.
     """
 
     size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    interpolation: Interpolation = "area"
 
     draws = 2 * _TRIES + 2
 
     def __post_init__(self) -> None:
         _pair(self.size)
+        _check_interpolation(self.interpolation)
         if not 0 < self.scale[0] <= self.scale[1] or not 0 < self.ratio[0] <= self.ratio[1]:
             raise ValueError(f"scale and ratio must be ranges above 0, got {self.scale} and {self.ratio}")
 
@@ -92,16 +107,22 @@ class RandomResizedCrop:
 class Resize:
     """The whole image, resized: for evaluation.
 
-    `size` is (height, width), or the short side, which keeps the aspect: then images must be alike in shape, or
-    a `CenterCrop` must follow.
+    Args:
+        size: (height, width) in pixels; or the short side, which keeps the aspect: then images must be alike in shape.
+        interpolation: the filter, as for `RandomResizedCrop`.
+
+    Raises:
+        ValueError: if an argument is out of range.
     """
 
     size: int | tuple[int, int]
+    interpolation: Interpolation = "area"
 
     draws = 0
 
     def __post_init__(self) -> None:
         _pair(self.size)
+        _check_interpolation(self.interpolation)
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
         """`size`; or the shape of all images with its short side made `size`."""
@@ -122,17 +143,25 @@ class Resize:
 class CenterCrop:
     """The middle of the image: for evaluation.
 
-    `size` is a side or (height, width). With `resize`, the short side is resized to that first, as
-    ``Resize(256), CenterCrop(224)`` does; without, pixels stay as they are, and smaller images get a black border.
+    Args:
+        size: a side or (height, width), in pixels.
+        resize: what the short side is resized to first, as ``Resize(256), CenterCrop(224)`` does. Without it, pixels
+            stay as they are, and smaller images get a black border.
+        interpolation: the filter, as for `RandomResizedCrop`.
+
+    Raises:
+        ValueError: if an argument is out of range.
     """
 
     size: int | tuple[int, int]
     resize: int | None = None
+    interpolation: Interpolation = "area"
 
     draws = 0
 
     def __post_init__(self) -> None:
         _pair(self.size)
+        _check_interpolation(self.interpolation)
         if self.resize is not None and self.resize < 1:
             raise ValueError(f"resize must be >= 1 pixel, got {self.resize}")
 

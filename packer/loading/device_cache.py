@@ -1,7 +1,7 @@
 """``cache="device"``: a pack of raw images of one shape lives on the device, and batches are made there.
 
-No image crosses the bus after the first epoch has begun, and the host does nothing for an image. Crops are sampled
-bilinearly where `cv2.resize` samples; where a crop shrinks by 2 or more the host averages, and this does not.
+No image crosses the bus after the first epoch has begun, and the host does nothing for an image. Crops are resized by
+the filters of `ops.resize.resample`, written as matrices; the host rounds after each axis, and this once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from packer.loading.pipeline import TargetsOf
 from packer.loading.replace import Replacer, problem_of
 from packer.loading.rows import Placement, RowFiller
 from packer.loading.stats import Stats
+from packer.ops.resize import Interpolation
 from packer.paging import available_bytes
 from packer.sample import Int64
 from packer.text import size_text
@@ -87,7 +88,7 @@ class DeviceCache:
             placement = self.filler.placement(records, epoch)
             images = self._gathered(records)
             if placement.regions is not None:
-                images = _cropped(images, placement.regions, self.filler.output)
+                images = _cropped(images, placement.regions, self.filler.output, self.filler.interpolation)
             if placement.flipped is not None:
                 flipped = torch.from_numpy(placement.flipped).to(self.device, non_blocking=True)
                 images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
@@ -107,23 +108,40 @@ def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
 
 
-def _cropped(images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int]) -> torch.Tensor:
-    """Each image's region (x, y, width, height), resized to (height, width) `output`, bilinear, uint8."""
+def _cropped(
+    images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation
+) -> torch.Tensor:
+    """Each image's region (x, y, width, height), resized to (height, width) `output`, uint8, channels last."""
     places = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
-    height, width = images.shape[2:]
-    x = _centres(places[:, 0], places[:, 2], output[1], images.device)
-    y = _centres(places[:, 1], places[:, 3], output[0], images.device)
-    # grid_sample counts from -1 to 1 between the outer edges of the image
-    grid_x = (2 * x / width - 1)[:, None, :].expand(-1, output[0], -1)
-    grid_y = (2 * y / height - 1)[:, :, None].expand(-1, -1, output[1])
-    values = torch.nn.functional.grid_sample(
-        images.float(), torch.stack([grid_x, grid_y], dim=3), mode="bilinear", padding_mode="zeros", align_corners=False
-    )
-    return values.round_().clamp_(0, 255).to(torch.uint8).contiguous(memory_format=torch.channels_last)
+    n, channels, height, width = images.shape
+    across = _weights(places[:, 0], places[:, 2], (width, output[1]), interpolation)
+    down = _weights(places[:, 1], places[:, 3], (height, output[0]), interpolation)
+    rows = torch.bmm(down, images.permute(0, 2, 3, 1).reshape(n, height, width * channels).float())
+    columns = rows.view(n, output[0], width, channels).transpose(1, 2).reshape(n, width, output[0] * channels)
+    values = torch.bmm(across, columns).round_().clamp_(0, 255).to(torch.uint8)
+    # (n, width, height, channels) until here
+    made = values.view(n, output[1], output[0], channels).permute(0, 3, 2, 1)
+    return made.contiguous(memory_format=torch.channels_last)
 
 
-def _centres(start: torch.Tensor, size: torch.Tensor, outputs: int, device: torch.device) -> torch.Tensor:
-    """(n, outputs): where on one axis each output pixel looks; not beyond the centres of the region's last pixels."""
-    steps = (torch.arange(outputs, device=device) + 0.5) / outputs
-    centres = start[:, None] + steps * size[:, None]
-    return torch.minimum(torch.maximum(centres, start[:, None] + 0.5), (start + size)[:, None] - 0.5)
+def _weights(
+    start: torch.Tensor, size: torch.Tensor, sides: tuple[int, int], interpolation: Interpolation
+) -> torch.Tensor:
+    """(n, outputs, pixels): what each source pixel adds to each output pixel, along one axis.
+
+    `sides` is (pixels, outputs). Beyond the image there is black, which adds nothing.
+    """
+    start, size = start[:, None, None], size[:, None, None]
+    pixels = torch.arange(sides[0], device=start.device)
+    step = size / sides[1]
+    left = start + step * torch.arange(sides[1], device=start.device)[:, None]
+    centres = left + step / 2
+    if interpolation == "nearest":
+        return (centres.floor() == pixels).float()
+    # not beyond the centres of the region's last pixels
+    inside = torch.minimum(torch.maximum(centres, start + 0.5), start + size - 0.5)
+    linear = (1 - (inside - 0.5 - pixels).abs()).clamp(min=0)
+    if interpolation == "linear":
+        return linear
+    covered = torch.minimum(left + step, pixels + 1) - torch.maximum(left, pixels)
+    return torch.where(step > 1, covered.clamp(min=0) / step, linear)

@@ -20,7 +20,8 @@ from packer.loading.gather import as_tensor, overlapping_rows
 from packer.ops.decode import Decoder, decode
 from packer.ops.decode_simplejpeg import decode_into, decode_reduced
 from packer.ops.header import Mode
-from packer.ops.reduction import extents
+from packer.ops.reduction import HEADROOM, extents
+from packer.ops.resize import Interpolation, resample
 from packer.pack import Pack
 from packer.sample import Image, Int64
 
@@ -78,6 +79,8 @@ class RowFiller:
         self.view = view
         self.decoder = cast(Decoder, decoder)
         self.verify = verify
+        # a crop of the caller's own making may name no filter
+        self.interpolation: Interpolation = getattr(view.crop, "interpolation", "area")
         shape = pack.manifest.shape
         self.mode = cast(Mode, pack.manifest.mode)
         self.channels = self._channels()
@@ -174,7 +177,7 @@ class RowFiller:
             if size != width * height * self.channels * self.dtype.itemsize:
                 raise pack.damage(int(records[i]), f"has {size} bytes, which are no {width}x{height} image")
             image = region[start : start + size].view(self.dtype).reshape(height, width, self.channels)
-            place(image, part, 1, rows[i])
+            place(image, part, 1, rows[i], self.interpolation)
 
     @cached_property
     def _own_jpeg(self) -> bool:
@@ -216,11 +219,14 @@ class RowFiller:
             if part is None:
                 rows[i] = image
             else:
-                place(image, part, factor, rows[i])
+                place(image, part, factor, rows[i], self.interpolation)
 
     def _at_least(self, part: list[float], width: float, height: float) -> tuple[int, int]:
-        """The smallest size of the whole image at which this part of it still covers the output."""
-        return math.ceil(width * self.output[1] / part[2]), math.ceil(height * self.output[0] / part[3])
+        """The smallest (width, height) that the whole image may be decoded at without visible loss to this part."""
+        if self.interpolation == "nearest":
+            return int(width), int(height)
+        across, down = HEADROOM * self.output[1], HEADROOM * self.output[0]
+        return math.ceil(width * across / part[2]), math.ceil(height * down / part[3])
 
 
 def reduced_by(shape: tuple[int, int], image: Image) -> int:
@@ -234,7 +240,7 @@ def reduced_by(shape: tuple[int, int], image: Image) -> int:
     raise BadImage("", f"decodes to shape {image.shape}, the index says {shape}")
 
 
-def place(image: Image, part: list[float], factor: int, row: Rows) -> None:
+def place(image: Image, part: list[float], factor: int, row: Rows, interpolation: Interpolation = "area") -> None:
     """Resize the part (x, y, width, height) of an image into `row`; `image` may be 1/`factor` of the full one."""
     # edges are rounded, not the size: half a pixel at both ends would reach beyond the image
     x, y = round(part[0] / factor), round(part[1] / factor)
@@ -244,13 +250,7 @@ def place(image: Image, part: list[float], factor: int, row: Rows) -> None:
     inside = x >= 0 and y >= 0 and x + width <= image.shape[1] and y + height <= image.shape[0]
     if not inside:
         image, x, y = _bordered(image, x, y, width, height), 0, 0
-    cut = image[y : y + height, x : x + width]
-    if (width, height) == (out_width, out_height):
-        row[:] = cut
-        return
-    # averaging where much is thrown away: linear would skip pixels
-    shrinks = width >= 2 * out_width and height >= 2 * out_height
-    cv2.resize(cut, (out_width, out_height), dst=row, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
+    resample(image[y : y + height, x : x + width], (out_width, out_height), interpolation, out=row)
 
 
 def _bordered(image: Image, x: int, y: int, width: int, height: int) -> Image:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+HEADROOM = 2
+"""How much larger than the result a JPEG's scaled decode must be. libjpeg cuts frequencies off where area
+averaging fades them out; at 1 the result differs visibly (100 photos to 32..224 px: worst 27 dB, median
+37), at 2 not (worst 35 dB, median 45), and it is nearly as fast (500x375 to 64 px: 1.4 times, not 1.5)."""
 _SIDE_MIN = 16
 """Smaller sides come out alike from several of libjpeg's sixteen factors, so the one it takes is unknown."""
 

@@ -1,17 +1,17 @@
-"""Crops against torchvision's algorithm, written here once more; pixels against Pillow; flips exactly."""
+"""Crops against torchvision's algorithm, written here once more; pixels against Pillow and exact averages."""
 
 from __future__ import annotations
 
 import math
 
-import cv2
 import numpy as np
 import pytest
 import torch
+from drawn import resized
 from loader_packs import alike, fresh, noise, waves
 from PIL import Image
 
-from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize
+from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
 from packer.loading.draws import uniform
 from packer.loading.rows import flip, place, reduced_by
 from packer.ops.decode_simplejpeg import decode_reduced
@@ -151,6 +151,7 @@ def test_resize_output():
 
 @pytest.mark.parametrize("make", [
     lambda: Resize(0), lambda: CenterCrop((4, 0)), lambda: RandomResizedCrop(-1), lambda: CenterCrop(4, resize=0),
+    lambda: Resize(4, "cubic"), lambda: CenterCrop(4, interpolation=1), lambda: RandomResizedCrop(4, interpolation=""),
     lambda: RandomResizedCrop(4, scale=(0.5, 0.1)), lambda: RandomResizedCrop(4, ratio=(0.0, 1.0)),
 ])  # fmt: skip
 def test_impossible_crops_are_refused(make):
@@ -229,22 +230,88 @@ def test_flip_is_a_chance(pack):
 
 @pytest.mark.parametrize("kind", ["gray16", "gray", "ragged"])
 def test_crops_of_every_kind_of_pixel(pack, container, kind):
-    """Against the same regions, cut and resized by OpenCV out of what PackedDataset reads."""
+    """Against the same regions, resized exactly out of what PackedDataset reads."""
     crop = RandomResizedCrop((6, 5), scale=(0.3, 1.0))
     loader = PackedLoader(pack(kind, container), 5, crop=crop, seed=2)
     images = torch.cat([images for images, _ in loader])
     for i, (image, _) in enumerate(fresh(pack(kind, container))):
         height, width = image.shape[1:]
         random = uniform(2, 0, np.array([i]), crop.draws + 1)[:, 1:]
-        x, y, w, h = crop.regions(np.array([float(width)]), np.array([float(height)]), random)[0].astype(int)
-        cut = np.ascontiguousarray(image.permute(1, 2, 0).numpy()[y : y + h, x : x + w])
-        if (w, h) != (5, 6):
-            cut = cv2.resize(cut, (5, 6), interpolation=cv2.INTER_LINEAR)
-        assert np.array_equal(images[i].permute(1, 2, 0).numpy(), cut.reshape(6, 5, -1))
+        part = crop.regions(np.array([float(width)]), np.array([float(height)]), random)[0]
+        exact = resized(image.permute(1, 2, 0).numpy(), part, (5, 6))
+        assert np.abs(images[i].permute(1, 2, 0).numpy() - exact).max() <= ROUNDED_TWICE
+
+
+def stripes(height, width, axis):
+    """Black and white in turn, one pixel each."""
+    return (np.indices((height, width, 3))[axis] % 2 * 255).astype(np.uint8)
+
+
+def rough(height, width):
+    """Pictures in which a filter that skips pixels shows; in smooth ones it does not."""
+    return [noise(0, height, width), stripes(height, width, 0), stripes(height, width, 1)]
+
+
+ROUNDED_TWICE = 1.01
+"""Levels: half of one after each axis."""
+
+
+def packed(folder, images, **options):
+    """A pack of these images, all of one class."""
+    (folder / "source" / "all").mkdir(parents=True, exist_ok=True)
+    for i, image in enumerate(images):
+        Image.fromarray(image).save(folder / "source" / "all" / f"{i}.png")
+    out = folder / f"{len(list(folder.iterdir()))}.lmdb"
+    build_pack(BuildOptions(str(folder / "source"), str(out), workers=1, **options))
+    return out
+
+
+@pytest.mark.parametrize("encode", ["raw", "png", "jpeg"])
+@pytest.mark.parametrize("size, crop", [
+    ((1000, 401), Resize((224, 224))), ((500, 375), CenterCrop(224, resize=256)), ((341, 256), RandomResizedCrop(224)),
+    ((341, 256), RandomResizedCrop((96, 192))), ((300, 200), Resize((150, 300))), ((200, 300), Resize((299, 100))),
+], ids=str)  # fmt: skip
+def test_each_axis_that_shrinks_is_averaged(tmp_path, encode, size, crop):
+    path = packed(tmp_path, rough(*size[::-1]), encode=encode)
+    for epoch in range(3 if crop.draws else 1):
+        loader = PackedLoader(path, 3, crop=crop, seed=3)
+        loader.set_epoch(epoch)
+        ((images, _),) = loader
+        regions = crop.regions(*np.float64([size] * 3).T, uniform(3, epoch, np.arange(3), crop.draws + 1)[:, 1:])
+        for made, (image, _), part in zip(images, fresh(path), regions, strict=True):
+            exact = resized(image.permute(1, 2, 0).numpy(), part, made.shape[:0:-1])
+            assert np.abs(made.permute(1, 2, 0).numpy() - exact).max() <= ROUNDED_TWICE
+
+
+def test_stripes_of_one_pixel_become_gray(tmp_path):
+    path = packed(tmp_path, [stripes(401, 1000, 0)])
+    ((images, _),) = PackedLoader(path, 1, crop=Resize((224, 224)))
+    assert images.float().std() < 40  # a box 1.79 wide over stripes; 73.5 where only linear
+
+
+@pytest.mark.parametrize("resize, fit, size", [
+    ("96x128", "stretch", (96, 128)), ("160x20", "stretch", (160, 20)), ("48", "short", (72, 48)),
+    ("200", "long", (200, 133)),
+])  # fmt: skip
+def test_the_loader_resizes_as_the_build_does(tmp_path, resize, fit, size):
+    images = [noise(seed, 100, 150) for seed in range(3)]
+    built = PackedLoader(packed(tmp_path, images, resize=resize, fit=fit), 3)
+    read = PackedLoader(packed(tmp_path, images), 3, crop=Resize(size[::-1]))
+    assert alike(list(read), list(built))
+
+
+def test_interpolation_is_chosen():
+    image, row = noise(0, 9, 12), np.empty((3, 4, 3), np.uint8)
+    place(image, [0.0, 0.0, 12.0, 9.0], 1, row, "nearest")
+    assert np.array_equal(row, image[1::3, 1::3])
+    place(image, [0.0, 0.0, 12.0, 9.0], 1, row, "linear")
+    assert np.array_equal(row, image[1::3, 1::3])  # the centres are pixels' centres
+    place(image, [0.0, 0.0, 12.0, 9.0], 1, row, "area")
+    assert np.abs(row - image.reshape(3, 3, 4, 3, 3).mean(axis=(1, 3))).max() <= 0.51
 
 
 def test_scaled_decoding_is_close_to_the_full_one(pack, monkeypatch):
-    """And it happens: libjpeg is asked for less where a crop is at least twice as large as the output."""
+    """And it happens: libjpeg is asked for less where a crop is at least four times as large as the output."""
     asked = []
 
     def watched(data, size, channels, at_least):
@@ -255,7 +322,7 @@ def test_scaled_decoding_is_close_to_the_full_one(pack, monkeypatch):
     def full(data, size, channels, at_least):
         return decode_reduced(data, size, channels, size)
 
-    options = {"crop": RandomResizedCrop(24, scale=(0.1, 1.0)), "flip": True, "seed": 5, "threads": 1}
+    options = {"crop": RandomResizedCrop(12, scale=(0.1, 1.0)), "flip": True, "seed": 5, "threads": 1}
     monkeypatch.setattr("packer.loading.rows.decode_reduced", watched)
     scaled = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
     monkeypatch.setattr("packer.loading.rows.decode_reduced", full)
@@ -267,7 +334,7 @@ def test_scaled_decoding_is_close_to_the_full_one(pack, monkeypatch):
     assert differences.mean() < 2 and differences.flatten(1).mean(1).max() < 4 and differences.max() <= 14
 
 
-def test_a_crop_of_twice_the_output_is_decoded_at_half(pack, monkeypatch):
+def test_a_crop_of_four_times_the_output_is_decoded_at_half(pack, monkeypatch):
     shapes = []
 
     def watched(*arguments):
@@ -275,8 +342,11 @@ def test_a_crop_of_twice_the_output_is_decoded_at_half(pack, monkeypatch):
         return decode_reduced(*arguments)
 
     monkeypatch.setattr("packer.loading.rows.decode_reduced", watched)
-    list(PackedLoader(pack("photos"), 9, crop=Resize((75, 95)), threads=1))  # the first is 150 x 190
+    list(PackedLoader(pack("photos"), 9, crop=Resize((37, 47)), threads=1))  # the first is 150 x 190
     assert shapes[0] == (75, 95, 3)
+    shapes.clear()
+    list(PackedLoader(pack("photos"), 9, crop=Resize((37, 47), "nearest"), threads=1))
+    assert shapes[0] == (150, 190, 3)
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 8])

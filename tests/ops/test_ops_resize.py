@@ -263,6 +263,16 @@ def test_scaled_decode_makes_no_visible_difference(size: tuple[int, int], fit: s
         assert psnr_db(resize.apply(small, size), resize.apply(decode(data))) > 34
 
 
+@pytest.mark.parametrize("side", [8, 16, 32])
+def test_scaled_decode_of_noise_differs_by_two_levels(side: int) -> None:
+    noise = np.random.default_rng(0).integers(0, 2, (256, 256), dtype=np.uint8) * 255
+    data = saved(noise, "JPEG", quality=95)
+    resize = Resize.of(str(side))
+    small = decode(data, "gray", at_least=resize.at_least(256, 256))
+    assert small.shape[0] < 256
+    assert np.abs(resize.apply(small, (256, 256)).astype(int) - resize.apply(decode(data, "gray"))).max() <= 2
+
+
 def test_scaled_decode_of_photos_makes_no_visible_difference(real_data: Path) -> None:
     found = []
     for path in sorted((real_data / "photos").rglob("*.JPEG"))[:40]:
