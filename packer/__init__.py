@@ -10,35 +10,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from packer.build import BuildOptions, BuildSummary, build_pack
     from packer.errors import PackerError
+    from packer.format.pack import Pack, open_pack
     from packer.loading.collate import collate
     from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
     from packer.loading.data_loader import DataLoader
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
-    from packer.loading.prefetch import CudaPrefetcher
+    from packer.loading.to_device import CudaPrefetcher
     from packer.loading.tv_target import as_tv_tensors
-    from packer.pack import Pack, open_pack
+    from packer.packing import BuildOptions, BuildSummary, build_pack
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BuildOptions": "packer.build",
-    "BuildSummary": "packer.build",
+    "BuildOptions": "packer.packing",
+    "BuildSummary": "packer.packing",
     "CenterCrop": "packer.loading.crop",
-    "CudaPrefetcher": "packer.loading.prefetch",
+    "CudaPrefetcher": "packer.loading.to_device",
     "DataLoader": "packer.loading.data_loader",
-    "Pack": "packer.pack",
+    "Pack": "packer.format.pack",
     "PackedDataset": "packer.loading.dataset",
     "PackedLoader": "packer.loading.loader",
     "PackerError": "packer.errors",
     "RandomResizedCrop": "packer.loading.crop",
     "Resize": "packer.loading.crop",
     "as_tv_tensors": "packer.loading.tv_target",
-    "build_pack": "packer.build",
+    "build_pack": "packer.packing",
     "collate": "packer.loading.collate",
-    "open_pack": "packer.pack",
+    "open_pack": "packer.format.pack",
 }
 
 __all__ = [

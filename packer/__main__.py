@@ -9,7 +9,7 @@ import sys
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code (docs/cli.md lists them)."""
     try:
-        from packer.command_line import run
+        from packer.cli.main import run
 
         code = run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:  # before `run` could see to it

@@ -118,7 +118,7 @@ class NoImage(BadLabel):
 
 
 class TooManyBad(PackerError):
-    """More bad inputs than ``--max-bad`` allows; `rejected` are all of them (`packer.manifest.Rejected`)."""
+    """More bad inputs than ``--max-bad`` allows; `rejected` are all of them (`packer.format.manifest.Rejected`)."""
 
     def __init__(
         self, where: AnyPath, problem: str | None = None, next_step: str = "", rejected: Sequence[Any] = ()

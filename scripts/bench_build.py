@@ -30,7 +30,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
 def bare(paths: list[str]) -> int:
     """Decode, resize by area, encode; as fast as the libraries allow, to the same pixels as packer.
 
-    Scaled decode by the rule of packer.ops: at 1/2, 1/4 or 1/8 where that is still twice the wanted size.
+    Scaled decode by the rule of packer.images: at 1/2, 1/4 or 1/8 where that is still twice the wanted size.
     """
     cv2.setNumThreads(0)
     total = 0

@@ -113,7 +113,7 @@ def bench(source: str, name: str, given: argparse.Namespace) -> dict[str, float]
 def prepare(home: Path, given: argparse.Namespace) -> tuple[str, dict[str, tuple[str, str]]]:
     """The images, and (kind, path) of each row: packs are built here as a user would."""
     from packer import BuildOptions, build_pack
-    from packer.drawing import draw_sample
+    from packer.sources.synthetic import draw_sample
 
     source = str(home / "images")
     draw_sample(source, "folder", given.images, given.drawn_size)

@@ -27,9 +27,9 @@ from bench_read import write_tiny_pack
 from torch.utils.data import DataLoader, Dataset
 
 from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack
+from packer.format.pack import Pack, open_pack
 from packer.loading import pipeline
 from packer.loading.gather import as_tensor, overlapping_rows
-from packer.pack import Pack, open_pack
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 THREADS = 2

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 
 from packer import BuildOptions, PackedDataset, build_pack
-from packer.build.shard import file_entry, index_entry
 from packer.containers import CONTAINERS, open_container
 from packer.containers.base import ShardSpec
-from packer.index import INDEX_SUFFIX, IndexBuilder
-from packer.manifest import Manifest, ShardEntry
-from packer.sample import Annotation, Record
+from packer.format.index import INDEX_SUFFIX, IndexBuilder
+from packer.format.manifest import Manifest, ShardEntry
+from packer.packing.write_shard import file_entry, index_entry
+from packer.types import Annotation, Record
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "folder_cifar10"
 BATCH = 512

@@ -21,7 +21,7 @@ import numpy as np
 
 from packer import BuildOptions, build_pack, open_pack
 from packer.containers import CONTAINERS
-from packer.pack import Pack
+from packer.format.pack import Pack
 from packer.stats.pixels import channel_stats
 
 

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.build.commit import sync_folder
-from packer.build.shard import file_entry, index_entry
 from packer.containers import CONTAINERS, open_container
 from packer.containers.base import ShardSpec
-from packer.digests import sha256_of
-from packer.index import IndexBuilder
-from packer.manifest import Manifest, ShardEntry
-from packer.sample import Annotation, Record
-from packer.verify import verify
+from packer.format.digests import sha256_of
+from packer.format.index import IndexBuilder
+from packer.format.manifest import Manifest, ShardEntry
+from packer.format.verify import verify
+from packer.packing.publish import sync_folder
+from packer.packing.write_shard import file_entry, index_entry
+from packer.types import Annotation, Record
 
 KINDS = {"raw 32x32": ("raw", 32, 3072), "jpeg 256": ("jpeg", 256, 22_000)}
 SHARDS = 4

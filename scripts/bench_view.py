@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "tests" / "view"))
 import looking  # noqa: E402
 
 from packer import BuildOptions, build_pack, open_pack  # noqa: E402
-from packer.drawing import draw_sample  # noqa: E402
+from packer.sources.synthetic import draw_sample  # noqa: E402
 
 DRAWN = 2000
 

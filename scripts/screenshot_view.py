@@ -18,7 +18,7 @@ import looking  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from packer import BuildOptions, build_pack  # noqa: E402
-from packer.drawing import draw_sample  # noqa: E402
+from packer.sources.synthetic import draw_sample  # noqa: E402
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from packer.cli import cli
+from packer.cli.group import cli
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 WIDTH = 100

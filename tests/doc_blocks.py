@@ -28,7 +28,7 @@ from typing import Any
 import click
 from running import run
 
-from packer.cli import cli
+from packer.cli.group import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -159,12 +159,12 @@ def _command(block: Block, words: list[str]) -> str:
 @contextmanager
 def _rooms_that_grow() -> Iterator[None]:
     """While it lasts, rooms of packer also import from the current folder; what comes from there is forgotten again."""
-    import packer.commands
+    import packer.cli
     import packer.containers
     import packer.samplers
     import packer.sources
 
-    rooms = (packer.commands, packer.containers, packer.samplers, packer.sources)
+    rooms = (packer.cli, packer.containers, packer.samplers, packer.sources)
     sources, commands = dict(packer.sources.SOURCES), dict(cli.commands)
     for room in rooms:
         room.__path__.append(os.path.join(os.getcwd(), *room.__name__.split(".")))

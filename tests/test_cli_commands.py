@@ -12,7 +12,7 @@ import pytest
 from drawn import draw_landmarks, draw_plain, draw_shots, draw_voc, pixels, voc_xml
 from running import good, run, run_apart
 
-from packer.pack import Pack, open_pack
+from packer.format.pack import Pack, open_pack
 
 FORMATS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 

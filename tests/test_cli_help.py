@@ -11,8 +11,8 @@ import pytest
 from running import good, run
 
 from packer import __version__
-from packer.cli import cli
-from packer.commands.build import build
+from packer.cli.build import build
+from packer.cli.group import cli
 
 COMMANDS = sorted(cli.commands)
 ISSUED = {"build", "info", "verify"}
@@ -77,8 +77,8 @@ def test_help_shows_the_options_of_the_issue() -> None:
 
 
 def test_choices_in_the_help_are_those_that_are_taken() -> None:
-    from packer.build.options import BAD_POLICIES, BOX_POLICIES, DECODERS, ENCODINGS, FITS, MODES, BuildOptions
     from packer.containers import CONTAINERS
+    from packer.packing.options import BAD_POLICIES, BOX_POLICIES, DECODERS, ENCODINGS, FITS, MODES, BuildOptions
     from packer.sources import CHOICES
 
     shown = {p.name: str(p.metavar) for p in build.params if isinstance(p, click.Option)}

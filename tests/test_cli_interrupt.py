@@ -8,12 +8,12 @@ import sys
 SCRIPT = """
 import signal, sys, time, weakref
 import click
-import packer.cli
-from packer.command_line import run
+import packer.cli.group
+from packer.cli.main import run
 
 class Thing: pass
 
-@packer.cli.cli.command()
+@packer.cli.group.cli.command()
 def victim():
     thing = Thing()
     weakref.finalize(thing, signal.raise_signal, getattr(signal, sys.argv[1]))

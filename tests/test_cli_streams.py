@@ -13,7 +13,7 @@ import pytest
 from drawn import draw_plain
 from running import ROOT
 
-from packer.pack import open_pack
+from packer.format.pack import open_pack
 
 PACKER = f"{shlex.quote(sys.executable)} -m packer"
 

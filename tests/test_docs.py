@@ -18,9 +18,9 @@ from test_rooms import MAY_IMPORT
 
 import packer
 from packer import bench, errors, repair, samplers, stats
-from packer.build.options import BOX_POLICIES
-from packer.cli import cli
+from packer.cli.group import cli
 from packer.errors import PackerError
+from packer.packing.options import BOX_POLICIES
 from packer.sources import CHOICES
 from packer.sources.columns import parse_columns
 

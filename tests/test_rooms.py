@@ -42,13 +42,13 @@ ONLY_IN = {
     "webdataset": (),
     "tensorflow": (),
     "PIL": ("packer/bench/",),
-    "cv2": ("packer/ops/", "packer/loading/", "packer/drawing/", "packer/stats/", "packer/bench/"),
-    "simplejpeg": ("packer/ops/", "packer/loading/", "packer/bench/"),
-    "jpeg4py": ("packer/ops/",),
+    "cv2": ("packer/images/", "packer/loading/", "packer/sources/synthetic/", "packer/stats/", "packer/bench/"),
+    "simplejpeg": ("packer/images/", "packer/loading/", "packer/bench/"),
+    "jpeg4py": ("packer/images/",),
     "defusedxml": ("packer/sources/",),
     "yaml": ("packer/sources/",),
-    "click": ("packer/cli.py", "packer/command_line.py", "packer/commands/"),
-    "tqdm": ("packer/commands/",),
+    "click": ("packer/cli/group.py", "packer/cli/main.py", "packer/cli/"),
+    "tqdm": ("packer/cli/",),
     "werkzeug": ("packer/view/",),
 }
 """Library -> where it may be imported."""
@@ -149,7 +149,7 @@ HEAVY = ("torch", "cv2", "lmdb", "h5py", "numpy", "pyarrow", "simplejpeg", "jpeg
     "statement",
     [
         "import packer",
-        "import packer.cli",
+        "import packer.cli.group",
         "from packer.__main__ import main; assert main(['--help']) == 0",
         "from packer.__main__ import main; assert main(['build', '--help']) == 0",
         "from packer.__main__ import main; assert main(['--version']) == 0",

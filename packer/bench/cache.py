@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer.paging import share_in_memory
+from packer.system_paging import share_in_memory
 
 
 def drop(path: str) -> None:

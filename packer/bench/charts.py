@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from packer.bench.result import PACED, Figure, Report, Row
-from packer.plotting import figure_class, save_figure
+from packer.stats.plots import figure_class, save_figure
 
 COLOURS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b", "limit": "#95a5a6"}
 MARKERS = {"PIL": "P", "cv2": "X", "lmdb": "o", "hdf5": "s", "tfrecord": "^", "webdataset": "D"}

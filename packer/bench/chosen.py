@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer.pack import Pack
-from packer.paging import available_bytes
-from packer.sample import Int64
+from packer.format.pack import Pack
+from packer.system_paging import available_bytes
+from packer.types import Int64
 
 MOST_BYTES = 1 << 30
 """More than any cache of a processor holds, and read from a slow disk in seconds."""

@@ -19,9 +19,9 @@ from packer.bench.process import Hall, one_round
 from packer.bench.result import PACED, Figure, Report, Row
 from packer.bench.watcher import Silent, Watcher
 from packer.bench.words import cold_notes, compared
-from packer.build import BuildOptions, build_pack
-from packer.drawing import draw_sample
 from packer.errors import StorageError
+from packer.packing import BuildOptions, build_pack
+from packer.sources.synthetic import draw_sample
 
 LIMITS = {
     False: {

@@ -10,7 +10,7 @@ from itertools import accumulate
 from packer.bench.chosen import chosen_records
 from packer.bench.job import Job
 from packer.bench.limits import PIECE_BYTES, Kind, Worker
-from packer.pack import open_pack
+from packer.format.pack import open_pack
 
 
 def disk_files(job: Job) -> Kind:

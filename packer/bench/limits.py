@@ -20,8 +20,8 @@ import simplejpeg
 from packer.bench.chosen import chosen_records
 from packer.bench.job import Job
 from packer.errors import DamagedPack
-from packer.ops.reduction import HEADROOM, reduction
-from packer.pack import open_pack
+from packer.format.pack import open_pack
+from packer.images.reduction import HEADROOM, reduction
 
 LOOK_S = 0.002
 PIECE_BYTES = 1 << 20

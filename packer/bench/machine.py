@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from packer import __version__
-from packer.cores import usable_cores
+from packer.system import usable_cores
 
 LIBRARIES = ("torch", "numpy", "opencv-python-headless", "simplejpeg", "pillow", "lmdb", "h5py")
 

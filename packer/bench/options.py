@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from packer.containers import CONTAINERS
-from packer.cores import usable_cores
 from packer.errors import UsageError
+from packer.system import usable_cores
 
 ENCODINGS = ("raw", "jpeg")
 IMAGES, LEAST_IMAGES = 1000, 8

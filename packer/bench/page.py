@@ -13,7 +13,7 @@ from packer.bench.charts import write_charts
 from packer.bench.result import Report
 from packer.bench.words import settings_text, spread
 from packer.errors import StorageError, shown
-from packer.plotting import figure_class
+from packer.stats.plots import figure_class
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem; color: #222 }

@@ -14,9 +14,9 @@ from typing import Any
 from packer.bench.job import Job
 from packer.bench.result import Measured, Row
 from packer.bench.watcher import Watcher
-from packer.build.signals import held_signals
-from packer.build.workers import PRELOADED, installed_code_only, without_main
 from packer.errors import PackerError
+from packer.packing.signals import held_signals
+from packer.packing.workers import PRELOADED, installed_code_only, without_main
 
 SAMPLE_S = 0.02
 LOOK, LEAVE = "look", "leave"

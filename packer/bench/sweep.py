@@ -15,8 +15,8 @@ from packer.bench.result import Report, Row
 from packer.bench.watcher import Silent, Watcher
 from packer.bench.words import cold_notes, swept
 from packer.errors import UsageError
-from packer.manifest import read_manifest
-from packer.pack import Pack, open_pack
+from packer.format.manifest import read_manifest
+from packer.format.pack import Pack, open_pack
 
 BATCH_SIZES = (16, 64, 256)
 

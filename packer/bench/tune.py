@@ -16,8 +16,8 @@ from packer.bench.sweep import add, add_limit, job_of, thread_counts
 from packer.bench.watcher import Silent, Watcher
 from packer.bench.words import cold_notes, tuned
 from packer.errors import PackerError
-from packer.manifest import names_a_pack
-from packer.pack import Pack, open_pack
+from packer.format.manifest import names_a_pack
+from packer.format.pack import Pack, open_pack
 
 PREFETCHES = (1, 2, 4, 8)
 WINDOWS = (0, 16, 64)

@@ -23,12 +23,12 @@ from packer.bench.folder import FolderReader
 from packer.bench.job import MANY_SAMPLES, Job
 from packer.bench.limits import Kind, Limit, copies, file_decodes, packed_decodes
 from packer.bench.result import Measured
+from packer.format.pack import open_pack
 from packer.loading.crop import Resize
 from packer.loading.loader import PackedLoader
-from packer.pack import open_pack
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
 from packer.samplers.class_order import SortedPackWarning
-from packer.samplers.permutation import Records
+from packer.samplers.order import Records
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from packer.errors import BadLabel
-from packer.sample import Record
+from packer.types import Record
 
 
 def annotation_json(record: Record, classes: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from packer.sample import Record
+from packer.types import Record
 
 
 @dataclass(frozen=True, slots=True)

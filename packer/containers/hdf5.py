@@ -16,7 +16,7 @@ from packer.containers.hdf5_file import SafeFile
 from packer.containers.npy import check_raw_size
 from packer.containers.storage import storage_errors
 from packer.errors import DamagedPack
-from packer.sample import Record
+from packer.types import Record
 
 _BLOCK_BYTES = 4 << 20
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.sample import Annotation
+from packer.types import Annotation
 
 _IN_MEMORY_BYTES = 256 << 20
 

@@ -17,7 +17,7 @@ from packer.containers.base import Location, ShardSpec
 from packer.containers.npy import EXTENSIONS, HEADER_BYTES, image_file, npy_payload_offset
 from packer.containers.storage import fsync_path, mapped, storage_errors
 from packer.errors import DamagedPack
-from packer.sample import Record
+from packer.types import Record
 
 _TRANSACTION_BYTES = 16 << 20
 _MIB = 1 << 20

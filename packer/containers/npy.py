@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from packer.sample import Record
+from packer.types import Record
 
 _LITTLE_ENDIAN = {"uint8": "|u1", "uint16": "<u2"}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.sample import Annotation, Record
+from packer.types import Annotation, Record
 
 _DTYPES = ("uint8", "uint16")
 _MOST_SIDE = 1 << 31

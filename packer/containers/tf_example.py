@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from packer.containers.annotation_json import class_name
 from packer.containers.npy import image_file
-from packer.sample import Record
+from packer.types import Record
 
 _FLAGS = ("difficult", "truncated", "occluded")
 

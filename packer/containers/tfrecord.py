@@ -20,7 +20,7 @@ from packer.containers.storage import NewFile, mapped
 from packer.containers.tf_example import example_bytes
 from packer.containers.tf_places import Places, find_bytes_features
 from packer.errors import DamagedPack
-from packer.sample import Record
+from packer.types import Record
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")

@@ -10,7 +10,7 @@ from packer.containers.npy import HEADER_BYTES, npy_payload_offset
 from packer.containers.stored import record_from_json
 from packer.containers.tf_places import Places, find_bytes_features
 from packer.containers.tfrecord import FRAME, masked_crc32c
-from packer.sample import Record
+from packer.types import Record
 
 _SEARCH_BYTES = 1 << 20
 _SMALLEST_FRAME = 16

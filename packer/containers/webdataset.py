@@ -16,7 +16,7 @@ from packer.containers.base import Location, ShardSpec
 from packer.containers.npy import EXTENSIONS, HEADER_BYTES, image_file, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
 from packer.errors import DamagedPack
-from packer.sample import Record
+from packer.types import Record
 
 _BLOCK = tarfile.BLOCKSIZE
 _IMAGE_EXTENSIONS = frozenset(EXTENSIONS.values())

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from packer.errors import AnyPath, UsageError, noted
+from packer.format.pack import Pack, open_pack
+from packer.format.ragged import Ragged
 from packer.loading.batch import Batch
 from packer.loading.gather import as_tensor, overlapping_rows
-from packer.loading.target import Target, is_plain, target_of
-from packer.pack import Pack, open_pack
-from packer.ragged import Ragged
+from packer.loading.targets import Target, is_plain, target_of
 
 Indices = Sequence[int] | NDArray[np.int64]
 
@@ -29,7 +29,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     """The records of a pack: ``image, target = dataset[i]``.
 
     image: uint8 tensor (channels, height, width), channels last in memory (uint16 where a pack keeps it).
-    target: int where the pack has class labels only, else a dict (`packer.loading.target.target_of`).
+    target: int where the pack has class labels only, else a dict (`packer.loading.targets.target_of`).
 
     Give `packer.collate` to the DataLoader as its `collate_fn`: batches of raw images of one shape are then
     never stacked or copied again. Pickles small, and works under fork, spawn and forkserver.
@@ -50,7 +50,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         if decoder not in DECODERS:
             raise UsageError("decoder", f"must be one of {', '.join(DECODERS)}; got {decoder!r}")
         if decoder == "jpeg4py":
-            from packer.ops.decode import check_available
+            from packer.images.decode import check_available
 
             check_available(decoder)
         self.pack: Pack = open_pack(path)

@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, UsageError
+from packer.images.resize import Interpolation
+from packer.loading.fill import Placement, RowFiller
 from packer.loading.moved import batched
 from packer.loading.pipeline import TargetsOf
 from packer.loading.replace import Replacer, problem_of
-from packer.loading.rows import Placement, RowFiller
 from packer.loading.stats import Stats
-from packer.ops.resize import Interpolation
-from packer.paging import available_bytes
-from packer.sample import Int64
+from packer.system_paging import available_bytes
 from packer.text import size_text
+from packer.types import Int64
 
 COPIED_BYTES = 64 * 1024**2
 HEADROOM = 0.9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.sample import Int64
-from packer.samplers.permutation import GOLDEN, mix
+from packer.samplers.order import GOLDEN, mix
+from packer.types import Int64
 
 Float64 = NDArray[np.float64]
 

@@ -8,24 +8,24 @@ from typing import Any
 
 import torch
 
-from packer.cores import usable_cores
 from packer.errors import AnyPath, UsageError
+from packer.format.pack import Pack, open_pack
+from packer.images.decode import check_available
 from packer.loading.crop import Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
+from packer.loading.fill import RowFiller, View
 from packer.loading.moved import Targets
 from packer.loading.normalise import Normalise
+from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
-from packer.loading.prefetch import Transfer
-from packer.loading.ram_cache import RamCache
 from packer.loading.replace import Replaced, Replacer
-from packer.loading.rows import RowFiller, View
 from packer.loading.stats import Stats
-from packer.ops.decode import check_available
-from packer.pack import Pack, open_pack
+from packer.loading.to_device import Transfer
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.ranks import whole
 from packer.samplers.state import checked
+from packer.system import usable_cores
 
 
 class PackedLoader:

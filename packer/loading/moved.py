@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from packer.loading.rows import Placement, RowFiller
-from packer.loading.target import is_plain, target_of
-from packer.ops.geometry import Geometry, clip, move, select_boxes
-from packer.sample import Annotation, Int64
+from packer.images.geometry import Geometry, clip, move, select_boxes
+from packer.loading.fill import Placement, RowFiller
+from packer.loading.targets import is_plain, target_of
+from packer.types import Annotation, Int64
 
 
 class Targets:

@@ -17,12 +17,12 @@ from packer.errors import DamagedPack, noted
 from packer.loading.buffers import BufferPool
 from packer.loading.collate import stacked
 from packer.loading.crew import Crew, Parts
+from packer.loading.fill import Placement, RowFiller
 from packer.loading.moved import batched
 from packer.loading.readahead import announced
 from packer.loading.replace import Places, Replacer
-from packer.loading.rows import Placement, RowFiller
 from packer.loading.stats import Stats
-from packer.sample import Int64
+from packer.types import Int64
 
 BLOCK_BYTES = 4 << 20
 """Small batches are made several at once, in blocks of about that: what Python does for a batch of 1.5 MB takes as

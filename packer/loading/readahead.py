@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from packer.pack import Pack
-from packer.paging import fetch, share_in_memory
-from packer.sample import Int64
+from packer.format.pack import Pack
+from packer.system_paging import fetch, share_in_memory
+from packer.types import Int64
 
 AHEAD_BYTES = 64 * 1024**2
 """Far enough that a disk has many requests at once to sort, little enough to stay in any page cache."""

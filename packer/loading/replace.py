@@ -15,10 +15,10 @@ import numpy as np
 
 from packer.errors import DamagedPack, DamagedRecordWarning, shown
 from packer.loading.draws import uniform
-from packer.loading.rows import RowFiller
+from packer.loading.fill import RowFiller
 from packer.loading.stats import Stats
-from packer.sample import Int64
 from packer.samplers import Sampler
+from packer.types import Int64
 
 MOST_LISTED = 1000
 """Records that `PackedLoader.replaced` lists."""

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
-from packer.ragged import Ragged
+from packer.format.ragged import Ragged
 from packer.samplers.base import Sampler
 from packer.samplers.class_weights import By, class_ids, rarest
-from packer.samplers.permutation import PIECE, Records, compact, derive, random_bits, shuffled
+from packer.samplers.order import PIECE, Records, compact, derive, random_bits, shuffled
 from packer.samplers.records import numbers_digest
 
 _RECORDS, _OFFSET, _SAMPLES = 1, 2, 3  # what a key is for

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
 from packer.samplers import state
-from packer.samplers.permutation import PIECE, Records
+from packer.samplers.order import PIECE, Records
 from packer.samplers.ranks import Ranks, whole
 from packer.samplers.records import chosen, length_of, manifest_digest, numbers_digest
 

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packer.pack import Pack
+from packer.format.pack import Pack
 from packer.samplers.base import Sampler
 from packer.samplers.class_order import SortedPackWarning, is_sorted_by_class
-from packer.samplers.permutation import Records, compact, derive, permutation, random_bits
+from packer.samplers.order import Records, compact, derive, permutation, random_bits
 from packer.samplers.ranks import whole
 from packer.samplers.records import length_of, pack_of
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.ragged import Ragged
+from packer.format.ragged import Ragged
 from packer.samplers.records import pack_of
 
 By = Literal["label", "box_labels"]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
-from packer.pack import Pack
-from packer.samplers.permutation import Records, compact
+from packer.format.pack import Pack
+from packer.samplers.order import Records, compact
 from packer.samplers.ranks import whole
 
 

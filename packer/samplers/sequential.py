@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packer.samplers.base import Data, Sampler
-from packer.samplers.permutation import Records, compact
+from packer.samplers.order import Records, compact
 
 
 class SequentialSampler(Sampler):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from packer.samplers.base import Data, Sampler
-from packer.samplers.permutation import Records, derive, permutation
+from packer.samplers.order import Records, derive, permutation
 
 
 class ShuffleSampler(Sampler):

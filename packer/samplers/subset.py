@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.pack import Pack
-from packer.ragged import Ragged
+from packer.format.pack import Pack
+from packer.format.ragged import Ragged
 from packer.samplers.records import pack_of
 
 Column = Any
@@ -21,7 +21,7 @@ class Columns(Mapping[str, Column]):
     """The columns of a pack's index by name (docs/formats.md lists them), each read when it is asked for."""
 
     def __init__(self, pack: Pack) -> None:
-        from packer.index_schema import SCHEMA
+        from packer.format.schema import SCHEMA
 
         self._pack = pack
         self._names: list[str] = SCHEMA.names

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from packer.errors import BadLabel, NoImage
-from packer.sample import RawAnnotation
+from packer.types import RawAnnotation
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from packer.errors import UsageError
-from packer.sample import Point
 from packer.sources.numerals import number
 from packer.sources.paths import as_text, quoted
+from packer.types import Point
 
 Box = tuple[float, float, float, float]
 BOX_FORMS = (("xmin", "ymin", "xmax", "ymax"), ("cx", "cy", "w", "h"), ("xmin", "ymin", "w", "h"))
@@ -33,7 +33,7 @@ NO_CLASS = "object"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one line says; fields as in `packer.sample.RawAnnotation`."""
+    """What one line says; fields as in `packer.types.RawAnnotation`."""
 
     path: bytes
     label: str | None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
-from packer.sample import RawAnnotation
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.paths import SPLIT_FOLDER, as_bytes, as_text, named
+from packer.types import RawAnnotation
 
 
 def split_prefix(tree: Tree, split: str | None) -> bytes:

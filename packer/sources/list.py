@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, shown
-from packer.sample import RawAnnotation
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.columns import Columns, parse_columns
 from packer.sources.files import MIB, lines_of, read_file
@@ -23,6 +22,7 @@ from packer.sources.list_lines import (
 from packer.sources.list_paths import PathFinder
 from packer.sources.numerals import class_id
 from packer.sources.paths import as_bytes, quoted
+from packer.types import RawAnnotation
 
 MOST_LIST_BYTES = 2048 * MIB
 MOST_LINE_BYTES = MIB

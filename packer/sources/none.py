@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage
-from packer.sample import RawAnnotation
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.folder import split_prefix
+from packer.types import RawAnnotation
 
 
 class NoneSource:

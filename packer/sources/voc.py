@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, shown
-from packer.sample import RawAnnotation
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.files import MIB, lines_of, read_file
 from packer.sources.paths import as_bytes, as_text, extension_of, folder_of, named, quoted, stem_of
 from packer.sources.stems import match_by_stem
 from packer.sources.tree import IMAGE_EXTENSIONS
 from packer.sources.voc_xml import claimed_names, parse_xml, read_annotation
+from packer.types import RawAnnotation
 
 MOST_XML_BYTES = MIB
 MOST_SPLIT_BYTES = 64 * MIB

@@ -15,9 +15,9 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from packer.errors import BadLabel
-from packer.sample import Json, RawAnnotation
 from packer.sources.numerals import exact_number
 from packer.sources.paths import as_text, quoted
+from packer.types import Json, RawAnnotation
 
 Box = tuple[float, float, float, float]
 EDGES = ("xmin", "ymin", "xmax", "ymax")
@@ -62,7 +62,7 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
     """The annotation in an ``<annotation>`` element. Raises BadLabel naming the file and the object's number.
 
     VOC pixels are counted from 1 and its edges are inclusive: the box (xmin, ymin, xmax, ymax) covers
-    (xmin - 1, ymin - 1, xmax, ymax) in the frame of `packer.sample`. The four numbers as written stay in the
+    (xmin - 1, ymin - 1, xmax, ymax) in the frame of `packer.types`. The four numbers as written stay in the
     box field ``voc_bndbox``.
     """
     if root.tag != "annotation":

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from packer.errors import BadLabel, NoImage, NoLabel, shown
-from packer.sample import RawAnnotation
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.files import MIB, read_file
 from packer.sources.numerals import MOST_CLASSES
@@ -15,6 +14,7 @@ from packer.sources.paths import as_text, extension_of, folder_of, named, stem_o
 from packer.sources.yolo_config import NAME_FILES, read_config
 from packer.sources.yolo_rows import BadRow, Rows, highest_class, parse_rows
 from packer.sources.yolo_split import Split, find_split
+from packer.types import RawAnnotation
 
 MOST_LABEL_BYTES = 16 * MIB
 IMAGES_TO_LABELS = {

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from packer.sample import Point
 from packer.sources.files import lines_of
 from packer.sources.numerals import MOST_CLASSES, class_id, number
 from packer.sources.paths import quoted
+from packer.types import Point
 
 Box = tuple[float, float, float, float]
 Keypoint = tuple[float, float, float]

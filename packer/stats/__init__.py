@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from packer.errors import AnyPath
-from packer.pack import open_pack
+from packer.format.pack import open_pack
 from packer.stats.duplicates import Duplicates, Leaks, duplicates, leaks
 from packer.stats.labels import (
     BoxStats,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.pack import Pack
+from packer.format.pack import Pack
 
 MOST_GROUPS = 1000
 """So many are listed; all are counted."""

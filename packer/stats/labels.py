@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.pack import Pack
+from packer.format.pack import Pack
 
 SMALL, MEDIUM = 32**2, 96**2
 """Pixels of area below which a box is small, or medium: https://cocodataset.org/#detection-eval"""

@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.cores import usable_cores
-from packer.pack import Pack
+from packer.format.pack import Pack
+from packer.system import usable_cores
 
 BLOCK_BYTES = 256 << 10
 """Small raw images are put together to so many bytes, which stay in a cache: a call of OpenCV costs as 4 KiB do."""

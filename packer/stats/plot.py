@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from packer.errors import AnyPath, UsageError
-from packer.pack import open_pack
-from packer.plotting import figure_class, save_figure
+from packer.format.pack import open_pack
 from packer.stats import ClassCounts, PackStats
+from packer.stats.plots import figure_class, save_figure
 
 MOST_CLASSES = 40
 BINS = 40

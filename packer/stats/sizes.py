@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer.pack import Pack
+from packer.format.pack import Pack
 from packer.stats.labels import Spread
 
 MOST_COMMON = 5

@@ -15,7 +15,7 @@ from typing import Any
 from werkzeug.wrappers import Request, Response
 
 from packer.errors import PackerError, UsageError
-from packer.pack import Pack
+from packer.format.pack import Pack
 from packer.view.catalogue import SORTS, Catalogue, Query
 from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of

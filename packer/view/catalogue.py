@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.pack import Pack
-from packer.ragged import Ragged
+from packer.format.pack import Pack
+from packer.format.ragged import Ragged
 
 Records = NDArray[np.int64]
 SORTS = ("record", "box", "image", "boxes")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import shown
-from packer.pack import Pack
+from packer.format.pack import Pack
 from packer.view.catalogue import Catalogue
 from packer.view.facts import numbers
 

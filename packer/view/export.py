@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import AnyPath, PackerError, StorageError, UsageError, shown
-from packer.pack import Pack
+from packer.format.pack import Pack
 from packer.view.colours import colour_of
 from packer.view.facts import pack_facts, tile_facts
 from packer.view.pictures import Pictures, problem_of

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from packer.errors import shown
-from packer.pack import Pack
-from packer.sample import Annotation
+from packer.format.pack import Pack
 from packer.text import size_text
+from packer.types import Annotation
 
 MOST_DRAWN = 300
 """Boxes that are drawn in one image; more would only hide it."""

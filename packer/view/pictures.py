@@ -11,12 +11,12 @@ from typing import Literal, cast
 import numpy as np
 
 from packer.errors import DamagedPack, PackerError
-from packer.ops.decode import decode
-from packer.ops.encode import encode
-from packer.ops.header import Mode
-from packer.ops.resize import Resize
-from packer.pack import Pack
-from packer.sample import Image
+from packer.format.pack import Pack
+from packer.images.decode import decode
+from packer.images.encode import encode
+from packer.images.header import Mode
+from packer.images.resize import Resize
+from packer.types import Image
 
 LARGEST_SIDE = 2048
 _SHARP_PIXELS = 64 * 64

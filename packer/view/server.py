@@ -9,7 +9,7 @@ from typing import Any
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from packer.errors import UsageError
-from packer.pack import Pack
+from packer.format.pack import Pack
 from packer.view.app import App
 
 ADDRESS = "127.0.0.1"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from packer.errors import UsageError, shown
+from packer.format.pack import Pack
 from packer.loading.crop import CenterCrop, Crop, RandomResizedCrop, Resize
 from packer.loading.loader import PackedLoader
-from packer.pack import Pack
 from packer.view.facts import target_facts
 from packer.view.pictures import data_uri
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import packer.build.record
-from packer.sample import Image
+import packer.packing.convert
+from packer.types import Image
 
 MARK = b"@decoder:"
 
@@ -39,7 +39,7 @@ WAYS: dict[str, Callable[[], object]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CrashingRecipe(packer.build.record.Recipe):
+class CrashingRecipe(packer.packing.convert.Recipe):
     """Does what the image asks for."""
 
     def image(self, data: bytes, size: tuple[int, int]) -> Image:
@@ -52,7 +52,7 @@ class CrashingRecipe(packer.build.record.Recipe):
                     WAYS["SIGSEGV"]()
             else:
                 WAYS[way]()
-        return packer.build.record.Recipe.image(self, data, size)
+        return packer.packing.convert.Recipe.image(self, data, size)
 
 
 def mark(path: Path, way: str) -> None:

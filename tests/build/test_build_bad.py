@@ -15,12 +15,12 @@ import pytest
 from drawn import draw, draw_plain, image_file
 from running import ROOT, good, refused, run
 
-from packer.build import BuildOptions, build_pack
-from packer.build.inputs import read_inputs
-from packer.build.plan import make_plan
-from packer.build.shard import pack_shard
-from packer.build.table import write_table
-from packer.pack import open_pack
+from packer.format.pack import open_pack
+from packer.packing import BuildOptions, build_pack
+from packer.packing.plan import make_plan
+from packer.packing.scan import read_inputs
+from packer.packing.table import write_table
+from packer.packing.write_shard import pack_shard
 
 
 def with_bad(root: Path, good_ones: int, bad: int) -> Path:

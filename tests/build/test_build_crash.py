@@ -14,13 +14,13 @@ from crashing import mark
 from drawn import draw_plain
 from running import digests, good, run, until
 
-import packer.build.plan
-from packer.build import BuildOptions, Watcher, build_pack, plan_pack
-from packer.build.local import LocalEngine
-from packer.build.table import write_table
-from packer.build.workers import Worker
+import packer.packing.plan
 from packer.errors import TooManyBad, WorkerDied
-from packer.pack import open_pack
+from packer.format.pack import open_pack
+from packer.packing import BuildOptions, Watcher, build_pack, plan_pack
+from packer.packing.local import LocalEngine
+from packer.packing.table import write_table
+from packer.packing.workers import Worker
 
 IMAGES = 12
 ONE_SHARD, FOUR_SHARDS = None, 3 * 40 * 30 * 3
@@ -28,7 +28,7 @@ ONE_SHARD, FOUR_SHARDS = None, 3 * 40 * 30 * 3
 
 @pytest.fixture(autouse=True)
 def crashing_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packer.build.plan, "Recipe", crashing.CrashingRecipe)
+    monkeypatch.setattr(packer.packing.plan, "Recipe", crashing.CrashingRecipe)
 
 
 @pytest.fixture

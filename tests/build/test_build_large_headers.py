@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packer.build import inputs
-from packer.build.inputs import _read_file_header
-from packer.build.source_file import FileView
 from packer.errors import BadImage
-from packer.ops.header import IncompleteHeader, read_header
+from packer.images.header import IncompleteHeader, read_header
+from packer.packing import inputs
+from packer.packing.scan import _read_file_header
+from packer.packing.source_file import FileView
 
 FORMATS: dict[str, dict[str, Any]] = {
     "PNG": {"compress_level": 0},

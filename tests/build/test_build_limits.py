@@ -15,7 +15,7 @@ import pytest
 from drawn import draw_plain
 from running import ROOT, Ran, digests, good
 
-from packer.pack import open_pack
+from packer.format.pack import open_pack
 
 IMAGES = 40
 MANY_SHARDS = ["--shard-size", "16KB", "--workers", "2"]

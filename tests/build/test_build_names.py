@@ -10,7 +10,7 @@ import pytest
 from drawn import draw, draw_plain, image_file
 from running import good, run, run_apart
 
-from packer.pack import open_pack
+from packer.format.pack import open_pack
 
 NAMES = [
     b"\xff\xfe.jpg", b"new\nline.jpg", b"tab\there.jpg", b"clear\x1b[2Jscreen.jpg", b"-rf.jpg", b" .jpg", b"a b.jpg",

@@ -13,9 +13,9 @@ import pytest
 from drawn import draw, draw_plain, tree_state
 from running import digests, good, refused, run
 
-from packer.build import BuildOptions, build_pack
 from packer.errors import StorageError, UsageError
-from packer.pack import open_pack
+from packer.format.pack import open_pack
+from packer.packing import BuildOptions, build_pack
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_overwrite_that_fails_at_the_end_keeps_the_old_pack(
         fsync(fd)
 
     # where two names cannot change places in one step, as on some file systems
-    monkeypatch.setattr("packer.build.commit.exchange", lambda a, b: False)
+    monkeypatch.setattr("packer.packing.publish.exchange", lambda a, b: False)
     monkeypatch.setattr(os, "rename", no_rename) if failing == "rename" else monkeypatch.setattr(os, "fsync", no_fsync)
     with pytest.raises(StorageError, match=r"cannot be finished: (Input/output error|No space left on device)"):
         build_pack(options)
@@ -241,7 +241,7 @@ def test_quiet_prints_nothing(source: Path, tmp_path: Path) -> None:
 
 
 def test_two_builds_of_one_output(source: Path, tmp_path: Path) -> None:
-    from packer.build.commit import Output
+    from packer.packing.publish import Output
 
     with Output(str(tmp_path / "p"), str(source), False):
         line = refused(2, "build", source, "-o", tmp_path / "p")

@@ -15,7 +15,7 @@ import pytest
 from drawn import draw_plain, image_file
 from running import ROOT, Ran, good, members_of, refused, run_apart, start, until, workers_of
 
-from packer.pack import open_pack
+from packer.format.pack import open_pack
 
 IMAGES = 2500
 

@@ -10,10 +10,10 @@ import pytest
 from drawn import draw_plain, tree_state
 from running import good, refused, run
 
-from packer.build.quarantine import write_list
 from packer.errors import StorageError
-from packer.manifest import Rejected
-from packer.pack import open_pack
+from packer.format.manifest import Rejected
+from packer.format.pack import open_pack
+from packer.packing.quarantine import write_list
 
 HEAD = "path\treason\tproblem"
 ODD = [b"tab\there.jpg", b"line\nbreak.jpg", b"\xff\xfe.jpg", b"back\\slash.jpg", b"\x1b[2J.jpg", b"blank\xc2\xa0.jpg"]

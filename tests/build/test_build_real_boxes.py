@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 from running import Ran, good, run
 
-from packer.pack import Pack, open_pack
+from packer.format.pack import Pack, open_pack
 
 NO_AREA = ("BloodImage_00338", "BloodImage_00343")
 

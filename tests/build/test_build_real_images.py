@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 from running import good
 
-from packer.pack import open_pack
+from packer.format.pack import open_pack
 
 
 def by_pillow(path: Path) -> np.ndarray:

@@ -16,12 +16,12 @@ from drawn import draw_plain, draw_shots
 from running import digests, good, refused
 
 from packer import BuildOptions, build_pack, open_pack
-from packer.build import Watcher
-from packer.build.commit import Output
-from packer.build.journal import Journal
-from packer.build.locks import in_use
 from packer.containers import CONTAINERS
 from packer.errors import StorageError, TooManyBad, UsageError
+from packer.packing import Watcher
+from packer.packing.journal import Journal
+from packer.packing.locks import in_use
+from packer.packing.publish import Output
 
 IMAGES = 12
 
@@ -287,7 +287,7 @@ def test_waits_for_the_workers_of_a_build_that_was_killed(unfinished: Path) -> N
     """They end a moment later than it, and may rename what they wrote: nobody else writes there until then."""
     folder = unfinished.parent / "p.partial" / "pack"
     script = (
-        "import sys, time\nfrom packer.build.locks import in_use\n"
+        "import sys, time\nfrom packer.packing.locks import in_use\n"
         "with in_use(sys.argv[1]):\n    print('in', flush=True); time.sleep(0.7)\n"
         "    open(sys.argv[1] + '/shard-00002.lmdb.tmp', 'w').write('late'); print('out', flush=True)\n"
     )
@@ -299,7 +299,7 @@ def test_waits_for_the_workers_of_a_build_that_was_killed(unfinished: Path) -> N
 
 
 def test_does_not_wait_for_ever(unfinished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packer.build.commit.WORKERS_END_S", 0.1)
+    monkeypatch.setattr("packer.packing.publish.WORKERS_END_S", 0.1)
     with in_use(str(unfinished.parent / "p.partial" / "pack")), pytest.raises(UsageError, match="still writing there"):
         build_pack(options(unfinished, "p"))
     assert go_on(unfinished)[1] == oracle(unfinished)

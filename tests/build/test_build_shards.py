@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import good, refused
 
-from packer.build.local import threads_of
-from packer.build.options import bad_allowed, parse_bytes
-from packer.build.plan import _cuts
 from packer.errors import UsageError
-from packer.pack import open_pack
+from packer.format.pack import open_pack
+from packer.packing.local import threads_of
+from packer.packing.options import bad_allowed, parse_bytes
+from packer.packing.plan import _cuts
 
 SUFFIXES = {"lmdb": ".lmdb", "hdf5": ".hdf5", "tfrecord": ".tfrecord", "webdataset": ".tar"}
 

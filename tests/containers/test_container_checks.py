@@ -12,7 +12,7 @@ from crc32c import crc32c
 from packer.containers import open_container
 from packer.containers.npy import EXTENSIONS
 from packer.errors import DamagedPack
-from packer.index import ENCODINGS
+from packer.format.index import ENCODINGS
 
 
 def flips(whole: bytes, count: int) -> list[bytes]:

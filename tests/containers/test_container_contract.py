@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from packer.containers import CONTAINERS, open_container
 from packer.errors import BadLabel, DamagedPack, StorageError, UsageError
-from packer.sample import Annotation, Record
+from packer.types import Annotation, Record
 
 pytestmark = pytest.mark.parametrize("container", CONTAINERS)
 

@@ -14,7 +14,7 @@ from container_records import ANNOTATIONS, CLASSES, IMAGES, expected_json, recor
 from foreign_readers import READERS
 from PIL import Image
 
-from packer.sample import Annotation, Record
+from packer.types import Annotation, Record
 
 
 @pytest.mark.parametrize("kind", IMAGES)

@@ -10,7 +10,7 @@ from container_records import picture, spec_of
 
 from packer.containers import lmdb
 from packer.errors import DamagedPack
-from packer.sample import Annotation, Record
+from packer.types import Annotation, Record
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from packer.containers.base import ShardSpec
 from packer.containers.tf_example import _example_class
 from packer.containers.tf_places import Places, find_bytes_features
 from packer.errors import DamagedPack
-from packer.sample import Annotation, Record
+from packer.types import Annotation, Record
 
 NAMES = (b"image/source_id", b"image/encoded")
 OTHERS = st.dictionaries(st.text(max_size=20), st.binary(max_size=300), max_size=6)

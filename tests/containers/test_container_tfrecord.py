@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from packer.containers.tf_example import _example_class, example_bytes
-from packer.sample import Annotation, Record
+from packer.types import Annotation, Record
 
 
 def test_an_empty_list_says_its_kind() -> None:

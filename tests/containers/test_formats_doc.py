@@ -11,8 +11,8 @@ from pathlib import Path
 from container_records import records_of, write_shard
 
 from packer.containers import CONTAINERS
-from packer.index import DTYPES, ENCODINGS, INDEX_SUFFIX, SCHEMA, IndexBuilder
-from packer.sample import Annotation
+from packer.format.index import DTYPES, ENCODINGS, INDEX_SUFFIX, SCHEMA, IndexBuilder
+from packer.types import Annotation
 
 DOC = Path(__file__).parents[2] / "docs" / "formats.md"
 TEXT = DOC.read_text(encoding="utf-8")

@@ -15,9 +15,9 @@ import pytest
 from container_records import ANNOTATIONS, IMAGES, assert_same_annotation, image_record, records_of
 
 from packer import index
-from packer.columns import present
 from packer.errors import BadLabel, DamagedPack, StorageError
-from packer.index import (
+from packer.format.columns import present
+from packer.format.index import (
     DTYPES,
     ENCODINGS,
     SCHEMA,
@@ -27,8 +27,8 @@ from packer.index import (
     column,
     read_index,
 )
-from packer.ragged import Ragged
-from packer.sample import Annotation, Record
+from packer.format.ragged import Ragged
+from packer.types import Annotation, Record
 
 
 def locations(records: list[Record]) -> list[tuple[str, int, int]]:
@@ -114,7 +114,7 @@ def test_rows_across_chunks(
 _WRITE = """
 import sys
 from container_records import *
-from packer.index import IndexBuilder
+from packer.format.index import IndexBuilder
 builder = IndexBuilder(99)
 records = records_of("mixed", ANNOTATIONS.values())
 for r in records: builder.add(r)

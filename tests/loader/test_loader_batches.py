@@ -12,9 +12,9 @@ import torch
 from loader_packs import RECORDS, alike, decoded, fresh
 
 from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, open_pack
-from packer.cores import usable_cores
 from packer.errors import DamagedPack, UsageError
 from packer.samplers import SequentialSampler, ShuffleSampler
+from packer.system import usable_cores
 
 pytestmark = pytest.mark.usefixtures("blocks")
 

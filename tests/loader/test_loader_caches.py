@@ -14,7 +14,7 @@ from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pac
 from packer import paging as paging_module
 from packer.errors import DamagedPack, UsageError
 from packer.loading import device_cache, ram_cache
-from packer.loading.rows import RowFiller
+from packer.loading.fill import RowFiller
 from packer.text import size_text
 
 OPTIONS = {"shuffle": True, "seed": 3}
@@ -83,7 +83,7 @@ def test_no_image_is_touched_on_the_host(pack, monkeypatch):
 
 
 def test_records_are_checked_on_their_way_to_the_device(pack, monkeypatch):
-    from packer.pack import Pack
+    from packer.format.pack import Pack
 
     def damaged(self, records):
         raise DamagedPack("pack", "damaged")

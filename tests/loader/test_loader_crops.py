@@ -12,9 +12,9 @@ from loader_packs import alike, fresh, noise, waves
 from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
+from packer.images.decode_simplejpeg import decode_reduced
 from packer.loading.draws import uniform
-from packer.loading.rows import flip, place, reduced_by
-from packer.ops.decode_simplejpeg import decode_reduced
+from packer.loading.fill import flip, place, reduced_by
 
 
 def torchvision_crop(width, height, scale, ratio, rng):
@@ -323,9 +323,9 @@ def test_scaled_decoding_is_close_to_the_full_one(pack, monkeypatch):
         return decode_reduced(data, size, channels, size)
 
     options = {"crop": RandomResizedCrop(12, scale=(0.1, 1.0)), "flip": True, "seed": 5, "threads": 1}
-    monkeypatch.setattr("packer.loading.rows.decode_reduced", watched)
+    monkeypatch.setattr("packer.loading.fill.decode_reduced", watched)
     scaled = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
-    monkeypatch.setattr("packer.loading.rows.decode_reduced", full)
+    monkeypatch.setattr("packer.loading.fill.decode_reduced", full)
     whole = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
     factors = {round(190 / shape[1]) for shape in asked}
     assert len(asked) == 27 and max(shape[0] for shape in asked) < 110 and len({*factors} & {1, 2, 4, 8}) > 1
@@ -341,7 +341,7 @@ def test_a_crop_of_four_times_the_output_is_decoded_at_half(pack, monkeypatch):
         shapes.append(decode_reduced(*arguments).shape)
         return decode_reduced(*arguments)
 
-    monkeypatch.setattr("packer.loading.rows.decode_reduced", watched)
+    monkeypatch.setattr("packer.loading.fill.decode_reduced", watched)
     list(PackedLoader(pack("photos"), 9, crop=Resize((37, 47)), threads=1))  # the first is 150 x 190
     assert shapes[0] == (75, 95, 3)
     shapes.clear()

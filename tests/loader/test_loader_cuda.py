@@ -11,8 +11,8 @@ import torch
 from loader_packs import noise
 
 from packer.loading.normalise import Normalise
-from packer.loading.prefetch import CudaPrefetcher, Transfer
 from packer.loading.stats import Stats
+from packer.loading.to_device import CudaPrefetcher, Transfer
 
 CURRENT = []
 """The stack of current streams."""

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from packer import CudaPrefetcher, PackedDataset, PackedLoader, collate
 from packer.loading.normalise import Normalise
-from packer.loading.prefetch import moved
+from packer.loading.to_device import moved
 
 Pair = namedtuple("Pair", "images targets")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from packer.checking import decoding
+from packer.format import decoding
 
 CRASHES_ON = "00000003"
 _real = decoding._wrong

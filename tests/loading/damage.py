@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from packer.build.shard import file_entry, index_entry
-from packer.index import SCHEMA
-from packer.manifest import FileEntry, IndexEntry, Manifest, read_manifest
+from packer.format.index import SCHEMA
+from packer.format.manifest import FileEntry, IndexEntry, Manifest, read_manifest
+from packer.packing.write_shard import file_entry, index_entry
 
 Edit = Callable[[Manifest], Manifest]
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from packer import PackedDataset
 from packer.errors import BadImage, DamagedPack, PackerError, StorageError, TooManyBad, UsageError, WorkerDied
-from packer.manifest import Rejected
+from packer.format.manifest import Rejected
 
 KINDS: tuple[PackerError, ...] = (
     DamagedPack("p/shard", "is wrong", "mend it").within("p", "shard", "00000042"),

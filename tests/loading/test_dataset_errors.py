@@ -25,9 +25,9 @@ from failing import (
 from torch.utils.data import BatchSampler, IterableDataset
 
 from packer import DataLoader, PackedDataset, collate, open_pack
-from packer.commands.failure import failure_facts
+from packer.cli.errors import failure_facts
 from packer.errors import DamagedPack, PackerError
-from packer.manifest import read_manifest
+from packer.format.manifest import read_manifest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 METHODS = ("fork", "forkserver", "spawn")

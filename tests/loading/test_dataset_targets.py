@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from packer import BuildOptions, PackedDataset, build_pack
-from packer.ragged import Ragged
+from packer.format.ragged import Ragged
 
 
 class Untouchable:

@@ -10,7 +10,7 @@ import pytest
 
 from packer import mapping
 from packer.errors import DamagedPack, StorageError
-from packer.mapping import map_files
+from packer.format.mmap import map_files
 
 PAGE = mmap.PAGESIZE
 

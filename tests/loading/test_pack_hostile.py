@@ -20,9 +20,9 @@ from damage import edit_index, vouch
 
 from packer import open_pack
 from packer.errors import DamagedPack, PackerError
-from packer.index import SCHEMA
-from packer.manifest import MAX_MANIFEST_BYTES, digest_of, read_manifest
-from packer.verify import verify
+from packer.format.index import SCHEMA
+from packer.format.manifest import MAX_MANIFEST_BYTES, digest_of, read_manifest
+from packer.format.verify import verify
 
 BIG = (2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, -1, -(2**63))
 MOST_GROWTH_BYTES = 5 << 20

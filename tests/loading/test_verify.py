@@ -12,8 +12,8 @@ from running import run
 
 from packer import open_pack
 from packer.errors import DamagedPack, UsageError
-from packer.manifest import read_manifest
-from packer.verify import Problem, Watcher, require_intact, verify
+from packer.format.manifest import read_manifest
+from packer.format.verify import Problem, Watcher, require_intact, verify
 
 KINDS = ("raw", "jpeg", "ragged", "boxes", "copy")
 

@@ -12,9 +12,9 @@ from damage import edit_index, flip, vouch
 from running import run
 
 from packer import open_pack
-from packer.checking import decoding
-from packer.manifest import read_manifest
-from packer.verify import Watcher, verify
+from packer.format import decoding
+from packer.format.manifest import read_manifest
+from packer.format.verify import Watcher, verify
 
 
 def index_of(pack: Path, number: int = 0) -> Path:

@@ -1,4 +1,4 @@
-"""Draws the small image files that the tests of packer.ops read, with Pillow as the independent library."""
+"""Draws the small image files that the tests of packer.images read, with Pillow as the independent library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from packer.errors import UsageError
-from packer.ops.decode import check_available
+from packer.images.decode import check_available
 
 Pixels = NDArray[Any]
 

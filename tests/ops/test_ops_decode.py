@@ -33,10 +33,10 @@ from ops_images import (
 from PIL import Image
 
 from packer.errors import BadImage, UsageError
-from packer.ops import decode_jpeg4py
-from packer.ops.decode import DECODERS, Decoder, check_available, decode
-from packer.ops.header import Mode, decoded_shape, read_header
-from packer.ops.orient import orient
+from packer.images import decode_jpeg4py
+from packer.images.decode import DECODERS, Decoder, check_available, decode
+from packer.images.header import Mode, decoded_shape, read_header
+from packer.images.orient import orient
 
 MODES: tuple[Mode, ...] = ("rgb", "gray", "unchanged")
 # Lossless formats agree exactly in rgb and unchanged; gray rounds the same formula at another place.

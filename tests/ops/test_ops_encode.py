@@ -7,9 +7,9 @@ import pytest
 from ops_images import DEEP, GRAY, HEIGHT, RGB, RGBA, WIDTH, difference, pillow_pixels
 
 from packer.errors import BadImage
-from packer.ops.decode import decode
-from packer.ops.encode import Encoding, encode
-from packer.ops.header import read_header
+from packer.images.decode import decode
+from packer.images.encode import Encoding, encode
+from packer.images.header import read_header
 
 
 @pytest.mark.parametrize(

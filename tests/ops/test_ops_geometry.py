@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops_images import turned
 
-from packer.ops.geometry import Geometry, clip, move, orientation_geometry, select_boxes
-from packer.sample import Annotation
+from packer.images.geometry import Geometry, clip, move, orientation_geometry, select_boxes
+from packer.types import Annotation
 
 
 def annotation() -> Annotation:

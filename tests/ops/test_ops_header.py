@@ -20,8 +20,8 @@ from ops_images import FILES, GRAY, HEIGHT, RGB, RGBA, WIDTH, bmp, oriented, sav
 from PIL import Image
 
 from packer.errors import BadImage, NotAnImage, PackerError
-from packer.ops.exif import orientation_of
-from packer.ops.header import Header, IncompleteHeader, check_header, losses, read_header
+from packer.images.exif import orientation_of
+from packer.images.header import Header, IncompleteHeader, check_header, losses, read_header
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -139,7 +139,7 @@ def bombs() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", sorted(bombs()))
 def test_bombs_are_refused_at_once_and_without_memory(name: str) -> None:
-    from packer.ops.decode import decode
+    from packer.images.decode import decode
 
     data = bombs()[name]
     tracemalloc.start()
@@ -258,7 +258,7 @@ def test_losses_are_said() -> None:
 
 
 def test_reading_headers_loads_no_image_library() -> None:
-    code = "import sys, packer.ops, packer.ops.header; print({'cv2', 'simplejpeg', 'torch'} & set(sys.modules))"
+    code = "import sys, packer.images, packer.images.header; print({'cv2', 'simplejpeg', 'torch'} & set(sys.modules))"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert done.stdout.strip() == "set()"

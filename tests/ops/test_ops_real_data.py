@@ -12,8 +12,8 @@ import pytest
 from ops_images import difference, needs, pillow_pixels
 
 from packer.errors import BadImage
-from packer.ops.decode import DECODERS, Decoder, decode
-from packer.ops.header import Mode, decoded_shape, losses, read_header
+from packer.images.decode import DECODERS, Decoder, decode
+from packer.images.header import Mode, decoded_shape, losses, read_header
 
 MODES: tuple[Mode, ...] = ("rgb", "gray", "unchanged")
 

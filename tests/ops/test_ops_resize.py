@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from ops_images import as_stored, oriented, saved
 
 from packer.errors import BadImage, UsageError
-from packer.ops.decode import decode
-from packer.ops.geometry import clip, move, orientation_geometry
-from packer.ops.header import read_header
-from packer.ops.reduction import reduction
-from packer.ops.resize import FITS, Resize, parse_size
-from packer.sample import Annotation
+from packer.images.decode import decode
+from packer.images.geometry import clip, move, orientation_geometry
+from packer.images.header import read_header
+from packer.images.reduction import reduction
+from packer.images.resize import FITS, Resize, parse_size
+from packer.types import Annotation
 
 BRIGHT = 255
 

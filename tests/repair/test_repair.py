@@ -15,9 +15,9 @@ from running import digests, run
 
 from packer import open_pack
 from packer.errors import DamagedPack, UsageError
-from packer.manifest import read_manifest
-from packer.repair import repair
-from packer.verify import verify
+from packer.format.manifest import read_manifest
+from packer.format.repair import repair
+from packer.format.verify import verify
 
 KINDS = ("raw", "jpeg", "ragged", "boxes", "copy", "gray16")
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from packer.samplers.permutation import SORTED_UP_TO, Feistel, compact, derive, permutation, random_bits, shuffled
+from packer.samplers.order import SORTED_UP_TO, Feistel, compact, derive, permutation, random_bits, shuffled
 from packer.samplers.shuffle import ShuffleSampler
 
 Permute = Callable[[int, int], np.ndarray]

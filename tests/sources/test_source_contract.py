@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from packer.errors import BadLabel, NoLabel
-from packer.sample import RawAnnotation
 from packer.sources import SOURCES, open_source
 from packer.sources.base import SourceOptions
+from packer.types import RawAnnotation
 
 BOX = "<object><name>n</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>"
 # per source: a good image g.jpg, one without label u.jpg, one with a bad label b.jpg, one label too many
@@ -108,7 +108,7 @@ def test_the_folder_is_never_written_to(opened):
 def test_sources_import_nothing_heavy():
     code = "import sys, packer.sources.auto, packer.sources.list, packer.sources.none, packer.sources.folder\n"
     code += "names = {m.split('.')[0] for m in sys.modules} & {'cv2', 'torch', 'lmdb', 'h5py', 'pyarrow'}\n"
-    code += "rooms = {m for m in sys.modules if m.startswith(('packer.ops', 'packer.containers', 'packer.build'))}\n"
+    code += "rooms = {m for m in sys.modules if m.startswith(('packer.images', 'packer.containers', 'packer.packing'))}\n"
     code += "print(names | rooms)"
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)

@@ -13,7 +13,7 @@ from PIL import Image
 from running import good, refused
 
 from packer import open_pack
-from packer.drawing import draw_sample
+from packer.sources.synthetic import draw_sample
 from packer.stats import pack_stats
 from packer.stats.pixels import Sums, _add_pixels, channel_stats
 

@@ -14,8 +14,8 @@ from outcome import Budget, Outcome
 from PIL import Image
 
 from packer.errors import PackerError
-from packer.manifest import parse_manifest
-from packer.ops.decode import decode
+from packer.format.manifest import parse_manifest
+from packer.images.decode import decode
 from packer.sources.voc_xml import parse_xml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "ops"))

@@ -28,12 +28,12 @@ from typing import Any
 
 from drawn import draw_shots
 
-import packer.build
+import packer.packing
 from packer import BuildOptions, build_pack, open_pack
-from packer.build import local
-from packer.build.measure import measure
-from packer.build.shard import pack_shard
 from packer.errors import PackerError, UsageError
+from packer.packing import local
+from packer.packing.measure import measure
+from packer.packing.write_shard import pack_shard
 
 # before the forks, each of which would load them again
 for module in pkgutil.walk_packages(packer.__path__, "packer."):
@@ -170,7 +170,7 @@ def tell(text: str) -> None:
 
 def build(options: BuildOptions, engine: str = "inline") -> int:
     """One build in this process; the exit code that the command would have."""
-    packer.build.local.LocalEngine = InlineEngine if engine == "inline" else _LOCAL  # type: ignore[assignment, misc]
+    packer.packing.local.LocalEngine = InlineEngine if engine == "inline" else _LOCAL  # type: ignore[assignment, misc]
     context = _get_context("fork")
     # this child has loaded all that workers need: a fork server would load it again, for a second
     multiprocessing.get_context = lambda method=None: context  # type: ignore[assignment, method-assign]

@@ -23,7 +23,7 @@ from torture_damage import Case, Pack, change_cases, cut_cases, flip_cases, samp
 from packer import BuildOptions, build_pack, open_pack
 from packer.containers import CONTAINERS
 from packer.errors import PackerError
-from packer.verify import verify
+from packer.format.verify import verify
 
 RUN = 500
 """Cases in one child."""

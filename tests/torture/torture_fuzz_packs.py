@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packer.columns import Annotations, column, present
-from packer.commands.info import facts, rows
+from packer.cli.info import facts, rows
 from packer.errors import DamagedPack, StorageError, UsageError
-from packer.index import SCHEMA, IndexBuilder, read_index
-from packer.manifest import FileEntry, IndexEntry, Manifest, Rejected, ShardEntry, digest_of, parse_manifest
-from packer.mapping import check_size
-from packer.ragged import Ragged
-from packer.sample import Annotation, Record
+from packer.format.columns import Annotations, column, present
+from packer.format.index import SCHEMA, IndexBuilder, read_index
+from packer.format.manifest import FileEntry, IndexEntry, Manifest, Rejected, ShardEntry, digest_of, parse_manifest
+from packer.format.mmap import check_size
+from packer.format.ragged import Ragged
+from packer.types import Annotation, Record
 
 RAW, RE_MADE, EDITED = 0, 1, 2
 

@@ -24,15 +24,15 @@ from torture_fuzz_packs import (  # noqa: E402
 )
 
 import packer.sources.list as lists  # noqa: E402
-from packer.build.resolve import ClassIds, Resolver  # noqa: E402
 from packer.errors import BadImage, BadLabel, UsageError  # noqa: E402
-from packer.ops.formats import png, tiff  # noqa: E402
-from packer.ops.header import Header, IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
-from packer.sample import RawAnnotation  # noqa: E402
+from packer.images.formats import png, tiff  # noqa: E402
+from packer.images.header import Header, IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
+from packer.packing.resolve import ClassIds, Resolver  # noqa: E402
 from packer.sources.base import SourceOptions, Tree  # noqa: E402
 from packer.sources.voc_xml import claimed_names, parse_xml, read_annotation  # noqa: E402
 from packer.sources.yolo_config import _config, parse_yaml  # noqa: E402
 from packer.sources.yolo_rows import BadRow, highest_class, parse_rows  # noqa: E402
+from packer.types import RawAnnotation  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _facts(header: Header) -> None:
 
 
 def header_seeds() -> list[bytes]:
-    """The smaller of the files that the tests of packer.ops draw, without most of their pixels."""
+    """The smaller of the files that the tests of packer.images draw, without most of their pixels."""
     from ops_images import FILES, RGB, oriented
     from PIL import Image
 

@@ -18,11 +18,11 @@ import numpy as np
 from outcome import Budget, Outcome
 from torture_mutations import SEEDS, Mutation, bit_flip, mutation, with_checksums
 
-from packer.build.record import Recipe
 from packer.errors import BadImage, UsageError
-from packer.ops.decode import DECODERS, check_available, decode
-from packer.ops.header import DEFAULT_MAX_PIXELS, IncompleteHeader, check_header, decoded_shape, read_header
-from packer.ops.resize import Resize
+from packer.images.decode import DECODERS, check_available, decode
+from packer.images.header import DEFAULT_MAX_PIXELS, IncompleteHeader, check_header, decoded_shape, read_header
+from packer.images.resize import Resize
+from packer.packing.convert import Recipe
 
 BATCH = 400
 SLOW_S, HANG_S = 1.0, 20.0

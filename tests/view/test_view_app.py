@@ -18,8 +18,8 @@ from running import good
 from werkzeug.test import Client, TestResponse
 
 from packer import PackedLoader, RandomResizedCrop, open_pack
-from packer.drawing import draw_sample
-from packer.pack import Pack
+from packer.format.pack import Pack
+from packer.sources.synthetic import draw_sample
 from packer.view.app import App
 from packer.view.catalogue import Catalogue, Query
 

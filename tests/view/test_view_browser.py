@@ -16,8 +16,8 @@ from PIL import Image
 from running import good
 
 from packer import open_pack
-from packer.drawing import draw_sample
-from packer.pack import Pack
+from packer.format.pack import Pack
+from packer.sources.synthetic import draw_sample
 
 pytestmark = pytest.mark.skipif(bool(looking.missing()), reason=looking.missing() or "-")
 

@@ -1,1 +1,0 @@
-"""Is a pack what it should be: files against digests, records against checksums, container against index."""

@@ -1,0 +1,182 @@
+"""`packer bench`: measure reading on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer.cli.say import say
+from packer.errors import shown
+
+if TYPE_CHECKING:
+    from packer.bench import Figure, Report, Row
+
+
+@click.command()
+@click.argument("path", metavar="[SRC|PACK]", type=click.Path(), required=False)
+@click.option("--images", type=int, help="Images to measure, drawn over all.  [default: 1000; of PACK up to 1 GiB]")
+@click.option("--rounds", default=3, show_default=True, help="How often each is measured; they take turns.")
+@click.option("--batch-size", default=64, show_default=True, help="Images of a batch.")
+@click.option("--threads", type=int, help="Of PackedLoader; workers of a DataLoader.  [default: cores]")
+@click.option("--seconds", default=0.7, show_default=True, help="Each measurement takes so long at least.")
+@click.option("--resize", metavar="WxH", help="Size of the batches' images.  [default: the median, at most 224x224]")
+@click.option("--format", "formats", metavar="NAME", multiple=True, help="Only this container; may be repeated.")
+@click.option("--encode", "encodings", metavar="NAME", multiple=True, help="Only raw or jpeg; may be repeated.")
+@click.option("--cold", is_flag=True, help="Drop the files from memory before each measurement; first epochs.")
+@click.option("--tune", is_flag=True, help="Find threads (num_workers), prefetch and window; print the line to paste.")
+@click.option("--step-ms", type=float, help="How long a training step takes: shows the waiting.")
+@click.option("--device", default="cpu", show_default=True, help="cuda: with the copy and the normalisation there.")
+@click.option("--seed", default=0, show_default=True, help="Of the sample and of all orders.")
+@click.option("--work-dir", type=click.Path(), help="Where packs are built.  [default: the temporary folder]")
+@click.option("--report", "report_dir", type=click.Path(), help="Write a page with charts into this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every round.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, quiet: bool, **given: Any) -> None:
+    """Measure how fast images are read here: the plain folder against packs, and both against the limits.
+
+    Without an argument, drawn images are measured (a first look, in one to two minutes). SRC: a sample of your
+    own images. PACK: the loader with different threads and batches. Every figure is the median of all
+    rounds and their spread.
+
+    \b
+    Example: packer bench
+             packer bench ./imgs --report ./bench
+             packer bench imgs.lmdb --tune --step-ms 45
+    """
+    from packer.bench import BenchOptions, compare, sweep
+    from packer.bench import tune as find_best
+    from packer.errors import UsageError
+    from packer.format.manifest import names_a_pack
+
+    options = BenchOptions(**{name: value for name, value in given.items() if value not in (None, ())})
+    if tune and path is None:
+        raise UsageError("--tune", "needs a pack or a folder", "name one")
+    if report_dir is not None:
+        from packer.bench.page import prepare_report
+
+        prepare_report(report_dir)
+    command = shlex.join(["packer", *map(os.fsdecode, sys.argv[1:])]) if sys.argv[1:2] == ["bench"] else "packer bench"
+    is_pack = path is not None and names_a_pack(path)
+    if options.step_ms is not None and is_pack and not tune:
+        raise UsageError("--step-ms", "goes with a folder or with --tune", "add --tune")
+    with closing(Bars(hidden=quiet or as_json)) as watcher:
+        if tune:
+            report = find_best(path or "", options, command, watcher)
+        elif is_pack:
+            report = sweep(path or "", options, command, watcher)
+        else:
+            report = compare(path, options, command, watcher)
+    if as_json:
+        say(json.dumps(report.facts()))
+    else:
+        for line in lines(report):
+            say(line)
+    if report_dir is not None:
+        from packer.bench.page import write_report
+
+        page = write_report(report, report_dir)
+        if not as_json:
+            say(f"report: {shown(page)}")
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The whole text."""
+    from packer.bench.words import settings_text
+    from packer.text import table_text
+
+    machine, settings = report.machine, report.settings
+    yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
+    yield from _wrapped(", ".join(f"{name} {version}" for name, version in machine["versions"].items()))
+    yield from _wrapped(settings_text(settings))
+    yield ""
+    cells = [_cells(report, row) for row in report.rows]
+    hidden = "waiting" if report.what == "compare" else ""  # the conclusion has it, and 100 columns are full
+    used = [i for i, name in enumerate(HEAD) if i < 2 or (name != hidden and any(row[i] for row in cells))]
+    head = ("cold" if settings["cold"] else "warm", *HEAD[1:])
+    yield from table_text([[row[i] for i in used] for row in (head, *cells)], right=range(1, len(used)))
+    limit = "of limit: by its best round; " if any(row.limit for row in report.rows) else ""
+    yield from _wrapped(
+        f"median of {settings['rounds']} rounds ±half their range; {limit}MB/s: stored bytes, spread as images/s; "
+        "first s: until the first batch; peak MB: memory of its own, without the page cache"
+    )
+    for note in [*(f"{row.name} is left out: {row.left_out}" for row in report.rows if row.left_out), *report.notes]:
+        yield from _wrapped(f"note: {shown(note)}")
+    yield ""
+    for line in report.conclusion:
+        yield from [shown(line)] if line.startswith("paste: ") else _wrapped(shown(line))
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, 100, break_long_words=False, break_on_hyphens=False)
+
+
+HEAD = ("", "images/s", "of limit", "MB/s", "CPU s/1k", "first s", "waiting", "peak MB", "cached", "disk MB", "build s")
+
+
+def _cells(report: Report, row: Row) -> tuple[str, ...]:
+    if row.left_out:
+        return row.name, "left out", *[""] * (len(HEAD) - 2)
+    share = report.share(row)
+    limit = row.name.startswith("limit")
+    return (
+        row.name,
+        _figure(row.figure("images_per_s"), 0),
+        "" if share is None else f"{share.median:,.2f}",
+        _plain(row.figure("megabytes_per_s").median),
+        _figure(row.figure("cpu_s_per_1000"), 2),
+        "" if limit else _figure(row.figure("first_batch_s"), 2),
+        "" if row.rounds[0].waiting is None else _figure(row.figure("waiting"), 2),
+        "" if limit else _figure(row.figure("peak_mb"), 0),
+        "" if row.in_cache is None else f"{row.in_cache:.0%}",
+        "" if limit or row.disk_bytes is None else f"{row.disk_bytes / 1e6:,.1f}",
+        "" if row.build_s is None else _figure(row.build_s, 1),
+    )
+
+
+def _figure(figure: Figure, digits: int) -> str:
+    half = (figure.highest - figure.lowest) / 2
+    if not figure.median:
+        return "0"
+    number = f"{figure.median:,.{digits}f}"
+    if figure.median >= 1e5:  # more digits than the spread leaves, and 100 columns are full
+        number = f"{figure.median / 1e3:,.0f} k" if figure.median < 1e6 else f"{figure.median / 1e6:,.2f} M"
+    return f"{number} ±{half / figure.median:.0%}"
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
+
+
+class Bars:
+    """A bar for each part of the work."""
+
+    def __init__(self, hidden: bool) -> None:
+        self._hidden = hidden
+        self._bar: Any = None
+
+    def begin(self, what: str, total: int | None) -> None:
+        """A part of the work begins."""
+        from packer.cli.progress import bar
+
+        self.close()
+        self._bar = bar(what, total, "step", self._hidden)
+
+    def doing(self, what: str) -> None:
+        """What is measured or built now."""
+        self._bar.set_postfix_str(what)
+
+    def done(self, steps: int) -> None:
+        """So many more steps are done."""
+        self._bar.update(steps)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()

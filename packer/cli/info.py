@@ -1,0 +1,108 @@
+"""`packer info`: what a pack holds, from its manifest alone."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer.cli.build import inputs_text
+from packer.cli.say import say
+from packer.errors import shown
+
+if TYPE_CHECKING:
+    from packer.format.manifest import Manifest
+
+SHOWN_CLASSES = 20
+
+
+@click.command()
+@click.argument("pack", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--rejected", is_flag=True, help="List the inputs that are not in the pack, with reasons.")
+def info(pack: str, as_json: bool, rejected: bool) -> None:
+    """Say what PACK holds: records, images, labels, classes, size, how it was made.
+
+    \b
+    Example: packer info imgs.lmdb
+    """
+    from packer.format.manifest import read_manifest
+
+    manifest = read_manifest(pack)
+    if as_json:
+        say(json.dumps(facts(pack, manifest)))
+        return
+    for name, value in rows(manifest):
+        say(f"{name:<10} {value}")
+    if rejected:
+        for entry in manifest.rejected:
+            say(f"{shown(entry.path)}: {entry.problem}")
+
+
+def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
+    """The manifest as JSON values, with the pack's size."""
+    from dataclasses import asdict
+
+    return {"path": pack, "bytes": pack_bytes(manifest), **asdict(manifest)}
+
+
+def pack_bytes(manifest: Manifest) -> int:
+    """Bytes of all shards."""
+    return sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
+
+
+def rows(manifest: Manifest) -> list[tuple[str, str]]:
+    """Name and value of each line."""
+    from packer.text import size_text
+
+    size = pack_bytes(manifest)
+    shards = len(manifest.shards)
+    each = size_text(size / manifest.records) if manifest.records else "0 bytes"
+    found = [
+        ("records", f"{manifest.records:,} in {shards:,} {'shard' if shards == 1 else 'shards'}"),
+        ("container", manifest.container),
+        ("images", _images(manifest)),
+        ("size", f"{size_text(size)} ({each} a record)"),
+        ("labels", f"{', '.join(manifest.options['labels'])}: {_fields(manifest)}"),
+        ("inputs", inputs_text(manifest.counts)),
+    ]
+    if manifest.classes:
+        found.append(("classes", _classes(manifest)))
+    found += [("note", shown(note)) for note in manifest.notes]
+    found.append(("made by", f"packer {manifest.packer}: {_options(manifest)}"))
+    return found
+
+
+def _fields(manifest: Manifest) -> str:
+    """The annotation fields, those of boxes last."""
+    fields = sorted(manifest.fields, key=lambda name: "." in name)
+    return ", ".join(name.removeprefix("box_fields.") for name in fields) or "none"
+
+
+def _images(manifest: Manifest) -> str:
+    if manifest.shape is None:
+        shape = "of different sizes"
+    else:
+        height, width, channels = manifest.shape
+        shape = f"{width}x{height}, {channels} {'channel' if channels == 1 else 'channels'}"
+    return f"{shape}, {manifest.dtype or 'uint8 and uint16'}, stored as {manifest.encoding}"
+
+
+def _classes(manifest: Manifest) -> str:
+    parts = []
+    for i, name in enumerate(manifest.classes[:SHOWN_CLASSES]):
+        numbers = [str(counts[i]) for counts in manifest.class_counts.values()]
+        parts.append(f"{shown(name)} ({' / '.join(numbers)})" if numbers else shown(name))
+    more = len(manifest.classes) - SHOWN_CLASSES
+    unit = {"label": "images", "boxes": "boxes"}
+    of = " / ".join(unit[name] for name in manifest.class_counts)
+    if more > 0:
+        parts.append(f"and {more} more")
+    return f"{len(manifest.classes)}, with {of or 'none used'}: {', '.join(parts)}"
+
+
+def _options(manifest: Manifest) -> str:
+    skipped = ("labels", "encode", "max_pixels", "columns")
+    given = {k: v for k, v in manifest.options.items() if v is not None and k not in skipped}
+    return ", ".join(f"{k} {shown(str(v))}" for k, v in given.items())

@@ -1,0 +1,188 @@
+"""`packer stats`: what a pack holds, in numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer.cli.say import say
+from packer.errors import shown
+
+if TYPE_CHECKING:
+    from packer.stats import BoxStats, ClassCounts, PackStats, SizeStats, Spread
+
+SHOWN_CLASSES = 30
+SHOWN_GROUPS = 10
+
+
+@click.command()
+@click.argument("pack", type=click.Path())
+@click.option("--against", type=click.Path(), help="Another pack: list the images that are in both.")
+@click.option("--pixels/--no-pixels", default=True, help="Read all images for the channels' mean and std.")
+@click.option("--plot", type=click.Path(), help="Draw it into this file (.png, .svg, .pdf); needs packer[report].")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_json: bool) -> None:
+    """Count what PACK holds: classes, boxes, sizes, channel mean and std, duplicates.
+
+    Mean and std are exact, over all pixels, and ready to paste. Duplicates are records that were made
+    of files with the same bytes; with --against, files that are in both packs (a leak of val into train).
+
+    \b
+    Example: packer stats imgs.lmdb
+             packer stats train.lmdb --against val.lmdb --no-pixels
+    """
+    from dataclasses import asdict
+
+    from packer.cli.progress import bar
+    from packer.stats import pack_stats
+
+    if plot is not None:
+        from packer.stats.plots import figure_class
+
+        figure_class("--plot")  # better before the work than behind it
+    with bar("reading", hidden=as_json or not pixels) as read:
+        found = pack_stats(pack, against, pixels, read.update)
+    if plot is not None:
+        from packer.stats.plot import plot_stats
+
+        plot_stats(found, plot)
+    if as_json:
+        say(json.dumps(asdict(found)))
+        return
+    for line in lines(found):
+        say(line)
+    if plot is not None:
+        say(f"plot: {shown(plot)}")
+
+
+def lines(found: PackStats) -> Iterator[str]:
+    """The whole text."""
+    from packer.text import table_text
+
+    yield f"{shown(found.path)}: {found.records:,} records"
+    for counts in found.classes:
+        yield ""
+        yield from _classes(counts)
+    yield ""
+    yield from table_text([HEAD, *_rows(found)], right=range(1, len(HEAD)))
+    yield ""
+    yield from _common(found.sizes)
+    if found.boxes is not None:
+        yield from _boxes(found.boxes)
+    if found.keypoints is not None:
+        values = ", ".join(f"{value:g} ({many:,})" for value, many in found.keypoints.visibility[:SHOWN_GROUPS])
+        yield f"visibility {values} of keypoints; COCO writes 0 not labelled, 1 hidden, 2 visible"
+    for channels in found.channels:
+        one = f"{channels.images:,} images of {channels.channels} {channels.dtype} " + (
+            "channel" if channels.channels == 1 else "channels"
+        )
+        yield f"pixels     {one}, {channels.pixels:,} pixels, each counting the same; scaled to 0..1:"
+        yield f"           mean=({_numbers(channels.mean)}), std=({_numbers(channels.std)})"
+    if found.channels and found.padded:
+        yield "           the padding of --fit pad counts too"
+    yield from _duplicates(found)
+
+
+HEAD = ("", "count", "lowest", "median", "mean", "highest")
+
+
+def _rows(found: PackStats) -> Iterator[tuple[str, ...]]:
+    sizes = found.sizes
+    yield _row("image width, px", sizes.width)
+    yield _row("image height, px", sizes.height)
+    yield _row("image width / height", sizes.aspect)
+    yield _row("bytes a record", sizes.record_bytes)
+    if (boxes := found.boxes) is not None:
+        yield _row("boxes an image", boxes.per_image)
+        if boxes.boxes:
+            yield _row("box width, px", boxes.width)
+            yield _row("box height, px", boxes.height)
+            yield _row("box width / height", boxes.aspect)
+            yield _row("box area / image area", boxes.area_share)
+    if found.landmarks is not None:
+        yield _row("landmarks an image", found.landmarks)
+    if found.keypoints is not None:
+        yield _row("keypoints a box", found.keypoints.per_box)
+
+
+def _row(name: str, spread: Spread) -> tuple[str, ...]:
+    numbers = (spread.lowest, spread.median, spread.mean, spread.highest)
+    return name, f"{spread.count:,}", *(_number(number) for number in numbers)
+
+
+def _number(number: float) -> str:
+    if number == int(number):
+        return f"{int(number):,}"
+    return f"{number:,.1f}" if abs(number) >= 100 else f"{number:.4g}"
+
+
+def _classes(counts: ClassCounts) -> Iterator[str]:
+    from packer.text import table_text
+
+    total = sum(counts.counts)
+    order = sorted(range(len(counts.counts)), key=lambda i: (-counts.counts[i], i))
+    rows = [
+        (str(i), shown(counts.names[i]), f"{counts.counts[i]:,}", f"{counts.counts[i] / total:.1%}" if total else "")
+        for i in order[:SHOWN_CLASSES]
+    ]
+    yield from table_text([("id", "class", counts.of, "share"), *rows], right=(0, 2, 3))
+    if len(order) > SHOWN_CLASSES:
+        yield f"... and {len(order) - SHOWN_CLASSES} more (--json lists all)"
+    parts = [f"{len(counts.names)} classes"]
+    if counts.imbalance is not None:
+        parts.append(f"the largest has {counts.imbalance:,.1f} times as many as the smallest")
+    if counts.empty:
+        parts.append(f"{len(counts.empty)} without any: {', '.join(map(shown, counts.empty[:SHOWN_GROUPS]))}")
+    if counts.unlabelled:
+        parts.append(f"{counts.unlabelled:,} {counts.of} without class")
+    yield "; ".join(parts)
+
+
+def _common(sizes: SizeStats) -> Iterator[str]:
+    common = ", ".join(f"{width}x{height} ({images:,})" for width, height, images in sizes.common)
+    more = f" and {sizes.distinct - len(sizes.common):,} more" if sizes.distinct > len(sizes.common) else ""
+    yield f"sizes      {common}{more}"
+
+
+def _boxes(boxes: BoxStats) -> Iterator[str]:
+    yield (
+        f"boxes      {boxes.small:,} small (below 32x32 px), {boxes.medium:,} medium, {boxes.large:,} large "
+        f"(96x96 and more), as COCO has it"
+    )
+    if boxes.images_without:
+        yield f"           {boxes.images_without:,} images without a box"
+    if boxes.empty:
+        yield f"           {boxes.empty:,} boxes without area"
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    """As a Python tuple has them; one number ends in a comma."""
+    text = ", ".join(f"{value:.6f}" for value in values)
+    return f"{text}," if len(values) == 1 else text
+
+
+def _duplicates(found: PackStats) -> Iterator[str]:
+    same = found.duplicates
+    if same.groups:
+        yield f"duplicates {same.surplus:,} records too many: {same.groups:,} files are packed more than once"
+        for group in same.listed[:SHOWN_GROUPS]:
+            yield f"           {_places(group)}"
+        if same.groups > SHOWN_GROUPS:
+            yield f"           ... and {same.groups - SHOWN_GROUPS:,} more (--json lists {len(same.listed):,})"
+    else:
+        yield "duplicates none: no two records are of files with the same bytes"
+    if (both := found.leaks) is None:
+        return
+    yield f"in both    {both.records:,} records are also in {shown(both.path)}"
+    for ours, theirs in both.listed[:SHOWN_GROUPS]:
+        yield f"           {_places(ours)} = {_places(theirs)}"
+    if len(both.listed) > SHOWN_GROUPS:
+        yield f"           ... and {len(both.listed) - SHOWN_GROUPS:,} more (--json lists {len(both.listed):,})"
+
+
+def _places(group: tuple[Any, ...]) -> str:
+    names = [f"{place.key} ({shown(place.path)})" for place in group[:4]]
+    return ", ".join(names) + (f" and {len(group) - 4} more" if len(group) > 4 else "")

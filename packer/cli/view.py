@@ -1,0 +1,65 @@
+"""`packer view`: look at a pack in the browser."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from packer.cli.say import say
+from packer.errors import shown
+
+
+@click.command()
+@click.argument("pack", type=click.Path())
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Listen there [default: any that is free].")
+@click.option("--no-browser", is_flag=True, help="Only print the address, and open no browser.")
+@click.option("--export", type=click.Path(), help="Write a contact sheet, one HTML file, and serve nothing.")
+@click.option("--count", default=200, show_default=True, help="With --export: how many records.")
+@click.option("--seed", type=click.IntRange(0), help="With --export: draw the records with it [default: the first].")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
+    """Look at PACK in the browser: images with their labels, filters, charts, shuffled batches.
+
+    Serves on 127.0.0.1 only, under an address with a random token, until Ctrl-C.
+
+    \b
+    Example: packer view imgs.lmdb
+             packer view imgs.lmdb --export sheet.html --count 100 --seed 0
+    """
+    from packer.errors import UsageError
+    from packer.format.pack import open_pack
+
+    source = click.get_current_context().get_parameter_source
+    other = {"count", "seed"} if export is None else {"port", "no_browser"}
+    for name in sorted(other):
+        if str(getattr(source(name), "name", "")) == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            if export is None:
+                raise UsageError(option, "goes with --export", "add --export FILE.html, or leave it out")
+            raise UsageError(option, "does not go with --export, which serves nothing", "leave one of them out")
+    opened = open_pack(pack)
+    if export is not None:
+        from packer.view.export import export as write
+
+        written = write(opened, export, given["count"], given["seed"])
+        facts = {"path": export, "records": written, "of": len(opened)}
+        say(json.dumps(facts) if as_json else f"{shown(export)}: {written:,} of {len(opened):,} records")
+        return
+    from packer.view.browser import opened as browser_opened
+    from packer.view.server import Server
+
+    with Server(opened, given["port"]) as server:
+        if as_json:
+            say(json.dumps({"url": server.url, "pack": pack, "records": len(opened)}))
+        else:
+            say(f"{shown(pack)}: {len(opened):,} records at {server.url}")
+            say("Ctrl-C ends it")
+        sys.stdout.flush()
+        if given["no_browser"]:
+            server.serve_forever()
+        else:
+            with browser_opened(server.url):
+                server.serve_forever()  # returns at Ctrl-C

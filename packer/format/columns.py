@@ -1,0 +1,125 @@
+"""Numbers out of a mapped index: whole columns, or the annotation of one row, as numpy views.
+
+They are read from Arrow's buffers by numpy, whose bounds are always checked: an altered index gives
+wrong numbers (its digest says so), never a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.errors import AnyPath, DamagedPack
+from packer.format.ragged import Ragged
+from packer.types import Annotation
+
+# by name: Arrow's own table of numpy dtypes asks for pandas in some versions
+_DTYPES = {"float": np.float32, **{name: np.dtype(name) for name in ("int8", "int32", "int64", "uint32")}}
+
+
+def column(table: Any, name: str) -> NDArray[Any] | Ragged:
+    """Column `name` of an index (packer/format/index.py, SCHEMA) without a copy.
+
+    Numbers: array (n,); `label` has -1 where there is none; `dtype` and `encoding` are codes (int8) of
+    index.DTYPES and index.ENCODINGS; `source_xxh3`: uint8 (n, 16). Lists: Ragged, a missing list as
+    an empty one. Text and bytes (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
+    """
+    values: NDArray[Any] | Ragged = _values(_array(table, name))
+    return values
+
+
+def present(table: Any, name: str) -> NDArray[np.bool_]:
+    """bool (n,): which rows have the column `name` at all (an empty list counts)."""
+    array = _array(table, name)
+    bits = array.buffers()[0]
+    if bits is None:
+        return np.ones(len(array), np.bool_)
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(array), bitorder="little")
+    return flags.view(np.bool_)
+
+
+def annotation_of(table: Any, i: int) -> Annotation:
+    """The annotation of row `i`; for many rows keep one `Annotations`."""
+    return Annotations(table)[i]
+
+
+class Annotations:
+    """The annotations of an index, built row by row on demand; arrays are read-only views of the map."""
+
+    _LISTS = ("boxes", "box_labels", "landmarks", "polygons", "keypoints", "box_fields", "extras")
+
+    def __init__(self, table: Any, path: AnyPath = "") -> None:
+        """Args: the index, and its file's name for messages."""
+        self._path = path
+        self._labels = column(table, "label")
+        self._lists: dict[str, Any] = {name: column(table, name) for name in self._LISTS}
+        self._bits = {name: _bitmap(table, name) for name in self._LISTS}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, i: int) -> Annotation:
+        """The annotation of row `i`. Raises DamagedPack where the row was altered so that it makes no sense."""
+        row = range(len(self))[i]
+        try:
+            return self._annotation(row)
+        except ValueError as error:  # text that is no JSON, points that are no array
+            raise DamagedPack(self._path, f"row {row} of the index is damaged: {error}") from error
+
+    def _annotation(self, row: int) -> Annotation:
+        label = int(self._labels[row])
+        polygons, keypoints = self._row("polygons", row), self._row("keypoints", row)
+        fields = {} if (text := self._row("box_fields", row)) is None else json.loads(text.tobytes())
+        extras = {} if (text := self._row("extras", row)) is None else json.loads(text.tobytes())
+        return Annotation(
+            label=None if label < 0 else label,
+            boxes=self._row("boxes", row),
+            box_labels=self._row("box_labels", row),
+            landmarks=self._row("landmarks", row),
+            polygons=None if polygons is None else tuple(polygons),
+            keypoints=None if keypoints is None else np.asarray(keypoints),
+            box_fields={name: tuple(values) for name, values in fields.items()},
+            extras=extras,
+        )
+
+    def _row(self, name: str, row: int) -> Any:
+        bits = self._bits[name]
+        if bits is not None and not bits[row >> 3] >> (row & 7) & 1:
+            return None
+        return self._lists[name][row]
+
+
+def _array(table: Any, name: str) -> Any:
+    chunks = table.column(name).chunks
+    return chunks[0] if len(chunks) == 1 else table.column(name).combine_chunks()
+
+
+def _bitmap(table: Any, name: str) -> NDArray[np.uint8] | None:
+    bits = _array(table, name).buffers()[0]
+    return None if bits is None else np.frombuffer(bits, np.uint8)
+
+
+def _values(array: Any) -> Any:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _values(array.indices)
+    if pa.types.is_fixed_size_list(kind):
+        return _values(array.values).reshape(-1, kind.list_size)
+    if pa.types.is_list(kind):
+        return Ragged(_values(array.values), _numbers(array.buffers()[1], np.int32, len(array) + 1))
+    if pa.types.is_fixed_size_binary(kind):
+        return _numbers(array.buffers()[1], np.uint8, len(array) * kind.byte_width).reshape(-1, kind.byte_width)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        _, offsets, data = array.buffers()
+        return Ragged(_numbers(data, np.uint8, None), _numbers(offsets, np.int32, len(array) + 1))
+    return _numbers(array.buffers()[1], _DTYPES[str(kind)], len(array))
+
+
+def _numbers(buffer: Any, dtype: Any, count: int | None) -> NDArray[Any]:
+    if buffer is None or not buffer.size:  # Arrow may leave the buffers of an empty column out
+        return np.zeros(count or 0, dtype)
+    return np.frombuffer(buffer, dtype, -1 if count is None else count)

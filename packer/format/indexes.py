@@ -1,0 +1,82 @@
+"""The indexes of a pack: each is opened when it is first needed, and held against its checksum before it is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import DamagedPack, StorageError
+from packer.format.columns import Annotations, column
+from packer.format.digests import crc32c_of
+from packer.format.index import read_index
+from packer.format.manifest import ShardEntry
+from packer.format.mmap import check_size, map_files
+from packer.format.ragged import Ragged
+
+RESTORE = "run packer verify, and restore the file or build the pack again"
+
+
+class Indexes:
+    """The indexes of all shards, by the shard's number. Threads may share it: what two open at once is the same."""
+
+    def __init__(self, folder: str, shards: Sequence[ShardEntry]) -> None:
+        """Look at the files' sizes only. Raises DamagedPack where one is missing or of another size."""
+        self._folder = folder
+        self._shards = shards
+        self._tables: list[Any] = [None] * len(shards)
+        self._annotations: list[Annotations | None] = [None] * len(shards)
+        for number, shard in enumerate(shards):
+            check_size(self.path(number), shard.index.bytes)
+            if shard.records > shard.index.bytes:  # before anything is allocated for each record
+                problem = f"has {shard.index.bytes} bytes, too few for the {shard.records} rows that the pack says"
+                raise DamagedPack(self.path(number), problem, RESTORE)
+
+    def path(self, number: int) -> str:
+        """The file of a shard's index."""
+        return os.path.join(self._folder, self._shards[number].index.name)
+
+    def __getitem__(self, number: int) -> Any:
+        """The table of a shard. Raises DamagedPack where the file is not the one that was packed."""
+        table = self._tables[number]
+        if table is None:
+            try:
+                table = self._tables[number] = self._open(number)
+            except DamagedPack as error:
+                error.within(self._folder, self._shards[number].container.name)
+                raise
+        return table
+
+    def _open(self, number: int) -> Any:
+        path, shard = self.path(number), self._shards[number]
+        data, _ = map_files([(path, shard.index.bytes)])
+        try:
+            found = crc32c_of(path)
+        except FileNotFoundError:
+            raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
+        except OSError as error:
+            raise StorageError(path, error.strerror or str(error)) from None
+        if found != shard.index.crc32c:
+            raise DamagedPack(path, "was altered: it does not match its checksum", RESTORE)
+        table = read_index(path, data[: shard.index.bytes])
+        if len(table) != shard.records:
+            raise DamagedPack(path, f"has {len(table)} rows where the pack says {shard.records}", RESTORE)
+        return table
+
+    def annotations(self, number: int) -> Annotations:
+        """The annotations of a shard."""
+        found = self._annotations[number]
+        if found is None:
+            found = self._annotations[number] = Annotations(self[number], self.path(number))
+        return found
+
+    def column(self, name: str) -> NDArray[Any] | Ragged:
+        """A column over all shards (`packer.format.columns.column`)."""
+        parts = [column(self[number], name) for number in range(len(self._shards))]
+        ragged = [part for part in parts if isinstance(part, Ragged)]
+        if ragged:
+            return Ragged.concat(ragged)
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]

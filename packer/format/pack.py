@@ -1,0 +1,283 @@
+"""Reads a pack: the bytes of a record, its annotation, and whole columns; the same code for every container.
+
+Only the manifest, the indexes and the mapped bytes are used, never a container's library. Nothing here
+imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from packer.errors import AnyPath, BadImage, DamagedPack, shown
+from packer.format.columns import column
+from packer.format.extents import lies_outside, overlapping
+from packer.format.index import DTYPES, ENCODINGS
+from packer.format.indexes import RESTORE, Indexes
+from packer.format.manifest import Manifest, ShardEntry, read_manifest
+from packer.format.mmap import map_files
+from packer.format.ragged import Ragged
+from packer.types import Annotation, Image, Int64, Sample
+
+if TYPE_CHECKING:
+    from packer.images.decode import Decoder
+    from packer.images.header import Mode
+
+__all__ = ["RESTORE", "Pack", "open_pack"]
+
+
+def open_pack(path: AnyPath) -> Pack:
+    """Open the pack in the directory `path`; the cost does not depend on the number of records.
+
+    Raises UsageError where there is no pack, DamagedPack where the manifest was altered or a file is missing or of
+    another size than it says. An index is held against its checksum when it is first needed, a record when it is
+    first read.
+    """
+    return Pack(path)
+
+
+class Pack:
+    """An open pack. Records are numbered from 0 in the order in which they were packed.
+
+    Safe to share between threads and forked processes: it holds memory maps and no handle. Pickles as its
+    path; where the pack was replaced in between, unpickling raises DamagedPack.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        self.path = os.path.abspath(os.fsdecode(path))
+        try:
+            self.manifest: Manifest = read_manifest(self.path)
+            self.shards: tuple[ShardEntry, ...] = self.manifest.shards
+            files = [(self._file(s.container.name), s.container.bytes) for s in self.shards]
+            self.region, self._starts = map_files(files)
+            """All container files one after another, uint8, read-only; and where each begins."""
+            self._indexes = Indexes(self.path, self.shards)
+        except DamagedPack as error:
+            error.within(self.path, self._shard_at(error.where))
+            raise
+        self._firsts = np.cumsum([0, *(shard.records for shard in self.shards)])
+        self._checked = np.zeros(len(self), np.bool_)
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def _shard_at(self, file: AnyPath) -> str | None:
+        """The shard of a file of this pack, None for its manifest."""
+        name = os.path.basename(os.fsdecode(file))
+        names = (s.container.name for s in getattr(self, "shards", ()) if name in (s.container.name, s.index.name))
+        return next(names, None)
+
+    def __len__(self) -> int:
+        return self.manifest.records
+
+    def __repr__(self) -> str:
+        return f"<Pack {shown(self.path)}: {len(self)} records, {self.manifest.container} {self.manifest.encoding}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, self.manifest.digest)
+
+    # -- where things lie
+
+    @cached_property
+    def offsets(self) -> Int64:
+        """Where each record's bytes begin in `region`, int64 (n,); checked to lie inside its own file, and apart."""
+        parts = []
+        for number, (shard, start) in enumerate(zip(self.shards, self._starts.tolist(), strict=True)):
+            table = self._indexes[number]
+            offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
+            outside = lies_outside(offsets, sizes, shard.container.bytes)
+            if outside.any() or overlapping(offsets, sizes, ~outside).any():
+                problem = "names bytes outside of its shard" if outside.any() else "gives two records the same bytes"
+                error = DamagedPack(self._file(shard.index.name), problem, RESTORE)
+                raise error.within(self.path, shard.container.name)
+            parts.append(offsets + start)
+        return np.concatenate(parts)
+
+    @cached_property
+    def sizes(self) -> Int64:
+        """Bytes of each record, int64 (n,)."""
+        return self._scalars("size")
+
+    @cached_property
+    def record_bytes(self) -> int | None:
+        """Bytes of every record where all are raw images of one shape, else None."""
+        shape, manifest = self.manifest.shape, self.manifest
+        if manifest.encoding != "raw" or shape is None or manifest.dtype is None:
+            return None
+        size = math.prod(shape) * np.dtype(manifest.dtype).itemsize
+        wrong = np.flatnonzero(self.sizes != size)
+        if len(wrong):
+            number, row = self.locate(int(wrong[0]))
+            shard = self.shards[number]
+            problem = f"row {row} is of {self.sizes[wrong[0]]} bytes, not of {size}"
+            raise DamagedPack(self._file(shard.index.name), problem, RESTORE).within(self.path, shard.container.name)
+        return size
+
+    def locate(self, i: int) -> tuple[int, int]:
+        """(number of its shard, row in that shard) of record `i`."""
+        self._require(i)
+        shard = int(np.searchsorted(self._firsts, i, side="right")) - 1
+        return shard, i - int(self._firsts[shard])
+
+    def _require(self, i: int) -> None:
+        if not 0 <= i < len(self):
+            raise IndexError(f"record {i} of {len(self)}")
+
+    # -- records
+
+    def record(self, i: int) -> memoryview:
+        """The bytes of record `i`, mapped, not copied; read-only.
+
+        Raises DamagedPack where they do not match their checksum, which is looked at the first time that
+        this process touches the record.
+        """
+        self._require(i)
+        if not self._checked[i]:
+            self._check_unseen(np.array([i]))
+        start = int(self.offsets[i])
+        return self.region.data[start : start + int(self.sizes[i])]
+
+    def check(self, records: Int64) -> None:
+        """Hold the bytes of these records against their checksums, those not yet seen by this process."""
+        seen = self._checked[records]
+        if np.count_nonzero(seen) < len(seen):
+            self._check_unseen(records[~seen])
+
+    def _check_unseen(self, records: Int64) -> None:
+        data, keys = self.region.data, self._keys
+        key_data = keys.values.data
+        rows = (self.offsets, self.sizes, keys.offsets, keys.offsets[1:], self._crcs)
+        # lists of Python numbers: this loop costs most of the first epoch, and numpy's scalars would double it
+        for i, start, size, key, key_end, crc in zip(
+            records.tolist(), *(numbers[records].tolist() for numbers in rows), strict=True
+        ):
+            if crc32c(data[start : start + size], crc32c(key_data[key:key_end])) != crc:
+                self._damaged(i, "does not match its checksum")
+        self._checked[records] = True
+
+    def damage(self, i: int, problem: str) -> DamagedPack:
+        """The error that says what is wrong with record `i`."""
+        number, row = self.locate(i)
+        shard, key = self.shards[number].container.name, self.key(i)
+        error = DamagedPack(self._file(shard), f"record {key} (row {row}) {problem}", RESTORE)
+        return error.within(self.path, shard, key)
+
+    def _damaged(self, i: int, problem: str) -> NoReturn:
+        raise self.damage(i, problem)
+
+    def shape_of(self, i: int) -> tuple[int, int, int]:
+        """(height, width, channels) of the decoded image of record `i`."""
+        if self.manifest.shape is not None:
+            return self.manifest.shape
+        height, width, channels = (int(self._scalars(name)[i]) for name in ("height", "width", "channels"))
+        return height, width, channels
+
+    def dtype_of(self, i: int) -> str:
+        """uint8 or uint16: of the decoded image of record `i`."""
+        return self.manifest.dtype or self._named("dtype", DTYPES, i)
+
+    def encoding_of(self, i: int) -> str:
+        """raw, or the format of the image file that record `i` holds."""
+        encoding = self.manifest.encoding
+        return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
+
+    def _named(self, name: str, names: tuple[str, ...], i: int) -> str:
+        code = int(self._scalars(name)[i])
+        if not 0 <= code < len(names):
+            self._damaged(i, f"has no valid {name} in the index")
+        return names[code]
+
+    def image(self, i: int, decoder: str = "auto") -> Image:
+        """The image of record `i`, (height, width, channels); a read-only view where it is stored raw.
+
+        Raises DamagedPack where the record is not what its checksum and its row in the index say.
+        """
+        data, shape, dtype = self.record(i), self.shape_of(i), self.dtype_of(i)
+        if self.encoding_of(i) != "raw":
+            return self._decoded(i, bytes(data), shape, decoder)
+        if min(shape) < 1 or len(data) != np.dtype(dtype).itemsize * shape[0] * shape[1] * shape[2]:
+            self._damaged(i, f"has {len(data)} bytes, which are no {dtype} pixels of shape {shape}")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
+        from packer.images.decode import decode
+
+        mode = cast("Mode", self.manifest.mode)
+        try:
+            # as many pixels as the build allowed and packed
+            return decode(data, mode, cast("Decoder", decoder), max_pixels=shape[0] * shape[1])
+        except BadImage as error:
+            self._damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
+
+    def sample(self, i: int, decoder: str = "auto") -> Sample:
+        """Image and annotation of record `i`."""
+        return Sample(self.image(i, decoder), self.annotation(i))
+
+    # -- annotations
+
+    def annotation(self, i: int) -> Annotation:
+        """The annotation of record `i`; its arrays are read-only views of the index."""
+        shard, row = self.locate(i)
+        try:
+            return self._indexes.annotations(shard)[row]
+        except DamagedPack as error:
+            error.within(self.path, self.shards[shard].container.name, self.key(i))
+            raise
+
+    def column(self, name: str) -> NDArray[Any] | Ragged:
+        """A column of the index over all shards, no image touched (docs/formats.md lists the columns).
+
+        Numbers: array (n,), `label` -1 where an image has none. Lists (boxes, box_labels, landmarks, ...):
+        Ragged, row i being the array of record i.
+        """
+        return self._indexes.column(name)
+
+    def _scalars(self, name: str) -> NDArray[Any]:
+        values = self._cache.get(name)
+        if values is None:
+            values = self._cache[name] = np.asarray(self.column(name))
+        return values
+
+    @cached_property
+    def _cache(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    @cached_property
+    def _crcs(self) -> NDArray[Any]:
+        return self._scalars("crc32c")
+
+    @cached_property
+    def _keys(self) -> Any:
+        return self.column("key")
+
+    def key(self, i: int) -> str:
+        """The key of record `i`: ``00000042``."""
+        return bytes(self._keys[i]).decode("ascii", "replace")
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """All keys, in order."""
+        return [bytes(key).decode("ascii", "replace") for key in self._keys]
+
+    @cached_property
+    def paths(self) -> list[bytes]:
+        """The path of each record's source file, relative to the source, in its own bytes."""
+        return [bytes(path) for path in self.column("path")]
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names in id order."""
+        return list(self.manifest.classes)
+
+
+def _reopen(path: str, digest: str) -> Pack:
+    pack = Pack(path)
+    if pack.manifest.digest != digest:
+        raise DamagedPack(path, "was replaced by another pack since it was opened", "open it again").within(path)
+    return pack

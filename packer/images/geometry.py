@@ -1,0 +1,166 @@
+"""Maps of the plane, and the annotations that move with the pixels.
+
+Coordinates are continuous (packer.types): (0, 0) is the corner of the first pixel, so a flip is
+x' = width - x, and a resize x' = x * scale, without any half pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.types import Annotation, Float32
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """An affine map: x' = a x + b y + c, y' = d x + e y + f, into an image of width x height pixels."""
+
+    a: float
+    b: float
+    c: float
+    d: float
+    e: float
+    f: float
+    width: int
+    height: int
+
+    @classmethod
+    def identity(cls, width: int, height: int) -> Geometry:
+        """The map that leaves an image of that size as it is."""
+        return cls(1.0, 0.0, 0.0, 0.0, 1.0, 0.0, width, height)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether no point moves (the size may still differ)."""
+        return (self.a, self.b, self.c, self.d, self.e, self.f) == (1, 0, 0, 0, 1, 0)
+
+    def compose(self, then: Geometry) -> Geometry:
+        """This map first, `then` that one."""
+        return Geometry(
+            then.a * self.a + then.b * self.d,
+            then.a * self.b + then.b * self.e,
+            then.a * self.c + then.b * self.f + then.c,
+            then.d * self.a + then.e * self.d,
+            then.d * self.b + then.e * self.e,
+            then.d * self.c + then.e * self.f + then.f,
+            then.width,
+            then.height,
+        )
+
+    def points(self, xy: NDArray[np.floating]) -> Float64:
+        """Moves points, shape (..., 2), in float64."""
+        x, y = np.asarray(xy[..., 0], np.float64), np.asarray(xy[..., 1], np.float64)
+        return np.stack([self.a * x + self.b * y + self.c, self.d * x + self.e * y + self.f], axis=-1)
+
+
+def orientation_geometry(orientation: int, width: int, height: int) -> Geometry:
+    """The map from the stored image of that size to the upright one, for Exif orientation 1..8."""
+    w, h = float(width), float(height)
+    maps = {
+        1: (1.0, 0.0, 0.0, 0.0, 1.0, 0.0),
+        2: (-1.0, 0.0, w, 0.0, 1.0, 0.0),
+        3: (-1.0, 0.0, w, 0.0, -1.0, h),
+        4: (1.0, 0.0, 0.0, 0.0, -1.0, h),
+        5: (0.0, 1.0, 0.0, 1.0, 0.0, 0.0),
+        6: (0.0, -1.0, h, 1.0, 0.0, 0.0),
+        7: (0.0, -1.0, h, -1.0, 0.0, w),
+        8: (0.0, 1.0, 0.0, -1.0, 0.0, w),
+    }
+    if orientation not in maps:
+        raise ValueError(f"orientation must be 1..8, got {orientation}")
+    upright = (height, width) if orientation >= 5 else (width, height)
+    return Geometry(*maps[orientation], *upright)
+
+
+def move(annotation: Annotation, geometry: Geometry) -> Annotation:
+    """The annotation of the moved image; nothing is clipped or dropped.
+
+    A box stays upright: it becomes the box around its two moved corners, exact for turns, flips and scales.
+    """
+    if geometry.is_identity:
+        return annotation
+    boxes, landmarks, polygons, keypoints = (
+        annotation.boxes,
+        annotation.landmarks,
+        annotation.polygons,
+        annotation.keypoints,
+    )
+    if boxes is not None:
+        corners = geometry.points(boxes.reshape(-1, 2, 2))
+        boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1).astype(np.float32)
+    if landmarks is not None:
+        landmarks = geometry.points(landmarks).astype(np.float32)
+    if polygons is not None:
+        polygons = tuple(geometry.points(polygon).astype(np.float32) for polygon in polygons)
+    if keypoints is not None:
+        moved = keypoints.astype(np.float32)
+        moved[..., :2] = geometry.points(keypoints[..., :2])
+        keypoints = moved
+    return replace(annotation, boxes=boxes, landmarks=landmarks, polygons=polygons, keypoints=keypoints)
+
+
+def clip(annotation: Annotation, width: int, height: int) -> Annotation:
+    """What of an annotation lies in an image of that size.
+
+    Boxes and polygons are cut at its edges; a box that has no area left (or never had) is dropped with
+    its label, polygon, key points and fields. Landmarks and key points stay as they are, also outside.
+    """
+    if annotation.boxes is None:
+        return annotation
+    limits = np.array([width, height, width, height], np.float32)
+    boxes = np.clip(annotation.boxes, np.float32(0), limits)
+    polygons = annotation.polygons
+    if polygons is not None:
+        polygons = tuple(_clip_polygon(polygon, width, height) for polygon in polygons)
+    clipped = replace(annotation, boxes=boxes, polygons=polygons)
+    keep = (boxes[:, 0] < boxes[:, 2]) & (boxes[:, 1] < boxes[:, 3])
+    return clipped if keep.all() else select_boxes(clipped, keep)
+
+
+def select_boxes(annotation: Annotation, keep: NDArray[np.bool_] | Sequence[bool]) -> Annotation:
+    """The annotation with only those boxes, and what belongs to them, whose place in `keep` is true."""
+    mask = np.asarray(keep, dtype=bool)
+    chosen = [int(i) for i in np.flatnonzero(mask)]
+    polygons = annotation.polygons
+    return replace(
+        annotation,
+        boxes=None if annotation.boxes is None else annotation.boxes[mask],
+        box_labels=None if annotation.box_labels is None else annotation.box_labels[mask],
+        polygons=None if polygons is None else tuple(polygons[i] for i in chosen),
+        keypoints=None if annotation.keypoints is None else annotation.keypoints[mask],
+        box_fields={name: tuple(values[i] for i in chosen) for name, values in annotation.box_fields.items()},
+    )
+
+
+def _clip_polygon(polygon: Float32, width: int, height: int) -> Float32:
+    """The part of a polygon inside the image, (m, 2), or (0, 2) (Sutherland and Hodgman 1974).
+
+    Of a concave polygon that leaves the image and comes back, the parts stay joined along the edge.
+    """
+    inside_all = (polygon >= 0).all() and (polygon[:, 0] <= width).all() and (polygon[:, 1] <= height).all()
+    if inside_all:
+        return polygon
+    points = np.asarray(polygon, np.float64)
+    for axis, limit, sign in ((0, 0.0, 1.0), (0, float(width), -1.0), (1, 0.0, 1.0), (1, float(height), -1.0)):
+        if not len(points):
+            break
+        depth = sign * (points[:, axis] - limit)  # >= 0: on the inner side of this edge
+        if (depth >= 0).all():
+            continue
+        before, depth_before = np.roll(points, 1, axis=0), np.roll(depth, 1)
+        kept: list[Float64] = []
+        for start, stop, from_edge, to_edge in zip(before, points, depth_before, depth, strict=True):
+            if (from_edge >= 0) != (to_edge >= 0):
+                crossing = start + (stop - start) * (from_edge / (from_edge - to_edge))
+                crossing[axis] = limit
+                kept.append(crossing)
+            if to_edge >= 0:
+                kept.append(stop)
+        points = np.array(kept, np.float64).reshape(-1, 2)
+    return points.astype(np.float32) if len(points) >= 3 else np.empty((0, 2), np.float32)

@@ -1,0 +1,117 @@
+"""What an unfinished build has done: one checked line a finished shard, so that the same build can go on there.
+
+The first line says what the build was asked for. A line counts only if its checksum is right, and all behind the
+first wrong one is forgotten: what a power cut tears or a disk alters is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from crc32c import crc32c
+
+from packer.containers.storage import storage_errors
+from packer.format.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
+from packer.packing.result import ShardResult
+
+MAX_JOURNAL_BYTES = 1 << 30
+
+
+class Journal:
+    """The journal at `path`, read when it is made; `head` is None where there is none to go on with."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.head: Mapping[str, Any] | None = None
+        self.finished: dict[str, ShardResult] = {}
+        """Result of each finished shard by the name of its container file."""
+        self._good_bytes = 0
+        self._read()
+
+    def _read(self) -> None:
+        try:
+            if os.path.getsize(self.path) > MAX_JOURNAL_BYTES:
+                return
+            with open(self.path, "rb") as file:
+                lines = file.read().splitlines(keepends=True)
+        except FileNotFoundError:
+            return
+        except OSError:
+            return  # no journal that can be read: all is made again
+        for line in lines:
+            content = _checked(line)
+            if content is None:
+                return
+            try:
+                if self.head is None:
+                    self.head = dict(content)
+                else:
+                    self.finished[content["name"]] = _result(content)
+            except (KeyError, TypeError, ValueError):
+                return
+            self._good_bytes += len(line)
+
+    def begin(self, head: Mapping[str, Any]) -> None:
+        """Write the first line of a new journal."""
+        self.head, self.finished, self._good_bytes = dict(head), {}, 0
+        self._append(self.head)
+
+    def add(self, name: str, result: ShardResult) -> None:
+        """Write down, durably, that the shard `name` is finished. Raises StorageError."""
+        self._append({"name": name, **_content(result)})
+        self.finished[name] = result
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        line = _line(content)
+        with storage_errors(self.path), open(self.path, "ab") as file:
+            file.truncate(self._good_bytes)  # a torn line of the build that died
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._good_bytes += len(line)
+
+
+def _line(content: Mapping[str, Any]) -> bytes:
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return b"%08x %b\n" % (crc32c(text), text)
+
+
+def _checked(line: bytes) -> dict[str, Any] | None:
+    """The content of a line; None where it is not as it was written."""
+    try:
+        content = json.loads(line[9:])
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) and line == _line(content) else None
+
+
+def _content(result: ShardResult) -> dict[str, Any]:
+    return {
+        "entry": None if result.entry is None else asdict(result.entry),
+        "rejected": [asdict(item) for item in result.rejected],
+        "counts": dict(result.counts),
+        "label_counts": sorted(result.label_counts.items()),  # JSON has no integers as keys
+        "box_counts": sorted(result.box_counts.items()),
+        "inputs": result.inputs,
+        "sources": result.sources,
+    }
+
+
+def _result(content: dict[str, Any]) -> ShardResult:
+    entry = content["entry"]
+    return ShardResult(
+        entry=None if entry is None else ShardEntry(
+            int(entry["records"]), FileEntry(**entry["container"]), IndexEntry(**entry["index"])
+        ),
+        rejected=[Rejected(**item) for item in content["rejected"]],
+        counts=Counter(content["counts"]),
+        label_counts=Counter(dict(content["label_counts"])),
+        box_counts=Counter(dict(content["box_counts"])),
+        inputs=str(content["inputs"]),
+        sources=str(content["sources"]),
+    )  # fmt: skip

@@ -1,0 +1,178 @@
+"""What the user asks of a build, checked before any work starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from packer.containers import CONTAINERS, EXTENSIONS
+from packer.errors import UsageError, shown
+
+ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
+FITS = ("stretch", "short", "long", "crop", "pad")
+MODES = ("rgb", "gray", "unchanged")
+DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
+BOX_POLICIES = ("fail", "clip", "drop")
+BAD_POLICIES = ("fail", "skip")
+NO_BAD = "0"
+DEFAULT_CONTAINER = "lmdb"
+DEFAULT_SHARD_BYTES = 128 * 1024**2
+DEFAULT_MAX_PIXELS = 64_000_000
+DEFAULT_DECODE_TIMEOUT_S = 60.0
+LONGEST_TIMEOUT_S = 1e6
+MOST_WORKERS = 1024  # each is a process of about 100 MB
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """The options of `packer build`; docs/cli.md says what each does."""
+
+    source: str
+    out: str | None = None
+    format: str | None = None
+    """None: as the extension of `out` says; `container` is what was decided."""
+    labels: tuple[str, ...] = ("auto",)
+    columns: tuple[str, ...] = ()
+    classes: str | None = None
+    split: str | None = None
+    resize: str | None = None
+    fit: str | None = None
+    encode: str = "raw"
+    quality: int = 90
+    mode: str = "rgb"
+    decoder: str = "auto"
+    max_pixels: int = DEFAULT_MAX_PIXELS
+    shard_bytes: int | None = DEFAULT_SHARD_BYTES
+    shuffle: int | None = None
+    workers: int | None = None
+    max_bad: str = NO_BAD
+    on_bad: str = "fail"
+    quarantine: str | None = None
+    decode_timeout: float | None = DEFAULT_DECODE_TIMEOUT_S
+    """Seconds that the decoding of one image may take; None: no limit."""
+    boxes: str = "fail"
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("source", "out", "classes", "quarantine"):
+            if isinstance(path := getattr(self, name), os.PathLike):  # a Path is as good as its text
+                object.__setattr__(self, name, os.fspath(path))
+        if not self.source or self.out == "":
+            raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
+        if self.format is not None:
+            _choice("--format", self.format, CONTAINERS)
+            if (meant := _container_of(self.out)) not in (None, self.format):
+                problem = f"the extension of {shown(self.out or '')} means {meant}, and --format says {self.format}"
+                raise UsageError("--out", problem, "leave out --format, or choose another name")
+        _choice("--encode", self.encode, ENCODINGS)
+        _choice("--mode", self.mode, MODES)
+        _choice("--decoder", self.decoder, DECODERS)
+        _choice("--boxes", self.boxes, BOX_POLICIES)
+        _choice("--on-bad", self.on_bad, BAD_POLICIES)
+        if self.fit is not None:
+            _choice("--fit", self.fit, FITS)
+            if self.resize is None:
+                raise UsageError("--fit", f"{self.fit} says how to resize, but not to which size", "add --resize")
+        if self.encode == "copy" and self.resize is not None:
+            raise UsageError(
+                "--encode copy", "keeps each file's bytes, so nothing can be resized",
+                "leave out --resize, or choose --encode jpeg",
+            )  # fmt: skip
+        if self.resize is not None:
+            from packer.images.resize import Resize
+
+            Resize.of(self.resize, self.fit)  # raises UsageError
+        if self.workers is not None and self.workers < 1:
+            raise UsageError("--workers", f"must be at least 1, got {self.workers}")
+        if self.workers is not None and self.workers > MOST_WORKERS:
+            raise UsageError("--workers", f"must be at most {MOST_WORKERS}, got {self.workers}")
+        if self.shuffle is not None and self.shuffle < 0:
+            raise UsageError("--shuffle", f"must be at least 0, got {self.shuffle}")
+        if not 1 <= self.quality <= 100:
+            raise UsageError("--quality", f"must be 1 to 100, got {self.quality}")
+        if self.max_pixels < 1:
+            raise UsageError("--max-pixels", f"must be at least 1, got {self.max_pixels}")
+        if self.shard_bytes is not None and self.shard_bytes < 1:
+            raise UsageError("--shard-size", f"must be at least 1 byte, got {self.shard_bytes}")
+        lists = [spec for spec in self.labels if spec.startswith("list:")]
+        if self.columns and len(self.columns) not in (1, len(lists)):
+            raise UsageError(
+                "--columns", f"is given {len(self.columns)} times for {len(lists)} lists", "give one for each list"
+            )
+        if self.columns and not lists and self.labels != ("auto",):
+            raise UsageError("--columns", "is for lists, and no list is among the labels", "add --labels list:FILE")
+        if len(self.labels) > 1 and {"auto", "none"} & set(self.labels):
+            raise UsageError("--labels", "auto and none stand alone", "name each kind of label")
+        if len(set(self.labels)) != len(self.labels):
+            raise UsageError("--labels", "names the same labels twice")
+        bad_allowed(self.max_bad, 0)
+        if self.on_bad == "skip" and self.max_bad != NO_BAD:
+            problem = f"skip leaves out all bad inputs, and --max-bad lets no more than {self.max_bad} go"
+            raise UsageError("--on-bad", problem, "give one of the two")
+        if self.quarantine == "":
+            raise UsageError("--quarantine", "is empty", "name a folder")
+        if self.decode_timeout is not None and not 0 < self.decode_timeout <= LONGEST_TIMEOUT_S:
+            allowed = f"more than 0 and at most {LONGEST_TIMEOUT_S:.0f} seconds"
+            raise UsageError("--decode-timeout", f"must be {allowed}, got {self.decode_timeout:g}")
+
+    def bad_allowed(self, found: int) -> int:
+        """How many of `found` inputs may be bad."""
+        return found if self.on_bad == "skip" else bad_allowed(self.max_bad, found)
+
+    @property
+    def container(self) -> str:
+        """The container of the shards: ``--format``, else what the extension of ``--out`` says, else lmdb."""
+        return self.format or _container_of(self.out) or DEFAULT_CONTAINER
+
+    @property
+    def output(self) -> str:
+        """The pack's directory: ``--out``, else NAME.CONTAINER beside the source."""
+        if self.out is not None:
+            return self.out.rstrip("/") or self.out
+        source = os.path.abspath(self.source)
+        if os.path.basename(source) == "":
+            raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
+        return f"{source}.{self.container}"
+
+
+def _container_of(out: str | None) -> str | None:
+    """The container that the name of a pack means, None for a name that means none."""
+    return EXTENSIONS.get(os.path.splitext((out or "").rstrip("/"))[1].lower())
+
+
+def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(option, f"must be one of {', '.join(choices)}; got {shown(value)}")
+
+
+def bad_allowed(max_bad: str, found: int) -> int:
+    """How many of `found` inputs ``--max-bad`` lets go: ``5`` inputs or ``0.5%`` of them."""
+    match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", max_bad.strip(), re.ASCII)
+    if match is None or (match[2] and Fraction(match[2]) > 100):
+        raise UsageError("--max-bad", f"must be a number or a percentage such as 0.5%, got {shown(max_bad)}")
+    return int(match[1]) if match[1] else int(found * Fraction(match[2]) / 100)  # 0.57% of 10,000 is 57, not 56
+
+
+def parse_timeout(text: str) -> float | None:
+    """``60``, ``0.5`` -> seconds; ``none`` -> None (no limit)."""
+    if text.strip().lower() == "none":
+        return None
+    if re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", text, re.ASCII) is None:
+        raise UsageError("--decode-timeout", f"must be a number of seconds, or none, got {shown(text)}")
+    return float(text)
+
+
+def parse_bytes(text: str) -> int | None:
+    """``128MB``, ``1.5GiB``, ``4096`` -> bytes; ``none`` -> None (no limit).
+
+    KB, MB, GB are read as 1024 powers, as everybody means them for shards: a shard of 128MB is 128 MiB.
+    """
+    if text.strip().lower() == "none":
+        return None
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)i?b?\s*", text, re.ASCII | re.IGNORECASE)
+    size = int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")) if match else 0
+    if size < 1:
+        raise UsageError("--shard-size", f"must be a size such as 128MB, or none, got {shown(text)}")
+    return size

@@ -1,0 +1,234 @@
+"""From inputs to shards: how many bytes the pack will have, where it is cut, and whether it fits on the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.containers import open_container
+from packer.containers.base import ShardSpec
+from packer.errors import StorageError, UsageError
+from packer.format.manifest import PARTIAL_SUFFIX
+from packer.images.decode import Decoder
+from packer.images.encode import Encoding
+from packer.images.header import Mode
+from packer.images.resize import Resize
+from packer.packing.convert import Recipe
+from packer.packing.measure import MeasureJob, measure
+from packer.packing.options import BuildOptions
+from packer.packing.publish import PACK
+from packer.packing.scan import Inputs
+from packer.packing.write_shard import ShardJob
+from packer.text import size_text
+
+Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
+SAMPLED_IMAGES = 16
+INDEX_ROW_BYTES = 100
+NPY_HEADER_BYTES = 128
+ANNOTATION_COPIES = 3  # in the container, in the index, and one for longer names: measured
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What a build is going to do."""
+
+    options: BuildOptions
+    inputs: Inputs
+    table: Any
+    """The inputs in packing order (shuffled where asked)."""
+    recipe: Recipe
+    spec: ShardSpec
+    cuts: tuple[int, ...]
+    """Shard i takes the rows from cuts[i] to cuts[i + 1]."""
+    shape: tuple[tuple[int, int, int] | None, str | None]
+    """((height, width, channels), dtype) of every decoded image; None where they differ."""
+    image_bytes: NDArray[np.int64]
+    """Of each image as it will be stored, in packing order."""
+    pack_bytes: int
+    """Exact for raw images, but for the container's own overhead; else estimated from a sample."""
+    source_bytes: int
+    free_bytes: int
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return len(self.cuts) - 1
+
+    @property
+    def key_digits(self) -> int:
+        """Digits of a key: eight, or as many as the last number needs."""
+        return max(8, len(str(max(0, len(self.table) - 1))))
+
+    def shard_name(self, number: int) -> str:
+        """File name of a shard's container.
+
+        A single LMDB shard is called data.mdb, so that plain `lmdb.open(PACK)` opens the directory.
+        """
+        if self.shards == 1 and self.options.container == "lmdb":
+            return "data.mdb"
+        return f"shard-{number:05d}{open_container(self.options.container).suffix}"
+
+    def jobs(self, table: str, folder: str) -> list[ShardJob]:
+        """One job a shard; `table` is the path of the written table of inputs."""
+        allowed = self.options.bad_allowed(self.inputs.asked) - len(self.inputs.rejected)
+        bounds = zip(self.cuts[:-1], self.cuts[1:], strict=True)
+        return [
+            ShardJob(
+                table=table,
+                start=start,
+                stop=stop,
+                folder=folder,
+                name=self.shard_name(number),
+                container=self.options.container,
+                spec=replace(
+                    self.spec,
+                    planned_records=stop - start,
+                    planned_bytes=int(self.image_bytes[start:stop].sum()),
+                ),
+                recipe=self.recipe,
+                class_ids=tuple(self.inputs.class_ids.tolist()),
+                key_digits=self.key_digits,
+                bad_allowed=allowed,
+            )
+            for number, (start, stop) in enumerate(bounds)
+        ]
+
+    def check_space(self) -> None:
+        """Raise StorageError where the pack will not fit, with what to change."""
+        if self.pack_bytes > self.free_bytes:
+            smaller = "--resize" if self.options.encode != "raw" else "--encode jpeg or --resize"
+            raise StorageError(
+                self.options.output,
+                f"the pack needs about {size_text(self.pack_bytes)}, and {size_text(self.free_bytes)} are free",
+                f"make it smaller with {smaller}, or choose another disk with --out",
+            )
+
+
+def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure = measure) -> Plan:
+    """Cut the inputs into shards of about ``--shard-size``: the same cuts for any number of workers.
+
+    `measure` encodes a few images: that of an engine survives a decoder that crashes.
+    """
+    resize = None if options.resize is None else Resize.of(options.resize, options.fit)
+    recipe = Recipe(
+        root=os.fsencode(os.path.abspath(options.source)),
+        mode=cast(Mode, options.mode),
+        decoder=cast(Decoder, options.decoder),
+        max_pixels=options.max_pixels,
+        resize=resize,
+        encode=cast(Encoding, options.encode),
+        quality=options.quality,
+    )
+    table = inputs.table
+    if options.shuffle is not None:
+        table = table.take(pa.array(np.random.default_rng(options.shuffle).permutation(len(table))))
+    facts = _Facts(table, resize)
+    image_bytes = facts.raw_bytes if options.encode == "raw" else _encoded_bytes(table, facts, recipe, measure)
+    shape, dtype = facts.uniform()
+    spec = ShardSpec(
+        classes=inputs.classes,
+        encoding=options.encode,
+        shape=shape if options.encode == "raw" else None,
+        dtype=dtype or "uint8",
+        planned_records=len(table),
+        planned_bytes=int(image_bytes.sum()),
+    )
+    return Plan(
+        options=options,
+        inputs=inputs,
+        table=table,
+        recipe=recipe,
+        spec=spec,
+        cuts=_cuts(image_bytes, options.shard_bytes),
+        shape=(shape, dtype),
+        image_bytes=image_bytes,
+        pack_bytes=_stored_bytes(options, image_bytes, table),
+        source_bytes=int(facts.source_bytes.sum()),
+        free_bytes=_free_bytes(options.output),
+    )
+
+
+class _Facts:
+    """Sizes of all inputs as arrays."""
+
+    def __init__(self, table: Any, resize: Resize | None) -> None:
+        columns = {name: table.column(name).to_numpy() for name in ("bytes", "height", "width", "channels", "wide")}
+        self.source_bytes: NDArray[np.int64] = columns["bytes"]
+        self.channels = columns["channels"]
+        self.wide = columns["wide"]
+        sizes = np.stack([columns["width"], columns["height"]], axis=1).astype(np.int64)
+        if resize is not None and len(sizes):
+            unique, where = np.unique(sizes, axis=0, return_inverse=True)
+            sizes = np.array([resize.output_size(w, h) for w, h in unique.tolist()])[where.reshape(-1)]
+        self.width, self.height = sizes[:, 0], sizes[:, 1]
+        self.raw_bytes: NDArray[np.int64] = self.width * self.height * self.channels * np.where(self.wide, 2, 1)
+
+    def uniform(self) -> tuple[tuple[int, int, int] | None, str | None]:
+        """The shape and the dtype that all images share, None where they differ."""
+        if not len(self.wide) or (self.wide != self.wide[0]).any():
+            return None, None
+        dtype = "uint16" if self.wide[0] else "uint8"
+        if any((c != c[0]).any() for c in (self.height, self.width, self.channels)):
+            return None, dtype
+        return (int(self.height[0]), int(self.width[0]), int(self.channels[0])), dtype
+
+
+def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) -> NDArray[np.int64]:
+    """Bytes of each encoded image: known for copies, else by the bytes per pixel of a few, evenly drawn."""
+    if recipe.encode == "copy":
+        return facts.source_bytes
+    drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
+    sizes = measure(MeasureJob(tuple(table.take(pa.array(drawn)).to_pylist()), recipe))
+    encoded, raw = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (1, 1)
+    estimated: NDArray[np.int64] = np.ceil(facts.raw_bytes * (encoded / raw)).astype(np.int64)
+    return estimated
+
+
+def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: Any) -> int:
+    """Bytes of the whole pack: images rounded up to the container's blocks, annotations, index."""
+    container = open_container(options.container)
+    header = NPY_HEADER_BYTES if options.encode == "raw" else 0
+    blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
+    annotations = int(table.column("annotation").nbytes)
+    records = len(image_bytes) * (container.overhead_bytes + INDEX_ROW_BYTES)
+    return int(blocks.sum()) + records + ANNOTATION_COPIES * annotations
+
+
+def _cuts(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[int, ...]:
+    """Row numbers at which shards begin, and the end; shards are about equally large."""
+    n = len(image_bytes)
+    if n == 0:
+        return (0, 0)
+    ends = np.cumsum(image_bytes)
+    total = int(ends[-1])
+    shards = 1 if shard_bytes is None else min(n, max(1, -(-total // shard_bytes)))
+    cuts = np.searchsorted(ends, [total * k / shards for k in range(1, shards)], side="left") + 1
+    return tuple(int(c) for c in np.unique([0, *np.minimum(cuts, n), n]))
+
+
+def _bytes_in(partial: str) -> int:
+    """What an unfinished build has written: it is used again, or removed."""
+    total = 0
+    for folder, _, names in os.walk(partial):
+        for name in names:
+            with suppress(OSError):
+                total += os.path.getsize(os.path.join(folder, name))
+    return total
+
+
+def _free_bytes(output: str) -> int:
+    folder = os.path.dirname(os.path.abspath(output))
+    try:
+        return shutil.disk_usage(folder).free + _bytes_in(f"{os.path.abspath(output)}{PARTIAL_SUFFIX}/{PACK}")
+    except FileNotFoundError:
+        raise UsageError(folder, "no such folder for the pack", "create it, or choose another --out") from None
+    except OSError as error:
+        raise StorageError(folder, error.strerror or str(error)) from None

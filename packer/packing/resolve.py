@@ -1,0 +1,214 @@
+"""Turns what the sources say of an image into its annotation: class ids, pixels, upright frame, checked boxes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import BadLabel, UsageError, shown
+from packer.images.geometry import move, orientation_geometry, select_boxes
+from packer.images.header import Header
+from packer.types import Annotation, RawAnnotation
+
+ROUNDING_PX = 1.0
+"""A box edge up to this far outside the image is rounding, and is moved onto the border."""
+
+
+class ClassIds:
+    """Class ids while they are being collected: in order of first appearance, put in final order by `final`.
+
+    With a fixed list (``--classes FILE``) ids are final at once, and a name outside it is a BadLabel.
+    """
+
+    def __init__(self, fixed: Sequence[str] | None = None) -> None:
+        self._ids = {name: i for i, name in enumerate(fixed or ())}
+        self._fixed = tuple(fixed) if fixed is not None else None
+
+    def id_of(self, name: str, origin: str) -> int:
+        """The id of the class `name`; a whole number that is no name of a fixed list is an id of it."""
+        known = self._ids.get(name)
+        if known is not None:
+            return known
+        if self._fixed is None:
+            return self._ids.setdefault(name, len(self._ids))
+        if name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(self._fixed):
+            return int(name)
+        raise BadLabel(
+            origin, f"class {shown(name)} is not in the class list of {len(self._fixed)} names",
+            "add it to the list or correct the label",
+        )  # fmt: skip
+
+    def final(self, declared: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+        """All names in their final order, and the final id of each id given out so far.
+
+        `declared` are the lists of the sources that number their classes themselves; they come first, in
+        order. All other names follow, sorted by byte.
+        """
+        if self._fixed is not None:
+            return self._fixed, np.arange(len(self._fixed))
+        order: dict[str, int] = {}
+        for names in declared:
+            clash = [n for i, n in enumerate(names) if order.get(n, i) != i]
+            if clash or (order and not _one_begins_the_other(tuple(order), names)):
+                raise UsageError(
+                    "--labels", f"two of the labels number their classes differently ({shown((clash or names)[0])})",
+                    "give one list for both: --classes FILE",
+                )  # fmt: skip
+            for name in names:
+                order.setdefault(name, len(order))
+        rest = sorted((n for n in self._ids if n not in order), key=lambda n: n.encode("utf-8", "surrogateescape"))
+        for name in rest:
+            order[name] = len(order)
+        return tuple(order), np.array([order[name] for name in self._ids], np.int64)
+
+
+def _one_begins_the_other(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    shorter = min(len(a), len(b))
+    return a[:shorter] == b[:shorter]
+
+
+class Resolver:
+    """Makes the annotation of one image after the other, and counts what it does to boxes."""
+
+    def __init__(self, classes: ClassIds, boxes: str) -> None:
+        """Args: the class ids to use; the box policy: fail, clip or drop."""
+        self.classes = classes
+        self.policy = boxes
+        self.counts: Counter[str] = Counter()
+
+    def annotation(self, raws: Sequence[RawAnnotation], header: Header) -> Annotation:
+        """What all sources say of the image, merged, in pixels of the upright image.
+
+        Raises BadLabel where it cannot be right: another image size than the label claims, a class outside
+        the list, a box outside the image (unless the policy mends it), one field from two sources.
+        """
+        counts: Counter[str] = Counter()
+        merged = Annotation()
+        origins: dict[str, str] = {}
+        for number, raw in enumerate(raws):
+            one = self._one(raw, header, counts)
+            # nearly always the first is all there is: merging it with nothing would cost as much as the rest
+            merged = _merge(merged, one, raw.origin, origins) if len(raws) > 1 or number else one
+        self.counts.update(counts)
+        return merged
+
+    def _one(self, raw: RawAnnotation, header: Header, counts: Counter[str]) -> Annotation:
+        width, height = header.upright_size
+        stored_frame = _in_stored_frame(raw, header)
+        if stored_frame:
+            width, height = header.width, header.height
+        sx, sy = (float(width), float(height)) if raw.relative else (1.0, 1.0)
+        annotation = Annotation(
+            label=None if raw.label is None else self.classes.id_of(raw.label, raw.origin),
+            boxes=None if raw.boxes is None else _points(raw.boxes, (sx, sy, sx, sy)),
+            box_labels=self._box_labels(raw),
+            landmarks=None if raw.landmarks is None else _points(raw.landmarks, (sx, sy)),
+            polygons=None if raw.polygons is None else tuple(_points(p, (sx, sy)) for p in raw.polygons),
+            keypoints=None if raw.keypoints is None else _keypoints(raw.keypoints, (sx, sy, 1.0)),
+            box_fields=dict(raw.box_fields),
+            extras=dict(raw.extras),
+        )
+        annotation = self._checked(annotation, (width, height), raw.origin, counts)
+        if stored_frame:
+            annotation = move(annotation, orientation_geometry(header.orientation, header.width, header.height))
+        return annotation
+
+    def _box_labels(self, raw: RawAnnotation) -> NDArray[np.int64] | None:
+        if raw.box_labels is None:
+            return None
+        return np.array([self.classes.id_of(name, raw.origin) for name in raw.box_labels], np.int64)
+
+    def _checked(
+        self, annotation: Annotation, size: tuple[int, int], origin: str, counts: Counter[str]
+    ) -> Annotation:
+        """The box policy: rounding is moved onto the border; the rest is refused, clipped or dropped."""
+        if annotation.boxes is None or not len(annotation.boxes):
+            return annotation
+        boxes = annotation.boxes
+        width, height = size
+        border = np.array([width, height, width, height], np.float32)
+        clamped = np.clip(boxes, 0, border)
+        excess = np.abs(boxes - clamped).max(axis=1)
+        outside = excess > ROUNDING_PX
+        empty = (clamped[:, 2] <= clamped[:, 0]) | (clamped[:, 3] <= clamped[:, 1])
+        if self.policy == "fail" and (outside | empty).any():
+            first = int(np.flatnonzero(outside | empty)[0])
+            raise _bad_box(origin, first, boxes[first], size)
+        drop = empty | outside if self.policy == "drop" else empty
+        counts["boxes_dropped"] += int(drop.sum())
+        counts["boxes_clipped"] += int((outside & ~drop).sum())
+        counts["boxes_clamped"] += int(((excess > 0) & ~outside & ~drop).sum())
+        annotation = replace(annotation, boxes=clamped)
+        return select_boxes(annotation, ~drop) if drop.any() else annotation
+
+
+def _points(rows: Sequence[Sequence[float]], scale: Sequence[float]) -> NDArray[np.float32]:
+    """float32 (n, len(scale)): each row times `scale`, computed in float64."""
+    values = np.array(rows, np.float64).reshape(-1, len(scale)) * scale
+    return values.astype(np.float32)
+
+
+def _keypoints(rows: Sequence[Any], scale: Sequence[float]) -> NDArray[np.float32]:
+    if not rows:
+        return np.zeros((0, 0, 3), np.float32)
+    return (np.array(rows, np.float64).reshape(len(rows), -1, 3) * scale).astype(np.float32)
+
+
+def _in_stored_frame(raw: RawAnnotation, header: Header) -> bool:
+    """Whether the label was made on the image as stored, before its EXIF orientation.
+
+    The size that the label claims decides; where it says nothing, labels are in the upright frame, in which
+    labelling tools show an image.
+    """
+    if raw.image_size is None or raw.image_size == header.upright_size:
+        return False
+    if raw.image_size == (header.width, header.height):
+        return True
+    (w, h), (width, height) = raw.image_size, header.upright_size
+    raise BadLabel(
+        raw.origin, f"says that its image is {w}x{h}, and the image is {width}x{height}",
+        "correct the size in the label, or the image",
+    )  # fmt: skip
+
+
+def _bad_box(origin: str, number: int, box: NDArray[np.float32], size: tuple[int, int]) -> BadLabel:
+    x1, y1, x2, y2 = (float(v) for v in box)
+    width, height = size
+    problem = f"box {number + 1} ({x1:g}, {y1:g}, {x2:g}, {y2:g}) has no area"
+    for name, value, limit, side in (("xmax", x2, width, "width"), ("ymax", y2, height, "height")):
+        if value > limit + ROUNDING_PX:
+            problem = f"box {number + 1}: {name} {value:g} exceeds {side} {limit}"
+    for name, value in (("xmin", x1), ("ymin", y1)):
+        if value < -ROUNDING_PX:
+            problem = f"box {number + 1}: {name} {value:g} is left of the image" if name == "xmin" else (
+                f"box {number + 1}: {name} {value:g} is above the image"
+            )
+    return BadLabel(origin, problem, "fix the label or pass --boxes clip or --boxes drop")
+
+
+def _merge(a: Annotation, b: Annotation, origin: str, origins: dict[str, str]) -> Annotation:
+    """Both annotations in one; a field comes from one source only, and equal values are no conflict."""
+    changes: dict[str, Any] = {}
+    box_part = ("boxes", "box_labels", "polygons", "keypoints", "box_fields")
+    if a.boxes is not None and b.boxes is not None:
+        raise BadLabel(
+            origin, f"gives boxes, and so does {origins['boxes']}", "take boxes from one of the labels only"
+        )
+    for name in ("label", "landmarks", *box_part):
+        value = getattr(b, name)
+        if value is None or (name == "box_fields" and not value):
+            continue
+        previous = getattr(a, name)
+        if previous is not None and name != "box_fields" and not np.array_equal(previous, value):
+            raise BadLabel(
+                origin, f"gives another {name} than {origins[name]}", f"take the {name} from one of the labels only"
+            )
+        changes[name] = value
+        origins[name] = origin
+    changes["extras"] = {**a.extras, **b.extras}
+    return replace(a, **changes)

@@ -1,0 +1,76 @@
+"""Whether an unfinished build may be gone on with: what it was asked for, and what has changed since."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import packer
+from packer.errors import UsageError, shown
+from packer.format.manifest import FORMAT_VERSION
+from packer.packing.options import BuildOptions
+from packer.packing.publish import Output
+from packer.packing.summary import library_versions
+
+FREE = ("out", "workers", "max_bad", "overwrite", "on_bad", "quarantine", "decode_timeout")
+"""Options that leave the bytes of a shard as they are: they may change from one try to the next."""
+
+
+def begin_or_go_on(output: Output, options: BuildOptions) -> list[str]:
+    """Look at what an unfinished build has left in `output`, and begin a journal where there is nothing to go on with.
+
+    Returns what the user should know. Raises UsageError where the unfinished build was asked for something else.
+    """
+    head = _head(options)
+    before = output.journal.head
+    notes = []
+    if before is None or not output.journal.finished:
+        output.restart()
+    elif before.get("made_with") != head["made_with"]:
+        notes.append(f"begins anew: the unfinished build was made with {_versions(before, head)}")
+        output.restart()
+    elif before.get("asked") != head["asked"]:
+        what = _differences(before.get("asked"), head["asked"])
+        if not options.overwrite:
+            problem = f"an unfinished build is there that was asked for something else: {what}"
+            raise UsageError(output.partial, problem, "build as before to finish it, or drop it with --overwrite")
+        notes.append(f"begins anew: the unfinished build was asked for something else: {what}")
+        output.restart()
+    if output.journal.head is None:
+        output.journal.begin(head)
+    output.clear()
+    return notes
+
+
+def _head(options: BuildOptions) -> dict[str, Any]:
+    asked = {name: value for name, value in asdict(options).items() if name not in FREE}
+    asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
+    asked["source"] = os.path.abspath(options.source)
+    asked["format"] = options.container
+    return {"asked": asked, "made_with": {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}}
+
+
+def _differences(before: Any, now: Mapping[str, Any]) -> str:
+    if not isinstance(before, Mapping):
+        return "it is not said what"
+    names = [name for name in now if before.get(name) != now[name]]
+    return ", ".join(f"{_flag(name)} {_value(before.get(name))}, now {_value(now[name])}" for name in names)
+
+
+def _flag(name: str) -> str:
+    return {"source": "SRC", "shard_bytes": "--shard-size"}.get(name, f"--{name.replace('_', '-')}")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(_value(item) for item in value) or "none"
+    return "none" if value is None else shown(str(value))
+
+
+def _versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    old = before.get("made_with")
+    old = old if isinstance(old, Mapping) else {}
+    names = [name for name in now["made_with"] if old.get(name) != now["made_with"][name]] or list(old)
+    return ", ".join(f"{name} {_value(old.get(name))}, now {_value(now['made_with'].get(name))}" for name in names)

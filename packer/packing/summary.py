@@ -1,0 +1,85 @@
+"""What a build has done, as the manifest of its pack."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import packer
+from packer.errors import shown
+from packer.format.manifest import Manifest
+from packer.packing.plan import Plan
+from packer.packing.result import ShardResult
+
+LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "jpeg4py", "lmdb", "h5py", "protobuf", "pyarrow")
+OPTIONS = (
+    "split", "columns", "resize", "fit", "encode", "quality", "mode", "decoder", "max_pixels",
+    "shard_bytes", "shuffle", "boxes",
+)  # fmt: skip
+"""The options that shape a pack; the rest (workers, output, ...) leave its bytes as they are."""
+
+
+def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
+    """The manifest of a pack whose shards are all done; `results` are in the order of the shards."""
+    inputs = plan.inputs
+    shards = tuple(result.entry for result in results if result.entry is not None)
+    rejected = sorted(
+        [*inputs.rejected, *(r for result in results for r in result.rejected)], key=lambda r: (r.path, r.problem)
+    )
+    records = sum(shard.records for shard in shards)
+    counts = Counter(inputs.counts)
+    label_counts: Counter[int] = Counter()
+    box_counts: Counter[int] = Counter()
+    for result in results:
+        counts.update(result.counts)
+        label_counts.update(result.label_counts)
+        box_counts.update(result.box_counts)
+    counts.update(found=inputs.found, packed=records, rejected=len(rejected), skipped=len(inputs.skipped))
+    shape, dtype = plan.shape
+    return Manifest(
+        container=plan.options.container,
+        encoding=plan.options.encode,
+        mode=plan.options.mode,
+        dtype=dtype,
+        shape=shape,
+        classes=inputs.classes,
+        fields=inputs.fields,
+        records=records,
+        counts=dict(sorted(counts.items())),
+        class_counts={
+            name: [counter[i] for i in range(len(inputs.classes))]
+            for name, counter in (("label", label_counts), ("boxes", box_counts))
+            if counter
+        },
+        options=_options(plan),
+        shards=shards,
+        rejected=tuple(rejected),
+        notes=(*inputs.notes, *_skipped(inputs.skipped)),
+        packer=packer.__version__,
+        libraries=library_versions(),
+    )
+
+
+def _options(plan: Plan) -> dict[str, Any]:
+    options = {name: getattr(plan.options, name) for name in OPTIONS}
+    options["labels"] = list(plan.inputs.labels)
+    options["fit"] = None if plan.recipe.resize is None else plan.recipe.resize.fit
+    return dict(sorted(options.items()))
+
+
+def library_versions() -> dict[str, str]:
+    """Version of each library that shapes the bytes of a pack, those that are installed."""
+    versions = {}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
+def _skipped(skipped: Sequence[tuple[str, str]]) -> list[str]:
+    reasons = Counter(reason for _, reason in skipped)
+    first = {reason: path for path, reason in reversed(skipped)}
+    return [f"skipped {count}: {reason} ({shown(first[reason])})" for reason, count in sorted(reasons.items())]
