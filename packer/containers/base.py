@@ -1,8 +1,8 @@
-"""The contract of a container: how a shard is written, and where its images' bytes lie afterwards.
+"""The contract of a container: how a shard is written, and what a file of that format holds.
 
-A container knows keys, bytes and annotations, never how an image is made or decoded. It writes the
-layout that its own users expect (docs/formats.md), with the format's own library. The read side needs
-nothing of it: the index holds what `locate` found.
+A container knows keys, bytes and annotations, never how an image is made or decoded. It writes the layout that its own
+users expect (docs/formats.md), with the format's own library. Reading a pack needs nothing of it: the index holds the
+places that the writer returned.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.types import Record
 
@@ -23,21 +26,40 @@ class ShardSpec:
     encoding: str
     """raw, jpeg, png, bmp, or copy (then each record has its own)."""
     shape: tuple[int, int, int] | None
-    """(height, width, channels) of every record where all raw records share it, else None."""
+    """(height, width, channels) of every record if all raw records share it, else None."""
     dtype: str
-    """uint8 or uint16 of the pixels where `shape` is given."""
+    """uint8 or uint16 of the pixels if `shape` is given."""
     planned_records: int
-    """At most this many records will come (inputs that prove bad are left out)."""
+    """Maximum number of records that will come (bad inputs are left out)."""
     planned_bytes: int
-    """About this many bytes of images (exact for raw images of one shape, else an estimate)."""
+    """Bytes of images: exact for raw images of one shape, else an estimate."""
 
 
-class Location(NamedTuple):
-    """Where one record's image lies: `size` bytes from `offset` of the shard file."""
+class Places(NamedTuple):
+    """Where the images of a shard's records lie, in the order of the records."""
+
+    offsets: NDArray[np.int64]
+    """First byte of each image in the file, past any header, (n,)."""
+    sizes: NDArray[np.int64]
+    """Bytes of each image, (n,)."""
+
+    @staticmethod
+    def of(offsets: list[int], sizes: list[int]) -> Places:
+        """Return places as arrays."""
+        return Places(np.array(offsets, np.int64), np.array(sizes, np.int64))
+
+
+class Entry(NamedTuple):
+    """One image that a file of the container's format holds."""
 
     key: str
+    """The name of the image in the file."""
     offset: int
+    """First byte of the image in the file, past a .npy header."""
     size: int
+    """Bytes of the image."""
+    annotation: bytes | None
+    """The annotation as packer writes it (JSON), None in a file of another tool."""
 
 
 class Writer(Protocol):
@@ -47,10 +69,13 @@ class Writer(Protocol):
     """
 
     def write(self, record: Record) -> None:
-        """Add one record; `record.data` may be dropped by the caller afterwards."""
+        """Add one record; the caller may drop `record.data` afterwards."""
 
-    def close(self) -> None:
-        """Finish the file and fsync it. Without a call of it the file is worthless, and left behind."""
+    def close(self) -> Places:
+        """Finish the file, fsync it, and return where the images of the records lie.
+
+        A file whose writer was not closed is worthless, and is left behind.
+        """
 
 
 class Container(Protocol):
@@ -61,22 +86,18 @@ class Container(Protocol):
     suffix: str
     """Of the shard's file name, with the dot."""
     block_bytes: int
-    """Each image takes a multiple of these many bytes: pages of LMDB, blocks of tar."""
+    """Each image takes a multiple of this many bytes: pages of LMDB, blocks of tar."""
     overhead_bytes: int
-    """What a record takes beside its image and its annotation, about: keys, headers, framing."""
+    """About what a record takes beside its image and its annotation: keys, headers, framing."""
 
     def create(self, path: str, spec: ShardSpec) -> Writer:
         """Begin a new shard at `path`, which must not exist."""
 
-    def locate(self, path: str) -> Iterator[Location]:
-        """Each record of the finished file, in key order: the bytes of the image, past any header.
+    def scan(self, path: str) -> Iterator[Entry]:
+        """Yield the images in a file of this format, in the order of the file (LMDB: of the keys).
 
-        Raises DamagedPack where the file cannot be read. The caller holds the result against the
-        records' checksums.
-        """
+        The file may be of another tool: then keys are what that tool calls an image, and there are no annotations.
 
-    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
-        """(key, annotation as JSON) of each record of the finished file, in key order.
-
-        Raises DamagedPack where the file cannot be read.
+        Raises:
+            DamagedPack: The file cannot be read as this format, or a checksum of the format does not match.
         """

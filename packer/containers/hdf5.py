@@ -9,8 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from packer.containers.annotation_json import annotation_json
-from packer.containers.base import Location, ShardSpec
+from packer.containers.annotation import annotation_json
+from packer.containers.base import Places, ShardSpec
 from packer.containers.hdf5_columns import AnnotationColumns, BytesColumn
 from packer.containers.hdf5_file import SafeFile
 from packer.containers.npy import check_raw_size
@@ -53,18 +53,21 @@ class Hdf5Writer:
         self._encodings.add(record.encoding)
         self._columns.append(record.annotation)
 
-    def close(self) -> None:
+    def close(self) -> Places:
         with storage_errors(self._path):
             try:
                 # the earliest format version: any HDF5 library reads it
                 with h5py.File(self._file, "w", libver="earliest") as file:
                     self._write_all(file)
+                    base = _contiguous_offset(file["images"])
             except (OSError, RuntimeError):
                 self._file.finish()  # says what the disk said, where that is the reason
                 raise
+        offsets = self._images.offsets()
         self._images.close()
         self._texts.close()
         self._file.finish()
+        return Places(base + offsets[:-1], np.diff(offsets))
 
     def _write_all(self, file: Any) -> None:
         self._write_images(file)

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import lmdb
-import numpy as np
+import pyarrow as pa
 
-from packer.containers.annotation_json import annotation_json
-from packer.containers.base import Location, ShardSpec
+from packer.containers.annotation import annotation_json
+from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import EXTENSIONS, HEADER_BYTES, image_file, npy_payload_offset
 from packer.containers.storage import fsync_path, mapped, storage_errors
 from packer.errors import DamagedPack
@@ -49,7 +49,7 @@ class LmdbWriter:
         if self._pending_bytes >= _TRANSACTION_BYTES:
             self._commit()
 
-    def close(self) -> None:
+    def close(self) -> Places:
         with storage_errors(self._path):
             try:
                 self._commit()
@@ -59,6 +59,9 @@ class LmdbWriter:
             finally:
                 self._env.close()
             fsync_path(self._path)
+        # only LMDB knows where it puts values, and it says so only by the addresses at which it maps them
+        entries = list(_image_entries(self._path))
+        return Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
 
     def _commit(self) -> None:
         """Put the pending records in one transaction, again in a larger map where this one is full."""
@@ -88,20 +91,23 @@ class LmdbContainer:
         content = spec.planned_bytes + spec.planned_records * 2 * 4096
         return LmdbWriter(path, spec, -(-2 * content // _MIB) * _MIB + 64 * _MIB)
 
-    def locate(self, path: str) -> Iterator[Location]:
-        """Turns the addresses of the values into file offsets, and holds the first value against the file."""
-        with mapped(path) as file, _entries(path, len(file)) as (cursor, page_bytes):
-            yield from _locations(path, cursor, file, page_bytes)
-
-    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
-        """The values of KEY.json."""
+    def scan(self, path: str) -> Iterator[Entry]:
+        """Yield the values that are no annotation, with the annotation of the same key if there is one."""
         with mapped(path) as file:
             size = len(file)
+        annotations = {}
         with _entries(path, size) as (cursor, _):
             for name, value in cursor:
-                key, _, extension = bytes(name).partition(b".")
+                key, _, extension = bytes(name).rpartition(b".")
                 if extension == b"json":
-                    yield key.decode("ascii"), bytes(value)
+                    annotations[key.decode("utf-8", "backslashreplace")] = bytes(value)
+        for entry in _image_entries(path):
+            yield entry._replace(annotation=annotations.get(entry.key))
+
+
+def _image_entries(path: str) -> Iterator[Entry]:
+    with mapped(path) as file, _entries(path, len(file)) as (cursor, page_bytes):
+        yield from _locations(path, cursor, file, page_bytes)
 
 
 @contextmanager
@@ -143,28 +149,27 @@ def _check_length(path: str, env: Any, file_bytes: int) -> None:
         raise DamagedPack(path, f"the file has {file_bytes} bytes of {expected}")
 
 
-def _locations(path: str, cursor: Any, file: Any, page_bytes: int) -> Iterator[Location]:
+def _locations(path: str, cursor: Any, file: Any, page_bytes: int) -> Iterator[Entry]:
     map_address: int | None = None
     header = b""
     for name, value in cursor:
-        key, _, extension = name.tobytes().decode("ascii", "backslashreplace").partition(".")
-        if extension == "json":
+        key, _, extension = bytes(name).rpartition(b".")
+        if extension == b"json":
             continue
-        address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
-        size = len(value)
+        buffer = pa.py_buffer(value)  # its address, in a third of the time that numpy or ctypes take
+        address, size = buffer.address, buffer.size
         if map_address is None:
-            # LMDB maps the file in one piece: where the first value lies right, all do
+            # LMDB maps the file in one piece: if the first value lies right, all do
             map_address = _map_address(address, page_bytes)
             if file[address - map_address : address - map_address + size] != value.tobytes():
-                raise DamagedPack(path, f"record {key} does not lie where LMDB maps it")
+                raise DamagedPack(path, f"record {key!r} does not lie where LMDB maps it")
         offset = address - map_address
-        if extension != "npy":
-            yield Location(key, offset, size)
-            continue
-        if not header or value[: len(header)].tobytes() != header:
-            start = value[:HEADER_BYTES].tobytes()
-            header = start[: npy_payload_offset(start)]
-        yield Location(key, offset + len(header), size - len(header))
+        if extension == b"npy":
+            if not header or value[: len(header)] != header:
+                start = value[:HEADER_BYTES].tobytes()
+                header = start[: npy_payload_offset(start)]
+            offset, size = offset + len(header), size - len(header)
+        yield Entry(key.decode("utf-8", "backslashreplace"), offset, size, None)
 
 
 def _map_address(address: int, page_bytes: int) -> int:

@@ -1,119 +1,148 @@
-"""tf.train.Example without TensorFlow: the features of a record."""
+"""tf.train.Example without TensorFlow: a record's features as bytes.
+
+Wire format: https://protobuf.dev/programming-guides/encoding. An Example is a field 1 (features) of fields 1 (entries
+of a map: key 1, feature 2); a feature is one of three lists, whose values are fields 1 (numbers are packed).
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from packer.containers.annotation_json import class_name
+from packer.containers.annotation import class_name
 from packer.containers.npy import image_file
 from packer.types import Record
 
 _FLAGS = ("difficult", "truncated", "occluded")
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3  # field numbers in Feature
+IMAGE = b"image/encoded"
+KEY = b"image/source_id"
+ANNOTATION = b"packer/annotation"
 
 
-_Values = tuple[str, list[Any]]
-"""Which kind of list a feature is, and its values."""
+def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> tuple[bytes, int]:
+    """Return a record as a serialized Example, and where its image begins in it, past a .npy header.
 
-
-def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> bytes:
-    """The record as a serialised Example with the feature names of TF object detection (docs/formats.md)."""
+    The feature names are those of TF object detection (docs/formats.md). Features stand in the order of their names, as
+    protobuf's deterministic serialization has them.
+    """
     a = record.annotation
-    features: dict[str, _Values] = {
-        "image/encoded": _bytes([b"".join(image_file(record))]),
-        "image/format": _bytes(["npy" if record.encoding == "raw" else record.encoding]),
-        "image/height": _integers([record.height]),
-        "image/width": _integers([record.width]),
-        "image/channels": _integers([record.channels]),
-        "image/filename": _bytes([record.path]),
-        "image/source_id": _bytes([record.key]),
-        "packer/annotation": _bytes([annotation]),
+    header, image = image_file(record)
+    features = {
+        b"image/channels": _integer(record.channels),
+        IMAGE: b"",
+        b"image/filename": _text(record.path),
+        b"image/format": _text(b"npy" if record.encoding == "raw" else record.encoding.encode()),
+        b"image/height": _integer(record.height),
+        KEY: _text(record.key.encode()),
+        b"image/width": _integer(record.width),
+        ANNOTATION: _text(annotation.encode("ascii")),
     }
     if a.label is not None:
-        features["image/class/label"] = _integers([a.label])
-        features["image/class/text"] = _bytes([class_name(a.label, classes)])
+        features[b"image/class/label"] = _integer(a.label)
+        features[b"image/class/text"] = _names([a.label], classes)
     if a.boxes is not None:
         features.update(_box_features(record))
     if a.box_labels is not None:
-        features["image/object/class/label"] = _integers(a.box_labels.tolist())
-        features["image/object/class/text"] = _bytes(class_name(i, classes) for i in a.box_labels.tolist())
+        ids = a.box_labels.tolist()
+        features[b"image/object/class/label"] = _integers(ids)
+        features[b"image/object/class/text"] = _names(ids, classes)
     if a.landmarks is not None:
-        features["image/landmarks/x"] = _floats(a.landmarks[:, 0])
-        features["image/landmarks/y"] = _floats(a.landmarks[:, 1])
-    message = _example_class()()
-    for name, (kind, values) in features.items():  # protobuf before 5 takes no dicts for messages in a map
-        values_of = getattr(message.features.feature[name], kind)
-        values_of.SetInParent()  # an empty list says its kind, too
-        values_of.value.extend(values)
-    data: bytes = message.SerializeToString(deterministic=True)
-    return data
+        features[b"image/landmarks/x"] = _floats(a.landmarks[:, 0])
+        features[b"image/landmarks/y"] = _floats(a.landmarks[:, 1])
+    image_at, entries = 0, []
+    for name in sorted(features):
+        if name == IMAGE:
+            # the image itself is copied once, into the joined bytes
+            size = len(header) + len(image)
+            value = b"\x0a" + _varint(size)
+            head = _entry_head(name, _BYTES_LIST, len(value) + size) + value
+            image_at = sum(map(len, entries)) + len(head)
+            entries += [head, header, image]
+        else:
+            entries.append(_entry(name, features[name]))
+    start = b"\x0a" + _varint(sum(map(len, entries)))
+    return b"".join((start, *entries)), len(start) + image_at + len(header)
 
 
-def _box_features(record: Record) -> dict[str, _Values]:
+def _box_features(record: Record) -> dict[bytes, bytes]:
     boxes, fields = record.annotation.boxes, record.annotation.box_fields
     assert boxes is not None
     fractions = boxes / np.array([record.width, record.height] * 2, np.float32)
-    names = ("xmin", "ymin", "xmax", "ymax")
-    features = {f"image/object/bbox/{name}": _floats(fractions[:, i]) for i, name in enumerate(names)}
-    for name in _FLAGS:
-        values = fields.get(name, (None,))
+    names = (b"xmin", b"ymin", b"xmax", b"ymax")
+    features = {b"image/object/bbox/" + name: _floats(fractions[:, i]) for i, name in enumerate(names)}
+    for flag in _FLAGS:
+        values = fields.get(flag, (None,))
         if all(isinstance(value, int) for value in values):
-            features[f"image/object/{name}"] = _integers(int(value) for value in values)
+            features[b"image/object/" + flag.encode()] = _integers(int(value) for value in values)
     if all(isinstance(value, str) for value in fields.get("pose", (None,))):
-        features["image/object/view"] = _bytes(fields["pose"])
+        texts = [pose.encode("utf-8", "surrogateescape") for pose in fields["pose"]]
+        features[b"image/object/view"] = _feature(_BYTES_LIST, b"".join(map(_field_1, texts)))
     return features
 
 
-def _bytes(values: Iterable[bytes | str]) -> _Values:
-    encoded = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else v for v in values]
-    return "bytes_list", encoded
+def _varint(number: int) -> bytes:
+    if 0 <= number < 128:
+        return bytes((number,))
+    parts = bytearray()
+    number &= (1 << 64) - 1  # negative numbers: two's complement of 64 bits
+    while number >= 128:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
 
 
-def _integers(values: Iterable[int]) -> _Values:
-    return "int64_list", list(values)
+def _field_1(data: bytes) -> bytes:
+    """Return `data` as the length-delimited field 1."""
+    return b"\x0a" + _varint(len(data)) + data
 
 
-def _floats(values: Any) -> _Values:
-    return "float_list", values.tolist()
+def _entry(name: bytes, feature: bytes) -> bytes:
+    entry = _key(name) + b"\x12" + _varint(len(feature)) + feature
+    return b"\x0a" + _varint(len(entry)) + entry
 
 
-@lru_cache(maxsize=1)
-def _example_class() -> Any:
-    """The message class, from a descriptor in a pool of its own: TensorFlow's may live in the same process."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="packer/example.proto", package="tensorflow", syntax="proto3"
-    )
+def _entry_head(name: bytes, kind: int, list_bytes: int) -> bytes:
+    """Return what stands before the list of a feature whose list has `list_bytes` bytes."""
+    feature_head = bytes((kind << 3 | 2,)) + _varint(list_bytes)
+    feature_bytes = len(feature_head) + list_bytes
+    head = _key(name) + b"\x12" + _varint(feature_bytes) + feature_head
+    return b"\x0a" + _varint(len(head) + list_bytes) + head
 
-    def message(name: str, parent: Any = file.message_type) -> Any:
-        return parent.add(name=name)
 
-    def add(owner: Any, name: str, number: int, kind: Any, type_name: str = "") -> Any:
-        return owner.field.add(
-            name=name, number=number, type=kind, label=field.LABEL_OPTIONAL, type_name=type_name or None
-        )
+@lru_cache(maxsize=64)
+def _key(name: bytes) -> bytes:
+    return _field_1(name)
 
-    for name, kind in (("Bytes", field.TYPE_BYTES), ("Float", field.TYPE_FLOAT), ("Int64", field.TYPE_INT64)):
-        add(message(f"{name}List"), "value", 1, kind).label = field.LABEL_REPEATED
-    feature = message("Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, name in enumerate(("Bytes", "Float", "Int64"), start=1):
-        kind_field = add(
-            feature, f"{name.lower()}_list", number, field.TYPE_MESSAGE, f".tensorflow.{name}List"
-        )
-        kind_field.oneof_index = 0
-    features = message("Features")
-    entry = message("FeatureEntry", features.nested_type)
-    entry.options.map_entry = True
-    add(entry, "key", 1, field.TYPE_STRING)
-    add(entry, "value", 2, field.TYPE_MESSAGE, ".tensorflow.Feature")
-    entries = add(features, "feature", 1, field.TYPE_MESSAGE, ".tensorflow.Features.FeatureEntry")
-    entries.label = field.LABEL_REPEATED
-    add(message("Example"), "features", 1, field.TYPE_MESSAGE, ".tensorflow.Features")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+def _feature(kind: int, values: bytes) -> bytes:
+    return bytes((kind << 3 | 2,)) + _varint(len(values)) + values
+
+
+def _text(value: bytes) -> bytes:
+    return _feature(_BYTES_LIST, _field_1(value))
+
+
+@lru_cache(maxsize=4096)
+def _integer(value: int) -> bytes:
+    return _integers([value])
+
+
+def _integers(values: Iterable[int]) -> bytes:
+    packed = b"".join(map(_varint, values))
+    return _feature(_INT64_LIST, _field_1(packed) if packed else b"")
+
+
+def _floats(values: Any) -> bytes:
+    packed = struct.pack(f"<{len(values)}f", *values.tolist())
+    return _feature(_FLOAT_LIST, _field_1(packed) if packed else b"")
+
+
+def _names(ids: Iterable[int], classes: tuple[str, ...]) -> bytes:
+    texts = (class_name(i, classes).encode("utf-8", "surrogateescape") for i in ids)
+    return _feature(_BYTES_LIST, b"".join(map(_field_1, texts)))

@@ -13,12 +13,13 @@ from itertools import islice
 import numpy as np
 from crc32c import crc32c
 
-from packer.containers.annotation_json import annotation_json
-from packer.containers.base import Location, ShardSpec
+from packer.containers.annotation import annotation_json
+from packer.containers.base import Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
 from packer.containers.tf_example import example_bytes
-from packer.containers.tf_places import Places, find_bytes_features
+from packer.containers.tf_places import Places as Ranges
+from packer.containers.tf_places import find_bytes_features
 from packer.errors import DamagedPack
 from packer.types import Record
 
@@ -42,19 +43,26 @@ def masked_crc32c(data: bytes | memoryview) -> int:
 
 
 class TFRecordWriter:
-    """Writes one frame a record."""
+    """Writes one frame per record."""
 
     def __init__(self, path: str, spec: ShardSpec) -> None:
         self._classes = spec.classes
         self._file = NewFile(path)
+        self._bytes = 0
+        self._offsets: list[int] = []
+        self._sizes: list[int] = []
 
     def write(self, record: Record) -> None:
-        data = example_bytes(record, annotation_json(record, self._classes), self._classes)
+        data, image_at = example_bytes(record, annotation_json(record, self._classes), self._classes)
         length = _LENGTH.pack(len(data))
         self._file.append(length, _CRC.pack(masked_crc32c(length)), data, _CRC.pack(masked_crc32c(data)))
+        self._offsets.append(self._bytes + FRAME.head + image_at)
+        self._sizes.append(len(record.data))
+        self._bytes += FRAME.head + len(data) + FRAME.tail
 
-    def close(self) -> None:
+    def close(self) -> Places:
         self._file.close()
+        return Places.of(self._offsets, self._sizes)
 
 
 class TFRecordContainer:
@@ -90,14 +98,14 @@ class TFRecordContainer:
                     yield key, view[start:stop]
 
 
-def _examples(path: str, view: mmap.mmap, names: tuple[bytes, ...]) -> Iterator[tuple[list[int], list[Places]]]:
+def _examples(path: str, view: mmap.mmap, names: tuple[bytes, ...]) -> Iterator[tuple[list[int], list[Ranges]]]:
     """Where the examples of a block of frames begin, and where these features of theirs lie."""
     frames = _frames(path, view)
     data = np.frombuffer(view, np.uint8)
     while block := list(islice(frames, _BLOCK_FRAMES)):
         starts, stops = (list(numbers) for numbers in zip(*block, strict=True))
         try:
-            places = find_bytes_features(data, Places(np.array(starts), np.array(stops)), names)
+            places = find_bytes_features(data, Ranges(np.array(starts), np.array(stops)), names)
         except ValueError as error:
             raise DamagedPack(path, f"a frame is no example of packer: {error}") from error
         yield starts, places
@@ -124,11 +132,11 @@ def _frames(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
             position = stop + FRAME.tail
 
 
-def _lists(places: Places) -> tuple[list[int], list[int]]:
+def _lists(places: Ranges) -> tuple[list[int], list[int]]:
     return places.starts.tolist(), places.stops.tolist()
 
 
-def _texts(view: mmap.mmap, places: Places) -> Iterator[str]:
+def _texts(view: mmap.mmap, places: Ranges) -> Iterator[str]:
     return (view[start:stop].decode("ascii", "backslashreplace") for start, stop in zip(*_lists(places), strict=True))
 
 

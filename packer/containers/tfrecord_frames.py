@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from packer.containers.annotation import record_from_json
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
-from packer.containers.stored import record_from_json
 from packer.containers.tf_places import Places, find_bytes_features
 from packer.containers.tfrecord import FRAME, masked_crc32c
 from packer.types import Record

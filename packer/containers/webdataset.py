@@ -11,8 +11,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.containers.annotation_json import annotation_json
-from packer.containers.base import Location, ShardSpec
+from packer.containers.annotation import annotation_json
+from packer.containers.base import Places, ShardSpec
 from packer.containers.npy import EXTENSIONS, HEADER_BYTES, image_file, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
 from packer.errors import DamagedPack
@@ -36,19 +36,25 @@ class WebDatasetWriter:
         self._classes = spec.classes
         self._file = NewFile(path)
         self._size = 0
+        self._offsets: list[int] = []
+        self._sizes: list[int] = []
 
     def write(self, record: Record) -> None:
         text = annotation_json(record, self._classes).encode("ascii")
-        self._member(f"{record.key}.{EXTENSIONS[record.encoding]}", *image_file(record))
+        header, data = image_file(record)
+        self._offsets.append(self._size + _BLOCK + len(header))
+        self._sizes.append(len(data))
+        self._member(f"{record.key}.{EXTENSIONS[record.encoding]}", header, data)
         if record.annotation.label is not None:
             self._member(f"{record.key}.cls", b"%d" % record.annotation.label)
         self._member(f"{record.key}.json", text)
 
-    def close(self) -> None:
+    def close(self) -> Places:
         # tar ends with two empty blocks, and is padded to whole records of 20 blocks
         fill = -(self._size + len(_END)) % tarfile.RECORDSIZE
         self._file.append(_END, b"\0" * fill)
         self._file.close()
+        return Places.of(self._offsets, self._sizes)
 
     def _member(self, name: str, *parts: bytes) -> None:
         size = sum(map(len, parts))

@@ -34,12 +34,8 @@ def column(table: Any, name: str) -> NDArray[Any] | Ragged:
 
 def present(table: Any, name: str) -> NDArray[np.bool_]:
     """bool (n,): which rows have the column `name` at all (an empty list counts)."""
-    array = _array(table, name)
-    bits = array.buffers()[0]
-    if bits is None:
-        return np.ones(len(array), np.bool_)
-    flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(array), bitorder="little")
-    return flags.view(np.bool_)
+    flags = _bitmap(table, name)
+    return np.ones(len(table), np.bool_) if flags is None else flags
 
 
 def annotation_of(table: Any, i: int) -> Annotation:
@@ -55,12 +51,21 @@ class Annotations:
     def __init__(self, table: Any, path: AnyPath = "") -> None:
         """Args: the index, and its file's name for messages."""
         self._path = path
-        self._labels = column(table, "label")
-        self._lists: dict[str, Any] = {name: column(table, name) for name in self._LISTS}
-        self._bits = {name: _bitmap(table, name) for name in self._LISTS}
+        self._rows = len(table)
+        there = [name for name in self._LISTS if name in table.column_names]  # a plan has no column for absent fields
+        self._labels = column(table, "label") if "label" in table.column_names else None
+        self._lists: dict[str, Any] = {name: column(table, name) for name in there}
+        self._bits = {name: _bitmap(table, name) for name in there}
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return self._rows
+
+    @property
+    def labels_only(self) -> list[int] | None:
+        """The labels of all rows, -1 for none, if no row has more than a label; else None."""
+        if self._lists:
+            return None
+        return [-1] * self._rows if self._labels is None else self._labels.tolist()
 
     def __getitem__(self, i: int) -> Annotation:
         """The annotation of row `i`. Raises DamagedPack where the row was altered so that it makes no sense."""
@@ -71,7 +76,9 @@ class Annotations:
             raise DamagedPack(self._path, f"row {row} of the index is damaged: {error}") from error
 
     def _annotation(self, row: int) -> Annotation:
-        label = int(self._labels[row])
+        label = -1 if self._labels is None else int(self._labels[row])
+        if not self._lists:
+            return Annotation(label=None if label < 0 else label)
         polygons, keypoints = self._row("polygons", row), self._row("keypoints", row)
         fields = {} if (text := self._row("box_fields", row)) is None else json.loads(text.tobytes())
         extras = {} if (text := self._row("extras", row)) is None else json.loads(text.tobytes())
@@ -87,8 +94,10 @@ class Annotations:
         )
 
     def _row(self, name: str, row: int) -> Any:
+        if name not in self._lists:
+            return None
         bits = self._bits[name]
-        if bits is not None and not bits[row >> 3] >> (row & 7) & 1:
+        if bits is not None and not bits[row]:
             return None
         return self._lists[name][row]
 
@@ -98,25 +107,31 @@ def _array(table: Any, name: str) -> Any:
     return chunks[0] if len(chunks) == 1 else table.column(name).combine_chunks()
 
 
-def _bitmap(table: Any, name: str) -> NDArray[np.uint8] | None:
-    bits = _array(table, name).buffers()[0]
-    return None if bits is None else np.frombuffer(bits, np.uint8)
+def _bitmap(table: Any, name: str) -> NDArray[np.bool_] | None:
+    """Return which rows are present, bool (n,), None for all."""
+    array = _array(table, name)
+    bits = array.buffers()[0]
+    if bits is None:
+        return None
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=array.offset + len(array), bitorder="little")
+    return flags[array.offset :].view(np.bool_)
 
 
 def _values(array: Any) -> Any:
-    kind = array.type
+    kind, start, stop = array.type, array.offset, array.offset + len(array)  # a slice shares its array's buffers
     if pa.types.is_dictionary(kind):
         return _values(array.indices)
     if pa.types.is_fixed_size_list(kind):
-        return _values(array.values).reshape(-1, kind.list_size)
+        return _values(array.values).reshape(-1, kind.list_size)[start:stop]
     if pa.types.is_list(kind):
-        return Ragged(_values(array.values), _numbers(array.buffers()[1], np.int32, len(array) + 1))
+        return Ragged(_values(array.values), _numbers(array.buffers()[1], np.int32, stop + 1)[start:])
     if pa.types.is_fixed_size_binary(kind):
-        return _numbers(array.buffers()[1], np.uint8, len(array) * kind.byte_width).reshape(-1, kind.byte_width)
+        numbers = _numbers(array.buffers()[1], np.uint8, stop * kind.byte_width)
+        return numbers.reshape(-1, kind.byte_width)[start:]
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         _, offsets, data = array.buffers()
-        return Ragged(_numbers(data, np.uint8, None), _numbers(offsets, np.int32, len(array) + 1))
-    return _numbers(array.buffers()[1], _DTYPES[str(kind)], len(array))
+        return Ragged(_numbers(data, np.uint8, None), _numbers(offsets, np.int32, stop + 1)[start:])
+    return _numbers(array.buffers()[1], _DTYPES[str(kind)], stop)[start:]
 
 
 def _numbers(buffer: Any, dtype: Any, count: int | None) -> NDArray[Any]:

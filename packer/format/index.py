@@ -5,21 +5,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, StorageError
 from packer.format.columns import Annotations, annotation_of, column
 from packer.format.index_layout import check_plain
-from packer.format.index_rows import Row, row_of, rows_batch
+from packer.format.index_rows import rows_batch
+from packer.format.manifest import IndexEntry
 from packer.format.mmap import map_files
 from packer.format.schema import DTYPES, ENCODINGS, SCHEMA
-from packer.types import Record
+from packer.types import Annotation, Record
 
 __all__ = [
     "DTYPES",
@@ -39,78 +41,81 @@ _ROWS_A_CHUNK = 4096
 
 
 class IndexBuilder:
-    """Collects the rows of one shard in the order of its records, then writes them with their locations.
+    """Collects the rows of one shard in the order of its records, then writes them with their places.
 
     Memory: about the size of the file that it writes, twice while it writes.
     """
 
-    def __init__(self, expected: int) -> None:
-        """Args: the number of records that will come at most (`ShardSpec.planned_records`)."""
-        self._expected = expected
-        self._rows: list[Row] = []
+    def __init__(self) -> None:
+        self._facts: list[tuple[Any, ...]] = []
+        self._annotations: list[Annotation] = []
         self._chunks: list[Any] = []
         self._flushed = 0
 
     def __len__(self) -> int:
-        return self._flushed + len(self._rows)
+        return self._flushed + len(self._facts)
 
-    def add(self, record: Record) -> None:
-        """Add the row of `record`; its image bytes are not kept.
-
-        Raises BadLabel, and adds nothing, where a field has a number that JSON cannot hold.
-        """
-        if len(self) >= self._expected:
-            raise ValueError(f"record {record.key}: more than the {self._expected} records that were planned")
-        self._rows.append(row_of(record))
-        if len(self._rows) >= _ROWS_A_CHUNK:
+    def add(self, record: Record) -> int:
+        """Add the row of `record`, and return its checksum; its image bytes are not kept."""
+        checksum = record.crc32c()
+        self._facts.append((
+            record.key, len(record.data), checksum, record.height, record.width, record.channels,
+            DTYPES.index(record.dtype), ENCODINGS.index(record.encoding), record.path, record.source_xxh3,
+        ))  # fmt: skip
+        self._annotations.append(record.annotation)
+        if len(self._facts) >= _ROWS_A_CHUNK:
             self._flush()
+        return checksum
 
-    def write(self, path: AnyPath, locations: Iterable[tuple[str, int, int]]) -> None:
+    def write(self, path: AnyPath, places: tuple[NDArray[np.int64], NDArray[np.int64]]) -> IndexEntry:
         """Write the index to `path`, which must not exist, and fsync it.
 
-        `locations` are (key, offset, size) of each record in order. Raises DamagedPack where they are not
-        the records that were added, StorageError where the disk refuses.
+        Args:
+            path: The new file.
+            places: (offsets, sizes) of the records' images in the container, int64 (n,) each.
+
+        Returns:
+            Size and digests of the file, as it was meant to be written.
+
+        Raises:
+            DamagedPack: The places are not those of the records that were added.
+            StorageError: The disk refuses.
         """
         self._flush()
-        offsets = np.fromiter(self._checked_offsets(path, locations), np.int64)
-        batch = self._one_batch(path, offsets)
+        batch = self._one_batch(path, *places)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, SCHEMA) as writer:
+            writer.write_batch(batch)
+        data = memoryview(sink.getvalue())
         try:
             with open(path, "xb") as file:
-                with pa.ipc.new_file(file, SCHEMA) as writer:
-                    writer.write_batch(batch)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise StorageError(path, f"cannot write the index: {error.strerror or error}") from error
+        name = os.path.basename(os.fsdecode(path))
+        return IndexEntry(name, len(data), hashlib.sha256(data).hexdigest(), int(crc32c(data)))
 
     def _flush(self) -> None:
-        if self._rows:
-            self._chunks.append(rows_batch(self._rows))
-            self._flushed += len(self._rows)
-            self._rows = []
+        if self._facts:
+            self._chunks.append(rows_batch(self._facts, self._annotations))
+            self._flushed += len(self._facts)
+            self._facts, self._annotations = [], []
 
-    def _checked_offsets(self, path: AnyPath, locations: Iterable[tuple[str, int, int]]) -> Iterator[int]:
-        expected = ((k, s) for c in self._chunks for k, s in zip(*_keys_and_sizes(c), strict=True))
-        found = iter(locations)
-        for number, (key, size) in enumerate(expected):
-            location = next(found, None)
-            if location is None:
-                raise DamagedPack(path, f"the shard holds {number} records, {len(self)} were written to it")
-            if (location[0], location[2]) != (key, size):
-                at = f"key {location[0]!r}, {location[2]} bytes"
-                raise DamagedPack(path, f"record {number} is {at}; written: key {key!r}, {size} bytes")
-            yield location[1]
-        if next(found, None) is not None:
-            raise DamagedPack(path, f"the shard holds more than the {len(self)} records written to it")
-
-    def _one_batch(self, path: AnyPath, offsets: Any) -> Any:
+    def _one_batch(self, path: AnyPath, offsets: Any, sizes: Any) -> Any:
         # one batch, so that a column is one array and is mapped without a copy
-        chunks = self._chunks or [rows_batch([])]
+        chunks = self._chunks or [rows_batch([], [])]
         try:
             arrays = [pa.concat_arrays([c.column(i) for c in chunks]) for i in range(chunks[0].num_columns)]
         except pa.ArrowInvalid as error:
             problem = f"a column exceeds what the index can hold: {_first_line(error)}"
             raise StorageError(path, problem, "choose a smaller --shard-size") from error
+        if len(offsets) != len(self):
+            raise DamagedPack(path, f"the shard holds {len(offsets)} records, {len(self)} were written to it")
+        written = arrays[SCHEMA.get_field_index("size") - 1].to_numpy()
+        for number in np.flatnonzero(written != sizes)[:1].tolist():
+            raise DamagedPack(path, f"record {number} has {sizes[number]} bytes, {written[number]} were written")
         arrays.insert(SCHEMA.get_field_index("offset"), pa.array(offsets))
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
@@ -166,6 +171,3 @@ def _check_layout(path: AnyPath, batch: Any) -> None:
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
-
-def _keys_and_sizes(batch: Any) -> tuple[list[str], list[int]]:
-    return batch.column("key").to_pylist(), batch.column("size").to_pylist()

@@ -4,50 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from packer.errors import BadLabel
 from packer.format.schema import DTYPES, ENCODINGS, SCHEMA
-from packer.types import Annotation, Record
+from packer.types import Annotation
 
 
-class Row(NamedTuple):
-    """What the index keeps of a record."""
+def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> Any:
+    """Return rows as one record batch: SCHEMA without `offset`.
 
-    facts: tuple[str, int, int, int, int, int, int, int, bytes, bytes]
-    """key, size, crc32c, height, width, channels, codes of dtype and encoding, path, source_xxh3."""
-    annotation: Annotation
-    box_fields: str | None
-    extras: str | None
-
-
-def row_of(record: Record) -> Row:
-    """The row of a record. Raises BadLabel where a field has a number that JSON cannot hold."""
-    facts = (
-        record.key,
-        len(record.data),
-        record.crc32c(),
-        record.height,
-        record.width,
-        record.channels,
-        DTYPES.index(record.dtype),
-        ENCODINGS.index(record.encoding),
-        record.path,
-        record.source_xxh3,
-    )
-    a = record.annotation
-    return Row(facts, a, _json(record.path, a.box_fields), _json(record.path, a.extras))
-
-
-def rows_batch(rows: list[Row]) -> Any:
-    """The rows as one record batch: SCHEMA without `offset`."""
-    facts = list(zip(*(row.facts for row in rows), strict=True)) or [()] * 10
+    A row is (key, size, crc32c, height, width, channels, codes of dtype and encoding, path, source_xxh3).
+    """
+    facts = list(zip(*rows, strict=True)) or [()] * 10
     keys, sizes, crcs, heights, widths, channels, dtypes, encodings, paths, sources = facts
-    notes = [row.annotation for row in rows]
-    labels = np.array([-1 if a.label is None else a.label for a in notes], np.int32)
     columns = [
         pa.array(keys, pa.string()),
         pa.array(sizes, pa.int64()),
@@ -59,18 +31,26 @@ def rows_batch(rows: list[Row]) -> Any:
         _names(encodings, ENCODINGS),
         pa.array(paths, pa.binary()),
         pa.array(sources, pa.binary(16)),
-        # -1 stands under the nulls, so that the mapped numbers are the labels without a copy
-        pa.array(labels, pa.int32(), mask=np.array([a.label is None for a in notes], np.bool_)),
-        _lists([a.boxes for a in notes], _floats(4)),
-        _lists([a.box_labels for a in notes], _integers),
-        _lists([a.landmarks for a in notes], _floats(2)),
-        _lists([a.polygons for a in notes], _nested(2)),
-        _lists([a.keypoints for a in notes], _nested(3)),
-        pa.array([row.box_fields for row in rows], pa.string()),
-        pa.array([row.extras for row in rows], pa.string()),
+        *annotation_arrays(annotations),
     ]
     schema = SCHEMA.remove(SCHEMA.get_field_index("offset"))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def annotation_arrays(annotations: list[Annotation]) -> list[Any]:
+    """Return annotations as Arrow arrays, one for each of schema.ANNOTATION_FIELDS, in their order."""
+    labels = np.array([-1 if a.label is None else a.label for a in annotations], np.int32)
+    return [
+        # -1 stands under the nulls, so that the mapped numbers are the labels without a copy
+        pa.array(labels, pa.int32(), mask=np.array([a.label is None for a in annotations], np.bool_)),
+        _lists([a.boxes for a in annotations], _floats(4)),
+        _lists([a.box_labels for a in annotations], _integers),
+        _lists([a.landmarks for a in annotations], _floats(2)),
+        _lists([a.polygons for a in annotations], _nested(2)),
+        _lists([a.keypoints for a in annotations], _nested(3)),
+        pa.array([_json(a.box_fields) for a in annotations], pa.string()),
+        pa.array([_json(a.extras) for a in annotations], pa.string()),
+    ]
 
 
 def _names(codes: tuple[int, ...], names: tuple[str, ...]) -> Any:
@@ -106,11 +86,6 @@ def _nested(width: int) -> Callable[[list[Any]], Any]:
     return values
 
 
-def _json(path: bytes, fields: Mapping[str, Any]) -> str | None:
-    """ASCII JSON (undecodable bytes of names survive as escaped surrogates); None for no fields."""
-    if not fields:
-        return None
-    try:
-        return json.dumps(dict(fields), allow_nan=False)
-    except ValueError as error:
-        raise BadLabel(path, f"an annotation that JSON cannot hold: {error}") from error
+def _json(fields: Mapping[str, Any]) -> str | None:
+    """Return ASCII JSON (undecodable bytes of names survive as escaped surrogates), None for no fields."""
+    return json.dumps(dict(fields), allow_nan=False) if fields else None

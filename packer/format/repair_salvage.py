@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packer.containers import open_container
-from packer.containers.annotation_json import annotation_json, path_text
-from packer.containers.stored import record_from_json
+from packer.containers.annotation import annotation_json, path_text, record_from_json
 from packer.errors import DamagedPack, PackerError
 from packer.format.index import read_index
 from packer.format.repair_report import LostRecord
@@ -183,7 +182,7 @@ def _lost(shard: Shard, rows: Rows, row: int) -> LostRecord:
 
 def names_of(texts: Any) -> Iterator[tuple[int, str]]:
     """(id, name) of each class that annotations name."""
-    from packer.containers.stored import class_names
+    from packer.containers.annotation import class_names
 
     for text in texts:
         yield from class_names(text).items()

@@ -37,3 +37,6 @@ SCHEMA = pa.schema(
     metadata={"packer.index": "2"},
 )
 """A field that an image lacks is null; an empty list says "none here". No label: null over the value -1."""
+
+ANNOTATION_FIELDS = tuple(SCHEMA.names[SCHEMA.get_field_index("label") :])
+"""The columns that hold an annotation."""

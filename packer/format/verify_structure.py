@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from packer.containers import open_container
-from packer.containers.annotation_json import annotation_json
+from packer.containers.annotation import annotation_json
 from packer.errors import PackerError
 from packer.format.columns import column
 from packer.format.manifest import Manifest, ShardEntry

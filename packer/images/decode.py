@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, get_args
 
+import numpy as np
+
 from packer.errors import UsageError
 from packer.images import decode_jpeg4py, decode_opencv, decode_simplejpeg
 from packer.images.formats.base import Header, bad
@@ -15,6 +17,7 @@ from packer.types import Image
 
 Decoder = Literal["auto", "simplejpeg", "opencv", "jpeg4py"]
 DECODERS: tuple[str, ...] = get_args(Decoder)
+_DTYPES = {"uint8": np.dtype(np.uint8), "uint16": np.dtype(np.uint16)}
 _SCANS_MAX = 100
 """Encoders write about ten; a file of 38 kB can hold a thousand, each as slow as a decode of its own."""
 
@@ -46,13 +49,13 @@ def decode(
     lacks only its last two bytes; bytes after the end of an image are nobody's and are ignored.
 
     Args: at_least, (width, height) in the upright frame: a JPEG may be decoded at 1/2, 1/4 or 1/8 if it
-    still covers that; header, if the caller has read it from the whole file already.
+    still covers that; header, if the caller has read and checked it already.
     Raises: BadImage (not an image, truncated, damaged, too large, several frames), UsageError (jpeg4py's
     system library is missing).
     """
     if header is None:
         header = read_header(data)
-    check_header(header, max_pixels)
+        check_header(header, max_pixels)
     height, width, channels, dtype = decoded_shape(header, mode)
     factor = 1
     try:
@@ -68,7 +71,7 @@ def decode(
         raise bad(f"no memory to decode {header.width}x{header.height} pixels", "lower --workers") from None
     if header.orientation != 1:
         image = orient(image, header.orientation)
-    if image.shape != (extents(height, factor), extents(width, factor), channels) or image.dtype != dtype:
+    if image.shape != (extents(height, factor), extents(width, factor), channels) or image.dtype != _DTYPES[dtype]:
         raise bad(f"decodes to shape {image.shape}, its header says {(height, width, channels)}")
     return image
 

@@ -16,15 +16,15 @@ DEFAULT_MAX_PIXELS = 64_000_000
 _SNIFF_BYTES = 32
 
 
-def read_header(data: bytes, complete: bool = True) -> Header:
+def read_header(data: bytes, complete: bool = True, file_bytes: int | None = None) -> Header:
     """The header of an image file, in microseconds, whatever the bytes are.
 
-    Args: the file's bytes; complete=False where they are only its first ones.
+    Args: the file's bytes; complete=False where they are only its first ones, then `file_bytes` may be its size.
     Raises: NotAnImage (the bytes are of no known format), BadImage (a broken or truncated header),
     IncompleteHeader (complete=False, and more bytes are needed: call again with the whole file).
     """
     if data[:3] == jpeg.SIGNATURE:
-        return jpeg.read(data, complete)
+        return jpeg.read(data, complete, file_bytes or (len(data) if complete else 0))
     if data[:8] == png.SIGNATURE:
         return png.read(data, complete)
     if data[:4] in tiff.SIGNATURES:

@@ -83,7 +83,7 @@ def _planned(options: BuildOptions, engine: LocalEngine, watcher: Watcher) -> Pl
     from packer.packing.plan import make_plan
     from packer.packing.scan import read_inputs
 
-    inputs = read_inputs(options, watcher.reading)
+    inputs = read_inputs(options, watcher.reading, engine.read_headers)
     check_bad(options, inputs, inputs.rejected)
     plan = make_plan(options, inputs, engine.measure)
     plan.check_space()
@@ -133,7 +133,7 @@ def build_pack(options: BuildOptions, watcher: Watcher | None = None) -> BuildSu
 
 def _pack(plan: Plan, engine: LocalEngine, output: Output, watcher: Watcher) -> list[ShardResult]:
     """Pack all shards; their results in the order of the shards."""
-    from packer.packing.table import write_table
+    from packer.packing.scan import write_table
 
     write_table(plan.table, output.table)
     before = dict(output.journal.finished)

@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from xxhash import xxh3_128_digest
 
+from packer.errors import BadImage
 from packer.images.decode import Decoder, decode
 from packer.images.encode import Encoding, encode
+from packer.images.formats.base import Header
 from packer.images.geometry import clip, move
-from packer.images.header import Mode, read_header
+from packer.images.header import Mode, decoded_shape
 from packer.images.resize import Resize
-from packer.packing.source_file import read_source_file
-from packer.packing.table import annotation_from_text
 from packer.types import Annotation, Image, Record
+
+# a pipe put in the file's place must not hang the build
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+AT_REST = "build again when the source is at rest"
+
+
+class Row(NamedTuple):
+    """What the table of inputs says of one image, apart from its annotation."""
+
+    path: bytes
+    """Relative to the source."""
+    bytes: int
+    """Size of the file."""
+    height: int
+    """Of the upright image."""
+    width: int
+    code: int
+    """`Header.code`."""
+
+    @property
+    def header(self) -> Header:
+        """The header that the file had when it was scanned."""
+        header = Header.from_code(self.code, self.width, self.height)
+        return header if header.orientation < 5 else header._replace(width=self.height, height=self.width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,58 +54,68 @@ class Recipe:
     encode: Encoding | Literal["copy"]
     quality: int
 
-    def image(self, data: bytes, size: tuple[int, int]) -> Image:
-        """The decoded, resized image of a file's bytes; `size` is (width, height) of the upright original."""
+    def read(self, row: Row) -> bytes:
+        """Return the bytes of a source file, which must still have the size that was planned with.
+
+        Raises:
+            BadImage: The file changed, vanished or cannot be read.
+        """
+        size = row.bytes
+        try:
+            descriptor = os.open(self.root + b"/" + row.path, OPEN_FLAGS)
+            try:
+                data = os.read(descriptor, size + 1)
+                while 0 < len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+                    data += more  # one read of a file on a network, or of 2 GB, may give less
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            raise BadImage("", "vanished while the source was being read", AT_REST) from None
+        except OSError as error:
+            raise unreadable(error) from None
+        if len(data) != size:
+            problem = f"changed while the source was being read ({size} bytes planned, {len(data)} or more now)"
+            raise BadImage("", problem, AT_REST)
+        return data
+
+    def image(self, data: bytes, row: Row) -> Image:
+        """Return the decoded, resized image of a file's bytes. Raises BadImage if it is damaged."""
+        header = row.header
         if self.resize is None:
-            return decode(data, self.mode, self.decoder, None, self.max_pixels)
-        image = decode(data, self.mode, self.decoder, self.resize.at_least(*size), self.max_pixels)
+            return decode(data, self.mode, self.decoder, None, self.max_pixels, header)
+        size = (row.width, row.height)
+        image = decode(data, self.mode, self.decoder, self.resize.at_least(*size), self.max_pixels, header)
         return self.resize.apply(image, size)
 
-    def read(self, row: dict[str, Any]) -> bytes:
-        """The bytes of the source file of a row of the table of inputs. Raises BadImage where it changed."""
-        return read_source_file(os.path.join(self.root, row["path"]), row["bytes"])
+    def record(self, key: str, row: Row, data: bytes, annotation: Annotation) -> Record:
+        """Return the record of a row whose file holds `data`.
 
-    def record(
-        self, key: str, row: dict[str, Any], data: bytes, class_ids: NDArray[np.int64]
-    ) -> tuple[Record, int]:
-        """The record of a row whose file holds `data`, and how many boxes a crop has left outside.
-
-        Raises BadImage where the file will not do.
+        Raises:
+            BadImage: The image is damaged, or its encoding cannot hold it.
         """
-        size = (row["width"], row["height"])
-        image = self.image(data, size)
-        annotation = annotation_from_text(row["annotation"], class_ids)
-        boxes = _boxes(annotation)
+        image = self.image(data, row)
+        header = row.header
         if self.resize is not None:
-            annotation = self._moved(annotation, size)
-        if self.encode == "copy":
-            stored, encoding = data, read_header(data).format
-        else:
-            stored, encoding = encode(image, self.encode, self.quality), self.encode
-        height, width, channels = image.shape
-        record = Record(
-            key=key,
-            data=stored,
-            encoding=encoding,
-            height=height,
-            width=width,
-            channels=channels,
-            dtype=image.dtype.name,
-            annotation=annotation,
-            path=row["path"],
-            source_xxh3=xxh3_128_digest(data),
+            annotation = self._resized(annotation, (row.width, row.height))
+        stored, encoding = (data, header.format) if self.encode == "copy" else (
+            encode(image, self.encode, self.quality), self.encode
         )
-        return record, boxes - _boxes(annotation)
+        height, width, channels = image.shape
+        return Record(
+            key, stored, encoding, height, width, channels, decoded_shape(header, self.mode)[3],
+            annotation, row.path, xxh3_128_digest(data),
+        )  # fmt: skip
 
-    def _moved(self, annotation: Annotation, size: tuple[int, int]) -> Annotation:
+    def _resized(self, annotation: Annotation, size: tuple[int, int]) -> Annotation:
         assert self.resize is not None
         if annotation.boxes is None and annotation.landmarks is None:
-            return annotation  # polygons and keypoints are of boxes
+            return annotation  # polygons and keypoints belong to boxes
         geometry = self.resize.geometry(*size)
         moved = move(annotation, geometry)
         # only a crop puts boxes outside; elsewhere float32 may miss the border by its last digit
         return clip(moved, geometry.width, geometry.height)
 
 
-def _boxes(annotation: Annotation) -> int:
-    return 0 if annotation.boxes is None else len(annotation.boxes)
+def unreadable(error: OSError) -> BadImage:
+    """Return the error for a source file that the operating system refuses."""
+    return BadImage("", f"cannot be read: {error.strerror or error}", "check the file's permissions and the disk")

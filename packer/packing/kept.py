@@ -7,12 +7,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from xxhash import xxh3_128
+from xxhash import xxh3_128, xxh3_128_digest
 
 from packer.errors import BadInput
 from packer.format.digests import crc32c_of, sha256_of
+from packer.packing.convert import Recipe, Row
 from packer.packing.result import ShardResult
-from packer.packing.source_file import read_source_file
 
 if TYPE_CHECKING:
     from packer.packing.write_shard import Report, ShardJob
@@ -39,7 +39,7 @@ def digest_of_inputs(job: ShardJob, rows: Any) -> str:
     recipe = job.recipe
     asked = (
         recipe.mode, recipe.decoder, recipe.max_pixels, recipe.resize, recipe.encode, recipe.quality,
-        job.container, job.name, job.start, job.stop, job.spec, job.class_ids, job.key_digits,
+        job.container, job.name, job.start, job.stop, job.spec, job.key_digits,
     )  # fmt: skip
     digest.update(repr(asked).encode("utf-8", "surrogateescape"))
     sink = pa.BufferOutputStream()
@@ -64,18 +64,18 @@ def keeps(job: ShardJob, finished: ShardResult, rows: Any, report: Report) -> bo
         except OSError:
             return False
     sources = Sources()
-    for batch in rows.to_batches(max_chunksize=1024):
-        for path, size in zip(batch.column("path").to_pylist(), batch.column("bytes").to_pylist(), strict=True):
-            sources.add(source_digest(os.path.join(job.recipe.root, path), size))
+    for batch in rows.select(Row._fields).to_batches(max_chunksize=1024):
+        for row in map(Row, *(column.to_pylist() for column in batch.columns)):
+            sources.add(source_digest(job.recipe, row))
     if sources.hexdigest() != finished.sources:
         return False
     report(len(rows), len(finished.rejected))
     return True
 
 
-def source_digest(path: bytes, size: int) -> bytes:
-    """XXH3-128 of a source file's bytes; b"" where it cannot be read as it was planned."""
+def source_digest(recipe: Recipe, row: Row) -> bytes:
+    """Return the XXH3-128 of a source file's bytes; b"" if it cannot be read as it was planned."""
     try:
-        return bytes(xxh3_128(read_source_file(path, size)).digest())
+        return xxh3_128_digest(recipe.read(row))
     except BadInput:
         return b""

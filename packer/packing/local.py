@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.measure import MeasureJob, measure
 from packer.packing.result import ShardResult
 from packer.packing.signals import held_signals
@@ -40,6 +41,13 @@ class LocalEngine:
         """(bytes encoded, bytes of pixels) of each image of the job that is good."""
         ((_, sizes),) = self._supervisor.run(measure, [job], lambda done, bad: None)
         return list(sizes)
+
+    def read_headers(self, jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]]:
+        """Yield (number of the job, the headers of its images) as they come."""
+        if len(jobs) < 2:
+            yield from enumerate(map(read_headers, jobs))
+        else:
+            yield from self._supervisor.run(read_headers, jobs, lambda done, bad: None)
 
     def run(self, jobs: Sequence[ShardJob], tick: Callable[[int, int], None]) -> Iterator[tuple[int, ShardResult]]:
         """Yield (number of the job, its result) as they come; `tick(done, bad)` is called about every 0.1 s.

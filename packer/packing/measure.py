@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from packer.errors import BadInput
 from packer.images.encode import encode
-from packer.packing.convert import Recipe
+from packer.packing.convert import Recipe, Row
 from packer.packing.write_shard import Decoding, Report, unmarked
 
 
@@ -16,7 +15,7 @@ from packer.packing.write_shard import Decoding, Report, unmarked
 class MeasureJob:
     """Rows of the table of inputs, and how they are to be encoded."""
 
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[Row, ...]
     recipe: Recipe
     threads: int = 1
     refused: Mapping[int, BadInput] = field(default_factory=dict)
@@ -35,7 +34,7 @@ def measure(
         try:
             data = job.recipe.read(row)
             with decoding(number):
-                image = job.recipe.image(data, (row["width"], row["height"]))
+                image = job.recipe.image(data, row)
                 sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
         except BadInput:
             continue  # the worker that packs it will reject it with its reason

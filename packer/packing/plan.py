@@ -21,11 +21,11 @@ from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.convert import Recipe
+from packer.packing.convert import Recipe, Row
 from packer.packing.measure import MeasureJob, measure
 from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
-from packer.packing.scan import Inputs
+from packer.packing.scan import BASE_SCHEMA, Inputs
 from packer.packing.write_shard import ShardJob
 from packer.text import size_text
 
@@ -94,7 +94,6 @@ class Plan:
                     planned_bytes=int(self.image_bytes[start:stop].sum()),
                 ),
                 recipe=self.recipe,
-                class_ids=tuple(self.inputs.class_ids.tolist()),
                 key_digits=self.key_digits,
                 bad_allowed=allowed,
             )
@@ -186,7 +185,8 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) 
     if recipe.encode == "copy":
         return facts.source_bytes
     drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
-    sizes = measure(MeasureJob(tuple(table.take(pa.array(drawn)).to_pylist()), recipe))
+    rows = [Row(*row) for row in zip(*(table.column(name).take(pa.array(drawn)).to_pylist() for name in Row._fields), strict=True)]
+    sizes = measure(MeasureJob(tuple(rows), recipe))
     encoded, raw = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (1, 1)
     estimated: NDArray[np.int64] = np.ceil(facts.raw_bytes * (encoded / raw)).astype(np.int64)
     return estimated
@@ -197,7 +197,7 @@ def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: 
     container = open_container(options.container)
     header = NPY_HEADER_BYTES if options.encode == "raw" else 0
     blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
-    annotations = int(table.column("annotation").nbytes)
+    annotations = sum(int(table.column(name).nbytes) for name in table.column_names[len(BASE_SCHEMA) :])
     records = len(image_bytes) * (container.overhead_bytes + INDEX_ROW_BYTES)
     return int(blocks.sum()) + records + ANNOTATION_COPIES * annotations
 

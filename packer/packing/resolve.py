@@ -80,6 +80,25 @@ class Resolver:
         self.classes = classes
         self.policy = boxes
         self.counts: Counter[str] = Counter()
+        self._of_label: dict[str | None, Annotation] = {}
+
+    def of_label(self, raws: Sequence[RawAnnotation]) -> Annotation | None:
+        """Return what one source says of an image if it says no more than a class; else None.
+
+        Most images of most sets are of this kind, and few annotations serve them all. Raises BadLabel.
+        """
+        if len(raws) != 1:
+            return None
+        raw = raws[0]
+        if not (
+            raw.boxes is raw.landmarks is raw.polygons is raw.keypoints is raw.image_size is None
+        ) or raw.box_fields or raw.extras:
+            return None
+        annotation = self._of_label.get(raw.label)
+        if annotation is None:
+            label = None if raw.label is None else self.classes.id_of(raw.label, raw.origin)
+            annotation = self._of_label[raw.label] = Annotation(label=label)
+        return annotation
 
     def annotation(self, raws: Sequence[RawAnnotation], header: Header) -> Annotation:
         """What all sources say of the image, merged, in pixels of the upright image.

@@ -6,6 +6,7 @@ parsed once, mistakes in them show before hours of packing, and workers share th
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,34 +17,53 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, BadInput, NotAnImage, UsageError, shown
+from packer.errors import BadImage, BadInput, BadLabel, NotAnImage, StorageError, UsageError, shown
+from packer.format.index_rows import annotation_arrays
 from packer.format.manifest import Rejected
+from packer.format.schema import ANNOTATION_FIELDS
+from packer.format.schema import SCHEMA as INDEX_SCHEMA
+from packer.images.formats.base import Header
 from packer.images.header import (
     Header,
     IncompleteHeader,
     Mode,
-    check_header,
     decoded_shape,
     losses,
     read_header,
 )
+from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver
-from packer.packing.source_file import FileView, open_source_file
-from packer.packing.table import ROWS_A_CHUNK, SCHEMA, annotation_to_text, fields_of
 from packer.sources import check_options, open_source, recognise
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.tree import find_tree
+from packer.types import Annotation
 
-HEAD_BYTES = 16 * 1024  # holds the header of nearly every image; the rest are read whole
 SNIFFED_BYTES = 64  # enough to tell an image by
 SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
-READ_WHOLE_BYTES = 256 * 1024
+IMAGES_A_JOB = 2048
+TURNED_BY_A_QUARTER = 5
+"""From this Exif orientation on, width and height change places."""
 FAULTS = ("permission", "vanished", "unreadable")
 """Reasons of `find_tree` that are no one's wish: a folder that cannot be listed."""
 MAX_CLASS_FILE_BYTES = 16 * 1024**2
 
+BASE_SCHEMA = pa.schema(
+    [
+        ("path", pa.binary()),
+        ("bytes", pa.int64()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("channels", pa.int8()),
+        ("wide", pa.bool_()),
+        ("code", pa.int32()),
+    ]
+)
+"""height, width, channels of the decoded, upright image; `wide` for uint16; `code` is `Header.code`."""
+
 Progress = Callable[[int], None]
+ReadHeaders = Callable[[Sequence[HeaderJob]], Iterator[tuple[int, Headers]]]
+"""Yields (number of the job, its headers), in any order."""
 
 
 @dataclass
@@ -51,10 +71,9 @@ class Inputs:
     """What was found in the source."""
 
     table: Any
-    """pyarrow.Table of SCHEMA: the inputs to pack, in byte order of their paths."""
+    """pyarrow.Table of BASE_SCHEMA and the annotation columns of the index that any image has: the inputs to pack, in
+    byte order of their paths."""
     classes: tuple[str, ...] = ()
-    class_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Final class id of each id in the table's annotations."""
     fields: tuple[str, ...] = ()
     rejected: list[Rejected] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -79,7 +98,14 @@ class Inputs:
         return len(self.table) + len(self.rejected)
 
 
-def read_inputs(options: BuildOptions, progress: Progress = lambda n: None) -> Inputs:
+def read_headers_here(jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]]:
+    """Read the headers of each job in this process."""
+    return enumerate(map(read_headers, jobs))
+
+
+def read_inputs(
+    options: BuildOptions, progress: Progress = lambda n: None, read: ReadHeaders = read_headers_here
+) -> Inputs:
     """Walk the source folder, read every image's header and every label.
 
     Raises UsageError where the source or its labels are not usable at all; an input that is bad by itself
@@ -89,7 +115,7 @@ def read_inputs(options: BuildOptions, progress: Progress = lambda n: None) -> I
         problem = "is no folder" if os.path.lexists(options.source) else "no such folder"
         raise UsageError(options.source, problem, "give the folder that holds the images")
     tree, skipped = find_tree(os.path.abspath(options.source), _looks_like_an_image)
-    inputs = Inputs(table=SCHEMA.empty_table())
+    inputs = Inputs(table=BASE_SCHEMA.empty_table())
     for path, reason in skipped:
         if reason.partition(":")[0] in FAULTS:  # who knows how many images: not left out on purpose
             inputs.rejected.append(rejected(path, BadInput("", f"cannot be read: {reason}", "check its permissions")))
@@ -100,9 +126,11 @@ def read_inputs(options: BuildOptions, progress: Progress = lambda n: None) -> I
     sources = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else _read_classes(options.classes)
     resolver = Resolver(ClassIds(fixed), options.boxes)
-    _read_all(tree, sources, _Reader(tree.root, options, resolver, inputs), progress)
+    table = _Table(options, resolver, inputs)
+    _read_all(tree, sources, table, inputs, options, read, progress)
     declared = [source.classes for source in sources if source.classes is not None]
-    inputs.classes, inputs.class_ids = resolver.classes.final(declared)
+    inputs.classes, class_ids = resolver.classes.final(declared)
+    table.finish(class_ids)
     inputs.counts.update(resolver.counts)
     for source in sources:
         inputs.notes += source.notes
@@ -134,67 +162,129 @@ def _one(columns: tuple[str, ...]) -> str | None:
     return columns[0] if len(columns) == 1 else None
 
 
-class _Reader:
-    """Fills the table of one build's inputs."""
+class _Table:
+    """Collects what becomes the table of inputs, a chunk of images at a time."""
 
-    def __init__(self, root: bytes, options: BuildOptions, resolver: Resolver, inputs: Inputs) -> None:
-        self.root = root
-        self.options = options
-        self.mode = cast(Mode, options.mode)
-        self.resolver = resolver
-        self.inputs = inputs
-        self.fields: set[str] = set()
-        self._columns: list[list[Any]] = [[] for _ in SCHEMA]
-        self._chunks: list[Any] = []
+    def __init__(self, options: BuildOptions, resolver: Resolver, inputs: Inputs) -> None:
+        self._mode = cast(Mode, options.mode)
+        self._resolver = resolver
+        self._inputs = inputs
+        self._fields: set[str] = set()
+        self._chunks: list[tuple[list[Any], dict[str, Any]]] = []
 
-    def read(self, path: bytes, sources: Sequence[Source]) -> None:
-        """One image with its labels; raises BadInput where it cannot be packed."""
-        header, size = _read_file_header(os.path.join(self.root, path))
-        check_header(header, self.options.max_pixels)
-        raws = [source.annotate(path) for source in sources]
-        annotation = self.resolver.annotation(raws, header)
-        self.fields.update(fields_of(annotation))
-        self.inputs.boxes += 0 if annotation.boxes is None else len(annotation.boxes)
-        self.inputs.landmarks += 0 if annotation.landmarks is None else len(annotation.landmarks)
-        always = losses(header, "unchanged")
-        for what in losses(header, self.mode):
-            self.inputs.losses[what if what in always else f"{what} (--mode unchanged keeps that)"] += 1
-        height, width, channels, dtype = decoded_shape(header, self.mode)
-        row = (path, size, height, width, channels, dtype == "uint16", annotation_to_text(annotation))
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
-        if len(self._columns[0]) >= ROWS_A_CHUNK:
-            self._flush()
+    def add(self, paths: Sequence[bytes], headers: Headers, sources: Sequence[Source]) -> None:
+        """Add the images at `paths` with their labels; what cannot be packed is rejected."""
+        annotations, good = [], []
+        for number, (path, (_, width, height, code)) in enumerate(zip(paths, headers.facts.tolist(), strict=True)):
+            try:
+                if number in headers.bad:
+                    raise headers.bad[number]
+                raws = [source.annotate(path) for source in sources]
+                annotation = self._resolver.of_label(raws)
+                if annotation is None:
+                    annotation = self._resolver.annotation(raws, Header.from_code(code, width, height))
+                    self._look_at(annotation, path)
+            except BadInput as error:
+                self._inputs.rejected.append(rejected(path, error))
+            else:
+                annotations.append(annotation)
+                good.append(number)
+        if good:
+            self._append([paths[number] for number in good], headers.facts[good], annotations)
 
-    def _flush(self) -> None:
-        arrays = [pa.array(c, f.type) for c, f in zip(self._columns, SCHEMA, strict=True)]
-        self._chunks.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-        self._columns = [[] for _ in SCHEMA]
-
-    def finish(self) -> None:
-        self._flush()
-        self.inputs.table = pa.Table.from_batches(self._chunks, SCHEMA)
-        self.inputs.fields = tuple(sorted(self.fields))
-
-    def reject(self, path: bytes, error: BadInput) -> None:
-        self.inputs.rejected.append(rejected(path, error))
-
-
-def _read_all(tree: Tree, sources: Sequence[Source], reader: _Reader, progress: Progress) -> None:
-    splits = list(sources) if reader.options.split is not None else []
-    for path in tree.images:
-        progress(1)
-        if not all(source.covers(path) for source in splits):
-            reader.inputs.skipped.append((os.fsdecode(path), f"not in split {reader.options.split}"))
-            continue
+    def _look_at(self, annotation: Annotation, path: bytes) -> None:
         try:
-            reader.read(path, sources)
-        except BadInput as error:
-            reader.reject(path, error)
+            json.dumps([dict(annotation.box_fields), dict(annotation.extras)], allow_nan=False)
+        except ValueError as error:
+            raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
+        self._fields.update(f"box_fields.{name}" for name in annotation.box_fields)
+
+    def _append(self, paths: list[bytes], facts: NDArray[np.int64], annotations: list[Annotation]) -> None:
+        size, width, height, codes = facts.T
+        turned = (codes >> 3 & 15) >= TURNED_BY_A_QUARTER
+        unique, which, counts = np.unique(codes, return_inverse=True, return_counts=True)
+        headers = [Header.from_code(code, 1, 1) for code in unique.tolist()]
+        shapes = [decoded_shape(header, self._mode) for header in headers]
+        for header, count in zip(headers, counts.tolist(), strict=True):
+            always = losses(header, "unchanged")
+            for what in losses(header, self._mode):
+                self._inputs.losses[what if what in always else f"{what} (--mode unchanged keeps that)"] += count
+        columns = [
+            pa.array(paths, pa.binary()),
+            size,
+            np.where(turned, width, height).astype(np.int32),
+            np.where(turned, height, width).astype(np.int32),
+            np.array([channels for _, _, channels, _ in shapes], np.int8)[which],
+            np.array([dtype == "uint16" for *_, dtype in shapes], np.bool_)[which],
+            codes.astype(np.int32),
+        ]
+        arrays = zip(ANNOTATION_FIELDS, annotation_arrays(annotations), strict=True)
+        there = {name: array for name, array in arrays if array.null_count < len(array)}
+        self._fields.update(there.keys() - {"box_fields"})
+        for name in ("boxes", "landmarks"):
+            if name in there:
+                setattr(self._inputs, name, getattr(self._inputs, name) + len(there[name].values))
+        self._chunks.append(([pa.array(column) for column in columns], there))
+
+    def finish(self, class_ids: NDArray[np.int64]) -> None:
+        """Hand the table over, with these final class ids in place of those that were given out on the way."""
+        names = [name for name in ANNOTATION_FIELDS if any(name in there for _, there in self._chunks)]
+        schema = pa.schema([*BASE_SCHEMA, *(INDEX_SCHEMA.field(name) for name in names)])
+        batches = []
+        while self._chunks:
+            columns, there = self._chunks.pop(0)
+            for name in names:
+                array = there.get(name)
+                if array is None:
+                    array = pa.nulls(len(columns[0]), schema.field(name).type)
+                elif name in ("label", "box_labels"):
+                    array = _renumbered(array, class_ids)
+                columns.append(array)
+            batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        self._inputs.table = pa.Table.from_batches(batches, schema)
+        self._inputs.fields = tuple(sorted(self._fields))
+
+
+def _renumbered(array: Any, class_ids: NDArray[np.int64]) -> Any:
+    """Return a column of class ids, or of lists of them, with ids replaced; -1 under a null stays."""
+    ids = np.append(class_ids, -1)
+    if pa.types.is_list(array.type):
+        values = pa.array(ids[np.frombuffer(array.values.buffers()[1] or b"", np.int64, len(array.values))])
+        return pa.ListArray.from_arrays(array.offsets, values, mask=array.is_null())
+    labels = np.frombuffer(array.buffers()[1], np.int32, len(array))
+    return pa.array(ids[labels].astype(np.int32), mask=array.is_null().to_numpy(zero_copy_only=False))
+
+
+def _read_all(tree: Tree, sources: Sequence[Source], table: _Table, inputs: Inputs, options: BuildOptions,  # noqa: PLR0913
+              read: ReadHeaders, progress: Progress) -> None:
+    paths: Sequence[bytes] = tree.images
+    if options.split is not None:
+        covered = [all(source.covers(path) for source in sources) for path in paths]
+        reason = f"not in split {options.split}"
+        inputs.skipped += [(os.fsdecode(path), reason) for path, there in zip(paths, covered, strict=True) if not there]
+        paths = [path for path, there in zip(paths, covered, strict=True) if there]
+    starts = range(0, len(paths), IMAGES_A_JOB)
+    jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), options.max_pixels) for start in starts]
+    waiting: dict[int, Headers] = {}
+    following = 0
+    for number, headers in read(jobs):
+        waiting[number] = headers
+        while following in waiting:  # in the order of the paths, whichever worker is first
+            table.add(jobs[following].paths, waiting.pop(following), sources)
+            progress(len(jobs[following].paths))
+            following += 1
     for source in sources:
-        for leftover in source.leftovers():
-            reader.reject(os.fsencode(leftover.where), leftover)
-    reader.finish()
+        for unmatched in source.leftovers():
+            inputs.rejected.append(rejected(os.fsencode(unmatched.where), unmatched))
+
+
+def write_table(table: Any, path: str) -> None:
+    """Write the table for the workers to map. Raises StorageError."""
+    try:
+        with open(path, "xb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    except OSError as error:
+        raise StorageError(path, f"cannot be written: {error.strerror or error}") from None
 
 
 def rejected(path: bytes, error: BadInput) -> Rejected:
@@ -219,18 +309,6 @@ def _looks_like_an_image(path: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-def _read_file_header(path: bytes) -> tuple[Header, int]:
-    with open_source_file(path) as (file, size):
-        head = file.read(HEAD_BYTES)
-        try:
-            return read_header(head, complete=size <= len(head)), size
-        except IncompleteHeader:
-            if size < READ_WHOLE_BYTES:
-                return read_header(head + file.readall()), size
-            # a PNG's orientation may stand behind its pixels: those are not read from the disk
-            return read_header(cast(bytes, FileView(file, size))), size
 
 
 def _read_classes(path: str) -> list[str]:

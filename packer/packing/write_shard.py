@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_128_digest
 
@@ -18,16 +18,16 @@ from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.containers.storage import storage_errors
 from packer.errors import BadInput, DamagedPack, StorageError
-from packer.format.digests import crc32c_of, sha256_of
+from packer.format.columns import Annotations
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
-from packer.format.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
-from packer.format.verify import require_intact
-from packer.packing.convert import Recipe
+from packer.format.manifest import FileEntry, Rejected, ShardEntry
+from packer.format.written import digest_of_written
+from packer.packing.convert import Recipe, Row
 from packer.packing.kept import Sources, digest_of_inputs, keeps
 from packer.packing.locks import in_use
 from packer.packing.result import ShardResult
 from packer.packing.scan import rejected
-from packer.types import Record
+from packer.types import Annotation, Record
 
 CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
@@ -52,7 +52,6 @@ class ShardJob:
     container: str
     spec: ShardSpec
     recipe: Recipe
-    class_ids: tuple[int, ...]
     key_digits: int
     bad_allowed: int
     """The job ends early, without a shard, when more of its own inputs than this are bad."""
@@ -63,8 +62,16 @@ class ShardJob:
     """By number of the row: inputs on which the decoder has crashed, or which it never finished."""
 
 
-Made = tuple[Record, int] | Rejected
-"""A record with the number of boxes that a crop has left outside; or why there is none."""
+class Made(NamedTuple):
+    """What became of one input."""
+
+    record: Record | None
+    rejected: Rejected | None
+    """Why there is no record."""
+    digest: bytes
+    """XXH3-128 of the source file, b"" if it cannot be read."""
+    cropped: int = 0
+    """Boxes that a crop has left outside."""
 
 
 def unmarked(row: int) -> AbstractContextManager[None]:
@@ -96,99 +103,109 @@ def _pack(job: ShardJob, rows: Any, report: Report, decoding: Decoding) -> Shard
             with suppress(FileNotFoundError):
                 os.unlink(left)
     container = open_container(job.container)
-    builder = IndexBuilder(job.stop - job.start)
+    builder = IndexBuilder()
     result = ShardResult(None)
     sources = Sources()
     writer = None
-    for made, digest in _records(job, rows, decoding):
-        sources.add(digest)
-        bad = isinstance(made, Rejected)
-        if isinstance(made, Rejected):
-            result.rejected.append(made)
-            if len(result.rejected) > job.bad_allowed:
-                return result
-        else:
-            record, cropped = made
+    for chunk in _made(job, rows, decoding):
+        bad = len(result.rejected)
+        for made in chunk:
+            sources.add(made.digest)
+            if made.record is None:
+                assert made.rejected is not None
+                result.rejected.append(made.rejected)
+                if len(result.rejected) > job.bad_allowed:
+                    return result
+                continue
             if writer is None:
                 writer = container.create(working, job.spec)
-            builder.add(record)
-            writer.write(record)
-            _count(record, cropped, result)
-        report(1, int(bad))
+            builder.add(made.record)
+            writer.write(made.record)
+            _count(made, result)
+        report(len(chunk), len(result.rejected) - bad)
     result.sources = sources.hexdigest()
     if writer is None:
         return result
-    writer.close()
-    with ThreadPoolExecutor(1) as beside:  # the digest takes as long as all the rest, and holds no GIL
-        digest_of_file = beside.submit(file_entry, working, job.name)
-        try:
-            builder.write(f"{index}.tmp", container.locate(working))
-            require_intact(working, f"{index}.tmp")  # as a reader will find it
-        except DamagedPack as error:  # no pack yet: the disk has not kept it, or does not give it back
-            problem = f"is not as it was written: {error.problem}"
-            raise StorageError(working, problem, "check the disk and the memory of this machine") from error
+    places = writer.close()
+    try:
+        index_entry = builder.write(f"{index}.tmp", places)
+        sha256 = digest_of_written(working, f"{index}.tmp", index_entry)
+    except DamagedPack as error:  # no pack yet: the disk has not kept it, or does not give it back
+        problem = f"is not as it was written: {error.problem}"
+        raise StorageError(working, problem, "check the disk and the memory of this machine") from error
     with storage_errors(path):
+        container_entry = FileEntry(job.name, os.path.getsize(working), sha256)
         os.rename(working, path)
         os.rename(f"{index}.tmp", index)
-    result.entry = ShardEntry(len(builder), digest_of_file.result(), index_entry(index, os.path.basename(index)))
+    result.entry = ShardEntry(len(builder), container_entry, replace(index_entry, name=os.path.basename(index)))
     return result
 
 
-def _records(job: ShardJob, rows: Any, decoding: Decoding) -> Iterator[tuple[Made, bytes]]:
-    """The records in order, each with its source's digest; with several threads, a few chunks ahead of the writer."""
-    class_ids = np.array(job.class_ids, np.int64)
-
-    def record(number: int, row: dict[str, Any]) -> tuple[Made, bytes]:
-        return _record(job, number, row, class_ids, decoding)
-
-    def make(chunk: list[tuple[int, dict[str, Any]]]) -> list[tuple[Made, bytes]]:
-        return [record(*item) for item in chunk]
-
+def _made(job: ShardJob, rows: Any, decoding: Decoding) -> Iterator[list[Made]]:
+    """Yield what becomes of the inputs, in order; with several threads, a few chunks ahead of the writer."""
+    annotations = Annotations(rows, job.table)
+    make = partial(_convert, job, decoding)
+    chunks = _chunks(job, rows, annotations)
     if job.threads == 1:
-        for chunk in _chunks(job, rows):
-            for item in chunk:
-                yield record(*item)
+        yield from map(make, chunks)
         return
     with ThreadPoolExecutor(job.threads) as pool:
-        ahead: deque[Future[list[tuple[Made, bytes]]]] = deque()
+        ahead: deque[Future[list[Made]]] = deque()
         try:
-            for chunk in _chunks(job, rows):
+            for chunk in chunks:
                 ahead.append(pool.submit(make, chunk))
                 if len(ahead) > 2 * job.threads:
-                    yield from ahead.popleft().result()
+                    yield ahead.popleft().result()
             while ahead:
-                yield from ahead.popleft().result()
+                yield ahead.popleft().result()
         finally:
             for future in ahead:
                 future.cancel()
 
 
-def _record(
-    job: ShardJob, number: int, row: dict[str, Any], class_ids: Any, decoding: Decoding
-) -> tuple[Made, bytes]:
-    """What became of one input, and the digest of its file; b"" where that cannot be read."""
-    data = None
-    try:
-        data = job.recipe.read(row)
-        if number in job.refused:
-            raise job.refused[number]
-        with decoding(number):
-            made = job.recipe.record(f"{number:0{job.key_digits}d}", row, data, class_ids)
-    except BadInput as error:
-        return rejected(row["path"], error), b"" if data is None else xxh3_128_digest(data)
-    return made, made[0].source_xxh3
+Input = tuple[int, Row, Annotation]
+"""Number of the row in the table of inputs, the row, and its annotation before any resizing."""
 
 
-def _chunks(job: ShardJob, rows: Any) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-    """Runs of rows of about CHUNK_BYTES of pixels, so that a window of them stays small."""
-    chunk: list[tuple[int, dict[str, Any]]] = []
+def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made]:
+    """Make the records of some inputs."""
+    recipe = job.recipe
+    results = []
+    for number, row, annotation in chunk:
+        data = None
+        try:
+            data = recipe.read(row)
+            if number in job.refused:
+                raise job.refused[number]
+            with decoding(number):
+                record = recipe.record(f"{number:0{job.key_digits}d}", row, data, annotation)
+        except BadInput as error:
+            digest = b"" if data is None else xxh3_128_digest(data)
+            results.append(Made(None, rejected(row.path, error), digest))
+        else:
+            cropped = 0 if annotation.boxes is None else len(annotation.boxes) - len(record.annotation.boxes)
+            results.append(Made(record, None, record.source_xxh3, cropped))
+    return results
+
+
+def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list[Input]]:
+    """Yield runs of rows of about CHUNK_BYTES of pixels, so that a window of them stays small."""
+    of_label: dict[int, Annotation] = {}  # most sets have no more than a class per image: few annotations serve all
+    labels = annotations.labels_only
+    chunk: list[Input] = []
     pixels = 0
     number = job.start
-    for batch in rows.to_batches(max_chunksize=1024):
-        for row in batch.to_pylist():
-            chunk.append((number, row))
+    for batch in rows.select(Row._fields).to_batches(max_chunksize=1024):
+        for row in map(Row, *(column.to_pylist() for column in batch.columns)):
+            place = number - job.start
+            if labels is None:
+                annotation = annotations[place]
+            else:
+                label = labels[place]
+                annotation = of_label.get(label) or of_label.setdefault(label, annotations[place])
+            chunk.append((number, row, annotation))
             number += 1
-            pixels += row["width"] * row["height"]
+            pixels += row.width * row.height
             if pixels * 3 >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
                 yield chunk
                 chunk, pixels = [], 0
@@ -196,29 +213,13 @@ def _chunks(job: ShardJob, rows: Any) -> Iterator[list[tuple[int, dict[str, Any]
         yield chunk
 
 
-def _count(record: Record, cropped: int, result: ShardResult) -> None:
-    annotation = record.annotation
+def _count(made: Made, result: ShardResult) -> None:
+    assert made.record is not None
+    annotation = made.record.annotation
     if annotation.label is not None:
         result.label_counts[annotation.label] += 1
     if annotation.boxes is not None:
         result.counts["boxes"] += len(annotation.boxes)
-        result.counts["boxes_cropped"] += cropped
+        result.counts["boxes_cropped"] += made.cropped
     if annotation.box_labels is not None:
         result.box_counts.update(annotation.box_labels.tolist())
-
-
-def file_entry(path: str, name: str) -> FileEntry:
-    """Size and digest of the finished file at `path`, which will have this name in the pack."""
-    try:
-        return FileEntry(name, os.path.getsize(path), sha256_of(path))
-    except OSError as error:
-        raise StorageError(path, error.strerror or str(error)) from None
-
-
-def index_entry(path: str, name: str) -> IndexEntry:
-    """Size, digest and checksum of the finished index at `path`."""
-    file = file_entry(path, name)
-    try:
-        return IndexEntry(file.name, file.bytes, file.sha256, crc32c_of(path))
-    except OSError as error:
-        raise StorageError(path, error.strerror or str(error)) from None

@@ -12,6 +12,7 @@ import crashing
 import pytest
 from crashing import mark
 from drawn import draw_plain
+from packer.packing.table import write_table
 from running import digests, good, run, until
 
 import packer.packing.plan
@@ -19,7 +20,6 @@ from packer.errors import TooManyBad, WorkerDied
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, Watcher, build_pack, plan_pack
 from packer.packing.local import LocalEngine
-from packer.packing.table import write_table
 from packer.packing.workers import Worker
 
 IMAGES = 12

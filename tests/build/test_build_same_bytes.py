@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packer.packing.table import annotation_from_text
 from running import digests, good, run_apart
 
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, plan_pack
-from packer.packing.table import annotation_from_text
 
 FORMATS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 SMALL = ["--shard-size", "12KB"]  # several shards of these sources

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from packer.errors import BadImage
+
+FORMATS = ("jpeg", "png", "bmp", "gif", "webp", "tiff")
 
 
 class IncompleteHeader(Exception):  # not a fault of the file: the caller reads on
     """The given first bytes of a file do not reach to the end of its header: read the whole file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What an image file says of itself, read without decoding."""
 
     format: str
@@ -37,6 +38,20 @@ class Header:
     """A JPEG coding whose scans may be far shorter than the work that they make (progressive, arithmetic)."""
     obstacle: str = ""
     """Why packer does not decode this variant of the format; empty where it does."""
+
+    @property
+    def code(self) -> int:
+        """All but the size and the frames of a header that was checked, as a number of 17 bits; see `from_code`."""
+        flags = self.cmyk | self.hidden_alpha << 1 | self.many_scans << 2
+        return FORMATS.index(self.format) | self.orientation << 3 | self.channels << 7 | self.bit_depth << 10 | flags << 15
+
+    @staticmethod
+    def from_code(code: int, width: int, height: int) -> Header:
+        """Return the header with this code and stored size."""
+        return Header(
+            FORMATS[code & 7], width, height, code >> 7 & 7, code >> 10 & 31, code >> 3 & 15, 1,
+            bool(code >> 15 & 1), bool(code >> 16 & 1), bool(code >> 17 & 1),
+        )  # fmt: skip
 
     @property
     def upright_size(self) -> tuple[int, int]:

@@ -18,8 +18,8 @@ _PIXELS_PER_BYTE_MAX = 512
 """A block of 64 pixels takes at least one bit of Huffman-coded data."""
 
 
-def read(data: bytes, complete: bool) -> Header:
-    """The header of JPEG bytes; `complete` says that they are the whole file."""
+def read(data: bytes, complete: bool, file_bytes: int) -> Header:
+    """The header of JPEG bytes; `complete` says that they are the whole file, of `file_bytes` bytes (0: not known)."""
     end = len(data)
     at = 2
     orientation = 0
@@ -42,7 +42,7 @@ def read(data: bytes, complete: bool) -> Header:
         if marker == 0xDA:
             if frame is None:
                 raise bad("JPEG scan before any frame header")
-            return _header(data, frame, orientation or 1, complete)
+            return _header(data, frame, orientation or 1, complete, file_bytes)
         if marker in _SOF:
             if frame is not None:
                 raise bad("JPEG with two frame headers")
@@ -65,7 +65,7 @@ def _after_fill(data: bytes, at: int) -> int:
     return at
 
 
-def _header(data: bytes, frame: tuple[int, int], orientation: int, complete: bool) -> Header:
+def _header(data: bytes, frame: tuple[int, int], orientation: int, complete: bool, file_bytes: int) -> Header:
     marker, at = frame
     if at + 6 > len(data):
         raise cut_short("JPEG", complete)
@@ -82,8 +82,8 @@ def _header(data: bytes, frame: tuple[int, int], orientation: int, complete: boo
         obstacle = f"{bit_depth}-bit JPEG"
     elif components not in (1, 3, 4):
         obstacle = f"JPEG of {components} components"
-    elif complete and marker < _ARITHMETIC_SOF and width * height > _PIXELS_PER_BYTE_MAX * len(data):
-        raise bad(f"JPEG declares {width}x{height} pixels in {len(data)} bytes", "copy it again from its origin")
+    elif file_bytes and marker < _ARITHMETIC_SOF and width * height > _PIXELS_PER_BYTE_MAX * file_bytes:
+        raise bad(f"JPEG declares {width}x{height} pixels in {file_bytes} bytes", "copy it again from its origin")
     return Header(
         "jpeg",
         width,

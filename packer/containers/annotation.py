@@ -1,0 +1,133 @@
+"""A record's annotation as one ASCII JSON text, and back: the exact copy for users of the container."""
+
+from __future__ import annotations
+
+import json
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
+
+import numpy as np
+
+from packer.errors import BadLabel
+from packer.types import Annotation, Record
+
+_DTYPES = ("uint8", "uint16")
+_MAX_SIDE = 1 << 31
+
+
+def annotation_json(record: Record, classes: tuple[str, ...]) -> str:
+    """Return all that is known of a record except its pixels (docs/formats.md lists the members).
+
+    The text is ASCII, so that undecodable bytes of names survive as escaped surrogates (``\\udcff`` is the byte ff).
+    float32 numbers are written so that they read back exactly. Fields that the annotation lacks are left out.
+
+    Raises:
+        BadLabel: A number is not finite.
+    """
+    # The members that every record has are formatted here: json.dumps would take longer than decoding a small image.
+    text = (
+        f'{{"key": {quoted(record.key)}, "path": {quoted(path_text(record.path))}, '
+        f'"source_xxh3": "{record.source_xxh3.hex()}", "height": {record.height}, "width": {record.width}, '
+        f'"channels": {record.channels}, "dtype": "{record.dtype}", "encoding": "{record.encoding}"'
+    )
+    a = record.annotation
+    if a.label is not None:
+        text += f', "label": {a.label}, "class": {quoted(class_name(a.label, classes))}'
+    members = _members(a, classes)
+    if not members:
+        return text + "}"
+    try:
+        return f"{text}, {json.dumps(members, allow_nan=False)[1:]}"
+    except ValueError as error:
+        raise BadLabel(record.path, f"an annotation that JSON cannot hold: {error}") from error
+
+
+def _members(a: Annotation, classes: tuple[str, ...]) -> dict[str, Any]:
+    """Return the members that few kinds of labels have."""
+    members: dict[str, Any] = {}
+    if a.boxes is not None:
+        members["boxes"] = a.boxes.tolist()
+    if a.box_labels is not None:
+        members["box_labels"] = a.box_labels.tolist()
+        members["box_classes"] = [class_name(i, classes) for i in members["box_labels"]]
+    if a.landmarks is not None:
+        members["landmarks"] = a.landmarks.tolist()
+    if a.polygons is not None:
+        members["polygons"] = [p.tolist() for p in a.polygons]
+    if a.keypoints is not None:
+        members["keypoints"] = a.keypoints.tolist()
+    if a.box_fields:
+        members["box_fields"] = dict(a.box_fields)
+    if a.extras:
+        members["extras"] = dict(a.extras)
+    return members
+
+
+def path_text(path: bytes) -> str:
+    """Return a path as text; bytes that are not UTF-8 become surrogates (the same in any locale)."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def class_name(label: int, classes: tuple[str, ...]) -> str:
+    """Return the name of a class id, or the number as text if the pack does not name that class."""
+    return classes[label] if 0 <= label < len(classes) else str(label)
+
+
+def record_from_json(text: bytes, data: bytes) -> Record:
+    """Return the record whose annotation is the JSON `text` and whose image is `data`.
+
+    Raises:
+        ValueError: `annotation_json` writes no such text.
+    """
+    try:
+        record = _record(json.loads(text), data)
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not an annotation of packer: {error!r}") from error
+    if min(record.shape) < 1 or max(record.shape) >= _MAX_SIDE or record.dtype not in _DTYPES:
+        raise ValueError(f"not an annotation of packer: {record.dtype} pixels of shape {record.shape}")
+    if len(record.source_xxh3) != 16:
+        raise ValueError("not an annotation of packer: a source_xxh3 of another length")
+    return record
+
+
+def class_names(text: bytes) -> dict[int, str]:
+    """Return the classes that an annotation names, by id."""
+    members = json.loads(text)
+    names = dict(zip(members.get("box_labels", ()), members.get("box_classes", ()), strict=False))
+    if "label" in members:
+        names[members["label"]] = members["class"]
+    return names
+
+
+def _record(members: dict[str, Any], data: bytes) -> Record:
+    polygons, keypoints = members.get("polygons"), members.get("keypoints")
+    annotation = Annotation(
+        label=members.get("label"),
+        boxes=_points(members.get("boxes"), 4),
+        box_labels=None if (ids := members.get("box_labels")) is None else np.array(ids, np.int64),
+        landmarks=_points(members.get("landmarks"), 2),
+        polygons=None if polygons is None else tuple(_points(p, 2) for p in polygons),
+        keypoints=None if keypoints is None else _keypoints(keypoints),
+        box_fields={name: tuple(values) for name, values in members.get("box_fields", {}).items()},
+        extras=members.get("extras", {}),
+    )
+    return Record(
+        key=str(members["key"]),
+        data=data,
+        encoding=str(members["encoding"]),
+        height=int(members["height"]),
+        width=int(members["width"]),
+        channels=int(members["channels"]),
+        dtype=str(members["dtype"]),
+        annotation=annotation,
+        path=str(members["path"]).encode("utf-8", "surrogateescape"),
+        source_xxh3=bytes.fromhex(members["source_xxh3"]),
+    )
+
+
+def _points(rows: Any, width: int) -> Any:
+    return None if rows is None else np.array(rows, np.float32).reshape(len(rows), width)
+
+
+def _keypoints(rows: Any) -> Any:
+    return np.array(rows, np.float32).reshape(len(rows), len(rows[0]) if rows else 0, 3)

@@ -1,0 +1,125 @@
+"""Reads the headers of source files, many at a time: as a job of a worker process, or in this one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import BadImage, BadInput
+from packer.images.formats.base import Header
+from packer.images.header import IncompleteHeader, check_header, read_header
+from packer.packing.convert import AT_REST, OPEN_FLAGS, unreadable
+
+HEAD_BYTES = 16 * 1024  # holds the header of nearly every image; the rest are read whole
+READ_WHOLE_BYTES = 256 * 1024
+VIEWED_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderJob:
+    """Some images of a source."""
+
+    root: bytes
+    paths: tuple[bytes, ...]
+    """Relative to `root`."""
+    max_pixels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """What the files of a job say of themselves."""
+
+    facts: NDArray[np.int64]
+    """(n, 4): bytes of the file, stored width and height, `Header.code`; any numbers for a bad one."""
+    bad: dict[int, BadInput]
+    """Why an image cannot be packed, by its number in the job."""
+
+    def header(self, number: int) -> Header:
+        """Return the header of a good image."""
+        _, width, height, code = self.facts[number].tolist()
+        return Header.from_code(code, width, height)
+
+
+def read_headers(job: HeaderJob, *_: Any) -> Headers:
+    """Read the header of every image of the job, and check that it can be decoded."""
+    rows: list[tuple[int, int, int, int]] = []
+    bad: dict[int, BadInput] = {}
+    for number, path in enumerate(job.paths):
+        try:
+            header, size = _read_file_header(job.root + b"/" + path)
+            check_header(header, job.max_pixels)
+            rows.append((size, header.width, header.height, header.code))
+        except BadInput as error:
+            rows.append((0, 0, 0, 0))
+            bad[number] = error
+    return Headers(np.array(rows, np.int64).reshape(-1, 4), bad)
+
+
+def _read_file_header(path: bytes) -> tuple[Header, int]:
+    try:
+        descriptor = os.open(path, OPEN_FLAGS)
+        try:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode):
+                raise BadImage("", "is not a regular file any more", AT_REST)
+            size = facts.st_size
+            head = os.read(descriptor, HEAD_BYTES)
+            try:
+                return read_header(head, size <= len(head), size), size
+            except IncompleteHeader:
+                if size < READ_WHOLE_BYTES:
+                    return read_header(head + _rest(descriptor, size - len(head))), size
+                # a PNG's orientation may stand behind its pixels: those are not read from the disk
+                return read_header(cast(bytes, FileView(descriptor, size))), size
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise BadImage("", "vanished while the source was being read", AT_REST) from None
+    except OSError as error:
+        raise unreadable(error) from None
+
+
+def _rest(descriptor: int, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size and (more := os.read(descriptor, size - len(parts))):
+        parts += more
+    return bytes(parts)
+
+
+class FileView:
+    """The bytes of an open file by index and slice, as of `bytes`; only what is asked for is read from the disk.
+
+    Not mapped: a mapped file that the disk does not give, or that is cut meanwhile, kills the process.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._descriptor = descriptor
+        self._size = size
+        self._at, self._part = 0, b""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, key: int | slice) -> int | bytes:
+        if isinstance(key, slice):
+            start, stop, _ = key.indices(self._size)
+            return self._read(start, max(start, stop))
+        if not 0 <= key < self._size:
+            raise IndexError(key)
+        return self._read(key, key + 1)[0]
+
+    def _read(self, start: int, stop: int) -> bytes:
+        if start < self._at or stop > self._at + len(self._part):
+            os.lseek(self._descriptor, start, os.SEEK_SET)
+            self._at, self._part = start, os.read(self._descriptor, max(stop - start, VIEWED_BYTES))
+        part = self._part[start - self._at : stop - self._at]
+        if len(part) < stop - start:
+            raise BadImage("", "changed while the source was being read", AT_REST)
+        return part
