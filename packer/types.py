@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 Float32 = NDArray[np.float32]
@@ -114,6 +115,4 @@ class Record:
 
     def crc32c(self) -> int:
         """CRC-32C (Castagnoli) of key and image bytes, so that swapped records do not pass."""
-        from crc32c import crc32c
-
         return int(crc32c(self.data, crc32c(self.key.encode())))

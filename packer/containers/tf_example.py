@@ -32,41 +32,37 @@ def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     """
     a = record.annotation
     header, image = image_file(record)
-    features = {
-        b"image/channels": _integer(record.channels),
-        IMAGE: b"",
-        b"image/filename": _text(record.path),
-        b"image/format": _text(b"npy" if record.encoding == "raw" else record.encoding.encode()),
-        b"image/height": _integer(record.height),
-        KEY: _text(record.key.encode()),
-        b"image/width": _integer(record.width),
-        ANNOTATION: _text(annotation.encode("ascii")),
+    entries = {
+        b"image/channels": _integer(b"image/channels", record.channels),
+        b"image/filename": _entry(b"image/filename", _text(record.path)),
+        b"image/format": _format("npy" if record.encoding == "raw" else record.encoding),
+        b"image/height": _integer(b"image/height", record.height),
+        KEY: _entry(KEY, _text(record.key.encode())),
+        b"image/width": _integer(b"image/width", record.width),
+        ANNOTATION: _entry(ANNOTATION, _text(annotation.encode("ascii"))),
     }
     if a.label is not None:
-        features[b"image/class/label"] = _integer(a.label)
-        features[b"image/class/text"] = _names([a.label], classes)
+        entries[b"image/class/label"] = _integer(b"image/class/label", a.label)
+        entries[b"image/class/text"] = _class_text(class_name(a.label, classes))
+    more: dict[bytes, bytes] = {}
     if a.boxes is not None:
-        features.update(_box_features(record))
+        more.update(_box_features(record))
     if a.box_labels is not None:
         ids = a.box_labels.tolist()
-        features[b"image/object/class/label"] = _integers(ids)
-        features[b"image/object/class/text"] = _names(ids, classes)
+        more[b"image/object/class/label"] = _integers(ids)
+        more[b"image/object/class/text"] = _names(ids, classes)
     if a.landmarks is not None:
-        features[b"image/landmarks/x"] = _floats(a.landmarks[:, 0])
-        features[b"image/landmarks/y"] = _floats(a.landmarks[:, 1])
-    image_at, entries = 0, []
-    for name in sorted(features):
-        if name == IMAGE:
-            # the image itself is copied once, into the joined bytes
-            size = len(header) + len(image)
-            value = b"\x0a" + _varint(size)
-            head = _entry_head(name, _BYTES_LIST, len(value) + size) + value
-            image_at = sum(map(len, entries)) + len(head)
-            entries += [head, header, image]
-        else:
-            entries.append(_entry(name, features[name]))
-    start = b"\x0a" + _varint(sum(map(len, entries)))
-    return b"".join((start, *entries)), len(start) + image_at + len(header)
+        more[b"image/landmarks/x"] = _floats(a.landmarks[:, 0])
+        more[b"image/landmarks/y"] = _floats(a.landmarks[:, 1])
+    entries.update((name, _entry(name, feature)) for name, feature in more.items())
+    size = len(header) + len(image)
+    value_head = b"\x0a" + _varint(size)
+    head = _entry_head(IMAGE, _BYTES_LIST, len(value_head) + size) + value_head
+    before = [entries[name] for name in sorted(entries) if name < IMAGE]
+    after = [entries[name] for name in sorted(entries) if name > IMAGE]
+    parts = [*before, head, header, image, *after]  # the image is copied once, by the join
+    start = b"\x0a" + _varint(sum(map(len, parts)))
+    return b"".join((start, *parts)), len(start) + sum(map(len, before)) + len(head) + len(header)
 
 
 def _box_features(record: Record) -> dict[bytes, bytes]:
@@ -85,6 +81,7 @@ def _box_features(record: Record) -> dict[bytes, bytes]:
     return features
 
 
+@lru_cache(maxsize=4096)
 def _varint(number: int) -> bytes:
     if 0 <= number < 128:
         return bytes((number,))
@@ -129,8 +126,18 @@ def _text(value: bytes) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _integer(value: int) -> bytes:
-    return _integers([value])
+def _integer(name: bytes, value: int) -> bytes:
+    return _entry(name, _integers([value]))
+
+
+@lru_cache(maxsize=4096)
+def _class_text(name: str) -> bytes:
+    return _entry(b"image/class/text", _text(name.encode("utf-8", "surrogateescape")))
+
+
+@lru_cache(maxsize=16)
+def _format(name: str) -> bytes:
+    return _entry(b"image/format", _text(name.encode()))
 
 
 def _integers(values: Iterable[int]) -> bytes:

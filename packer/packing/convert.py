@@ -78,9 +78,8 @@ class Recipe:
             raise BadImage("", problem, AT_REST)
         return data
 
-    def image(self, data: bytes, row: Row) -> Image:
+    def image(self, data: bytes, row: Row, header: Header) -> Image:
         """Return the decoded, resized image of a file's bytes. Raises BadImage if it is damaged."""
-        header = row.header
         if self.resize is None:
             return decode(data, self.mode, self.decoder, None, self.max_pixels, header)
         size = (row.width, row.height)
@@ -93,8 +92,8 @@ class Recipe:
         Raises:
             BadImage: The image is damaged, or its encoding cannot hold it.
         """
-        image = self.image(data, row)
         header = row.header
+        image = self.image(data, row, header)
         if self.resize is not None:
             annotation = self._resized(annotation, (row.width, row.height))
         stored, encoding = (data, header.format) if self.encode == "copy" else (

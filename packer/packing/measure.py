@@ -34,7 +34,7 @@ def measure(
         try:
             data = job.recipe.read(row)
             with decoding(number):
-                image = job.recipe.image(data, row)
+                image = job.recipe.image(data, row, row.header)
                 sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
         except BadInput:
             continue  # the worker that packs it will reject it with its reason
