@@ -22,7 +22,7 @@ SHOWN_REJECTED = 10
 AnyPath = str | bytes | os.PathLike[str]
 
 
-def shown(path: AnyPath) -> str:
+def printable(path: AnyPath) -> str:
     """A path as one safe line of text: control characters and undecodable bytes are backslash-escaped.
 
     A file name may hold any byte, also terminal escapes and line breaks; none may reach the terminal.
@@ -31,7 +31,7 @@ def shown(path: AnyPath) -> str:
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
-def noted(error: BaseException, text: str) -> None:
+def add_note(error: BaseException, text: str) -> None:
     """Add to an error that is not packer's what it was about; Python 3.10 has no place for that."""
     add = getattr(error, "add_note", None)
     if add is not None:
@@ -62,11 +62,11 @@ class PackerError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        problem = shown(self.problem)  # it may quote a name or an option as they were given
+        problem = printable(self.problem)  # it may quote a name or an option as they were given
         if self._many_lines:
-            problem = "\n".join(map(shown, self.problem.split("\n")))
-        head = f"{shown(self.where)}: {problem}" if self.where else problem
-        return f"{head}; {shown(self.next_step)}" if self.next_step else head
+            problem = "\n".join(map(printable, self.problem.split("\n")))
+        head = f"{printable(self.where)}: {problem}" if self.where else problem
+        return f"{head}; {printable(self.next_step)}" if self.next_step else head
 
 
 class BadInput(PackerError):
@@ -128,7 +128,7 @@ class TooManyBad(PackerError):
         self.rejected = tuple(rejected)
 
     def __str__(self) -> str:
-        lines = [super().__str__(), *(f"{shown(r.path)}: {r.problem}" for r in self.rejected[:SHOWN_REJECTED])]
+        lines = [super().__str__(), *(f"{printable(r.path)}: {r.problem}" for r in self.rejected[:SHOWN_REJECTED])]
         if len(self.rejected) > SHOWN_REJECTED:
             lines.append(f"... and {len(self.rejected) - SHOWN_REJECTED} more (--json lists all)")
         return "\n  ".join(lines)
@@ -169,7 +169,7 @@ class DamagedPack(PackerError):
     shard: str | None = None
     key: str | None = None
 
-    def within(self, pack: str, shard: str | None = None, key: str | None = None) -> DamagedPack:
+    def with_location(self, pack: str, shard: str | None = None, key: str | None = None) -> DamagedPack:
         """This error, with what it did not say yet: its pack, shard and record."""
         self.pack = self.pack or pack
         self.shard = self.shard or shard

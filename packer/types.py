@@ -24,6 +24,22 @@ Point = tuple[float, float]
 Json = Any
 
 
+class Progress:
+    """Receives reports of a long task, and ignores them; a subclass shows them.
+
+    A task goes through one or more stages, and reports from one thread at a time.
+    """
+
+    def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
+        """A stage begins: what is done (``reading``), of how many `unit` (None: not known)."""
+
+    def advance(self, done: int, bad: int = 0) -> None:
+        """So many more units are done, so many of them bad."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+
 @dataclass(frozen=True, slots=True)
 class RawAnnotation:
     """An annotation as its file writes it: class names, plain numbers, the file's own frame.

@@ -92,7 +92,7 @@ def epoch(data: PackedDataset, array: np.ndarray, rng: np.random.Generator) -> t
     return spent[0], spent[1]
 
 
-def shown(values: Sequence[float]) -> str:
+def printable(values: Sequence[float]) -> str:
     return f"{statistics.median(values):6.2f}  ({min(values):.2f} to {max(values):.2f})"
 
 
@@ -116,7 +116,7 @@ def bench_batches(packs: dict[str, Path], rounds: int, threads: int) -> None:
     print(f"{'container':<12}{'steady state':<26}{'first epoch, checked':<26}{'records/s':>10}")
     for name in packs:
         rate = statistics.median(rates[name])
-        print(f"{name:<12}{shown(steady[name]):<26}{shown(first[name]):<26}{rate:>10,.0f}")
+        print(f"{name:<12}{printable(steady[name]):<26}{printable(first[name]):<26}{rate:>10,.0f}")
     medians = [statistics.median(values) for values in steady.values()]
     print(f"slowest container: {min(medians):.2f} of numpy.take (to reach: 0.80)")
     print(f"apart from one another: {(1 - min(medians) / max(medians)):.0%} (to reach: 10%)")
@@ -172,7 +172,7 @@ def bench_open(path: Path, container: str, records: int, rounds: int) -> None:
         runs.append([float(value) for value in done.stdout.split()])
     names = ("ms to open (to reach: 50)", "MB to open (to reach: 20)", "ms with three samples", "MB with three samples")
     for name, values in zip(names, zip(*runs, strict=True), strict=True):
-        print(f"{shown(values)}  {name}")
+        print(f"{printable(values)}  {name}")
 
 
 def main() -> None:

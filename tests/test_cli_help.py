@@ -81,13 +81,13 @@ def test_choices_in_the_help_are_those_that_are_taken() -> None:
     from packer.packing.options import BAD_POLICIES, BOX_POLICIES, DECODERS, ENCODINGS, FITS, MODES, BuildOptions
     from packer.sources import CHOICES
 
-    shown = {p.name: str(p.metavar) for p in build.params if isinstance(p, click.Option)}
+    printable = {p.name: str(p.metavar) for p in build.params if isinstance(p, click.Option)}
     choices = {
         "format": CONTAINERS, "labels": CHOICES, "encode": ENCODINGS, "fit": FITS, "mode": MODES, "decoder": DECODERS,
         "boxes": BOX_POLICIES, "on_bad": BAD_POLICIES,
     }  # fmt: skip
     for name, values in choices.items():
-        assert set(shown[name].split("|")) == set(values)
+        assert set(printable[name].split("|")) == set(values)
     defaults = BuildOptions("src")
     context = click.Context(build)
     for parameter in build.params:

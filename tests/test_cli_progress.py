@@ -23,7 +23,7 @@ def on_a_terminal(*arguments: str) -> tuple[str, int]:
     command = [sys.executable, "-m", "packer", *arguments]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT) as process:
         os.close(theirs)
-        shown = b""
+        printable = b""
         while True:
             try:
                 part = os.read(ours, 65536)
@@ -31,9 +31,9 @@ def on_a_terminal(*arguments: str) -> tuple[str, int]:
                 break
             if not part:
                 break
-            shown += part
+            printable += part
     os.close(ours)
-    return shown.decode(), process.returncode
+    return printable.decode(), process.returncode
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +45,22 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_bar(source: Path, tmp_path: Path) -> None:
     options = ["--encode", "png", "--max-bad", "1", "--workers", "1"]
-    shown, code = on_a_terminal("build", str(source), "-o", f"{tmp_path}/p", *options)
+    printable, code = on_a_terminal("build", str(source), "-o", f"{tmp_path}/p", *options)
     assert code == 0
-    assert "packing:" in shown and "/60 [" in shown and "img/s" in shown
+    assert "packing:" in printable and "/60 [" in printable and "img/s" in printable
     # the bar is wiped before each line, so that the lines stand alone
-    lines = [line.rpartition("\r")[2] for line in shown.replace("\r\n", "\n").split("\n")]
+    lines = [line.rpartition("\r")[2] for line in printable.replace("\r\n", "\n").split("\n")]
     assert [line.partition(" ")[0] for line in lines] == ["note:", "plan:", "rejected:", "60", "read", ""]
 
 
 def test_quiet_and_json_show_no_bar(source: Path, tmp_path: Path) -> None:
     options = [str(source), "--max-bad", "1", "--workers", "1"]
     assert on_a_terminal("build", *options, "-o", f"{tmp_path}/a", "--quiet") == ("", 0)
-    shown, code = on_a_terminal("build", *options, "-o", f"{tmp_path}/b", "--json")
-    assert code == 0 and shown.startswith("{") and shown.count("\n") == 1
+    printable, code = on_a_terminal("build", *options, "-o", f"{tmp_path}/b", "--json")
+    assert code == 0 and printable.startswith("{") and printable.count("\n") == 1
 
 
 def test_an_error_stands_on_its_own_line(source: Path, tmp_path: Path) -> None:
-    shown, code = on_a_terminal("build", str(source), "-o", f"{tmp_path}/p", "--workers", "1", "--encode", "png")
-    lines = [line.rpartition("\r")[2] for line in shown.replace("\r\n", "\n").split("\n")]
+    printable, code = on_a_terminal("build", str(source), "-o", f"{tmp_path}/p", "--workers", "1", "--encode", "png")
+    lines = [line.rpartition("\r")[2] for line in printable.replace("\r\n", "\n").split("\n")]
     assert code == 1 and any(line.startswith(f"packer: {source}: 1 of 60 inputs are bad") for line in lines)

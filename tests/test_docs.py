@@ -76,9 +76,9 @@ ALL_OPTIONS = options_of(cli).union(*map(options_of, cli.commands.values()))
 
 def commands_in(text: str) -> Iterator[tuple[str, str]]:
     """(name, its line) of every command of packer that a text shows, in code or in a block."""
-    shown = [part for block in FENCE.findall(text) for part in block.replace("\\\n", " ").splitlines()[1:-1]]
-    shown += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
-    for line in shown:
+    printable = [part for block in FENCE.findall(text) for part in block.replace("\\\n", " ").splitlines()[1:-1]]
+    printable += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    for line in printable:
         if match := re.match(r"(?:\$ )?packer (?:--debug )?([a-z]\w*)\b(.*)", line):
             yield match[1], match[2].partition("#")[0]
 

@@ -8,7 +8,7 @@ from typing import Any
 from packer.bench.result import PACED, Figure, Report, Row
 from packer.stats.plots import figure_class, save_figure
 
-COLOURS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b", "limit": "#95a5a6"}
+COLORS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b", "limit": "#95a5a6"}
 MARKERS = {"PIL": "P", "cv2": "X", "lmdb": "o", "hdf5": "s", "tfrecord": "^", "webdataset": "D"}
 """Formats of one encoding lie close together: names beside them would cover each other."""
 
@@ -78,4 +78,4 @@ def _wide(rows: list[Row]) -> bool:
 
 def _colour(row: Row) -> str:
     kinds = [kind for kind in ("folder", "jpeg", "raw") if kind in row.name]
-    return COLOURS[kinds[0]] if kinds else COLOURS["raw"]
+    return COLORS[kinds[0]] if kinds else COLORS["raw"]

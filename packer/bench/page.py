@@ -12,7 +12,7 @@ from html import escape
 from packer.bench.charts import write_charts
 from packer.bench.result import Report
 from packer.bench.words import settings_text, spread
-from packer.errors import StorageError, shown
+from packer.errors import StorageError, printable
 from packer.stats.plots import figure_class
 
 STYLE = """
@@ -109,7 +109,7 @@ def _line(cells: Iterable[str], tag: str = "td") -> str:
 
 
 def _safe(text: object) -> str:
-    return escape(shown(str(text)))
+    return escape(printable(str(text)))
 
 
 def _inline(path: str) -> str:

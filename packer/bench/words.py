@@ -98,8 +98,8 @@ def _why(share: Figure, row: Row) -> str:
 def settings_text(settings: Mapping[str, Any]) -> str:
     """What was measured, for people: settings that say nothing are left out."""
     known = {name: value for name, value in settings.items() if value not in (None, False, "cpu")}
-    shown = {name.replace("_", " "): value for name, value in known.items() if name not in ("best", "cold")}
-    return ", ".join(f"{name} {_setting(value)}" for name, value in shown.items())
+    printable = {name.replace("_", " "): value for name, value in known.items() if name not in ("best", "cold")}
+    return ", ".join(f"{name} {_setting(value)}" for name, value in printable.items())
 
 
 def _setting(value: Any) -> str:

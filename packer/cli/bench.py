@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.say import say
-from packer.errors import shown
+from packer.errors import printable
 
 if TYPE_CHECKING:
     from packer.bench import Figure, Report, Row
@@ -84,7 +84,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
 
         page = write_report(report, report_dir)
         if not as_json:
-            say(f"report: {shown(page)}")
+            say(f"report: {printable(page)}")
 
 
 def lines(report: Report) -> Iterator[str]:
@@ -108,10 +108,10 @@ def lines(report: Report) -> Iterator[str]:
         "first s: until the first batch; peak MB: memory of its own, without the page cache"
     )
     for note in [*(f"{row.name} is left out: {row.left_out}" for row in report.rows if row.left_out), *report.notes]:
-        yield from _wrapped(f"note: {shown(note)}")
+        yield from _wrapped(f"note: {printable(note)}")
     yield ""
     for line in report.conclusion:
-        yield from [shown(line)] if line.startswith("paste: ") else _wrapped(shown(line))
+        yield from [printable(line)] if line.startswith("paste: ") else _wrapped(printable(line))
 
 
 def _wrapped(line: str) -> list[str]:

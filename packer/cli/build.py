@@ -10,7 +10,7 @@ import click
 
 from packer.cli.say import ReaderGone, say
 from packer.containers import CONTAINERS
-from packer.errors import shown
+from packer.errors import printable
 from packer.packing import BuildOptions, BuildSummary, Watcher
 
 if TYPE_CHECKING:
@@ -24,43 +24,107 @@ SHOWN_REJECTIONS = 5
 @click.command()
 @click.argument("source", metavar="SRC", type=click.Path())
 @click.option("-o", "--out", type=click.Path(), help="The pack to make.  [default: SRC.FORMAT beside the source]")
-@click.option("--format", metavar="|".join(CONTAINERS), help="The container of the shards.  "
-              "[default: as the extension of --out says, else lmdb]")
-@click.option("--labels", multiple=True, default=("auto",), metavar="auto|none|folder|voc|yolo|list:FILE",
-              help="Where the labels are; may be given several times, the annotations of an image are merged."
-              "  [default: auto]")
-@click.option("--columns", multiple=True, metavar="TEXT", help='The columns of a list: "path label", '
-              '"path (x y)*5", "path (xmin ymin xmax ymax class)*". One for each list, in order.')
-@click.option("--classes", type=click.Path(), metavar="FILE", help="Class names in id order, one a line. A name "
-              "that is not in it is a bad label.")
+@click.option(
+    "--format",
+    metavar="|".join(CONTAINERS),
+    help="The container of the shards.  [default: as the extension of --out says, else lmdb]",
+)
+@click.option(
+    "--labels",
+    multiple=True,
+    default=("auto",),
+    metavar="auto|none|folder|voc|yolo|list:FILE",
+    help="Where the labels are; may be given several times, the annotations of an image are merged.  [default: auto]",
+)
+@click.option(
+    "--columns",
+    multiple=True,
+    metavar="TEXT",
+    help='The columns of a list: "path label", '
+    '"path (x y)*5", "path (xmin ymin xmax ymax class)*". One for each list, in order.',
+)
+@click.option(
+    "--classes",
+    type=click.Path(),
+    metavar="FILE",
+    help="Class names in id order, one a line. A name that is not in it is a bad label.",
+)
 @click.option("--split", metavar="NAME", help="Take this part of the set only: train, val, test, ...")
 @click.option("--resize", metavar="N|WxH", help="Size of the packed images in pixels.")
-@click.option("--fit", metavar="stretch|short|long|crop|pad", help="How to reach that size: stretch to WxH; short or "
-              "long side to N; cover WxH and crop the centre; pad to WxH.  [default: short for N, stretch for WxH]")
-@click.option("--encode", default="raw", show_default=True, metavar="raw|jpeg|png|bmp|copy",
-              help="How images are stored: decoded; encoded again; or each file's own bytes.")
+@click.option(
+    "--fit",
+    metavar="stretch|short|long|crop|pad",
+    help="How to reach that size: stretch to WxH; short or "
+    "long side to N; cover WxH and crop the centre; pad to WxH.  [default: short for N, stretch for WxH]",
+)
+@click.option(
+    "--encode",
+    default="raw",
+    show_default=True,
+    metavar="raw|jpeg|png|bmp|copy",
+    help="How images are stored: decoded; encoded again; or each file's own bytes.",
+)
 @click.option("--quality", type=int, default=90, show_default=True, help="Of --encode jpeg, 1 to 100.")
-@click.option("--mode", default="rgb", show_default=True, metavar="rgb|gray|unchanged",
-              help="What to decode to; unchanged keeps alpha and 16 bits.")
-@click.option("--decoder", default="auto", show_default=True, metavar="auto|simplejpeg|opencv|jpeg4py",
-              help="What decodes JPEGs.")
-@click.option("--max-pixels", type=int, default=64_000_000, show_default=True,
-              help="Refuse images of more pixels, before they are decoded.")
-@click.option("--shard-size", default="128MB", show_default=True, metavar="SIZE|none",
-              help="About the bytes of images in one file; none makes one file.")
+@click.option(
+    "--mode",
+    default="rgb",
+    show_default=True,
+    metavar="rgb|gray|unchanged",
+    help="What to decode to; unchanged keeps alpha and 16 bits.",
+)
+@click.option(
+    "--decoder", default="auto", show_default=True, metavar="auto|simplejpeg|opencv|jpeg4py", help="What decodes JPEGs."
+)
+@click.option(
+    "--max-pixels",
+    type=int,
+    default=64_000_000,
+    show_default=True,
+    help="Refuse images of more pixels, before they are decoded.",
+)
+@click.option(
+    "--shard-size",
+    default="128MB",
+    show_default=True,
+    metavar="SIZE|none",
+    help="About the bytes of images in one file; none makes one file.",
+)
 @click.option("--shuffle", type=int, metavar="SEED", help="Pack in this random order.")
 @click.option("--workers", type=int, metavar="N", help="Processes.  [default: the cores that may be used]")
-@click.option("--max-bad", default="0", show_default=True, metavar="N|N%",
-              help="So many bad inputs may be left out; more end the build.")
-@click.option("--on-bad", default="fail", show_default=True, metavar="fail|skip",
-              help="fail: --max-bad decides; skip: leave out all bad inputs, however many.")
-@click.option("--quarantine", type=click.Path(), metavar="DIR", help="Write the list of the bad inputs to "
-              "DIR/rejected.tsv: path, reason, problem. No file is moved or changed.")
-@click.option("--decode-timeout", default="60", show_default=True, metavar="SECONDS|none",
-              help="An image that takes longer to decode is bad.")
-@click.option("--boxes", default="fail", show_default=True, metavar="fail|clip|drop",
-              help="Boxes outside of their image or without area: refuse the image; clip (those without area are "
-              "dropped); drop.")
+@click.option(
+    "--max-bad",
+    default="0",
+    show_default=True,
+    metavar="N|N%",
+    help="So many bad inputs may be left out; more end the build.",
+)
+@click.option(
+    "--on-bad",
+    default="fail",
+    show_default=True,
+    metavar="fail|skip",
+    help="fail: --max-bad decides; skip: leave out all bad inputs, however many.",
+)
+@click.option(
+    "--quarantine",
+    type=click.Path(),
+    metavar="DIR",
+    help="Write the list of the bad inputs to DIR/rejected.tsv: path, reason, problem. No file is moved or changed.",
+)
+@click.option(
+    "--decode-timeout",
+    default="60",
+    show_default=True,
+    metavar="SECONDS|none",
+    help="An image that takes longer to decode is bad.",
+)
+@click.option(
+    "--boxes",
+    default="fail",
+    show_default=True,
+    metavar="fail|clip|drop",
+    help="Boxes outside of their image or without area: refuse the image; clip (those without area are dropped); drop.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the pack that is there.")
 @click.option("--dry-run", is_flag=True, help="Read the source, print the plan, and stop.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -146,7 +210,7 @@ class Screen(Watcher):
 
     def planned(self, plan: Plan) -> None:
         for note in plan.inputs.notes:
-            self._say(f"note: {shown(note)}")
+            self._say(f"note: {printable(note)}")
         self._say(plan_line(plan))
         self._total = len(plan.table)
 
@@ -162,15 +226,19 @@ class Screen(Watcher):
 
     def listed(self, path: str, rejected: int) -> None:
         self.list_path = path
-        self._say(f"{'1 input is' if rejected == 1 else f'{rejected} inputs are'} rejected: listed in {shown(path)}")
+        self._say(
+            f"{'1 input is' if rejected == 1 else f'{rejected} inputs are'} rejected: listed in {printable(path)}"
+        )
 
     def unfinished(self, finished: int, partial: str) -> None:
         shards = "1 finished shard stays" if finished == 1 else f"{finished} finished shards stay"
-        self._say(f"{shards} in {shown(partial)}: the same command goes on behind {'it' if finished == 1 else 'them'}")
+        self._say(
+            f"{shards} in {printable(partial)}: the same command goes on behind {'it' if finished == 1 else 'them'}"
+        )
 
     def rejections(self, rejected: list[Rejected] | tuple[Rejected, ...]) -> None:
         for entry in rejected[:SHOWN_REJECTIONS]:
-            self._say(f"rejected: {shown(entry.path)}: {entry.problem}")
+            self._say(f"rejected: {printable(entry.path)}: {entry.problem}")
         if len(rejected) > SHOWN_REJECTIONS:
             self._say(f"rejected: ... and {len(rejected) - SHOWN_REJECTIONS} more (packer info --rejected lists all)")
 
@@ -188,7 +256,7 @@ def plan_line(plan: Plan) -> str:
     about = "" if options.encode == "raw" else "about "
     shards = f"{plan.shards} {'shard' if plan.shards == 1 else 'shards'}"
     return (
-        f"plan: {len(plan.table)} images, {size_text(plan.source_bytes)} -> {shown(options.output)}: {about}"
+        f"plan: {len(plan.table)} images, {size_text(plan.source_bytes)} -> {printable(options.output)}: {about}"
         f"{size_text(plan.pack_bytes)} in {shards} ({options.container}, {options.encode}, {image_text(plan)}), "
         f"{size_text(plan.free_bytes)} free; {labels_text(inputs)}; {len(inputs.rejected)} rejected, "
         f"{len(inputs.skipped)} skipped"
@@ -253,7 +321,7 @@ def summary_lines(summary: BuildSummary) -> list[str]:
     boxes = [f"{counts[name]} {name.removeprefix('boxes_')}" for name in BOX_COUNTS if counts.get(name)]
     if boxes:
         lines.append(f"boxes: {counts.get('boxes', 0)} packed, {', '.join(boxes)}")
-    lines.append(f'read it: packer.PackedDataset("{shown(summary.path)}")')
+    lines.append(f'read it: packer.PackedDataset("{printable(summary.path)}")')
     return lines
 
 

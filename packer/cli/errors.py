@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, PackerError, shown
+from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, PackerError, printable
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 
@@ -30,13 +30,13 @@ def failure_line(error: BaseException) -> str:
         return usage_line(error)
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return "interrupted"
-    return f"{type(error).__name__}: {shown(str(error))}; this is a bug: run it as packer --debug ..."
+    return f"{type(error).__name__}: {printable(str(error))}; this is a bug: run it as packer --debug ..."
 
 
 def usage_line(error: click.ClickException) -> str:
     """What click has found wrong on the command line, in packer's own form."""
     command = getattr(getattr(error, "ctx", None), "command_path", "packer")
-    return f"{shown(error.format_message()).rstrip('.')}; see {command} --help"
+    return f"{printable(error.format_message()).rstrip('.')}; see {command} --help"
 
 
 def failure_facts(error: BaseException) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def failure_facts(error: BaseException) -> dict[str, Any]:
     facts: dict[str, Any] = {"error": type(error).__name__, "where": "", "next_step": "", "rejected": [], **_PLACE}
     if isinstance(error, PackerError):
         rejected = [{"path": r.path, "reason": r.reason, "problem": r.problem} for r in getattr(error, "rejected", ())]
-        facts |= {"where": shown(error.where), "next_step": error.next_step, "rejected": rejected}
-        facts |= {name: None if (value := getattr(error, name, None)) is None else shown(value) for name in _PLACE}
+        facts |= {"where": printable(error.where), "next_step": error.next_step, "rejected": rejected}
+        facts |= {name: None if (value := getattr(error, name, None)) is None else printable(value) for name in _PLACE}
         return {**facts, "problem": error.problem, "exit_code": error.exit_code}
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return {**facts, "error": "Interrupted", "problem": "interrupted", "exit_code": EXIT_INTERRUPTED}

@@ -9,7 +9,7 @@ import click
 
 from packer.cli.build import inputs_text
 from packer.cli.say import say
-from packer.errors import shown
+from packer.errors import printable
 
 if TYPE_CHECKING:
     from packer.format.manifest import Manifest
@@ -37,7 +37,7 @@ def info(pack: str, as_json: bool, rejected: bool) -> None:
         say(f"{name:<10} {value}")
     if rejected:
         for entry in manifest.rejected:
-            say(f"{shown(entry.path)}: {entry.problem}")
+            say(f"{printable(entry.path)}: {entry.problem}")
 
 
 def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
     ]
     if manifest.classes:
         found.append(("classes", _classes(manifest)))
-    found += [("note", shown(note)) for note in manifest.notes]
+    found += [("note", printable(note)) for note in manifest.notes]
     found.append(("made by", f"packer {manifest.packer}: {_options(manifest)}"))
     return found
 
@@ -93,7 +93,7 @@ def _classes(manifest: Manifest) -> str:
     parts = []
     for i, name in enumerate(manifest.classes[:SHOWN_CLASSES]):
         numbers = [str(counts[i]) for counts in manifest.class_counts.values()]
-        parts.append(f"{shown(name)} ({' / '.join(numbers)})" if numbers else shown(name))
+        parts.append(f"{printable(name)} ({' / '.join(numbers)})" if numbers else printable(name))
     more = len(manifest.classes) - SHOWN_CLASSES
     unit = {"label": "images", "boxes": "boxes"}
     of = " / ".join(unit[name] for name in manifest.class_counts)
@@ -105,4 +105,4 @@ def _classes(manifest: Manifest) -> str:
 def _options(manifest: Manifest) -> str:
     skipped = ("labels", "encode", "max_pixels", "columns")
     given = {k: v for k, v in manifest.options.items() if v is not None and k not in skipped}
-    return ", ".join(f"{k} {shown(str(v))}" for k, v in given.items())
+    return ", ".join(f"{k} {printable(str(v))}" for k, v in given.items())

@@ -8,7 +8,7 @@ import sys
 import click
 
 from packer.cli.say import say
-from packer.errors import EXIT_BAD_DATA, shown
+from packer.errors import EXIT_BAD_DATA, printable
 
 SHOWN_LOST = 20
 
@@ -45,17 +45,19 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
         say(json.dumps({**asdict(report), "lost_records": report.lost_records}))
     else:
         for entry in report.lost[:SHOWN_LOST]:
-            click.echo(f"packer: {shown(pack)}: lost: {shown(str(entry))}", err=True)
+            click.echo(f"packer: {printable(pack)}: lost: {printable(str(entry))}", err=True)
         if len(report.lost) > SHOWN_LOST:
             click.echo(f"packer: ... and {len(report.lost) - SHOWN_LOST} more (--json lists all)", err=True)
         if not quiet:
             for note in report.notes:
-                say(f"{shown(pack)}: {shown(note)}")
+                say(f"{printable(pack)}: {printable(note)}")
             for name in report.restored:
-                say(f"{shown(pack)}: {shown(name)}: made again, byte for byte, and put back")
+                say(f"{printable(pack)}: {printable(name)}: made again, byte for byte, and put back")
             if report.out is not None:
-                say(f"{shown(report.out)}: a new pack of {report.records:,} records; {report.lost_records:,} are lost")
+                say(
+                    f"{printable(report.out)}: a new pack of {report.records:,} records; {report.lost_records:,} are lost"
+                )
             else:
-                say(f"{shown(pack)}: whole: {report.records:,} records")
+                say(f"{printable(pack)}: whole: {report.records:,} records")
     if report.lost:
         sys.exit(EXIT_BAD_DATA)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from packer.cli.say import say
-from packer.errors import shown
+from packer.errors import printable
 
 LAYOUTS = ("folder", "voc", "yolo", "list")
 
@@ -45,5 +45,5 @@ def sample(out: str, as_json: bool, quiet: bool, **drawing: Any) -> None:
     if as_json:
         say(json.dumps(asdict(done)))
     elif not quiet:
-        say(f"{shown(done.path)}: {done.images:,} images of {len(done.classes)} classes, layout {done.layout}")
-        say(f"pack it: packer build {shown(shlex.quote(out))}")
+        say(f"{printable(done.path)}: {done.images:,} images of {len(done.classes)} classes, layout {done.layout}")
+        say(f"pack it: packer build {printable(shlex.quote(out))}")

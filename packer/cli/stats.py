@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.say import say
-from packer.errors import shown
+from packer.errors import printable
 
 if TYPE_CHECKING:
     from packer.stats import BoxStats, ClassCounts, PackStats, SizeStats, Spread
@@ -55,14 +55,14 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     for line in lines(found):
         say(line)
     if plot is not None:
-        say(f"plot: {shown(plot)}")
+        say(f"plot: {printable(plot)}")
 
 
 def lines(found: PackStats) -> Iterator[str]:
     """The whole text."""
     from packer.text import table_text
 
-    yield f"{shown(found.path)}: {found.records:,} records"
+    yield f"{printable(found.path)}: {found.records:,} records"
     for counts in found.classes:
         yield ""
         yield from _classes(counts)
@@ -125,7 +125,12 @@ def _classes(counts: ClassCounts) -> Iterator[str]:
     total = sum(counts.counts)
     order = sorted(range(len(counts.counts)), key=lambda i: (-counts.counts[i], i))
     rows = [
-        (str(i), shown(counts.names[i]), f"{counts.counts[i]:,}", f"{counts.counts[i] / total:.1%}" if total else "")
+        (
+            str(i),
+            printable(counts.names[i]),
+            f"{counts.counts[i]:,}",
+            f"{counts.counts[i] / total:.1%}" if total else "",
+        )
         for i in order[:SHOWN_CLASSES]
     ]
     yield from table_text([("id", "class", counts.of, "share"), *rows], right=(0, 2, 3))
@@ -135,7 +140,7 @@ def _classes(counts: ClassCounts) -> Iterator[str]:
     if counts.imbalance is not None:
         parts.append(f"the largest has {counts.imbalance:,.1f} times as many as the smallest")
     if counts.empty:
-        parts.append(f"{len(counts.empty)} without any: {', '.join(map(shown, counts.empty[:SHOWN_GROUPS]))}")
+        parts.append(f"{len(counts.empty)} without any: {', '.join(map(printable, counts.empty[:SHOWN_GROUPS]))}")
     if counts.unlabelled:
         parts.append(f"{counts.unlabelled:,} {counts.of} without class")
     yield "; ".join(parts)
@@ -176,7 +181,7 @@ def _duplicates(found: PackStats) -> Iterator[str]:
         yield "duplicates none: no two records are of files with the same bytes"
     if (both := found.leaks) is None:
         return
-    yield f"in both    {both.records:,} records are also in {shown(both.path)}"
+    yield f"in both    {both.records:,} records are also in {printable(both.path)}"
     for ours, theirs in both.listed[:SHOWN_GROUPS]:
         yield f"           {_places(ours)} = {_places(theirs)}"
     if len(both.listed) > SHOWN_GROUPS:
@@ -184,5 +189,5 @@ def _duplicates(found: PackStats) -> Iterator[str]:
 
 
 def _places(group: tuple[Any, ...]) -> str:
-    names = [f"{place.key} ({shown(place.path)})" for place in group[:4]]
+    names = [f"{place.key} ({printable(place.path)})" for place in group[:4]]
     return ", ".join(names) + (f" and {len(group) - 4} more" if len(group) > 4 else "")

@@ -8,7 +8,7 @@ import sys
 import click
 
 from packer.cli.say import say
-from packer.errors import EXIT_DAMAGED_PACK, shown
+from packer.errors import EXIT_DAMAGED_PACK, printable
 
 SHOWN_PROBLEMS = 20
 
@@ -30,8 +30,8 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
     """
     from dataclasses import asdict
 
-    from packer import verify as checks
     from packer.cli.progress import bar
+    from packer.format import verify as checks
 
     class Bars(checks.Watcher):
         def reading(self, size: int) -> None:
@@ -47,12 +47,14 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
         say(json.dumps({**asdict(report), "good": not report.problems}))
     else:
         for problem in report.problems[:SHOWN_PROBLEMS]:
-            click.echo(f"packer: {shown(pack)}: {shown(str(problem))}", err=True)
+            click.echo(f"packer: {printable(pack)}: {printable(str(problem))}", err=True)
         if len(report.problems) > SHOWN_PROBLEMS:
             click.echo(f"packer: ... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)", err=True)
-        for name in () if quiet else report.strangers:
-            click.echo(f"packer: {shown(pack)}: {shown(name)}: is not part of the pack, and does no harm", err=True)
+        for name in () if quiet else report.unknown_files:
+            click.echo(
+                f"packer: {printable(pack)}: {printable(name)}: is not part of the pack, and does no harm", err=True
+            )
         if not report.problems and not quiet:
-            say(f"{shown(pack)}: good: {report.records:,} records in {report.files} files")
+            say(f"{printable(pack)}: good: {report.records:,} records in {report.files} files")
     if report.problems:
         sys.exit(EXIT_DAMAGED_PACK)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from packer.cli.say import say
-from packer.errors import shown
+from packer.errors import printable
 
 
 @click.command()
@@ -46,7 +46,7 @@ def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
 
         written = write(opened, export, given["count"], given["seed"])
         facts = {"path": export, "records": written, "of": len(opened)}
-        say(json.dumps(facts) if as_json else f"{shown(export)}: {written:,} of {len(opened):,} records")
+        say(json.dumps(facts) if as_json else f"{printable(export)}: {written:,} of {len(opened):,} records")
         return
     from packer.view.browser import opened as browser_opened
     from packer.view.server import Server
@@ -55,7 +55,7 @@ def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
         if as_json:
             say(json.dumps({"url": server.url, "pack": pack, "records": len(opened)}))
         else:
-            say(f"{shown(pack)}: {len(opened):,} records at {server.url}")
+            say(f"{printable(pack)}: {len(opened):,} records at {server.url}")
             say("Ctrl-C ends it")
         sys.stdout.flush()
         if given["no_browser"]:

@@ -62,9 +62,9 @@ def _equal(data: Bytes, keys: Places, name: bytes) -> Positions:
     return np.asarray(rows[(texts == np.frombuffer(name, np.uint8)).all(axis=1)])
 
 
-def _fields(data: Bytes, within: Places, number: int) -> Places:
+def _fields(data: Bytes, with_location: Places, number: int) -> Places:
     """The length-delimited field `number` that each of these ranges begins with."""
-    starts, stops = within
+    starts, stops = with_location
     empty = starts >= stops
     if not empty.any():
         empty = data[starts] != (number << 3 | 2)

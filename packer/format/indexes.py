@@ -46,7 +46,7 @@ class Indexes:
             try:
                 table = self._tables[number] = self._open(number)
             except DamagedPack as error:
-                error.within(self._folder, self._shards[number].container.name)
+                error.with_location(self._folder, self._shards[number].container.name)
                 raise
         return table
 

@@ -15,7 +15,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, BadImage, DamagedPack, shown
+from packer.errors import AnyPath, BadImage, DamagedPack, printable
 from packer.format.columns import column
 from packer.format.extents import lies_outside, overlapping
 from packer.format.index import DTYPES, ENCODINGS
@@ -59,7 +59,7 @@ class Pack:
             """All container files one after another, uint8, read-only; and where each begins."""
             self._indexes = Indexes(self.path, self.shards)
         except DamagedPack as error:
-            error.within(self.path, self._shard_at(error.where))
+            error.with_location(self.path, self._shard_at(error.where))
             raise
         self._firsts = np.cumsum([0, *(shard.records for shard in self.shards)])
         self._checked = np.zeros(len(self), np.bool_)
@@ -77,7 +77,7 @@ class Pack:
         return self.manifest.records
 
     def __repr__(self) -> str:
-        return f"<Pack {shown(self.path)}: {len(self)} records, {self.manifest.container} {self.manifest.encoding}>"
+        return f"<Pack {printable(self.path)}: {len(self)} records, {self.manifest.container} {self.manifest.encoding}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.manifest.digest)
@@ -95,7 +95,7 @@ class Pack:
             if outside.any() or overlapping(offsets, sizes, ~outside).any():
                 problem = "names bytes outside of its shard" if outside.any() else "gives two records the same bytes"
                 error = DamagedPack(self._file(shard.index.name), problem, RESTORE)
-                raise error.within(self.path, shard.container.name)
+                raise error.with_location(self.path, shard.container.name)
             parts.append(offsets + start)
         return np.concatenate(parts)
 
@@ -116,7 +116,9 @@ class Pack:
             number, row = self.locate(int(wrong[0]))
             shard = self.shards[number]
             problem = f"row {row} is of {self.sizes[wrong[0]]} bytes, not of {size}"
-            raise DamagedPack(self._file(shard.index.name), problem, RESTORE).within(self.path, shard.container.name)
+            raise DamagedPack(self._file(shard.index.name), problem, RESTORE).with_location(
+                self.path, shard.container.name
+            )
         return size
 
     def locate(self, i: int) -> tuple[int, int]:
@@ -166,7 +168,7 @@ class Pack:
         number, row = self.locate(i)
         shard, key = self.shards[number].container.name, self.key(i)
         error = DamagedPack(self._file(shard), f"record {key} (row {row}) {problem}", RESTORE)
-        return error.within(self.path, shard, key)
+        return error.with_location(self.path, shard, key)
 
     def _damaged(self, i: int, problem: str) -> NoReturn:
         raise self.damage(i, problem)
@@ -227,7 +229,7 @@ class Pack:
         try:
             return self._indexes.annotations(shard)[row]
         except DamagedPack as error:
-            error.within(self.path, self.shards[shard].container.name, self.key(i))
+            error.with_location(self.path, self.shards[shard].container.name, self.key(i))
             raise
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
@@ -279,5 +281,5 @@ class Pack:
 def _reopen(path: str, digest: str) -> Pack:
     pack = Pack(path)
     if pack.manifest.digest != digest:
-        raise DamagedPack(path, "was replaced by another pack since it was opened", "open it again").within(path)
+        raise DamagedPack(path, "was replaced by another pack since it was opened", "open it again").with_location(path)
     return pack

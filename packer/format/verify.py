@@ -57,7 +57,7 @@ def verify(path: AnyPath, watcher: Watcher | None = None, deep: bool = False) ->
 def verify_with(folder: str, manifest: Manifest, watcher: Watcher | None = None, deep: bool = False) -> VerifyReport:
     """`verify` for a caller that has the manifest of the pack in `folder`."""
     watcher = watcher or Watcher()
-    strange, strangers = unlisted(folder, manifest)
+    strange, unknown_files = unlisted(folder, manifest)
     check = _Check(folder, manifest, deep)
     check.problems += [*check_names(manifest), *strange]
     with _digests(folder, manifest, watcher) as files:
@@ -68,7 +68,7 @@ def verify_with(folder: str, manifest: Manifest, watcher: Watcher | None = None,
 
         check.problems += check_images(check.jobs, watcher.decoding)
     total = sum(s.container.bytes + s.index.bytes for s in manifest.shards)
-    report = VerifyReport(folder, 2 * len(files), manifest.records, total, tuple(check.problems), tuple(strangers))
+    report = VerifyReport(folder, 2 * len(files), manifest.records, total, tuple(check.problems), tuple(unknown_files))
     return report
 
 

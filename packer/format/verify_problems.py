@@ -27,5 +27,5 @@ class VerifyReport:
     records: int
     bytes: int
     problems: tuple[Problem, ...]
-    strangers: tuple[str, ...] = ()
+    unknown_files: tuple[str, ...] = ()
     """Names in the pack's directory that the manifest does not list: no problem, readers never open them."""

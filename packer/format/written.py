@@ -37,7 +37,7 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
     names = [text[a:b] for a, b in pairwise(bounds)]
     digest = hashlib.sha256()
     held = b""  # the bytes from `start` on that a record still needs
-    start = done = 0
+    start = 0
     rows = zip(order.tolist(), *(numbers[order].tolist() for numbers in (offsets, sizes, crcs)), strict=True)
     row = next(rows, None)
     # the digest takes as long as the checksums, and holds no GIL
@@ -47,15 +47,14 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
             if pending is not None:
                 pending.result()
             pending = beside.submit(digest.update, block)
-            held = held[max(0, len(held)) :] if row is None else held
             view = memoryview(held + block if held else block)
             stop = start + len(view)
             while row is not None and row[1] + row[2] <= stop:
                 number, offset, size, checksum = row
-                if offset < start or crc32c(view[offset - start : offset - start + size], crc32c(names[number])) != checksum:
+                data = view[offset - start : offset - start + size]
+                if offset < start or crc32c(data, crc32c(names[number])) != checksum:
                     raise DamagedPack(container, f"record {names[number].decode()} does not match its checksum")
                 row = next(rows, None)
-                done += 1
             keep = stop if row is None else min(stop, max(start, row[1]))
             held, start = bytes(view[keep - start :]), keep
         if pending is not None:

@@ -64,6 +64,6 @@ def damaged(error: Exception) -> Exception:
 
 def _from_cmyk(image: Image, channels: int) -> Image:
     """RGB or gray of inverted CMYK (255: no ink, as Adobe writes it): each colour times black, as Pillow."""
-    colours = image[..., :3].astype(np.uint16) * image[..., 3:]
-    rgb = ((colours + 127) // 255).astype(np.uint8)
+    colors = image[..., :3].astype(np.uint16) * image[..., 3:]
+    rgb = ((colors + 127) // 255).astype(np.uint8)
     return cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)[..., None] if channels == 1 else rgb

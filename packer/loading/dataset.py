@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from packer.errors import AnyPath, UsageError, noted
+from packer.errors import AnyPath, UsageError, add_note
 from packer.format.pack import Pack, open_pack
 from packer.format.ragged import Ragged
 from packer.loading.batch import Batch
@@ -135,7 +135,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
                 target if self.target_transform is None else self.target_transform(target),
             )
         except Exception as error:
-            noted(error, f"in a transform of record {self.pack.key(i)} of {self.pack.path}")
+            add_note(error, f"in a transform of record {self.pack.key(i)} of {self.pack.path}")
             raise
 
     def _number(self, index: Any) -> int:

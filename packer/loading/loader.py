@@ -16,7 +16,7 @@ from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
 from packer.loading.fill import RowFiller, View
 from packer.loading.moved import Targets
-from packer.loading.normalise import Normalise
+from packer.loading.normalize import Normalize
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
 from packer.loading.replace import Replaced, Replacer
@@ -131,7 +131,7 @@ class PackedLoader:
             self._batches = DeviceCache(filler, targets, self.device, self._replacer)
         elif cache is not None:
             raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
-        self._transfer = Transfer(self.device, prefetch, Normalise(mean, std, dtype))
+        self._transfer = Transfer(self.device, prefetch, Normalize(mean, std, dtype))
         self._position = 0
         self._begun = False
         self._resumed = False
@@ -174,7 +174,7 @@ class PackedLoader:
         epoch = self.sampler.epoch
         batches = self.sampler.rank_batches(self.batch_size, epoch, self._position)
         made: Iterator[Any] = self._batches.run(batches, epoch, stats)
-        if self.device.type != "cpu" or not self._transfer.normalise.nothing:
+        if self.device.type != "cpu" or not self._transfer.normalize.nothing:
             made = self._transfer.run(made, stats)
         return self._counted(made, stats)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack, noted
+from packer.errors import DamagedPack, add_note
 from packer.loading.buffers import BufferPool
 from packer.loading.collate import stacked
 from packer.loading.crew import Crew, Parts
@@ -148,7 +148,7 @@ class Pipeline:
                 images.append(self.transform(torch.from_numpy(row).permute(2, 0, 1)))
         except Exception as error:
             pack = self.filler.pack
-            noted(error, f"in the transform of record {pack.key(int(records[len(images)]))} of {pack.path}")
+            add_note(error, f"in the transform of record {pack.key(int(records[len(images)]))} of {pack.path}")
             raise
         stats.add("transform", time.perf_counter() - made)
         return targets, images, places

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer.errors import DamagedPack, DamagedRecordWarning, shown
+from packer.errors import DamagedPack, DamagedRecordWarning, printable
 from packer.loading.draws import uniform
 from packer.loading.fill import RowFiller
 from packer.loading.stats import Stats
@@ -98,7 +98,7 @@ class Replacer:
         raise DamagedPack(
             self._filler.pack.path, f"none of the {len(tried)} records of epoch {epoch} can be read: {error.problem}",
             error.next_step,
-        ).within(self._filler.pack.path)  # fmt: skip
+        ).with_location(self._filler.pack.path)  # fmt: skip
 
     def _of_epoch(self, epoch: int) -> Int64:
         """The records of an epoch, those of all ranks."""
@@ -125,7 +125,7 @@ class Replacer:
             known = pack.manifest.digest, one.record
             if known not in _warned:
                 _warned.add(known)
-                text = f"{shown(pack.path)}: {one.problem}; another record takes its place"
+                text = f"{printable(pack.path)}: {one.problem}; another record takes its place"
                 warnings.warn(text, DamagedRecordWarning, stacklevel=2)
 
     @property

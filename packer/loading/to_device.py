@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from packer.errors import UsageError
-from packer.loading.normalise import Normalise
+from packer.loading.normalize import Normalize
 from packer.loading.stats import Stats
 
 IMAGES = (torch.uint8, torch.uint16)
@@ -50,7 +50,7 @@ class CudaPrefetcher:
         for a batch without images where mean, std or dtype ask for them.
         """
         self.loader = loader
-        self._transfer = Transfer(device, depth, Normalise(mean, std, dtype, memory_format))
+        self._transfer = Transfer(device, depth, Normalize(mean, std, dtype, memory_format))
 
     def __len__(self) -> int:
         """Batches of the loader."""
@@ -64,12 +64,12 @@ class CudaPrefetcher:
 class Transfer:
     """The way of batches to a device: one side stream for its life, `depth` batches in flight."""
 
-    def __init__(self, device: torch.device | str, depth: int, normalise: Normalise) -> None:
+    def __init__(self, device: torch.device | str, depth: int, normalize: Normalize) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1 batch, got {depth}")
         self.device = torch.device(device)
         self.depth = depth
-        self.normalise = normalise
+        self.normalize = normalize
         self._stream: Any = None
         if self.device.type == "cuda":
             try:
@@ -98,7 +98,7 @@ class Transfer:
     def _moved(self, batch: Any) -> Any:
         walk = _Walk(self._on_this_device)
         there = walk.walk(batch)
-        if not walk.images_seen and not self.normalise.nothing:
+        if not walk.images_seen and not self.normalize.nothing:
             raise ValueError(
                 "mean, std and dtype are for uint8 images (n, channels, height, width), and a batch has none: "
                 "leave them out, or let the loader give such images"
@@ -107,7 +107,7 @@ class Transfer:
 
     def _on_this_device(self, tensor: torch.Tensor, images: bool) -> torch.Tensor:
         there = tensor.to(self.device, non_blocking=True)
-        return self.normalise(there) if images else there
+        return self.normalize(there) if images else there
 
     def _prefetched(self, source: Iterator[Any], stream: Any, stats: Stats) -> Iterator[Any]:
         flying: deque[_Flight] = deque()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from packer.errors import TooManyBad, UsageError, shown
+from packer.errors import TooManyBad, UsageError, printable
 from packer.packing.options import BuildOptions
 from packer.system import usable_cores
 
@@ -160,7 +160,7 @@ def check_bad(options: BuildOptions, inputs: Inputs, rejected: Sequence[Rejected
     asked = inputs.asked
     if not asked:
         path, reason = inputs.skipped[0]
-        problem = f"nothing to pack: all {inputs.found} inputs are skipped ({shown(path)}: {reason})"
+        problem = f"nothing to pack: all {inputs.found} inputs are skipped ({printable(path)}: {reason})"
         raise UsageError(options.source, problem, "choose another --split" if options.split else "give other images")
     allowed = options.bad_allowed(asked)
     if len(rejected) <= allowed and len(rejected) < asked:

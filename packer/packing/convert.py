@@ -96,8 +96,8 @@ class Recipe:
         image = self.image(data, row, header)
         if self.resize is not None:
             annotation = self._resized(annotation, (row.width, row.height))
-        stored, encoding = (data, header.format) if self.encode == "copy" else (
-            encode(image, self.encode, self.quality), self.encode
+        stored, encoding = (
+            (data, header.format) if self.encode == "copy" else (encode(image, self.encode, self.quality), self.encode)
         )
         height, width, channels = image.shape
         return Record(

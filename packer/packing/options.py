@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from packer.containers import CONTAINERS, EXTENSIONS
-from packer.errors import UsageError, shown
+from packer.errors import UsageError, printable
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
 FITS = ("stretch", "short", "long", "crop", "pad")
@@ -64,7 +64,7 @@ class BuildOptions:
         if self.format is not None:
             _choice("--format", self.format, CONTAINERS)
             if (meant := _container_of(self.out)) not in (None, self.format):
-                problem = f"the extension of {shown(self.out or '')} means {meant}, and --format says {self.format}"
+                problem = f"the extension of {printable(self.out or '')} means {meant}, and --format says {self.format}"
                 raise UsageError("--out", problem, "leave out --format, or choose another name")
         _choice("--encode", self.encode, ENCODINGS)
         _choice("--mode", self.mode, MODES)
@@ -144,14 +144,14 @@ def _container_of(out: str | None) -> str | None:
 
 def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise UsageError(option, f"must be one of {', '.join(choices)}; got {shown(value)}")
+        raise UsageError(option, f"must be one of {', '.join(choices)}; got {printable(value)}")
 
 
 def bad_allowed(max_bad: str, found: int) -> int:
     """How many of `found` inputs ``--max-bad`` lets go: ``5`` inputs or ``0.5%`` of them."""
     match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", max_bad.strip(), re.ASCII)
     if match is None or (match[2] and Fraction(match[2]) > 100):
-        raise UsageError("--max-bad", f"must be a number or a percentage such as 0.5%, got {shown(max_bad)}")
+        raise UsageError("--max-bad", f"must be a number or a percentage such as 0.5%, got {printable(max_bad)}")
     return int(match[1]) if match[1] else int(found * Fraction(match[2]) / 100)  # 0.57% of 10,000 is 57, not 56
 
 
@@ -160,7 +160,7 @@ def parse_timeout(text: str) -> float | None:
     if text.strip().lower() == "none":
         return None
     if re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", text, re.ASCII) is None:
-        raise UsageError("--decode-timeout", f"must be a number of seconds, or none, got {shown(text)}")
+        raise UsageError("--decode-timeout", f"must be a number of seconds, or none, got {printable(text)}")
     return float(text)
 
 
@@ -174,5 +174,5 @@ def parse_bytes(text: str) -> int | None:
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)i?b?\s*", text, re.ASCII | re.IGNORECASE)
     size = int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")) if match else 0
     if size < 1:
-        raise UsageError("--shard-size", f"must be a size such as 128MB, or none, got {shown(text)}")
+        raise UsageError("--shard-size", f"must be a size such as 128MB, or none, got {printable(text)}")
     return size

@@ -185,7 +185,8 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) 
     if recipe.encode == "copy":
         return facts.source_bytes
     drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
-    rows = [Row(*row) for row in zip(*(table.column(name).take(pa.array(drawn)).to_pylist() for name in Row._fields), strict=True)]
+    columns = table.select(Row._fields).take(pa.array(drawn)).columns
+    rows = map(Row, *(column.to_pylist() for column in columns))
     sizes = measure(MeasureJob(tuple(rows), recipe))
     encoded, raw = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (1, 1)
     estimated: NDArray[np.int64] = np.ceil(facts.raw_bytes * (encoded / raw)).astype(np.int64)

@@ -9,7 +9,7 @@ import os
 import shutil
 from contextlib import suppress
 
-from packer.errors import StorageError, UsageError, shown
+from packer.errors import StorageError, UsageError, printable
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.packing.exchange import exchange
 from packer.packing.journal import Journal
@@ -80,10 +80,10 @@ class Output:
                     self._lock = lock
                     break
             os.close(lock)  # a build that ended just now has removed it
-        strangers = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD})
-        if strangers:
+        unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD})
+        if unknown_files:
             self._close()
-            problem = f"holds {shown(strangers[0])}, which no build has left there"
+            problem = f"holds {printable(unknown_files[0])}, which no build has left there"
             raise UsageError(self.partial, problem, "move it away, or choose another --out")
         # its workers end a moment later than a build that is killed, and until then they write and rename
         if os.path.isdir(self.folder) and not wait_until_unused(self.folder, WORKERS_END_S):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from packer.errors import StorageError, TooManyBad, UsageError, shown
+from packer.errors import StorageError, TooManyBad, UsageError, printable
 from packer.format.manifest import PARTIAL_SUFFIX, Rejected
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def write_list(folder: str, rejected: Sequence[Rejected]) -> None:
     lines = [HEAD]
     for item in sorted(rejected, key=lambda item: (item.path, item.problem)):
         path = item.path.replace("\\", "\\\\")
-        lines.append("\t".join(shown(text) for text in (path, item.reason, item.problem)) + "\n")
+        lines.append("\t".join(printable(text) for text in (path, item.reason, item.problem)) + "\n")
     path = list_path(folder)
     working = f"{path}.tmp"
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadLabel, UsageError, shown
+from packer.errors import BadLabel, UsageError, printable
 from packer.images.geometry import move, orientation_geometry, select_boxes
 from packer.images.header import Header
 from packer.types import Annotation, RawAnnotation
@@ -39,7 +39,7 @@ class ClassIds:
         if name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(self._fixed):
             return int(name)
         raise BadLabel(
-            origin, f"class {shown(name)} is not in the class list of {len(self._fixed)} names",
+            origin, f"class {printable(name)} is not in the class list of {len(self._fixed)} names",
             "add it to the list or correct the label",
         )  # fmt: skip
 
@@ -56,7 +56,7 @@ class ClassIds:
             clash = [n for i, n in enumerate(names) if order.get(n, i) != i]
             if clash or (order and not _one_begins_the_other(tuple(order), names)):
                 raise UsageError(
-                    "--labels", f"two of the labels number their classes differently ({shown((clash or names)[0])})",
+                    "--labels", f"two of the labels number their classes differently ({printable((clash or names)[0])})",
                     "give one list for both: --classes FILE",
                 )  # fmt: skip
             for name in names:
@@ -90,9 +90,11 @@ class Resolver:
         if len(raws) != 1:
             return None
         raw = raws[0]
-        if not (
-            raw.boxes is raw.landmarks is raw.polygons is raw.keypoints is raw.image_size is None
-        ) or raw.box_fields or raw.extras:
+        if (
+            not (raw.boxes is raw.landmarks is raw.polygons is raw.keypoints is raw.image_size is None)
+            or raw.box_fields
+            or raw.extras
+        ):
             return None
         annotation = self._of_label.get(raw.label)
         if annotation is None:
@@ -142,9 +144,7 @@ class Resolver:
             return None
         return np.array([self.classes.id_of(name, raw.origin) for name in raw.box_labels], np.int64)
 
-    def _checked(
-        self, annotation: Annotation, size: tuple[int, int], origin: str, counts: Counter[str]
-    ) -> Annotation:
+    def _checked(self, annotation: Annotation, size: tuple[int, int], origin: str, counts: Counter[str]) -> Annotation:
         """The box policy: rounding is moved onto the border; the rest is refused, clipped or dropped."""
         if annotation.boxes is None or not len(annotation.boxes):
             return annotation
@@ -204,8 +204,10 @@ def _bad_box(origin: str, number: int, box: NDArray[np.float32], size: tuple[int
             problem = f"box {number + 1}: {name} {value:g} exceeds {side} {limit}"
     for name, value in (("xmin", x1), ("ymin", y1)):
         if value < -ROUNDING_PX:
-            problem = f"box {number + 1}: {name} {value:g} is left of the image" if name == "xmin" else (
-                f"box {number + 1}: {name} {value:g} is above the image"
+            problem = (
+                f"box {number + 1}: {name} {value:g} is left of the image"
+                if name == "xmin"
+                else (f"box {number + 1}: {name} {value:g} is above the image")
             )
     return BadLabel(origin, problem, "fix the label or pass --boxes clip or --boxes drop")
 
@@ -215,9 +217,7 @@ def _merge(a: Annotation, b: Annotation, origin: str, origins: dict[str, str]) -
     changes: dict[str, Any] = {}
     box_part = ("boxes", "box_labels", "polygons", "keypoints", "box_fields")
     if a.boxes is not None and b.boxes is not None:
-        raise BadLabel(
-            origin, f"gives boxes, and so does {origins['boxes']}", "take boxes from one of the labels only"
-        )
+        raise BadLabel(origin, f"gives boxes, and so does {origins['boxes']}", "take boxes from one of the labels only")
     for name in ("label", "landmarks", *box_part):
         value = getattr(b, name)
         if value is None or (name == "box_fields" and not value):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import packer
-from packer.errors import UsageError, shown
+from packer.errors import UsageError, printable
 from packer.format.manifest import FORMAT_VERSION
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
@@ -66,7 +66,7 @@ def _flag(name: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(_value(item) for item in value) or "none"
-    return "none" if value is None else shown(str(value))
+    return "none" if value is None else printable(str(value))
 
 
 def _versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

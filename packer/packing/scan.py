@@ -17,14 +17,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, BadInput, BadLabel, NotAnImage, StorageError, UsageError, shown
+from packer.errors import BadImage, BadInput, BadLabel, NotAnImage, StorageError, UsageError, printable
 from packer.format.index_rows import annotation_arrays
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import SCHEMA as INDEX_SCHEMA
 from packer.images.formats.base import Header
 from packer.images.header import (
-    Header,
     IncompleteHeader,
     Mode,
     decoded_shape,
@@ -127,7 +126,7 @@ def read_inputs(
     fixed = None if options.classes is None else _read_classes(options.classes)
     resolver = Resolver(ClassIds(fixed), options.boxes)
     table = _Table(options, resolver, inputs)
-    _read_all(tree, sources, table, inputs, options, read, progress)
+    _read_all(tree, sources, table, options, read, progress)
     declared = [source.classes for source in sources if source.classes is not None]
     inputs.classes, class_ids = resolver.classes.final(declared)
     table.finish(class_ids)
@@ -144,7 +143,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
     specs = list(options.labels)
     if specs == ["auto"]:
         choice = recognise(tree, SourceOptions(options.split, _one(options.columns)))
-        inputs.notes.append(f"--labels {shown(choice.spec)}: {choice.why}")
+        inputs.notes.append(f"--labels {printable(choice.spec)}: {choice.why}")
         specs = [choice.spec]
     check_options(specs, SourceOptions(options.split, _one(options.columns)))
     inputs.labels = tuple(spec if not spec.startswith("list:") else "list" for spec in specs)
@@ -168,7 +167,7 @@ class _Table:
     def __init__(self, options: BuildOptions, resolver: Resolver, inputs: Inputs) -> None:
         self._mode = cast(Mode, options.mode)
         self._resolver = resolver
-        self._inputs = inputs
+        self.inputs = inputs
         self._fields: set[str] = set()
         self._chunks: list[tuple[list[Any], dict[str, Any]]] = []
 
@@ -185,7 +184,7 @@ class _Table:
                     annotation = self._resolver.annotation(raws, Header.from_code(code, width, height))
                     self._look_at(annotation, path)
             except BadInput as error:
-                self._inputs.rejected.append(rejected(path, error))
+                self.inputs.rejected.append(rejected(path, error))
             else:
                 annotations.append(annotation)
                 good.append(number)
@@ -208,7 +207,7 @@ class _Table:
         for header, count in zip(headers, counts.tolist(), strict=True):
             always = losses(header, "unchanged")
             for what in losses(header, self._mode):
-                self._inputs.losses[what if what in always else f"{what} (--mode unchanged keeps that)"] += count
+                self.inputs.losses[what if what in always else f"{what} (--mode unchanged keeps that)"] += count
         columns = [
             pa.array(paths, pa.binary()),
             size,
@@ -223,7 +222,7 @@ class _Table:
         self._fields.update(there.keys() - {"box_fields"})
         for name in ("boxes", "landmarks"):
             if name in there:
-                setattr(self._inputs, name, getattr(self._inputs, name) + len(there[name].values))
+                setattr(self.inputs, name, getattr(self.inputs, name) + len(there[name].values))
         self._chunks.append(([pa.array(column) for column in columns], there))
 
     def finish(self, class_ids: NDArray[np.int64]) -> None:
@@ -241,8 +240,8 @@ class _Table:
                     array = _renumbered(array, class_ids)
                 columns.append(array)
             batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-        self._inputs.table = pa.Table.from_batches(batches, schema)
-        self._inputs.fields = tuple(sorted(self._fields))
+        self.inputs.table = pa.Table.from_batches(batches, schema)
+        self.inputs.fields = tuple(sorted(self._fields))
 
 
 def _renumbered(array: Any, class_ids: NDArray[np.int64]) -> Any:
@@ -255,11 +254,13 @@ def _renumbered(array: Any, class_ids: NDArray[np.int64]) -> Any:
     return pa.array(ids[labels].astype(np.int32), mask=array.is_null().to_numpy(zero_copy_only=False))
 
 
-def _read_all(tree: Tree, sources: Sequence[Source], table: _Table, inputs: Inputs, options: BuildOptions,  # noqa: PLR0913
-              read: ReadHeaders, progress: Progress) -> None:
+def _read_all(
+    tree: Tree, sources: Sequence[Source], table: _Table, options: BuildOptions, read: ReadHeaders, progress: Progress
+) -> None:
+    inputs = table.inputs
     paths: Sequence[bytes] = tree.images
     if options.split is not None:
-        covered = [all(source.covers(path) for source in sources) for path in paths]
+        covered = [all(source.in_split(path) for source in sources) for path in paths]
         reason = f"not in split {options.split}"
         inputs.skipped += [(os.fsdecode(path), reason) for path, there in zip(paths, covered, strict=True) if not there]
         paths = [path for path, there in zip(paths, covered, strict=True) if there]
@@ -274,7 +275,7 @@ def _read_all(tree: Tree, sources: Sequence[Source], table: _Table, inputs: Inpu
             progress(len(jobs[following].paths))
             following += 1
     for source in sources:
-        for unmatched in source.leftovers():
+        for unmatched in source.unmatched_labels():
             inputs.rejected.append(rejected(os.fsencode(unmatched.where), unmatched))
 
 
@@ -331,5 +332,5 @@ def _read_classes(path: str) -> list[str]:
             raise UsageError(f"{path}:{number}", "is an empty line, and every line is a class", "remove it")
     twice = next((name for name, n in Counter(names).items() if n > 1), None)
     if twice is not None:
-        raise UsageError(path, f"names {shown(twice)} twice", "remove one of the lines")
+        raise UsageError(path, f"names {printable(twice)} twice", "remove one of the lines")
     return names

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import packer
-from packer.errors import shown
+from packer.errors import printable
 from packer.format.manifest import Manifest
 from packer.packing.plan import Plan
 from packer.packing.result import ShardResult
@@ -82,4 +82,4 @@ def library_versions() -> dict[str, str]:
 def _skipped(skipped: Sequence[tuple[str, str]]) -> list[str]:
     reasons = Counter(reason for _, reason in skipped)
     first = {reason: path for path, reason in reversed(skipped)}
-    return [f"skipped {count}: {reason} ({shown(first[reason])})" for reason, count in sorted(reasons.items())]
+    return [f"skipped {count}: {reason} ({printable(first[reason])})" for reason, count in sorted(reasons.items())]

@@ -183,7 +183,8 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made
             digest = b"" if data is None else xxh3_128_digest(data)
             results.append(Made(None, rejected(row.path, error), digest))
         else:
-            cropped = 0 if annotation.boxes is None else len(annotation.boxes) - len(record.annotation.boxes)
+            before, after = annotation.boxes, record.annotation.boxes
+            cropped = 0 if before is None or after is None else len(before) - len(after)
             results.append(Made(record, None, record.source_xxh3, cropped))
     return results
 

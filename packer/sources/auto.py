@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
-from packer.errors import BadLabel, UsageError, shown
+from packer.errors import BadLabel, UsageError, printable
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.files import MIB, lines_of, read_file, read_head
 from packer.sources.list_lines import COMMA, MIXED, TAB, split_line
@@ -50,7 +50,7 @@ def recognise_tree(tree: Tree, options: SourceOptions) -> Choice:
         if fits in ([], [folder]):
             _refuse_to_pass_over(tree, folder)
     if len(fits) > 1:
-        what = "; ".join(f"--labels {shown(choice.spec)} ({choice.why})" for choice in fits)
+        what = "; ".join(f"--labels {printable(choice.spec)} ({choice.why})" for choice in fits)
         raise UsageError(tree.root, f"{len(fits)} kinds of labels fit", f"choose one, or pass several: {what}")
     if fits:
         return fits[0]
@@ -118,7 +118,7 @@ def _folder(tree: Tree) -> Choice | None:
         classes.update(parts[:1])
     if len(classes) < 2:
         return None
-    below = f" below the splits {', '.join(sorted(map(shown, splits)))}" if splits else ""
+    below = f" below the splits {', '.join(sorted(map(printable, splits)))}" if splits else ""
     return Choice("folder", f"the images lie in {len(classes)} class folders{below}")
 
 
@@ -149,7 +149,7 @@ def _lists(tree: Tree) -> Iterable[Choice]:
         folder = tree.root + b"/" + folder_of(path) if b"/" in path else tree.root
         if _names_images(tree, path, PathFinder(tree, folder)):
             file = as_text(tree.root.rstrip(b"/") + b"/" + path)
-            yield Choice(f"list:{file}", f"{shown(path)} names images and says something of each")
+            yield Choice(f"list:{file}", f"{printable(path)} names images and says something of each")
 
 
 def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:

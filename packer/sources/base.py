@@ -50,12 +50,12 @@ class Source(Protocol):
     """What the user should be told once, such as `<filename>` fields that differ; complete after the
     last call."""
 
-    def covers(self, image: bytes) -> bool:
+    def in_split(self, image: bytes) -> bool:
         """Whether this image is part of the chosen split (True for every image without ``--split``)."""
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """The annotation of the image at this path. Raises NoLabel where there is none, BadLabel where
         it is wrong, naming file, line and value."""
 
-    def leftovers(self) -> Iterator[NoImage | BadLabel]:
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """The labels that name no image, and the lines that name nothing. Call after the last `annotate`."""

@@ -1,10 +1,10 @@
 """The grammar of ``--columns``: which column of a list's line means what.
 
-    path label                                one class an image
-    path (x y)*5                              five points: x1 y1 x2 y2 ...
-    path x*5 y*5                              five points: x1 .. x5, then y1 .. y5
-    path (xmin ymin xmax ymax class)*         boxes to the end of the line
-    path cx cy w h _ _                        one box by its centre, and two columns to skip
+path label                                one class an image
+path (x y)*5                              five points: x1 y1 x2 y2 ...
+path x*5 y*5                              five points: x1 .. x5, then y1 .. y5
+path (xmin ymin xmax ymax class)*         boxes to the end of the line
+path cx cy w h _ _                        one box by its centre, and two columns to skip
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class FolderSource:
         self.classes: tuple[str, ...] | None = tuple(as_text(name) for name in names)
         self.notes: list[str] = _other_classes(tree, self._prefix, names) if options.split else []
 
-    def covers(self, image: bytes) -> bool:
+    def in_split(self, image: bytes) -> bool:
         """Whether the image lies in the split's folder."""
         return image.startswith(self._prefix)
 
@@ -49,7 +49,7 @@ class FolderSource:
             raise NoLabel(image, "lies in no class folder", "move it into one, or out of the source")
         return RawAnnotation(origin=as_text(self._prefix + name + b"/"), label=as_text(name))
 
-    def leftovers(self) -> Iterator[NoImage | BadLabel]:
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Nothing: an empty class folder is no fault."""
         return iter(())
 

@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Iterator
 
-from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, shown
+from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, printable
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.columns import Columns, parse_columns
 from packer.sources.files import MIB, lines_of, read_file
@@ -36,7 +36,7 @@ class ListSource:
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         file = options.file or ""
-        self._name = shown(file.rpartition("/")[2])
+        self._name = printable(file.rpartition("/")[2])
         self._data, folder = _read(file)
         self._starts = array("Q")
         self._cut()
@@ -53,7 +53,7 @@ class ListSource:
         self._scan()
         self.classes: tuple[str, ...] | None = self._numbered_classes()
 
-    def covers(self, image: bytes) -> bool:
+    def in_split(self, image: bytes) -> bool:
         """Always: a list has no splits."""
         return True
 
@@ -79,7 +79,7 @@ class ListSource:
             origin=self._where(index), label=label, boxes=row.boxes, box_labels=box_labels, landmarks=row.landmarks
         )
 
-    def leftovers(self) -> Iterator[NoImage | BadLabel]:
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Lines that name no image of the source, and lines that name nothing."""
         return iter(self._bad)
 
@@ -120,7 +120,7 @@ class ListSource:
             columns, skipped = named
             columns = parse_columns(" ".join(columns.head))  # checks that they go together
             if skipped:
-                self.notes.append(f"{self._name}: columns that are skipped: {shown(', '.join(skipped))}")
+                self.notes.append(f"{self._name}: columns that are skipped: {printable(', '.join(skipped))}")
         if columns is None:
             rows = []
             for line in first[opening.lines :]:

@@ -18,7 +18,7 @@ class NoneSource:
         self.notes: list[str] = []
         self._prefix = split_prefix(tree, options.split)
 
-    def covers(self, image: bytes) -> bool:
+    def in_split(self, image: bytes) -> bool:
         """Whether the image lies in the split's folder."""
         return image.startswith(self._prefix)
 
@@ -26,7 +26,7 @@ class NoneSource:
         """An annotation with nothing in it."""
         return RawAnnotation(origin="")
 
-    def leftovers(self) -> Iterator[NoImage | BadLabel]:
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Nothing: there are no labels."""
         return iter(())
 

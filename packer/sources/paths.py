@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from packer.errors import shown
+from packer.errors import printable
 
 IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
 """Folders that hold the images of a VOC or YOLO set (compared in lower case): never a class."""
@@ -49,7 +49,7 @@ def extension_of(path: bytes) -> bytes:
 def named(paths: Iterable[bytes], limit: int = 3) -> str:
     """Some of these paths, for a message: ``a.xml, b.xml and 4 more``."""
     every = list(paths)
-    text = ", ".join(shown(path) for path in every[:limit])
+    text = ", ".join(printable(path) for path in every[:limit])
     return f"{text} and {len(every) - limit} more" if len(every) > limit else text
 
 
@@ -61,5 +61,5 @@ def spread(paths: Sequence[bytes], limit: int) -> Sequence[bytes]:
 def quoted(value: bytes | str) -> str:
     """A value out of a file, for a message: safe to print, at most 40 characters, in quotes."""
     text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-    text = shown(text if len(text) <= 40 else text[:37] + "...")
+    text = printable(text if len(text) <= 40 else text[:37] + "...")
     return f'"{text}"'

@@ -13,7 +13,7 @@ from packer.errors import StorageError
 CLASSES = ("circle", "square", "star", "triangle")
 SHARES = (0.4, 0.3, 0.1, 0.2)
 """How often each is drawn: real sets are not balanced either."""
-COLOURS = ((214, 69, 65), (44, 130, 201), (38, 166, 91), (244, 179, 80), (142, 68, 173), (52, 73, 94))
+COLORS = ((214, 69, 65), (44, 130, 201), (38, 166, 91), (244, 179, 80), (142, 68, 173), (52, 73, 94))
 JPEG_QUALITY = 90
 TRIES = 20
 _SUBPIXEL_BITS = 4
@@ -78,7 +78,7 @@ def _add_shape(draw: np.random.Generator, image: NDArray[np.uint8], shapes: list
     """Draw one more shape where it hides no other one; none where no such place is found."""
     height, width = image.shape[:2]
     name = CLASSES[draw.choice(len(CLASSES), p=SHARES)]
-    colour = COLOURS[draw.integers(len(COLOURS))]
+    colour = COLORS[draw.integers(len(COLORS))]
     for _ in range(TRIES):
         side = int(draw.integers(max(8, min(height, width) // 8), min(height, width) // 2))
         corner = draw.integers(0, (width - side + 1, height - side + 1))

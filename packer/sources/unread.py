@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from packer.errors import BadLabel, shown
+from packer.errors import BadLabel, printable
 from packer.sources.base import Tree
 from packer.sources.files import MIB, lines_of, read_head
 from packer.sources.numerals import is_number
@@ -62,7 +62,7 @@ def unread_labels(tree: Tree) -> str | None:
     found = []
     for ending, paths in sorted(beside.items()):
         if len(paths) >= SEVERAL:
-            found.append(f"{len(paths)} {shown(ending)} files have names of images ({named(paths)})")
+            found.append(f"{len(paths)} {printable(ending)} files have names of images ({named(paths)})")
         else:
             del beside[ending]
     files = [path for path in _looked_at(tree) if extension_of(path) not in beside]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, shown
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, printable
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.files import MIB, lines_of, read_file
 from packer.sources.paths import as_bytes, as_text, extension_of, folder_of, named, quoted, stem_of
@@ -33,7 +33,7 @@ class VocSource:
         """Image -> the different file name that its XML claims."""
         self.notes: list[str] = []
 
-    def covers(self, image: bytes) -> bool:
+    def in_split(self, image: bytes) -> bool:
         """Whether the stem of the image stands in the split's file."""
         return self._split is None or stem_of(image) in self._split
 
@@ -42,7 +42,7 @@ class VocSource:
         well, or the file is wrong."""
         path = self._matches.of(image)
         if path is None:
-            raise NoLabel(image, f"there is no {shown(stem_of(image))}.xml for it", "add it, or remove the image")
+            raise NoLabel(image, f"there is no {printable(stem_of(image))}.xml for it", "add it, or remove the image")
         root = parse_xml(read_file(self._root, path, MOST_XML_BYTES), path)
         annotation = read_annotation(root, path)
         name, stem = as_text(image.rpartition(b"/")[2]), as_text(stem_of(image))
@@ -51,7 +51,7 @@ class VocSource:
                 self._renamed[image] = claim
         return annotation
 
-    def leftovers(self) -> Iterator[NoImage | BadLabel]:
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """XML files that fit no image (XML of other kinds is passed over), and names in the split without one."""
         self._note_renamed()
         for path in self._matches.unclaimed:
@@ -62,14 +62,14 @@ class VocSource:
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
         for stem, where in (self._split or {}).items():
             if stem not in self._stems:
-                yield NoImage(where, f"there is no image {shown(stem)}", "add the image, or remove the line")
+                yield NoImage(where, f"there is no image {printable(stem)}", "add the image, or remove the line")
 
     def _note_renamed(self) -> None:
         if self._renamed:
             image = min(self._renamed)
             self.notes.append(
                 f"{len(self._renamed)} XML files claim another <filename> or <path> than their image's, e.g. "
-                f"{shown(self._matches.label_of[image])} claims {quoted(self._renamed[image])}; matched by stem"
+                f"{printable(self._matches.label_of[image])} claims {quoted(self._renamed[image])}; matched by stem"
             )
 
     def _is_annotation(self, path: bytes) -> bool:
@@ -96,7 +96,7 @@ def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, str]:
         # cat_train.txt says for each image of train whether it shows a cat (-1, 0, 1)
         stem = name.strip() if last in (b"-1", b"0", b"1") and name.strip() else line.strip()
         if stem:
-            found.setdefault(_plain(stem, stems), f"{shown(path)}:{count}")
+            found.setdefault(_plain(stem, stems), f"{printable(path)}:{count}")
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from packer.errors import UsageError, shown
+from packer.errors import UsageError, printable
 from packer.sources.numerals import MOST_CLASSES
 from packer.sources.paths import quoted
 
@@ -33,13 +33,13 @@ def parse_yaml(data: bytes, path: bytes) -> dict[str, Any]:
         loaded = _build(yaml.parse(data, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(f"{shown(path)}:{line}", f"is not YAML: {error.problem}", "fix the line") from None
+        raise UsageError(f"{printable(path)}:{line}", f"is not YAML: {error.problem}", "fix the line") from None
     except _Refused as error:
         problem, line = error.args
-        raise UsageError(f"{shown(path)}:{line}", problem, "fix the line") from None
+        raise UsageError(f"{printable(path)}:{line}", problem, "fix the line") from None
     except (yaml.YAMLError, ValueError) as error:
         problem = str(error).splitlines()[0] if str(error) else "damaged"
-        raise UsageError(path, f"is not YAML: {shown(problem)}", "fix the file") from None
+        raise UsageError(path, f"is not YAML: {printable(problem)}", "fix the file") from None
     return loaded if isinstance(loaded, dict) else {}
 
 
@@ -56,7 +56,7 @@ def _build(events: Iterator[Any]) -> Any:
             continue
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchors:
-                raise _Refused(f"is not YAML: *{shown(event.anchor or '')} stands for nothing", line)
+                raise _Refused(f"is not YAML: *{printable(event.anchor or '')} stands for nothing", line)
             node = anchors[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             node = event.value

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 
-from packer.errors import BadLabel, NoImage, NoLabel, shown
+from packer.errors import BadLabel, NoImage, NoLabel, printable
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.files import MIB, read_file
 from packer.sources.numerals import MOST_CLASSES
@@ -54,9 +54,9 @@ class YoloSource:
         names = self._config.names
         self.classes: tuple[str, ...] | None = self._numbered() if names is None else names
 
-    def covers(self, image: bytes) -> bool:
+    def in_split(self, image: bytes) -> bool:
         """Whether data.yaml's entry for the split, or the split's folder, has this image."""
-        return self._split is None or self._split.covers(image)
+        return self._split is None or self._split.in_split(image)
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """The objects of the image, none for an empty file. Raises NoLabel where there is no file, BadLabel
@@ -64,19 +64,19 @@ class YoloSource:
         path = label_of(image, self._files)
         if path is None:
             step = "add an empty file if nothing is in the picture"
-            raise NoLabel(image, f"there is no {shown(stem_of(image))}.txt for it", step)
+            raise NoLabel(image, f"there is no {printable(stem_of(image))}.txt for it", step)
         if len(self._claims[path]) > 1:
             images = self._claims[path]
-            problem = f"{shown(path)} fits {len(images)} images equally well: {named(images)}"
+            problem = f"{printable(path)} fits {len(images)} images equally well: {named(images)}"
             raise BadLabel(image, problem, "rename or move one of them")
         num_classes = MOST_CLASSES if self._config.names is None else len(self._config.names)
         try:
             rows = parse_rows(read_file(self._tree.root, path, MOST_LABEL_BYTES), num_classes, self._config.kpt_shape)
         except BadRow as error:
-            raise BadLabel(f"{shown(path)}:{error.line}", error.problem, error.next_step) from None
+            raise BadLabel(f"{printable(path)}:{error.line}", error.problem, error.next_step) from None
         return self._annotation(rows, path)
 
-    def leftovers(self) -> Iterator[NoImage | BadLabel]:
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Label files without image. Other text files (README.txt) are none: outside ``labels`` a file counts
         only where it lies beside images and holds YOLO rows."""
         if self._split is not None:
@@ -130,7 +130,7 @@ def _swapped(folder: bytes, names: dict[bytes, bytes]) -> bytes | None:
 
 def _in_split(split: Split, path: bytes, images_folder: bytes | None) -> bool:
     place = path if images_folder is None else images_folder + b"/" + path.rpartition(b"/")[2]
-    return split.covers(place)
+    return split.in_split(place)
 
 
 open_tree = YoloSource

@@ -6,7 +6,7 @@ import posixpath
 import re
 from dataclasses import dataclass, field
 
-from packer.errors import NoImage, PackerError, UsageError, shown
+from packer.errors import NoImage, PackerError, UsageError, printable
 from packer.sources.base import Tree
 from packer.sources.files import MIB, lines_of, read_file
 from packer.sources.paths import IMAGE_FOLDERS, as_bytes, named
@@ -25,7 +25,7 @@ class Split:
     missing: list[NoImage] = field(default_factory=list)
     """Lines of the split's list that name no image."""
 
-    def covers(self, path: bytes) -> bool:
+    def in_split(self, path: bytes) -> bool:
         """Whether an image, or the place where a label's image would lie, is in the split."""
         return path in self.images or path.startswith(self.folders)
 
@@ -46,7 +46,7 @@ def find_split(tree: Tree, config: YoloConfig, split: str) -> Split:
             images = images or set(tree.images)
             _read_listing(tree, listing, images, result)
         else:
-            problem = f"{split}: {shown(entry)} is no folder and no file below the source"
+            problem = f"{split}: {printable(entry)} is no folder and no file below the source"
             raise UsageError(config.origin, problem, "correct the entry, or give the folder that holds it")
     if config.splits.get(split):
         return result
@@ -85,8 +85,8 @@ def _read_listing(tree: Tree, listing: bytes, images: set[bytes], result: Split)
         if image is not None:
             result.images.add(image)
         else:
-            where = f"{shown(listing)}:{count}"
-            result.missing.append(NoImage(where, f"there is no image {shown(name)}", "add it, or remove the line"))
+            where = f"{printable(listing)}:{count}"
+            result.missing.append(NoImage(where, f"there is no image {printable(name)}", "add it, or remove the line"))
 
 
 def _usual_folder(tree: Tree, split: bytes) -> bytes:
@@ -94,9 +94,7 @@ def _usual_folder(tree: Tree, split: bytes) -> bytes:
     folders = [path for path in tree.folders if path]
     for folder in folders:
         parent, _, name = folder.rpartition(b"/")
-        if (name == split and parent.lower() in IMAGE_FOLDERS) or (
-            parent == split and name.lower() in IMAGE_FOLDERS
-        ):
+        if (name == split and parent.lower() in IMAGE_FOLDERS) or (parent == split and name.lower() in IMAGE_FOLDERS):
             return folder
     if split in folders:
         return split
@@ -104,6 +102,6 @@ def _usual_folder(tree: Tree, split: bytes) -> bytes:
     dated = [path for path in inside if re.fullmatch(re.escape(split) + rb"[-_]?[0-9]{4}", path.rpartition(b"/")[2])]
     if len(dated) == 1:
         return dated[0]
-    problem = f"--split {shown(split)} fits {len(dated) or 'no'} folders"
+    problem = f"--split {printable(split)} fits {len(dated) or 'no'} folders"
     next_step = f"its folders are: {named(dated or inside or folders, 10)}"
     raise UsageError(tree.root, problem, next_step)

@@ -49,9 +49,9 @@ def plot_stats(stats: PackStats, file: AnyPath) -> None:
 
 
 def _classes(counts: ClassCounts, axes: Any) -> None:
-    shown = sorted(zip(counts.counts, counts.names, strict=True), reverse=True)[:MOST_CLASSES][::-1]
-    axes.barh([_plain(name) for _, name in shown], [count for count, _ in shown], color="#2c82c9")
-    more = len(counts.names) - len(shown)
+    printable = sorted(zip(counts.counts, counts.names, strict=True), reverse=True)[:MOST_CLASSES][::-1]
+    axes.barh([_plain(name) for _, name in printable], [count for count, _ in printable], color="#2c82c9")
+    more = len(counts.names) - len(printable)
     axes.set_xlabel(counts.of + (f" (the {MOST_CLASSES} largest classes; {more} more)" if more > 0 else ""))
 
 
@@ -73,6 +73,6 @@ def _density(width: Any, height: Any, of: str, axes: Any) -> None:
 
 def _plain(name: str) -> str:
     """A dollar sign would begin a formula."""
-    from packer.errors import shown
+    from packer.errors import printable
 
-    return shown(name).replace("$", r"\$")
+    return printable(name).replace("$", r"\$")

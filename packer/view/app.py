@@ -16,7 +16,7 @@ from werkzeug.wrappers import Request, Response
 
 from packer.errors import PackerError, UsageError
 from packer.format.pack import Pack
-from packer.view.catalogue import SORTS, Catalogue, Query
+from packer.view.catalog import SORTS, Catalog, Query
 from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
 
@@ -50,7 +50,7 @@ class App:
             raise ValueError("a token of less than 16 characters can be guessed")
         self._pack = pack
         self._token = token
-        self._catalogue = Catalogue(pack)
+        self._catalogue = Catalog(pack)
         self._pictures = Pictures(pack)
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "pack": lambda given: pack_facts(pack),

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import shown
+from packer.errors import printable
 from packer.format.pack import Pack
-from packer.view.catalogue import Catalogue
+from packer.view.catalog import Catalog
 from packer.view.facts import numbers
 
 _BINS = 30
@@ -18,24 +18,24 @@ _MOST_SHAPES = 50_000
 """Records that the mean shape is made of; of larger packs, every so many-th."""
 
 
-def chart_facts(pack: Pack, catalogue: Catalogue) -> dict[str, Any]:
+def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
     """Histograms {"edges": n + 1 numbers, "counts": n numbers}, and the mean shape; only what the pack has."""
     fields = pack.manifest.fields
     facts: dict[str, Any] = {
         "images": len(pack),
         "classes": _classes(pack),
-        "image_sizes": _histogram(np.sqrt(catalogue.image_areas.astype(np.float64))),
-        "image_aspects": _histogram(catalogue.widths / np.maximum(catalogue.heights, 1), log=True),
+        "image_sizes": _histogram(np.sqrt(catalog.image_areas.astype(np.float64))),
+        "image_aspects": _histogram(catalog.widths / np.maximum(catalog.heights, 1), log=True),
     }
     if "boxes" in fields:
-        sides = (catalogue.boxes[:, 2:] - catalogue.boxes[:, :2]).astype(np.float64)
+        sides = (catalog.boxes[:, 2:] - catalog.boxes[:, :2]).astype(np.float64)
         whole = sides[(sides > 0).all(axis=1)]
         facts["boxes"] = len(sides)
         facts["boxes_without_area"] = len(sides) - len(whole)
-        facts["boxes_an_image"] = _whole_histogram(catalogue.box_counts)
+        facts["boxes_an_image"] = _whole_histogram(catalog.box_counts)
         facts["box_sizes"] = _histogram(np.sqrt(whole[:, 0] * whole[:, 1]))
         facts["box_aspects"] = _histogram(whole[:, 0] / whole[:, 1], log=True)
-    if "landmarks" in fields and (shape := _mean_shape(catalogue)) is not None:
+    if "landmarks" in fields and (shape := _mean_shape(catalog)) is not None:
         facts["mean_shape"] = shape
     return facts
 
@@ -45,7 +45,7 @@ def _classes(pack: Pack) -> list[dict[str, Any]]:
     found = []
     for kind, counts in pack.manifest.class_counts.items():
         order = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
-        rows = [{"id": i, "name": shown(pack.classes[i]), "count": counts[i]} for i in order[:_MOST_CLASSES]]
+        rows = [{"id": i, "name": printable(pack.classes[i]), "count": counts[i]} for i in order[:_MOST_CLASSES]]
         of = "images" if kind == "label" else "boxes"
         found.append({"of": of, "rows": rows, "more": max(0, len(order) - _MOST_CLASSES)})
     return found
@@ -75,9 +75,9 @@ def _whole_histogram(values: NDArray[Any]) -> dict[str, Any]:
     return {"edges": edges.tolist(), "counts": counts.tolist(), "median": float(np.median(values)), "whole": True}
 
 
-def _mean_shape(catalogue: Catalogue) -> dict[str, Any] | None:
+def _mean_shape(catalog: Catalog) -> dict[str, Any] | None:
     """Mean and spread of each landmark as shares of the image's width and height, over the most common number."""
-    column = catalogue.ragged("landmarks")
+    column = catalog.ragged("landmarks")
     lengths = column.lengths
     some = np.flatnonzero(lengths)
     if not len(some):
@@ -87,8 +87,8 @@ def _mean_shape(catalogue: Catalogue) -> dict[str, Any] | None:
     rows = rows[:: -(-len(rows) // _MOST_SHAPES)]
     at = column.offsets[rows][:, None] + np.arange(points)
     shapes = np.asarray(column.values)[at].astype(np.float64)
-    shapes /= np.stack([catalogue.widths[rows], catalogue.heights[rows]], axis=1)[:, None, :]
-    aspect = float(np.median(catalogue.widths[rows] / catalogue.heights[rows]))
+    shapes /= np.stack([catalog.widths[rows], catalog.heights[rows]], axis=1)[:, None, :]
+    aspect = float(np.median(catalog.widths[rows] / catalog.heights[rows]))
     mean, spread = shapes.mean(axis=0), shapes.std(axis=0)
     return {
         "records": len(rows), "aspect": aspect,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import AnyPath, PackerError, StorageError, UsageError, shown
+from packer.errors import AnyPath, PackerError, StorageError, UsageError, printable
 from packer.format.pack import Pack
-from packer.view.colours import colour_of
+from packer.view.colors import colour_of
 from packer.view.facts import pack_facts, tile_facts
 from packer.view.pictures import Pictures, problem_of
 
@@ -80,7 +80,7 @@ def _page(pack: Pack, records: Sequence[int], seed: int | None) -> Iterator[str]
 
 
 def _figure(pack: Pack, pictures: Pictures, names: Sequence[str], record: int) -> str:
-    source = escape(shown(bytes(pack.column("path")[record])))
+    source = escape(printable(bytes(pack.column("path")[record])))
     try:
         facts = {**tile_facts(pack, record), **problem_of(lambda: pictures.uri(record, SIDE))}
     except PackerError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import shown
+from packer.errors import printable
 from packer.format.pack import Pack
 from packer.text import size_text
 from packer.types import Annotation
@@ -26,14 +26,14 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
     manifest = pack.manifest
     size = sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)
     return {
-        "name": shown(os.path.basename(pack.path)),
-        "path": shown(pack.path),
+        "name": printable(os.path.basename(pack.path)),
+        "path": printable(pack.path),
         "records": len(pack),
         "container": manifest.container,
         "encoding": manifest.encoding,
         "size": size_text(size),
         "shape": manifest.shape,
-        "classes": [shown(name) for name in manifest.classes],
+        "classes": [printable(name) for name in manifest.classes],
         "class_counts": {name: list(counts) for name, counts in manifest.class_counts.items()},
         "fields": list(manifest.fields),
         "rejected": len(manifest.rejected),
@@ -44,10 +44,10 @@ def rejected_facts(pack: Pack) -> dict[str, Any]:
     """The inputs that are not in the pack, with reasons: the first MOST_REJECTED."""
     rejected = pack.manifest.rejected
     rows = [
-        {"path": shown(r.path), "reason": shown(r.reason), "problem": shown(r.problem)}
+        {"path": printable(r.path), "reason": printable(r.reason), "problem": printable(r.problem)}
         for r in rejected[:MOST_REJECTED]
     ]
-    return {"total": len(rejected), "rejected": rows, "notes": [shown(note) for note in pack.manifest.notes]}
+    return {"total": len(rejected), "rejected": rows, "notes": [printable(note) for note in pack.manifest.notes]}
 
 
 def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
     height, width, _ = pack.shape_of(record)
     return {
         "record": record,
-        "key": shown(pack.key(record)),
+        "key": printable(pack.key(record)),
         "width": width,
         "height": height,
         **drawn_facts(pack.annotation(record)),
@@ -88,7 +88,7 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
     stored = [
         ("key", pack.key(record)),
         ("record", f"{record:,} of {len(pack):,}"),
-        ("source", shown(bytes(path))),
+        ("source", printable(bytes(path))),
         ("image", f"{width} x {height}, {channels} x {pack.dtype_of(record)}"),
         ("stored as", f"{pack.encoding_of(record)}, {size_text(int(pack.sizes[record]))}"),
         ("shard", f"{pack.shards[shard].container.name}, row {row:,}"),
@@ -96,18 +96,18 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
     ]
     return {
         **tile_facts(pack, record),
-        "stored": [[name, shown(value)] for name, value in stored],
+        "stored": [[name, printable(value)] for name, value in stored],
         "box_fields": {
-            shown(k): [_text(v) for v in values[:MOST_DRAWN]] for k, values in annotation.box_fields.items()
+            printable(k): [_text(v) for v in values[:MOST_DRAWN]] for k, values in annotation.box_fields.items()
         },
-        "extras": {shown(k): _text(v) for k, v in annotation.extras.items()},
+        "extras": {printable(k): _text(v) for k, v in annotation.extras.items()},
     }
 
 
 def _text(value: Any) -> str:
     import json
 
-    return shown(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _thinned(points: Any) -> Any:

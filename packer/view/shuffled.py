@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import UsageError, shown
+from packer.errors import UsageError, printable
 from packer.format.pack import Pack
 from packer.loading.crop import CenterCrop, Crop, RandomResizedCrop, Resize
 from packer.loading.loader import PackedLoader
@@ -55,8 +55,8 @@ def shuffled_batch(pack: Pack, asked: Asked) -> dict[str, Any]:
     samples = [
         {
             "record": record,
-            "key": shown(pack.key(record)),
-            "source": shown(bytes(paths[record])),
+            "key": printable(pack.key(record)),
+            "source": printable(bytes(paths[record])),
             "width": pixels.shape[2],
             "height": pixels.shape[1],
             "picture": data_uri(np.ascontiguousarray(image)),

@@ -195,11 +195,11 @@ def test_no_process_stays(source: Path, monkeypatch: pytest.MonkeyPatch) -> None
     started: list[int] = []
     begin = Worker.begin
 
-    def noted(worker: Worker, *task: Any) -> None:
+    def add_note(worker: Worker, *task: Any) -> None:
         started.append(worker.process.pid)
         begin(worker, *task)
 
-    monkeypatch.setattr(Worker, "begin", noted)
+    monkeypatch.setattr(Worker, "begin", add_note)
     for i in (1, 6):
         mark(source / f"{i:03d}.jpg", "SIGSEGV")
     build_pack(options(source, on_bad="skip", shard_bytes=FOUR_SHARDS))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from loader_packs import noise
 
-from packer.loading.normalise import Normalise
+from packer.loading.normalize import Normalize
 from packer.loading.stats import Stats
 from packer.loading.to_device import CudaPrefetcher, Transfer
 
@@ -88,12 +88,12 @@ def transfer(monkeypatch):
     def to_device(self, tensor, images):
         assert CURRENT[-1] is self._stream
         tensor = tensor.clone()
-        return Device.of(self.normalise(tensor) if images else tensor)
+        return Device.of(self.normalize(tensor) if images else tensor)
 
     monkeypatch.setattr(Transfer, "_on_this_device", to_device)
 
-    def make(depth, normalise=None):
-        return Transfer("cuda", depth, normalise or Normalise())
+    def make(depth, normalize=None):
+        return Transfer("cuda", depth, normalize or Normalize())
 
     return make
 
@@ -144,7 +144,7 @@ def test_one_stream_for_its_life(transfer):
 
 
 def test_the_consumers_stream_waits_and_claims_the_memory(transfer):
-    way = transfer(2, Normalise((0.5,) * 3, (0.5,) * 3))
+    way = transfer(2, Normalize((0.5,) * 3, (0.5,) * 3))
     for images, rest in way.run(Host(5)):
         consumer = CURRENT[0]
         assert len(CURRENT) == 1
@@ -200,7 +200,7 @@ def test_a_producers_error_keeps_its_type_and_ends_the_flights(transfer):
 
 
 def test_an_error_on_the_way_waits_for_what_was_begun(transfer):
-    way = transfer(2, Normalise((0.5,), (0.5,)))  # one channel, the images have three
+    way = transfer(2, Normalize((0.5,), (0.5,)))  # one channel, the images have three
     with pytest.raises(ValueError, match="mean has 1 channels"):
         next(way.run(Host(3)))
     assert ("synchronize stream", way._stream) in LOG and len(CURRENT) == 1

@@ -15,7 +15,7 @@ from loader_packs import alike, fresh, noise
 from torch.utils.data import DataLoader
 
 from packer import CudaPrefetcher, PackedDataset, PackedLoader, collate
-from packer.loading.normalise import Normalise
+from packer.loading.normalize import Normalize
 from packer.loading.to_device import moved
 
 Pair = namedtuple("Pair", "images targets")
@@ -129,7 +129,7 @@ def test_impossible_normalising_is_refused():
     for options in ({"mean": MEAN}, {"std": STD}, {"mean": MEAN, "std": (1, 0, 1)}, {"mean": MEAN, "std": (1,)},
                     {"mean": MEAN, "std": STD, "dtype": torch.uint8}):  # fmt: skip
         with pytest.raises(ValueError, match=r"mean and std|fractions"):
-            Normalise(**options)
+            Normalize(**options)
     with pytest.raises(ValueError, match="mean has 3 channels, the images have 1"):
         one(images_of(shape=(2, 1, 4, 5)), mean=MEAN, std=STD)
     with pytest.raises(ValueError, match="depth must be at least 1"):
@@ -215,7 +215,7 @@ def test_around_a_plain_dataloader(pack, workers):
     for _ in range(2):
         batches = list(prefetcher)
         images = torch.cat([images for images, _ in batches])
-        assert torch.equal(images, Normalise(MEAN, STD, torch.float16)(expected))
+        assert torch.equal(images, Normalize(MEAN, STD, torch.float16)(expected))
         assert torch.cat([targets for _, targets in batches]).tolist() == data.targets
 
 

@@ -17,7 +17,7 @@ from packer.errors import BadImage, DamagedPack, PackerError, StorageError, TooM
 from packer.format.manifest import Rejected
 
 KINDS: tuple[PackerError, ...] = (
-    DamagedPack("p/shard", "is wrong", "mend it").within("p", "shard", "00000042"),
+    DamagedPack("p/shard", "is wrong", "mend it").with_location("p", "shard", "00000042"),
     StorageError("a", "is full"),
     UsageError("--option", "must be 1, got 0", "say 1"),
     WorkerDied("worker 3", "was killed"),
@@ -55,7 +55,7 @@ def fails_strangely(image: torch.Tensor) -> torch.Tensor:
 
 def collate_that_finds_damage(samples: Any) -> Any:
     """A collate function that raises an error of packer's."""
-    raise DamagedPack("x", "is odd").within("/p", "s", "k")
+    raise DamagedPack("x", "is odd").with_location("/p", "s", "k")
 
 
 class Started:

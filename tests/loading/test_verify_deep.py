@@ -102,7 +102,7 @@ def test_other_files_in_the_directory(copied):
     (pack / "README.txt").write_text("mine")
     (pack / ".DS_Store").write_bytes(b"")
     report = verify(pack)
-    assert report.problems == () and report.strangers == (".DS_Store", "README.txt")
+    assert report.problems == () and report.unknown_files == (".DS_Store", "README.txt")
     ran = run("verify", pack)
     assert ran.code == 0 and "README.txt: is not part of the pack" in ran.err
     (pack / "shard-00009.lmdb").write_bytes(b"x")

@@ -144,16 +144,16 @@ def mark_box(image: np.ndarray, box: tuple[int, int, int, int]) -> None:
 
 def check_mark(image: np.ndarray, annotation: Annotation, blur: tuple[float, float]) -> None:
     """The bright pixels are those under the box, up to `blur` output pixels (x, y) at its edges."""
-    shown = image[..., 0].astype(float)
-    height, width = shown.shape
+    printable = image[..., 0].astype(float)
+    height, width = printable.shape
     visible = clip(annotation, width, height)
     assert annotation.boxes is not None and visible.boxes is not None
     x, y = np.arange(width) + 0.5, np.arange(height) + 0.5
     x0, y0, x1, y1 = annotation.boxes[0]
     inside = np.outer((y > y0 + blur[1]) & (y < y1 - blur[1]), (x > x0 + blur[0]) & (x < x1 - blur[0]))
     outside = ~np.outer((y > y0 - blur[1]) & (y < y1 + blur[1]), (x > x0 - blur[0]) & (x < x1 + blur[0]))
-    assert (shown[inside] > 190).all()
-    assert (shown[outside] < 64).all()
+    assert (printable[inside] > 190).all()
+    assert (printable[outside] < 64).all()
     whole = len(visible.boxes) == 1 and np.array_equal(visible.boxes, annotation.boxes)
     if (
         whole
@@ -163,7 +163,7 @@ def check_mark(image: np.ndarray, annotation: Annotation, blur: tuple[float, flo
         and x1 < width - blur[0]
         and y1 < height - blur[1]
     ):
-        weight = np.where(outside, 0, shown)  # the ringing of a JPEG far off weighs nothing
+        weight = np.where(outside, 0, printable)  # the ringing of a JPEG far off weighs nothing
         centre = (weight.sum(0) @ x / weight.sum(), weight.sum(1) @ y / weight.sum())
         assert annotation.landmarks is not None and annotation.polygons is not None
         middle = (annotation.boxes[0, :2] + annotation.boxes[0, 2:]) / 2

@@ -53,7 +53,7 @@ def test_a_good_image_has_an_annotation(opened):
     image = image_named(tree, b"g.jpg")
     annotation = source.annotate(image)
     assert isinstance(annotation, RawAnnotation) and annotation == source.annotate(image)
-    assert source.covers(image) is True
+    assert source.in_split(image) is True
     lists = (annotation.boxes, annotation.box_labels, annotation.polygons, *annotation.box_fields.values())
     assert len({len(values) for values in lists if values is not None}) <= 1
     names = {annotation.label, *(annotation.box_labels or ())} - {None}
@@ -75,7 +75,7 @@ def test_an_image_without_label_is_told_from_one_with_a_bad_one(opened):
 
 def test_a_label_without_image_is_left_over(opened):
     name, _, source = opened
-    assert len(list(source.leftovers())) == (name not in ("none", "folder"))
+    assert len(list(source.unmatched_labels())) == (name not in ("none", "folder"))
 
 
 def test_notes_are_text_and_classes_are_unique(opened):
@@ -101,14 +101,16 @@ def test_the_folder_is_never_written_to(opened):
     for image in tree.images:
         with suppress(BadLabel):
             source.annotate(image)
-    list(source.leftovers())
+    list(source.unmatched_labels())
     assert state() == before
 
 
 def test_sources_import_nothing_heavy():
     code = "import sys, packer.sources.auto, packer.sources.list, packer.sources.none, packer.sources.folder\n"
     code += "names = {m.split('.')[0] for m in sys.modules} & {'cv2', 'torch', 'lmdb', 'h5py', 'pyarrow'}\n"
-    code += "rooms = {m for m in sys.modules if m.startswith(('packer.images', 'packer.containers', 'packer.packing'))}\n"
+    code += (
+        "rooms = {m for m in sys.modules if m.startswith(('packer.images', 'packer.containers', 'packer.packing'))}\n"
+    )
     code += "print(names | rooms)"
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)

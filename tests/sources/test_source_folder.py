@@ -16,7 +16,7 @@ def test_the_first_folder_is_the_class(make_tree):
     assert source.annotate(b"cat/deep/1.jpg").label == "cat"
     with pytest.raises(NoLabel, match=r"^top\.jpg: lies in no class folder"):
         source.annotate(b"top.jpg")
-    assert list(source.leftovers()) == []
+    assert list(source.unmatched_labels()) == []
 
 
 def test_class_names_of_any_bytes(make_tree):
@@ -31,7 +31,7 @@ def test_splits_need_the_option(make_tree):
         open_source("folder", tree, SourceOptions())
     source = open_source("folder", tree, SourceOptions("val"))
     assert source.classes == ("cat",)
-    assert [image for image in tree.images if source.covers(image)] == [b"val/cat/1.jpg"]
+    assert [image for image in tree.images if source.in_split(image)] == [b"val/cat/1.jpg"]
     assert source.annotate(b"val/cat/1.jpg").label == "cat"
     assert "different classes (dog)" in source.notes[0] and "--classes FILE" in source.notes[0]
     with pytest.raises(UsageError, match=r"no folder for --split test; its folders are: train, val"):

@@ -72,8 +72,10 @@ def test_a_drawn_line_is_read(points, boxes, form, grouped, with_class, data):
     text = "path" + (f" (x y)*{points}" if grouped else f" x*{points} y*{points}") * bool(points)
     names = [*form, "class"] if with_class else list(form)
     text += f" label ({' '.join(names)})*"
-    cells = ["p"] + [str(v) for point in landmarks for v in point] if grouped else (
-        ["p", *(str(x) for x, _ in landmarks), *(str(y) for _, y in landmarks)]
+    cells = (
+        ["p"] + [str(v) for point in landmarks for v in point]
+        if grouped
+        else (["p", *(str(x) for x, _ in landmarks), *(str(y) for _, y in landmarks)])
     )
     cells += ["L"] + [str(v) for i, box in enumerate(drawn) for v in (*box, *([f"c{i}"] if with_class else []))]
     row = parse_columns(text).read([cell.encode() for cell in cells])
@@ -116,7 +118,7 @@ def test_path_and_label_in_many_spellings(source_of, text):
     for data in (text, text.encode("utf-16")):
         source = source_of(data)
         labels = [source.annotate(image).label for image in (b"a.jpg", b"b.jpg", b"d/c d.jpg")]
-        assert labels == ["cat", "dog", "cat"] and source.classes is None and list(source.leftovers()) == []
+        assert labels == ["cat", "dog", "cat"] and source.classes is None and list(source.unmatched_labels()) == []
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -152,9 +154,11 @@ def test_whole_number_labels_keep_their_numbers(source_of):
 def test_celeba(source_of):
     text = "2\nlefteye_x lefteye_y nose_x nose_y\na.jpg 1 -2 3 4\nb.jpg  5 6  7 8\n"
     source = source_of(text, "path (x y)*2")
-    assert source.annotate(b"a.jpg").landmarks == ((1, -2), (3, 4)) and list(source.leftovers()) == []
+    assert source.annotate(b"a.jpg").landmarks == ((1, -2), (3, 4)) and list(source.unmatched_labels()) == []
     source = source_of(text.replace("2", "3", 1), "path (x y)*2")
-    assert [str(e).split(";")[0] for e in source.leftovers()] == ["list.txt:1: says 3 images, and 2 lines follow"]
+    assert [str(e).split(";")[0] for e in source.unmatched_labels()] == [
+        "list.txt:1: says 3 images, and 2 lines follow"
+    ]
 
 
 def test_bad_lines_name_line_and_value(source_of):
@@ -166,20 +170,20 @@ def test_bad_lines_name_line_and_value(source_of):
         source.annotate(b"b.jpg")
     with pytest.raises(NoLabel, match=r"is not in list\.txt"):
         source.annotate(b"d/c d.jpg")
-    leftovers = list(source.leftovers())
-    assert [str(error).split(";")[0] for error in leftovers] == [
+    unmatched_labels = list(source.unmatched_labels())
+    assert [str(error).split(";")[0] for error in unmatched_labels] == [
         'list.txt:3: there is no image "missing.jpg"', "list.txt:4: has a quote that is not closed, or text after one",
         'list.txt:6: "../x.jpg" lies outside the source folder',
         'list.txt:7: "/etc/passwd" lies outside the source folder',
     ]  # fmt: skip
-    assert [isinstance(error, NoImage) for error in leftovers] == [True, False, False, False]
+    assert [isinstance(error, NoImage) for error in unmatched_labels] == [True, False, False, False]
 
 
 def test_a_bad_first_line_is_no_header(source_of):
     source = source_of("missing.jpg cat\na.jpg dog\n")
-    assert [error.where for error in source.leftovers()] == ["list.txt:1"]
+    assert [error.where for error in source.unmatched_labels()] == ["list.txt:1"]
     source = source_of("missing.jpg 1 2\na.jpg 1 2\n", "path x y")
-    assert [error.where for error in source.leftovers()] == ["list.txt:1"]
+    assert [error.where for error in source.unmatched_labels()] == ["list.txt:1"]
 
 
 @pytest.mark.parametrize(("text", "columns"), [
@@ -190,7 +194,7 @@ def test_a_bad_first_line_is_no_header(source_of):
 def test_an_unknown_header_is_a_header(source_of, text, columns):
     """Its words are no classes: whole-number labels keep their numbers."""
     source = source_of(text, columns)
-    assert source.classes == tuple(str(i) for i in range(11)) and list(source.leftovers()) == []
+    assert source.classes == tuple(str(i) for i in range(11)) and list(source.unmatched_labels()) == []
     assert source.annotate(b"a.jpg").label == "10" and any("is taken as a header" in note for note in source.notes)
 
 
@@ -224,7 +228,7 @@ def test_paths_are_relative_to_the_root_or_the_list(make_tree, tmp_path):
     (root / "d" / "list.txt").write_text(lines)
     source = open_list(tree, name="d/list.txt")
     assert [source.annotate(image).label for image in tree.images] == ["2", "4", "1", "3"]
-    assert [str(error).split(";")[0] for error in source.leftovers()] == [
+    assert [str(error).split(";")[0] for error in source.unmatched_labels()] == [
         'list.txt:5: "out/x.jpg" lies outside the source folder'
     ]
     (tmp_path / "list.txt").write_text("src/d/a.jpg 1\n")  # a list outside the source
@@ -258,7 +262,7 @@ def test_a_path_longer_than_any_is_no_image(make_tree, written):
     tree = make_tree({"1.jpg": "", "list.txt": f"1.jpg 3\n{written} 4\n"})
     source = open_list(tree)
     assert source.annotate(b"1.jpg").label == "3"
-    assert len(list(source.leftovers())) == 1
+    assert len(list(source.unmatched_labels())) == 1
 
 
 def test_missing_images_behind_a_symlink_lead_out(make_tree, tmp_path):

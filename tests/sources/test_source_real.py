@@ -29,7 +29,7 @@ def test_bccd(real_data):
     assert recognise(tree, SourceOptions()).spec == "voc"
     source = open_source("voc", tree, SourceOptions())
     annotations, unlabelled = read(source, tree.images)
-    assert len(annotations) == 364 and not unlabelled and not list(source.leftovers())
+    assert len(annotations) == 364 and not unlabelled and not list(source.unmatched_labels())
     boxes = [(image, box) for image, a in annotations.items() for box in a.boxes]
     assert len(boxes) == 4888
     assert {name for a in annotations.values() for name in a.box_labels} == {"RBC", "WBC", "Platelets"}
@@ -37,8 +37,8 @@ def test_bccd(real_data):
     assert flat == [b"00338", b"00343"]
     assert all(a.image_size == (640, 480) for a in annotations.values())
     parts = [open_source("voc", tree, SourceOptions(split)) for split in ("train", "val", "test")]
-    counts = [sum(map(part.covers, tree.images)) for part in parts]
-    assert sum(counts) == 364 and not [x for part in parts for x in part.leftovers()]
+    counts = [sum(map(part.in_split, tree.images)) for part in parts]
+    assert sum(counts) == 364 and not [x for part in parts for x in part.unmatched_labels()]
 
 
 def test_coco128(real_data):
@@ -48,11 +48,11 @@ def test_coco128(real_data):
     annotations, unlabelled = read(source, tree.images)
     assert len(annotations) == 254 and len(source.classes) == 80 and source.classes[79] == "toothbrush"
     assert [image[-7:-4] for image in unlabelled] == [b"250", b"508"]
-    leftovers = list(source.leftovers())
-    assert [error.where[-7:-4] for error in leftovers] == [b"656", b"659"]
-    assert all(isinstance(error, NoImage) for error in leftovers)
+    unmatched_labels = list(source.unmatched_labels())
+    assert [error.where[-7:-4] for error in unmatched_labels] == [b"656", b"659"]
+    assert all(isinstance(error, NoImage) for error in unmatched_labels)
     val = open_source("yolo", tree, SourceOptions("val"))
-    assert sum(map(val.covers, tree.images)) == 128
+    assert sum(map(val.in_split, tree.images)) == 128
 
 
 def test_landmarks(real_data):
@@ -64,7 +64,7 @@ def test_landmarks(real_data):
         open_source(f"list:{file}", tree, SourceOptions())
     source = open_source(f"list:{file}", tree, SourceOptions(columns="path x*5 y*5"))
     annotations, unlabelled = read(source, tree.images)
-    assert len(annotations) == 900 and not unlabelled and not list(source.leftovers())
+    assert len(annotations) == 900 and not unlabelled and not list(source.unmatched_labels())
     # eyes above nose above mouth, left before right: only x..y.. gives a face
     faces = [a.landmarks for a in annotations.values()]
     assert sum(f[0][0] < f[1][0] and f[0][1] < f[2][1] < f[3][1] for f in faces) > 850

@@ -170,7 +170,7 @@ def test_matching_prefers_the_nearest(make_tree):
         b"JPEGImages/a/1.jpg": ("mirrored",), b"JPEGImages/b/1.jpg": ("b",), b"c/2.jpg": ("beside",),
         b"c/3.png": ("anywhere",), b"d/4.jpg": ("below",),
     }  # fmt: skip
-    assert {error.where for error in source.leftovers()} == {b"Annotations/2.xml", b"broken.xml"}
+    assert {error.where for error in source.unmatched_labels()} == {b"Annotations/2.xml", b"broken.xml"}
 
 
 def test_equals_are_refused_by_name(make_tree):
@@ -184,7 +184,7 @@ def test_equals_are_refused_by_name(make_tree):
     for image in (b"2.jpg", b"2.png"):
         with pytest.raises(BadLabel, match=r"2\.xml fits 2 images equally well: 2\.jpg, 2\.png"):
             source.annotate(image)
-    assert list(source.leftovers()) == []
+    assert list(source.unmatched_labels()) == []
 
 
 folders = st.sampled_from([b"", b"a", b"b", b"JPEGImages", b"Annotations", b"JPEGImages/a", b"Annotations/a"])
@@ -215,7 +215,7 @@ def test_claimed_file_names_are_reported_and_never_opened(make_tree, claim):
     del OPENED[:]
     for image in tree.images:
         source.annotate(image)
-    assert list(source.leftovers()) == []
+    assert list(source.unmatched_labels()) == []
     assert sorted({path for path in OPENED if isinstance(path, (str, bytes))}) == [
         os.path.join(tree.root, name) for name in (b"1.xml", b"2.xml")
     ]
@@ -231,13 +231,13 @@ def test_splits(make_tree):
         "VOC/ImageSets/Main/cat_val.txt": "3  1\na b -1\n",
     })  # fmt: skip
     source = open_source("voc", tree, SourceOptions("train"))
-    covered = [image for image in tree.images if source.covers(image)]
+    covered = [image for image in tree.images if source.in_split(image)]
     assert covered == [b"VOC/JPEGImages/2.jpg", b"VOC/JPEGImages/a b.jpg"]
-    leftovers = list(source.leftovers())
-    assert [str(error.where) for error in leftovers] == ["VOC/ImageSets/Main/train.txt:4"]
-    assert isinstance(leftovers[0], NoImage)
+    unmatched_labels = list(source.unmatched_labels())
+    assert [str(error.where) for error in unmatched_labels] == ["VOC/ImageSets/Main/train.txt:4"]
+    assert isinstance(unmatched_labels[0], NoImage)
     source = open_source("voc", tree, SourceOptions("cat_val"))
-    assert sum(map(source.covers, tree.images)) == 2 and list(source.leftovers()) == []
+    assert sum(map(source.in_split, tree.images)) == 2 and list(source.unmatched_labels()) == []
     with pytest.raises(UsageError, match=r"test\.txt: there is no such file.*the splits are: cat_val, train"):
         open_source("voc", tree, SourceOptions("test"))
 

@@ -115,9 +115,9 @@ def test_places_of_labels(make_tree):
         source.annotate(b"images/e.jpg")
     with pytest.raises(BadLabel, match=r"labels/f\.txt fits 2 images equally well"):
         source.annotate(b"images/f.jpg")
-    leftovers = list(source.leftovers())
-    assert [error.where for error in leftovers] == [b"beside/orphan.txt", b"labels/orphan.txt"]
-    assert all(isinstance(error, NoImage) for error in leftovers)
+    unmatched_labels = list(source.unmatched_labels())
+    assert [error.where for error in unmatched_labels] == [b"beside/orphan.txt", b"labels/orphan.txt"]
+    assert all(isinstance(error, NoImage) for error in unmatched_labels)
 
 
 @pytest.mark.parametrize(("text", "names"), [
@@ -178,8 +178,8 @@ def test_splits(make_tree, entry):
     files = SPLITS | ({"data.yaml": f"{entry}\nnames: [a]"} if entry else {})
     tree = make_tree(files | {"lists/train.txt": "./images/train2017/1.jpg\nimages/train2017/7.jpg\n"})
     source = open_source("yolo", tree, SourceOptions("train"))
-    assert [image for image in tree.images if source.covers(image)] == [b"images/train2017/1.jpg"]
-    found = [str(error).split(";")[0] for error in source.leftovers()]
+    assert [image for image in tree.images if source.in_split(image)] == [b"images/train2017/1.jpg"]
+    found = [str(error).split(";")[0] for error in source.unmatched_labels()]
     if entry and "txt" in entry:
         assert found == ["lists/train.txt:2: there is no image images/train2017/7.jpg"]
     else:

@@ -133,7 +133,7 @@ def one_list(data: bytes) -> None:
             continue
         if choice & 128:
             _resolve(raw, choice >> 4)
-    for leftover in source.leftovers():
+    for leftover in source.unmatched_labels():
         assert isinstance(leftover, BadLabel), leftover
 
 

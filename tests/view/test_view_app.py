@@ -21,7 +21,7 @@ from packer import PackedLoader, RandomResizedCrop, open_pack
 from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
 from packer.view.app import App
-from packer.view.catalogue import Catalogue, Query
+from packer.view.catalog import Catalog, Query
 
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 TOKEN = "a-token-that-nobody-guesses"
@@ -164,12 +164,12 @@ def test_other_pixels_are_shown_too(tmp_path: Path, mode: str) -> None:
     made.save(tmp_path / "src" / "0.png")
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--mode", "unchanged", "--labels", "none")
     (tile,) = ask(tmp_path / "pack", "tiles")["tiles"]
-    shown = seen(tile["picture"])
-    assert shown.dtype == np.uint8 and shown.shape[:2] == (30, 40)
+    printable = seen(tile["picture"])
+    assert printable.dtype == np.uint8 and printable.shape[:2] == (30, 40)
     if mode == "I;16":
-        assert shown.max() == 255  # brightened: as it is it would be black
+        assert printable.max() == 255  # brightened: as it is it would be black
     else:
-        assert np.array_equal(shown.reshape(30, 40, -1)[..., 0], plain)
+        assert np.array_equal(printable.reshape(30, 40, -1)[..., 0], plain)
 
 
 def brute(pack: Pack, query: Query) -> list[int]:
@@ -206,7 +206,7 @@ def brute(pack: Pack, query: Query) -> list[int]:
 )
 @settings(max_examples=120, deadline=None)
 def test_filters_and_orders(boxed: Pack, query: Query) -> None:
-    assert Catalogue(boxed).find(query).tolist() == brute(boxed, query)
+    assert Catalog(boxed).find(query).tolist() == brute(boxed, query)
 
 
 def test_search_does_not_run_over_two_names(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ def records(page: Any) -> list[int]:
 
 def test_the_first_tiles_with_their_boxes(opened: Any, boxed: tuple[Pack, str]) -> None:
     pack, _ = boxed
-    shown = records(opened)
-    assert shown == list(range(len(shown))) and len(shown) >= 20
+    printable = records(opened)
+    assert printable == list(range(len(printable))) and len(printable) >= 20
     assert opened.inner_text("#count") == "150 records" and opened.title() == "boxed.lmdb - packer view"
-    for record in shown[:8]:
+    for record in printable[:8]:
         boxes = pack.annotation(record).boxes
         drawn = opened.eval_on_selector_all(
             f".tile[data-record='{record}'] rect.box",

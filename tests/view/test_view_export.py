@@ -52,15 +52,15 @@ def test_landmarks_and_a_draw(tmp_path: Path) -> None:
     draw_landmarks(tmp_path / "src")
     labels = ("--labels", f"list:{tmp_path / 'src' / 'landmarks.txt'}", "--columns", "path x*5 y*5")
     good("build", tmp_path / "src", "-o", tmp_path / "pack", *labels)
-    shown = []
+    printable = []
     for seed in (1, 1, 2):
         drawn = ("--count", 4, "--seed", seed, "--json")
         facts = good("view", tmp_path / "pack", "--export", tmp_path / "s.html", *drawn).out
         assert json.loads(facts) == {"path": str(tmp_path / "s.html"), "records": 4, "of": 8}
         sheet = Sheet(tmp_path / "s.html")
         assert sheet.count("circle") == 4 * 5
-        shown.append([text for text in sheet.text if text.startswith("faces/")])
-    assert shown[0] == shown[1] != shown[2]
+        printable.append([text for text in sheet.text if text.startswith("faces/")])
+    assert printable[0] == printable[1] != printable[2]
 
 
 def test_hostile_names(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ class Header(NamedTuple):
     def code(self) -> int:
         """All but the size and the frames of a header that was checked, as a number of 17 bits; see `from_code`."""
         flags = self.cmyk | self.hidden_alpha << 1 | self.many_scans << 2
-        return FORMATS.index(self.format) | self.orientation << 3 | self.channels << 7 | self.bit_depth << 10 | flags << 15
+        kind = self.orientation << 3 | self.channels << 7 | self.bit_depth << 10
+        return FORMATS.index(self.format) | kind | flags << 15
 
     @staticmethod
     def from_code(code: int, width: int, height: int) -> Header:

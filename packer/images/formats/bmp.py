@@ -22,9 +22,9 @@ def read(data: bytes, complete: bool) -> Header:
         raise cut_short("BMP", complete)
     if header_bytes == 12:
         width, height, _, bits = _CORE.unpack_from(data, 18)
-        compression, colours, entry_bytes = _RGB, 0, 3
+        compression, colors, entry_bytes = _RGB, 0, 3
     elif 40 <= header_bytes <= 124:
-        width, height, _, bits, compression, _, _, _, colours = _INFO.unpack_from(data, 18)
+        width, height, _, bits, compression, _, _, _, colors = _INFO.unpack_from(data, 18)
         height, entry_bytes = abs(height), 4  # negative: rows from top to bottom
     else:
         raise bad(f"BMP with an unknown header of {header_bytes} bytes")
@@ -35,7 +35,7 @@ def read(data: bytes, complete: bool) -> Header:
         obstacle = f"BMP of {bits} bits with compression {compression}"
     elif bits <= 8:
         table_at = 14 + header_bytes
-        count = min(colours or 1 << bits, 1 << bits)
+        count = min(colors or 1 << bits, 1 << bits)
         table = data[table_at : table_at + count * entry_bytes]
         if len(table) < count * entry_bytes:
             raise cut_short("BMP", complete)

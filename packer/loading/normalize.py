@@ -10,7 +10,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Normalise:
+class Normalize:
     """Turns uint8 images into what a model takes.
 
     With `mean` and `std` (one for each channel, of values from 0 to 1, as torchvision has them):

@@ -37,7 +37,7 @@ class Query:
     descending: bool = False
 
 
-class Catalogue:
+class Catalog:
     """The columns of one pack that filters and sorting need; threads may share it."""
 
     def __init__(self, pack: Pack) -> None:
