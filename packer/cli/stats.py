@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,17 +37,17 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     """
     from dataclasses import asdict
 
-    from packer.cli.progress import bar
+    from packer.cli.progress import Bars
     from packer.stats import pack_stats
 
     if plot is not None:
         from packer.stats.plots import figure_class
 
         figure_class("--plot")  # better before the work than behind it
-    with bar("reading", hidden=as_json or not pixels) as read:
-        found = pack_stats(pack, against, pixels, read.update)
+    with closing(Bars(hidden=as_json)) as progress:
+        found = pack_stats(pack, against, pixels, progress)
     if plot is not None:
-        from packer.stats.plot import plot_stats
+        from packer.stats.plots import plot_stats
 
         plot_stats(found, plot)
     if as_json:
