@@ -53,6 +53,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     """
     from packer.bench import BenchOptions, compare, sweep
     from packer.bench import tune as find_best
+    from packer.cli.progress import Bars
     from packer.errors import UsageError
     from packer.format.manifest import names_a_pack
 
@@ -67,13 +68,13 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     is_pack = path is not None and names_a_pack(path)
     if options.step_ms is not None and is_pack and not tune:
         raise UsageError("--step-ms", "goes with a folder or with --tune", "add --tune")
-    with closing(Bars(hidden=quiet or as_json)) as watcher:
+    with closing(Bars(hidden=quiet or as_json)) as progress:
         if tune:
-            report = find_best(path or "", options, command, watcher)
+            report = find_best(path or "", options, command, progress)
         elif is_pack:
-            report = sweep(path or "", options, command, watcher)
+            report = sweep(path or "", options, command, progress)
         else:
-            report = compare(path, options, command, watcher)
+            report = compare(path, options, command, progress)
     if as_json:
         say(json.dumps(report.facts()))
     else:
@@ -89,7 +90,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
 
 def lines(report: Report) -> Iterator[str]:
     """The whole text."""
-    from packer.bench.words import settings_text
+    from packer.bench.report import settings_text
     from packer.text import table_text
 
     machine, settings = report.machine, report.settings
@@ -153,30 +154,3 @@ def _figure(figure: Figure, digits: int) -> str:
 
 def _plain(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
-
-
-class Bars:
-    """A bar for each part of the work."""
-
-    def __init__(self, hidden: bool) -> None:
-        self._hidden = hidden
-        self._bar: Any = None
-
-    def begin(self, what: str, total: int | None) -> None:
-        """A part of the work begins."""
-        from packer.cli.progress import bar
-
-        self.close()
-        self._bar = bar(what, total, "step", self._hidden)
-
-    def doing(self, what: str) -> None:
-        """What is measured or built now."""
-        self._bar.set_postfix_str(what)
-
-    def done(self, steps: int) -> None:
-        """So many more steps are done."""
-        self._bar.update(steps)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
