@@ -15,6 +15,7 @@ from packer.format.pack import Pack
 from packer.images.decode import decode
 from packer.images.encode import encode
 from packer.images.header import Mode
+from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
 from packer.types import Image
 
@@ -61,6 +62,7 @@ class Pictures:
                 self._bytes -= len(self._cached.popitem(last=False)[1])
         return made
 
+    @quiet_opencv()
     def _small(self, record: int, side: int) -> Image:
         height, width, _ = self._pack.shape_of(record)
         if max(height, width) <= side:
@@ -79,6 +81,7 @@ def _shrink(height: int, width: int, side: int) -> Resize:
     return Resize(max(1, round(width * scale)), max(1, round(height * scale)), "stretch")
 
 
+@quiet_opencv()
 def data_uri(image: Image) -> str:
     """Return a data: URI of `image`, (height, width, 1..4), uint8 or uint16, shrunk to LARGEST_SIDE if it is larger."""
     if max(image.shape[:2]) > LARGEST_SIDE:

@@ -50,7 +50,7 @@ def test_a_subset_is_sampled_and_nothing_else(kind: str) -> None:
     assert repr(sampler).endswith("67 of 200 records, seed 0, rank 0 of 1>")
 
 
-def test_a_sequence_of_sample_records_stays_as_given() -> None:
+def test_a_sequence_of_chosen_records_stays_as_given() -> None:
     assert list(KINDS["sequential"](10, records=[7, 2, 9])) == [7, 2, 9]
 
 
