@@ -87,7 +87,7 @@ def main() -> None:
     given = arguments.parse_args()
     table = Table("what", "goal", "median (lowest to highest)")
     for name, figure in start_times(max(given.rounds, 5)).items():
-        table.row(f"`{name}`, s", *against_goal(figure, 0.15 if "--help" in name else None, most=True))
+        table.row(f"`{name}`, s", *against_goal(figure, 0.15 if "--help" in name else None, 3, most=True))
     with tempfile.TemporaryDirectory(prefix="bench-plan-", dir=given.work_dir) as folder:
         few, many = link_files(Path(folder, "few"), 100), link_files(Path(folder, "many"), given.count)
         rounds = [plan(few, many, given.count) for _ in range(given.rounds)]

@@ -78,7 +78,7 @@ def batches(table: Table, packs: dict[str, Path], array: np.ndarray, rounds: int
     for name in packs:
         cells = against_goal(Figure(tuple(steady[name])), 0.8)
         rate = f"{Figure(tuple(rates[name])).median:,.0f}"
-        table.row(f"{name}, {threads} torch threads", *cells, Figure(tuple(first[name])).text(2), rate)
+        table.row(f"{name}, torch threads: {threads}", *cells, Figure(tuple(first[name])).text(2), rate)
 
 
 def opening(path: Path, rounds: int) -> list[tuple[str, Figure, float | None]]:
