@@ -7,8 +7,9 @@ of a map: key 1, feature 2); a feature is one of three lists, whose values are f
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -67,24 +68,27 @@ def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     return b"".join((start, *parts)), len(start) + sum(map(len, before)) + len(head) + len(header)
 
 
-def bytes_features(data: memoryview) -> dict[bytes, tuple[int, int]]:
-    """Return where the first value of each bytes feature of an Example lies: (start, stop) by name.
+def bytes_features(data: memoryview, names: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
+    """Return where the first value of each of these bytes features of an Example lies: (start, stop) by name.
 
-    Features of other kinds, empty ones, and what the message holds beside its features are passed over.
+    Features that are missing, empty or of another kind are left out.
 
     Raises:
         ValueError: It is not a protobuf message.
     """
-    found = {}
+    found: dict[bytes, tuple[int, int]] = {}
     for features in _fields(data, 0, len(data), 1):
         for entry in _fields(data, *features, 1):
-            for feature in _fields(data, *entry, 2):
-                for values in _fields(data, *feature, _BYTES_LIST):
-                    for value in _fields(data, *values, 1):
-                        for start, stop in _fields(data, *entry, 1):
-                            found.setdefault(bytes(data[start:stop]), value)
-                        break
+            for start, stop in _fields(data, *entry, 1):
+                if (name := bytes(data[start:stop])) in names:
+                    found.update((name, value) for value in _first_value(data, *entry))
     return found
+
+
+def _first_value(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    for feature in _fields(data, start, stop, 2):
+        for values in _fields(data, *feature, _BYTES_LIST):
+            yield from islice(_fields(data, *values, 1), 1)
 
 
 def _fields(data: memoryview, position: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:

@@ -20,6 +20,7 @@ from packer.types import Record
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
+_NAMES = (IMAGE, KEY, FILENAME, ANNOTATION)
 
 
 class FRAME:
@@ -88,7 +89,7 @@ class TFRecordContainer:
 
 def _entry(example: memoryview, at: int, number: int) -> Entry | None:
     """Return the image of an Example that begins at byte `at` of its file."""
-    places = bytes_features(example)
+    places = bytes_features(example, _NAMES)
     if IMAGE not in places:
         return None
     texts = {name: bytes(example[slice(*places[name])]) for name in (KEY, FILENAME, ANNOTATION) if name in places}

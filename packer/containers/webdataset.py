@@ -102,7 +102,7 @@ def _members(view: mmap.mmap) -> Iterator[tuple[str, int, int]]:
     """(name, start, size) of the regular files; tarfile knows the headers of GNU, PAX and older tars."""
     with tarfile.open(fileobj=view, mode="r:", encoding="utf-8", errors="backslashreplace") as tar:
         while (member := tar.next()) is not None:
-            tar.members = []  # it would keep them all
+            tar.members = []  # type: ignore[attr-defined]  # it would keep them all
             if member.offset_data + member.size > len(view):
                 raise ValueError(f"the member {member.name!r} is cut")
             if member.isreg() and not member.issparse():

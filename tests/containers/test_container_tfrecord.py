@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from packer.containers.tf_example import bytes_features, example_bytes
 from packer.types import Annotation, Record
 
+NAMES = (b"image/source_id", b"image/encoded", b"not there")
 OTHERS = st.dictionaries(st.text(max_size=20), st.binary(max_size=300), max_size=6)
 
 
@@ -61,9 +62,9 @@ def test_an_empty_list_says_its_kind() -> None:
 
 @given(OTHERS, st.binary(max_size=20), st.binary(max_size=20_000))
 def test_values_are_found_among_any_others(others: dict[str, bytes], key: bytes, image: bytes) -> None:
-    features = {**others, "image/source_id": key, "image/encoded": image}
-    data = example(features)
-    found = {name.decode(): data[a:b] for name, (a, b) in bytes_features(memoryview(data)).items()}
+    features = {"image/source_id": key, "image/encoded": image}
+    data = example({**others, **features})
+    found = {name.decode(): data[a:b] for name, (a, b) in bytes_features(memoryview(data), NAMES).items()}
     assert found == features
 
 
@@ -74,7 +75,7 @@ def test_altered_examples_are_refused_or_lie_inside(data: st.DataObject) -> None
     for _ in range(data.draw(st.integers(1, 4))):
         good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = bytes_features(memoryview(good))
+        found = bytes_features(memoryview(good), NAMES)
     except ValueError:
         return
     assert all(0 <= start <= stop <= len(good) for start, stop in found.values())
@@ -83,4 +84,4 @@ def test_altered_examples_are_refused_or_lie_inside(data: st.DataObject) -> None
 @pytest.mark.parametrize("cut", [1, 3, 100])
 def test_a_cut_example_is_an_error(cut: int) -> None:
     with pytest.raises(ValueError, match="before byte"):
-        bytes_features(memoryview(example({"image/encoded": b"x" * 200})[:-cut]))
+        bytes_features(memoryview(example({"image/encoded": b"x" * 200})[:-cut]), NAMES)
