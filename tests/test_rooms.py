@@ -93,10 +93,9 @@ def imports_of(module: str) -> set[str]:
     """Modules of packer that a module imports, at its top, inside functions, or for types only."""
     found = set()
     for name in imported(parsed(MODULES[module])):
-        while name not in MODULES and "." in name:
-            name = name.rpartition(".")[0]
-        if name in MODULES and name != module:
-            found.add(name)
+        known = name if name in MODULES else name.rpartition(".")[0]  # or a name in a module
+        if known in MODULES and known != module:
+            found.add(known)
     # `from packer.images import header` names the package too, but runs nothing of it but its __init__
     return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
 

@@ -76,7 +76,7 @@ def _one_begins_the_other(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
 
 
 def read_classes(path: str) -> list[str]:
-    """Return the names in ``--classes FILE``: one per line, UTF-8, in id order. Raise UsageError if it is no such file."""
+    """Return the names in ``--classes FILE``: one per line, in id order. Raise UsageError if it holds none."""
     try:
         with open(path, "rb") as file:
             text = file.read(MAX_CLASS_FILE_BYTES + 1)
