@@ -62,7 +62,13 @@ def failure_line(error: BaseException) -> str:
 
 def failure_facts(error: BaseException) -> dict[str, Any]:
     """Return any error as JSON values; the fields are the same for every kind."""
-    facts: dict[str, Any] = {"error": type(error).__name__, "where": "", "next_step": "", "rejected": [], **dict.fromkeys(_PLACE)}
+    facts: dict[str, Any] = {
+        "error": type(error).__name__,
+        "where": "",
+        "next_step": "",
+        "rejected": [],
+        **dict.fromkeys(_PLACE),
+    }
     if isinstance(error, PackerError):
         rejected = [{"path": r.path, "reason": r.reason, "problem": r.problem} for r in getattr(error, "rejected", ())]
         facts |= {"where": printable(error.where), "next_step": error.next_step, "rejected": rejected}

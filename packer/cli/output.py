@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import click
@@ -70,6 +70,12 @@ def table_text(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> li
     return lines
 
 
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return the counts of a build's inputs: ``found = packed + rejected + skipped``."""
+    found, *parts = (f"{counts[name]} {name}" for name in ("found", "packed", "rejected", "skipped"))
+    return f"{found} = {' + '.join(parts)}"
+
+
 class ProgressBar(Progress):
     """Shows a bar for each stage on standard error if that is a terminal, and prints notes on standard output.
 
@@ -107,7 +113,12 @@ class ProgressBar(Progress):
         disabled = self._hidden or sys.stderr is None or not sys.stderr.isatty()
         in_bytes = unit == "bytes"
         self._bar = tqdm(
-            desc=name, total=total, unit="B" if in_bytes else f" {unit}", unit_scale=in_bytes, disable=disabled, leave=False
+            desc=name,
+            total=total,
+            unit="B" if in_bytes else f" {unit}",
+            unit_scale=in_bytes,
+            disable=disabled,
+            leave=False,
         )
 
     def advance(self, done: int, bad: int = 0) -> None:

@@ -11,6 +11,7 @@ import torch
 from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack, open_pack
 from packer.images.decode import check_available
+from packer.images.opencv import quiet_opencv
 from packer.loading.crop import Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
@@ -176,7 +177,7 @@ class PackedLoader:
         made: Iterator[Any] = self._batches.run(batches, epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalize.nothing:
             made = self._transfer.run(made, stats)
-        return self._counted(made, stats)
+        return _quietly(self._counted(made, stats))
 
     def _end(self) -> int:
         """Global position at which an epoch is over."""
@@ -227,3 +228,8 @@ class PackedLoader:
     def stats(self) -> dict[str, float]:
         """Of this epoch, or of the last: see `Stats.summary`."""
         return self._stats.summary()
+
+
+def _quietly(batches: Iterator[Any]) -> Iterator[Any]:
+    with quiet_opencv():
+        yield from batches

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packer.packing.source_file import FileView
 from PIL import Image
 
 from packer.errors import BadImage
 from packer.images.header import IncompleteHeader, read_header
 from packer.packing import inputs
+from packer.packing.headers import FileView
 from packer.packing.scan import _read_file_header
 
 FORMATS: dict[str, dict[str, Any]] = {
