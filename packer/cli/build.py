@@ -162,7 +162,7 @@ def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
       packer build ./imgs --resize 256 --encode jpeg
       packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
       packer build faces --labels list:marks.txt --columns "path x*5 y*5"
-      packer build pics --labels voc --labels list:a.txt --columns "path (x y)*5"
+      packer build VOC --labels voc --labels list:a.txt --columns "path (x y)*5"
     """
     options = _options(given)
     with ProgressBar(hidden=quiet or as_json) as progress:

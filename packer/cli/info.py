@@ -25,7 +25,8 @@ def info(pack: str, as_json: bool, rejected: bool) -> None:
     """Show what PACK holds and how it was built.
 
     \b
-    Example: packer info imgs.lmdb
+    Example:
+      packer info imgs.lmdb
     """
     from packer.format.manifest import read_manifest
 
