@@ -22,7 +22,7 @@ class _Switches:
     """OpenCV's switches, and who needs them off."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # the garbage collector may end a loader's iteration while it is held
         self.users = 0
         self.threads = self.log_level = 0
 
@@ -44,7 +44,7 @@ class _Switches:
                     _logging.setLogLevel(self.log_level)
 
     def unlock(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
 
 _SWITCHES = _Switches()
