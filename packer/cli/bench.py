@@ -83,7 +83,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     is_pack = path is not None and names_a_pack(path)
     if options.step_ms is not None and is_pack and not tune:
         raise UsageError("--step-ms", "needs a folder or --tune", "add --tune")
-    with ProgressBar(hidden=quiet or as_json, notes_on_bar=True) as progress:
+    with ProgressBar(hidden=quiet or as_json) as progress:
         if tune:
             report = find_best(path or "", options, command, progress)
         elif is_pack:
@@ -105,7 +105,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
 
 def lines(report: Report) -> Iterator[str]:
     """Return the lines of the report."""
-    from packer.bench.words import settings_text
+    from packer.bench.report import settings_text
 
     machine, settings = report.machine, report.settings
     yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"

@@ -83,12 +83,10 @@ class ProgressBar(Progress):
 
     Args:
         hidden: Show nothing at all.
-        notes_on_bar: Show each note on the bar until the next one comes, and print none.
     """
 
-    def __init__(self, hidden: bool = False, notes_on_bar: bool = False) -> None:
+    def __init__(self, hidden: bool = False) -> None:
         self._hidden = hidden
-        self._notes_on_bar = notes_on_bar
         self._bar: Any = None
         self._bad = 0
 
@@ -131,12 +129,8 @@ class ProgressBar(Progress):
         self._bar.update(done)
 
     def note(self, text: str) -> None:
-        """Print a line, or show it on the bar."""
+        """Print a line."""
         if self._hidden:
-            return
-        if self._notes_on_bar:
-            if self._bar is not None:
-                self._bar.set_postfix_str(text)
             return
         if self._bar is not None:
             self._bar.clear()

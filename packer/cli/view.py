@@ -50,8 +50,7 @@ def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
         facts = {"path": export, "records": written, "of": len(opened)}
         echo(json.dumps(facts) if as_json else f"{printable(export)}: {written:,} of {plural(len(opened), 'record')}")
         return
-    from packer.view.browser import opened as browser_opened
-    from packer.view.server import Server
+    from packer.view.server import Server, opened_in_browser
 
     with Server(opened, given["port"]) as server:
         if as_json:
@@ -63,5 +62,5 @@ def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
         if given["no_browser"]:
             server.serve_forever()
         else:
-            with browser_opened(server.url):
+            with opened_in_browser(server.url):
                 server.serve_forever()  # returns at Ctrl-C
