@@ -61,6 +61,8 @@ def write_report(report: Report, folder: str) -> str:
             json.dump(report.facts(), file, indent=1)
         with open(page, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(one_file_page("packer bench", _body(report, charts), "report"))
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(error.filename or folder, f"cannot write: {error.strerror or error}") from error
     return page

@@ -28,7 +28,7 @@ def report(error: BaseException, as_json: bool) -> int:
     Returns:
         The exit code.
     """
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, PackerError):
         error = StorageError(error.filename or "", error.strerror or str(error))
     if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
         error = StorageError("", "not enough memory or threads", "free some, or use fewer --workers")

@@ -34,7 +34,7 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
     """
     from dataclasses import asdict
 
-    from packer.format.repair import repair as repair_pack
+    from packer.format.salvage import repair as repair_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
         report = repair_pack(pack, out, progress)

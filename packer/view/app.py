@@ -152,7 +152,9 @@ class App:
         )
         try:
             return shuffled_batch(self._pack, asked)
-        except ValueError as error:  # the loader's message: images of different sizes need a crop
+        except PackerError:
+            raise
+        except ValueError as error:  # the loader's own words: images of different sizes need a crop
             raise UsageError("crop", str(error)) from None
 
 
