@@ -15,7 +15,7 @@ from packer.bench.options import BenchOptions, Job, machine
 from packer.bench.process import measuring, one_round
 from packer.bench.report import PACED, Report, Row, cold_notes, compared
 from packer.bench.sample import Images, sample_images
-from packer.errors import StorageError
+from packer.errors import StorageError, size_text
 from packer.packing import BuildOptions, build_pack
 from packer.sources.synthetic import draw_sample
 from packer.types import Progress
@@ -187,7 +187,6 @@ def _require_space(folder: str, images: Images, options: BenchOptions) -> None:
     needed = int(raw * 1.3) * len(options.encodings) * len(options.formats) + images.bytes
     free = shutil.disk_usage(folder).free
     if needed > free:
-        from packer.text import size_text
 
         problem = f"{size_text(free)} are free, and the packs of the sample take up to {size_text(needed)}"
         raise StorageError(folder, problem, "lower --images, or name another --work-dir")

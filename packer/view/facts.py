@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import printable
+from packer.errors import printable, size_text
 from packer.format.pack import Pack
-from packer.text import size_text
 from packer.types import Annotation
 
 MOST_DRAWN = 300
