@@ -187,6 +187,10 @@ class PackNotFound(UsageError, FileNotFoundError):
     """There is no pack at this path."""
 
 
+class NotInstalled(UsageError, ImportError):
+    """A library that this needs is not installed."""
+
+
 class StorageError(PackerError, OSError):
     """The disk or its permissions: full, read-only, vanished."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from packer.cli.output import ReaderGone, drop_output, echo_error, flush_output
-from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, PackerError, StorageError, printable
+from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, NotInstalled, PackerError, StorageError, printable
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 
@@ -30,6 +30,8 @@ def report(error: BaseException, as_json: bool) -> int:
     """
     if isinstance(error, OSError) and not isinstance(error, PackerError):
         error = StorageError(error.filename or "", error.strerror or str(error))
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        error = NotInstalled("", "this command needs PyTorch", "pip install torch")
     if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
         error = StorageError("", "not enough memory or threads", "free some, or use fewer --workers")
     facts = failure_facts(error)
