@@ -1,4 +1,4 @@
-"""A machine that only packs has neither torch nor jpeg4py: all but training works, and training says what to install."""
+"""Without torch and jpeg4py, all but training works, and training says what to install."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def report(error: BaseException, as_json: bool) -> int:
     Returns:
         The exit code.
     """
-    if isinstance(error, OSError) and not isinstance(error, PackerError):
+    if not isinstance(error, PackerError) and isinstance(error, OSError):
         error = StorageError(error.filename or "", error.strerror or str(error))
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         error = NotInstalled("", "this command needs PyTorch", "pip install torch")
