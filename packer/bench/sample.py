@@ -72,11 +72,9 @@ def sample_images(source: str, folder: str, options: BenchOptions) -> Images:
     os.makedirs(folder)
     for number, file in enumerate(ordered):
         extension = os.path.splitext(file)[1].lower()
-        shutil.copyfile(file, os.path.join(folder, f"{number:06d}{extension}"))
-    if options.resize is not None:
-        size = options.size_of(options.resize)
-    else:
-        size = batch_size_of(np.array(shapes))
+        with open(file, "rb") as own, open(os.path.join(folder, f"{number:06d}{extension}"), "wb") as copy:
+            shutil.copyfileobj(own, copy)
+    size = batch_size_of(np.array(shapes)) if options.resize is None else options.size_of(options.resize)
     return Images(folder, tuple(ordered), size, len(found), sum(os.path.getsize(file) for file in ordered))
 
 
