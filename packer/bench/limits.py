@@ -21,7 +21,7 @@ from packer.bench.chosen import chosen_records
 from packer.bench.job import Job
 from packer.errors import DamagedPack
 from packer.format.pack import open_pack
-from packer.images.reduction import HEADROOM, reduction
+from packer.images.jpeg import HEADROOM, reduction
 
 LOOK_S = 0.002
 PIECE_BYTES = 1 << 20

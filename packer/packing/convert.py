@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 from xxhash import xxh3_128_digest
 
 from packer.errors import BadImage
+from packer.images.base import Header
 from packer.images.decode import Decoder, decode
 from packer.images.encode import Encoding, encode
-from packer.images.formats.base import Header
 from packer.images.geometry import clip, move
 from packer.images.header import Mode, decoded_shape
 from packer.images.resize import Resize

@@ -22,7 +22,7 @@ from packer.format.index_rows import annotation_arrays
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import SCHEMA as INDEX_SCHEMA
-from packer.images.formats.base import Header
+from packer.images.base import Header
 from packer.images.header import (
     IncompleteHeader,
     Mode,

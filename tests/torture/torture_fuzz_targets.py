@@ -25,7 +25,7 @@ from torture_fuzz_packs import (  # noqa: E402
 
 import packer.sources.list as lists  # noqa: E402
 from packer.errors import BadImage, BadLabel, UsageError  # noqa: E402
-from packer.images.formats import png, tiff  # noqa: E402
+from packer.images import png_header as png, tiff_header as tiff  # noqa: E402
 from packer.images.header import Header, IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
 from packer.packing.resolve import ClassIds, Resolver  # noqa: E402
 from packer.sources.base import SourceOptions, Tree  # noqa: E402
