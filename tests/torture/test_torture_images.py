@@ -13,8 +13,8 @@ from outcome import Budget
 from torture_images import image_flips, images
 from torture_mutations import KINDS, NAMES, SEEDS, mutation
 
-from packer.images.jpeg_header import read as read_jpeg
 from packer.images.header import read_header
+from packer.images.jpeg_header import read as read_jpeg
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
