@@ -1,16 +1,19 @@
-"""What this machine and this installation of Python offer: cores, and what other packages add to packer."""
+"""What packer asks of the operating system: cores, locks, and names that change in one step."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
 import os
-from functools import lru_cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from packer.errors import UsageError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+POLL_S = 0.02
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2  # linux/fs.h
+_UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 
 def usable_cores() -> int:
@@ -26,49 +29,50 @@ def usable_cores() -> int:
     return cores
 
 
-@lru_cache
-def plugins(group: str, built_in: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return what installed packages add to a table of packer, by name; they are looked up once per process.
-
-    Args:
-        group: The entry points' group, such as ``packer.sources``.
-        built_in: The names that packer itself has in that table.
-
-    Raises:
-        UsageError: Two packages, or a package and packer, use the same name.
-    """
-    from importlib.metadata import entry_points  # 20 ms that `packer --help` does not wait for
-
-    owners = dict.fromkeys(built_in, "packer itself")
-    found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=group):
-        owner = f"the package {entry.dist.name}" if entry.dist else entry.value
-        if owners.setdefault(entry.name, owner) != owner:
-            problem = f"{owner} and {owners[entry.name]} both add {entry.name!r} to {group}"
-            raise UsageError("", problem, "uninstall one of them")
-        found[entry.name] = entry
-    return found
-
-
-def load_named(group: str, table: dict[str, str], name: str) -> Any:
-    """Return the object that a name stands for, in a table of packer or added by another package.
-
-    Args:
-        group: The entry points' group.
-        table: The built-in names, each with its ``module:object``.
-        name: The name.
-
-    Raises:
-        KeyError: There is no such name.
-        UsageError: The package that adds it cannot be imported.
-    """
-    if name in table:
-        module, _, attribute = table[name].partition(":")
-        return getattr(import_module(module), attribute)
-    entry = plugins(group, tuple(table))[name]
+def try_lock(folder: str) -> int | None:
+    """Lock a directory for this process alone: the descriptor that holds the lock; None where another has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return entry.load()
-    except Exception as error:  # whatever the other package's module raises
-        owner = entry.dist.name if entry.dist else entry.value
-        problem = f"the package {owner}, which adds {name!r} to {group}, cannot be imported: {error!r}"
-        raise UsageError("", problem, f"upgrade or uninstall {owner}") from error
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def in_use(folder: str) -> Iterator[None]:
+    """Say that this process writes to a directory, as others may at the same time; see `wait_until_unused`."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def wait_until_unused(folder: str, timeout_s: float) -> bool:
+    """Wait until no process says that it writes to a directory; False where one still does after that time."""
+    end = time.monotonic() + timeout_s
+    while (descriptor := try_lock(folder)) is None:
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_S)
+    os.close(descriptor)
+    return True
+
+
+def exchange_names(a: str, b: str) -> bool:
+    """Let the names change places; False where the system or the file system cannot. Raises OSError."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux, glibc 2.28
+    if rename is None:
+        return False
+    if rename(AT_FDCWD, os.fsencode(a), AT_FDCWD, os.fsencode(b), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNKNOWN:
+        return False
+    raise OSError(number, os.strerror(number), b)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from packer.containers.plugins import load_named, plugins
 from packer.errors import UsageError, printable
-from packer.system import load_named, plugins
 
 if TYPE_CHECKING:
     from packer.containers.base import Container

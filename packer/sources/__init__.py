@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from packer.containers.plugins import load_named, plugins
 from packer.errors import UsageError
 from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
-from packer.system import load_named, plugins
 
 GROUP = "packer.sources"
 """Entry points of this group add sources: a name, and the `SourceType`."""

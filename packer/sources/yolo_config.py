@@ -103,12 +103,9 @@ def _check_size(data: bytes) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         nodes += isinstance(event, yaml.NodeEvent)
         documents += isinstance(event, yaml.DocumentStartEvent)
-        problem = (
-            f"is deeper than {DEEPEST} levels" if depth > DEEPEST
-            else f"has more than {MOST_NODES} values" if nodes > MOST_NODES
-            else "holds a second document" if documents > 1
-            else ""
-        )  # fmt: skip
+        problem = (documents > 1) * "holds a second document"
+        problem = f"has more than {MOST_NODES} values" if nodes > MOST_NODES else problem
+        problem = f"is deeper than {DEEPEST} levels" if depth > DEEPEST else problem
         if problem:
             raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)  # type: ignore[arg-type]
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 from drawn import draw, draw_plain, image_file
-from packer.packing.table import write_table
 from running import ROOT, good, refused, run
 
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack
 from packer.packing.plan import make_plan
-from packer.packing.scan import read_inputs
+from packer.packing.scan import read_inputs, write_table
 from packer.packing.write_shard import pack_shard
 
 
@@ -43,7 +42,7 @@ def test_max_bad(tmp_path: Path, bad: int, option: str, code: int) -> None:
     ran = run("build", source, "-o", tmp_path / "p", "--max-bad", option)
     assert ran.code == code
     if code:
-        assert f"{bad} of 10 inputs are bad" in ran.err and f"leave them out with --max-bad {bad}" in ran.err
+        assert f"{bad} of 10 inputs are bad" in ran.err and f"skip them with --max-bad {bad}" in ran.err
         assert os.listdir(tmp_path) == ["src"]
     else:
         assert f"10 found = {10 - bad} packed + {bad} rejected + 0 skipped" in ran.out
@@ -120,7 +119,7 @@ def test_max_pixels(tmp_path: Path) -> None:
 def pack_after(source: Path, change: Callable[[], Any]) -> Any:
     """Plan, then change the source, then pack: what a worker finds."""
     options = BuildOptions(str(source), out=str(source.parent / "p"), max_bad="9")
-    plan = make_plan(options, read_inputs(options))
+    plan = make_plan(options, read_inputs(options), lambda job: [])
     folder = source.parent / "work"
     folder.mkdir()
     table = str(folder / "inputs.arrow")
