@@ -26,7 +26,7 @@ from packer.bench.options import Job
 from packer.bench.sample import sample_records
 from packer.errors import DamagedPack
 from packer.format.pack import open_pack
-from packer.images.reduction import HEADROOM, reduction
+from packer.images.jpeg import HEADROOM, reduction
 from packer.system_paging import share_in_memory
 
 POLL_S = 0.002
