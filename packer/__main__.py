@@ -16,7 +16,9 @@ def main(arguments: list[str] | None = None) -> int:
         print("packer: interrupted", file=sys.stderr)
         code = 130
     if arguments is None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        from packer.system import ENDING_SIGNALS
+
+        for number in ENDING_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # all is done but Python's own end
     return code
 

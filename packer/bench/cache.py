@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer.system_paging import share_in_memory
+from packer.format.mmap import map_files
+from packer.system import PORTABLE, forget_pages
 
 
 def drop(path: str) -> None:
@@ -16,8 +17,7 @@ def drop(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        forget_pages(descriptor)
     finally:
         os.close(descriptor)
 
@@ -31,12 +31,9 @@ def pages_in_memory(paths: Sequence[str]) -> float | None:
     for path in paths:
         facts = os.stat(path)
         size = facts.st_size
-        if not size or not (facts.st_uid == os.geteuid() or os.access(path, os.W_OK)):
+        if not size or PORTABLE or not (facts.st_uid == os.geteuid() or os.access(path, os.W_OK)):
             continue
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            region = np.frombuffer(view, np.uint8)
-            share = share_in_memory(region, np.arange(0, size, mmap.PAGESIZE, dtype=np.int64))
-            del region
+        share = map_files([(path, size)])[0].share_in_memory(np.arange(0, size, mmap.PAGESIZE, dtype=np.int64))
         total += size
         found += share * size
     return found / total if total else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from packer.format.pack import Pack
-from packer.system_paging import available_bytes
+from packer.system import available_bytes
 from packer.types import Int64
 
 MOST_BYTES = 1 << 30

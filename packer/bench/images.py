@@ -12,7 +12,7 @@ from packer.bench.options import IMAGES, LEAST_IMAGES, BenchOptions
 from packer.errors import BadImage, UsageError
 from packer.images.header import decoded_shape, read_header
 from packer.sources.tree import find_tree
-from packer.system_paging import available_bytes
+from packer.system import available_bytes
 
 MOST_SIDE = 224
 

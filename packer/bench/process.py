@@ -7,7 +7,6 @@ one before.
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from packer.bench.result import Measured, Row
 from packer.bench.watcher import Watcher
 from packer.errors import PackerError
 from packer.processes.pool import Pool
+from packer.system import lead_group
 
 SAMPLE_S = 0.02
 LOOK, LEAVE = "look", "leave"
@@ -53,8 +53,7 @@ def one_round(pool: Pool, jobs: dict[str, Job], rows: dict[str, Row], watcher: W
 
 def measure_apart(job: Job, report: Callable[[int, int], None], decoding: Any) -> Measured:
     """Do one measurement, in a process forked from this one, which must be a worker. Raises what it raises."""
-    if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)  # who ends this worker ends all below it
+    lead_group()  # who ends this worker ends all below it
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     here, there = context.Pipe()

@@ -17,6 +17,7 @@ import click
 from packer.cli.errors import complain, failure_facts, failure_line
 from packer.cli.say import ReaderGone
 from packer.errors import EXIT_IO, StorageError
+from packer.system import GROUP_SIGNALS
 
 _HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
@@ -27,8 +28,9 @@ def run(given: list[str]) -> int:
 
     _open_standard_files()
     signal.signal(signal.SIGTERM, _terminated)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # ignored under nohup
-        signal.signal(signal.SIGHUP, _terminated)
+    for number in GROUP_SIGNALS:
+        if signal.getsignal(number) == signal.SIG_DFL:  # SIGHUP, but not under nohup; SIGINT is KeyboardInterrupt
+            signal.signal(number, _terminated)
     before, sys.unraisablehook = sys.unraisablehook, _not_lost
     try:
         cli.main(given, prog_name="packer", standalone_mode=False)

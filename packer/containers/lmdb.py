@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,8 +16,9 @@ import pyarrow as pa
 from packer.containers.annotation import annotation_json
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import EXTENSIONS, HEADER_BYTES, image_file, npy_payload_offset
-from packer.containers.storage import fsync_path, mapped, storage_errors
+from packer.containers.storage import mapped, storage_errors
 from packer.errors import DamagedPack
+from packer.system import sync_path
 from packer.types import Record
 
 _TRANSACTION_BYTES = 16 << 20
@@ -58,7 +60,7 @@ class LmdbWriter:
                 raise _disk_error(self._path, error) from error
             finally:
                 self._env.close()
-            fsync_path(self._path)
+            sync_path(self._path)
         # only LMDB knows where it puts values, and it says so only by the addresses at which it maps them
         entries = list(_image_entries(self._path))
         return Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
@@ -136,8 +138,7 @@ def _opened(path: str, **options: Any) -> Any:
 
 def _disk_error(path: str, error: lmdb.Error) -> OSError:
     """What LMDB says as an OSError; it calls a page that a full disk took in part an input/output error."""
-    disk = os.statvfs(os.path.dirname(path) or ".")
-    if disk.f_bavail * disk.f_frsize < _MIB:
+    if shutil.disk_usage(os.path.dirname(path) or ".").free < _MIB:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return OSError(None, str(error))
 

@@ -56,7 +56,7 @@ class Pack:
             self.shards: tuple[ShardEntry, ...] = self.manifest.shards
             files = [(self._file(s.container.name), s.container.bytes) for s in self.shards]
             self.region, self._starts = map_files(files)
-            """All container files one after another, uint8, read-only; and where each begins."""
+            """The bytes of all container files, and the offset at which each begins."""
             self._indexes = Indexes(self.path, self.shards)
         except DamagedPack as error:
             error.with_location(self.path, self._shard_at(error.where))

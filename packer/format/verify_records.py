@@ -15,6 +15,7 @@ from packer.errors import DamagedPack
 from packer.format.columns import column
 from packer.format.extents import lies_outside, overlapping
 from packer.format.index import read_index
+from packer.system import READ_FLAGS, read_at
 
 WINDOW_BYTES = 1 << 20
 ALTERED = "does not match its checksum"
@@ -77,7 +78,7 @@ class Window:
 
     def __enter__(self) -> Window:
         try:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._descriptor = os.open(self._path, READ_FLAGS)
             self.file_bytes = os.fstat(self._descriptor).st_size
         except FileNotFoundError:
             pass
@@ -106,7 +107,7 @@ class Window:
         self._start = self._stop = 0
         if self._descriptor is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
-        data = os.pread(self._descriptor, size, offset)
+        data = read_at(self._descriptor, size, offset)
         self._data, self._start, self._stop = memoryview(data), offset, offset + len(data)
 
 

@@ -30,7 +30,7 @@ from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Recipe, Row
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
 from packer.packing.scan import rejected
-from packer.system import in_use
+from packer.processes.locks import in_use
 from packer.types import Annotation, Record
 
 TEMPORARY_SUFFIX = ".tmp"

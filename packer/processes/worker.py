@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from packer.processes.child import COUNTERS_BYTES, DECODING, READY, ROW, counters_in
-from packer.processes.signals import blocked_signals
+from packer.system import blocked_group_signals, kill_group
 
 JOIN_S = 10.0
 BOOT = "import sys; sys.path[:] = {path!a}; from packer.processes.child import serve; serve({counters!a}, {preload!a})"
@@ -59,7 +58,7 @@ class Worker:
             boot = BOOT.format(path=import_path(), counters=self._file, preload=preload)
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
             command = [sys.executable, *flags, "-c", boot]
-            with blocked_signals():
+            with blocked_group_signals():
                 self.process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, creationflags=NEW_GROUP
                 )
@@ -97,9 +96,8 @@ class Worker:
 
     def kill(self) -> None:
         """Kill it, and its group if it leads one."""
-        if hasattr(os, "killpg") and self.process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process.returncode is None:
+            kill_group(self.process.pid)
         self.process.kill()
 
     def end(self) -> int | None:

@@ -6,6 +6,7 @@ import os
 import stat
 
 from packer.errors import BadLabel
+from packer.system import READ_FLAGS
 
 MIB = 1024 * 1024
 
@@ -23,10 +24,8 @@ def read_head(root: bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> 
 
     Raises BadLabel if it is unreadable or not a regular file.
     """
-    # O_NONBLOCK: a pipe put in the file's place must not hang the build
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
-        with open(os.open(os.path.join(root, path), flags), "rb") as file:
+        with open(os.open(os.path.join(root, path), READ_FLAGS), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise BadLabel(path, "is no regular file", "replace it by one")
             head = file.read(num_bytes)
