@@ -23,8 +23,8 @@ from packer.format.digests import sha256_of
 from packer.format.index import IndexBuilder
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.verify import verify
-from packer.packing.publish import sync_folder
 from packer.packing.write_shard import file_entry, index_entry
+from packer.system import sync_path
 from packer.types import Annotation, Record
 
 KINDS = {"raw 32x32": ("raw", 32, 3072), "jpeg 256": ("jpeg", 256, 22_000)}
@@ -63,7 +63,7 @@ def make(folder: Path, container: str, kind: str, records: int) -> Path:
         options={"labels": []}, shards=tuple(entries),
     )  # fmt: skip
     (pack / "pack.json").write_bytes(manifest.to_json())
-    sync_folder(str(pack))
+    sync_path(str(pack))
     return pack
 
 

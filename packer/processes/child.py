@@ -36,9 +36,9 @@ class RemoteError:
     trace: str
 
 
-def counters_in(path: str) -> memoryview:
-    """The counters in the file at `path`, shared with whoever else has mapped it."""
-    with open(path, "r+b") as file:
+def counters_in(file_or_path: int | str) -> memoryview:
+    """The counters in a file, which is closed; they are shared with whoever else has mapped it."""
+    with open(file_or_path, "r+b") as file:
         return memoryview(mmap.mmap(file.fileno(), COUNTERS_BYTES)).cast("q")
 
 
@@ -69,13 +69,11 @@ class Reporter:
                 self._counters[TURNS] += 1
 
 
-def serve(counters: str, preload: str) -> NoReturn:
+def serve(counters: int | str, preload: str) -> NoReturn:
     """Load the modules `preload`, then do one job after another until the parent is gone."""
     ignore_group_signals()
     source, target = _channel()
     reporter = Reporter(counters_in(counters))
-    with suppress(OSError):  # Windows: not while it is open; then the parent removes it
-        os.unlink(counters)
     target.write(READY)
     for module in preload.split():
         with suppress(Exception):  # the job that needs it will say so
