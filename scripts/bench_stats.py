@@ -33,7 +33,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def copy_all(pack: Pack, out: np.ndarray) -> None:
     """Each record to its place in other memory."""
-    size, region = pack.record_bytes or 0, pack.region
+    size, region = pack.record_bytes or 0, pack.region.parts[0]
     for i, offset in enumerate(pack.offsets.tolist()):
         out[i * size : (i + 1) * size] = region[offset : offset + size]
 

@@ -47,8 +47,8 @@ def test_everything_is_asked_for_before_it_is_handed_out(pack, cold, monkeypatch
 
 
 def test_a_warm_pack_costs_nothing(pack, monkeypatch):
-    monkeypatch.setattr(readahead, "share_in_memory", lambda region, offsets: 1.0)
-    monkeypatch.setattr(readahead, "fetch", None)
+    monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 1.0)
+    monkeypatch.setattr(Region, "fetch", None)
     assert len(list(PackedLoader(pack("raw"), 4))) == 7
 
 
