@@ -9,7 +9,6 @@ import importlib
 import mmap
 import os
 import pickle
-import signal
 import threading
 import traceback
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from queue import SimpleQueue
 from typing import IO, Any, NoReturn
 
 from packer.errors import PackerError
-from packer.processes.signals import OF_THE_GROUP
+from packer.system import end_group, ignore_group_signals
 
 DONE, BAD, DECODING, TURNS, ROW = range(5)
 """Counters of a job: rows that are done, bad ones among them, images being decoded at this moment, decodes begun and
@@ -72,11 +71,7 @@ class Reporter:
 
 def serve(counters: int | str, preload: str) -> NoReturn:
     """Load the modules `preload`, then do one job after another until the parent is gone."""
-    for number in OF_THE_GROUP:  # the parent decides what they mean
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_GROUP)
+    ignore_group_signals()
     source, target = _channel()
     reporter = Reporter(counters_in(counters))
     target.write(READY)
@@ -118,6 +113,5 @@ def _receive(source: IO[bytes], jobs: SimpleQueue[Any]) -> None:
     except Exception as error:
         if not isinstance(error, EOFError):
             traceback.print_exc()
-    if hasattr(os, "getpgrp") and os.getpgrp() == os.getpid():  # a job has made it a group, to end with it
-        os.killpg(0, signal.SIGKILL)
+    end_group()  # if a job has made it one, to end with it
     os._exit(1)
