@@ -42,7 +42,7 @@ def run(given: list[str]) -> int:
     except Exception as error:
         if "--debug" in given and not isinstance(error, click.ClickException | click.Abort):
             raise
-        if isinstance(error, OSError) and not isinstance(error, PackerError):
+        if not isinstance(error, PackerError) and isinstance(error, OSError):
             error = StorageError(error.filename or "", error.strerror or str(error))
         if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
             error = StorageError("", "not enough memory or threads", "free some, or take fewer --workers")
