@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from packer.containers import open_container
 from packer.containers.annotation import record_from_json
 from packer.containers.base import Places, ShardSpec
-from packer.containers.storage import fsync_path
+from packer.system import sync_path
 from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError
 from packer.format.digests import sha256_of
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
@@ -217,7 +217,7 @@ class _Repair:
     def _copy(self, work: str, file: FileEntry) -> None:
         source, target = os.path.join(self.folder, file.name), os.path.join(work, file.name)
         shutil.copyfile(source, target)
-        fsync_path(target)
+        sync_path(target)
         if sha256_of(target, self.progress.advance) != file.sha256:
             raise DamagedPack(source, "changed while it was copied", "check the disk, and repair again")
 
