@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from packer.errors import BadImage, DamagedPack, UsageError
 from packer.format.pack import Pack
 from packer.images.decode import Decoder, decode
-from packer.images.decode_simplejpeg import decode_into, decode_reduced
 from packer.images.header import Mode
-from packer.images.reduction import HEADROOM, extents
+from packer.images.jpeg import HEADROOM, decode_into, decode_reduced, extents
 from packer.images.resize import Interpolation, resample
 from packer.loading.crop import Crop, Regions
 from packer.loading.draws import uniform

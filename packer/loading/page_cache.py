@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import weakref
 
-from packer.errors import UsageError
+from packer.errors import UsageError, size_text
 from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.system import available_bytes
-from packer.text import size_text
 
 STEP_BYTES = 32 * 1024**2
 

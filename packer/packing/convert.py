@@ -12,9 +12,9 @@ from xxhash import xxh3_128_digest
 
 from packer.errors import BadImage, BadInput
 from packer.format.manifest import Rejected
+from packer.images.base import Header
 from packer.images.decode import Decoder, decode
 from packer.images.encode import Encoding, encode
-from packer.images.formats.base import Header
 from packer.images.geometry import clip, move
 from packer.images.header import Mode, decoded_shape
 from packer.images.opencv import quiet_opencv

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import BadImage, BadInput
-from packer.images.formats.base import Header
+from packer.images.base import Header
 from packer.images.header import IncompleteHeader, check_header, read_header
 from packer.packing.convert import AT_REST, unreadable
 from packer.system import READ_FLAGS, expect_random_reads
