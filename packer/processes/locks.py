@@ -103,8 +103,9 @@ def _flock(folder: str, shared: bool) -> int | None:
 
 def _lock_name(folder: str) -> str:
     """How the names of a folder's lock files begin: not inside of it, where Windows could not rename it meanwhile."""
-    digest = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()
-    return os.path.join(tempfile.gettempdir(), f"packer-{digest[:24]}")
+    place = os.path.join(tempfile.gettempdir(), "packer-locks")
+    os.makedirs(place, exist_ok=True)
+    return os.path.join(place, hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest())
 
 
 def _lock_file(path: str) -> FolderLock | None:
