@@ -136,8 +136,10 @@ class Report:
 
     def facts(self) -> dict[str, Any]:
         """Return all of it as JSON values, with every round."""
-        shares = ((row, self.share(row)) for row in self.rows)
-        rows = [{**row.facts(), "share_of_limit": None if share is None else list(share.rounds)} for row, share in shares]
+        rows = []
+        for row in self.rows:
+            share = self.share(row)
+            rows.append({**row.facts(), "share_of_limit": None if share is None else list(share.rounds)})
         return {**vars(self), "rows": rows}
 
 

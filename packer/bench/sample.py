@@ -13,7 +13,7 @@ from packer.errors import BadImage, UsageError
 from packer.format.pack import Pack
 from packer.images.header import decoded_shape, read_header
 from packer.sources.tree import find_tree
-from packer.system_paging import available_bytes
+from packer.system import available_bytes
 from packer.types import Int64
 
 MOST_SIDE = 224
@@ -72,11 +72,9 @@ def sample_images(source: str, folder: str, options: BenchOptions) -> Images:
     os.makedirs(folder)
     for number, file in enumerate(ordered):
         extension = os.path.splitext(file)[1].lower()
-        shutil.copyfile(file, os.path.join(folder, f"{number:06d}{extension}"))
-    if options.resize is not None:
-        size = options.size_of(options.resize)
-    else:
-        size = batch_size_of(np.array(shapes))
+        with open(file, "rb") as own, open(os.path.join(folder, f"{number:06d}{extension}"), "wb") as copy:
+            shutil.copyfileobj(own, copy)
+    size = batch_size_of(np.array(shapes)) if options.resize is None else options.size_of(options.resize)
     return Images(folder, tuple(ordered), size, len(found), sum(os.path.getsize(file) for file in ordered))
 
 

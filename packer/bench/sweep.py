@@ -16,6 +16,7 @@ from packer.bench.sample import batch_size_of, sample_images
 from packer.errors import PackerError, UsageError
 from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
+from packer.processes.pool import Pool
 from packer.types import Progress
 
 BATCH_SIZES = (16, 64, 256)
@@ -55,7 +56,8 @@ def sweep(path: str, options: BenchOptions, command: str, progress: Progress | N
         "records": len(pack), "container": pack.manifest.container, "encoding": pack.manifest.encoding,
     }  # fmt: skip
     report = Report("sweep", path, command, machine(), settings, rows)
-    _measure(rows, options, progress or Progress())
+    with measuring() as pool:
+        _measure(pool, rows, options, progress or Progress())
     report.notes += cold_notes(report)
     report.conclusion = swept(report)
     return report
@@ -76,27 +78,28 @@ def tune(path: str, options: BenchOptions, command: str, progress: Progress | No
     """
     progress = progress or Progress()
     if names_a_pack(path):
-        return _Tuning(path, options, command, progress).of_pack(open_pack(path))
-    with work_folder(options) as folder:
+        with measuring() as pool:
+            return _Tuning(path, options, command, pool, progress).of_pack(open_pack(path))
+    with work_folder(options) as folder, measuring() as pool:
         progress.stage("drawing a sample")
         images = sample_images(path, os.path.join(folder, "images"), options)
         job = Job(
             "folder-cv2", images.size, options.batch_size, 0, options.seconds, files=images.files,
             cold=options.cold, device=options.device, seed=options.seed,
         )  # fmt: skip
-        return _Tuning(path, options, command, progress).of_folder(job, images.bytes / len(images.files))
+        return _Tuning(path, options, command, pool, progress).of_folder(job, images.bytes / len(images.files))
 
 
 class _Tuning:
     """The stages of one search: each starts from the best of the one before it."""
 
-    def __init__(self, path: str, options: BenchOptions, command: str, progress: Progress) -> None:
+    def __init__(self, path: str, options: BenchOptions, command: str, pool: Pool, progress: Progress) -> None:
         settings = {
             "rounds": options.rounds, "batch_size": options.batch_size, "cold": options.cold,
             "device": options.device, "step_ms": options.step_ms,
         }  # fmt: skip
         self._report = Report("tune", path, command, machine(), settings)
-        self._options, self._progress = options, progress
+        self._options, self._pool, self._progress = options, pool, progress
 
     def of_pack(self, pack: Pack) -> Report:
         job = _job_of(pack, self._options)
@@ -133,7 +136,7 @@ class _Tuning:
     def _best(self, rows: list[Row]) -> Job:
         """Measure, and return the first of those that are nearly the best: fewest threads, least prefetch."""
         self._report.rows += rows
-        _measure(rows, self._options, self._progress)
+        _measure(self._pool, rows, self._options, self._progress)
         failed = next((row for row in rows if row.left_out), None)
         if failed is not None:
             raise PackerError(self._report.path, f"{failed.name}: {failed.left_out}")
@@ -149,11 +152,10 @@ class _Tuning:
         return self._report
 
 
-def _measure(rows: list[Row], options: BenchOptions, progress: Progress) -> None:
+def _measure(pool: Pool, rows: list[Row], options: BenchOptions, progress: Progress) -> None:
     progress.stage("measuring", options.rounds * len(rows), "steps")
-    with measuring() as pool:
-        for _ in range(options.rounds):
-            one_round(pool, rows, progress)
+    for _ in range(options.rounds):
+        one_round(pool, rows, progress)
 
 
 def _threads(count: int) -> str:

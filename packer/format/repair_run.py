@@ -14,8 +14,9 @@ from packer.format.repair_salvage import Shard, salvage
 from packer.format.repair_writing import Tally, copy_file, graft, remove, write_index, write_shard
 from packer.format.verify import verify_with
 from packer.format.verify_files import check_file
-from packer.packing.publish import Output, sync_folder
+from packer.packing.publish import Output
 from packer.processes.signals import held_signals
+from packer.system import sync_path
 
 REPAIRED_SUFFIX = ".repaired"
 
@@ -171,8 +172,8 @@ class _Work:
             names.append(MANIFEST_NAME)
         with held_signals():
             for name in names:
-                os.rename(os.path.join(self.new, name), os.path.join(self.folder, name))
-            sync_folder(self.folder)
+                os.replace(os.path.join(self.new, name), os.path.join(self.folder, name))
+            sync_path(self.folder)
         return tuple(names)
 
     def finished(self) -> Manifest:

@@ -22,6 +22,7 @@ from packer.format.index import read_index
 from packer.format.repair_report import LostRecord
 from packer.format.verify_records import Window, record_problems
 from packer.format.verify_rows import Rows
+from packer.system import READ_FLAGS, read_at
 from packer.types import Record
 
 BLOCK_BYTES = 4096
@@ -157,20 +158,20 @@ def readable_bytes(path: str) -> bytearray:
     """The bytes of a file, zeros where the disk does not give them; nothing where there is no file."""
     if not os.path.isfile(path):
         return bytearray()
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, READ_FLAGS)
     try:
         data = bytearray(os.fstat(descriptor).st_size)
-        view = memoryview(data)
         position, step = 0, 1 << 20
         while position < len(data):
             try:
-                got = os.preadv(descriptor, [view[position : position + step]], position)
+                part = read_at(descriptor, min(step, len(data) - position), position)
             except OSError:
-                got, step = (step if step == BLOCK_BYTES else 0), BLOCK_BYTES
+                position, step = position + (step if step == BLOCK_BYTES else 0), BLOCK_BYTES
             else:
-                if not got:  # it became shorter
+                if not part:  # it became shorter
                     break
-            position += got
+                data[position : position + len(part)] = part
+                position += len(part)
     finally:
         os.close(descriptor)
     return data

@@ -16,7 +16,7 @@ import numpy as np
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.containers.storage import fsync_path, storage_errors
+from packer.containers.storage import storage_errors
 from packer.errors import DamagedPack
 from packer.format.columns import column
 from packer.format.digests import BLOCK_BYTES
@@ -25,6 +25,7 @@ from packer.format.manifest import FileEntry, Manifest, ShardEntry
 from packer.format.repair_report import Watcher
 from packer.format.verify_records import require_intact
 from packer.packing.write_shard import file_entry, index_entry
+from packer.system import sync_path
 from packer.types import Record
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def graft(damaged: str, remade: str, file: FileEntry) -> bool:
                     for block, data in taken.items():
                         target.seek(block * GRAFT_BYTES)
                         target.write(data)
-                fsync_path(remade)
+                sync_path(remade)
                 return True
     return False
 

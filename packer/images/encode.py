@@ -8,7 +8,7 @@ import numpy as np
 import simplejpeg
 
 from packer.errors import BadImage
-from packer.images.formats.base import bad
+from packer.images.base import bad
 from packer.images.opencv import cv2
 from packer.types import Image
 

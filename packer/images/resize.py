@@ -11,8 +11,8 @@ import numpy as np
 from packer.errors import BadImage, UsageError
 from packer.images.geometry import Geometry
 from packer.images.header import DEFAULT_MAX_PIXELS
+from packer.images.jpeg import HEADROOM, extents, reduction
 from packer.images.opencv import cv2
-from packer.images.reduction import HEADROOM, extents, reduction
 from packer.types import Image
 
 Fit = Literal["stretch", "short", "long", "crop", "pad"]

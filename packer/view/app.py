@@ -154,7 +154,7 @@ class App:
             return shuffled_batch(self._pack, asked)
         except PackerError:
             raise
-        except ValueError as error:  # the loader's own words: images of different sizes need a crop
+        except ValueError as error:  # the loader's message: images of different sizes need a crop
             raise UsageError("crop", str(error)) from None
 
 

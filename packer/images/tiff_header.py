@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from packer.images.exif import ORIENTATION_TAG
-from packer.images.formats.base import Header, bad, cut_short
+from packer.images.base import ORIENTATION_TAG, Header, bad, cut_short
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 256, 257, 258, 262, 277, 338, 339
@@ -42,13 +41,13 @@ def read(data: bytes, complete: bool) -> Header:
     if not width or not height:
         raise bad(f"TIFF of {width}x{height} pixels")
     orientation = first(ORIENTATION_TAG, 1)
-    colour = 1 if photometric in (_WHITE_IS_0, _BLACK_IS_0) else 3
+    color = 1 if photometric in (_WHITE_IS_0, _BLACK_IS_0) else 3
     alpha = samples == 4 and photometric == _RGB
     return Header(
         "tiff",
         width,
         height,
-        4 if alpha or photometric == _CMYK else colour,
+        4 if alpha or photometric == _CMYK else color,
         bits[0],
         orientation if 1 <= orientation <= 8 else 1,
         2 if next_directory else 1,
@@ -61,8 +60,8 @@ def read(data: bytes, complete: bool) -> Header:
 def plain(data: bytes) -> bytes:
     """The same TIFF with orientation 1 and its alpha declared as already multiplied in.
 
-    OpenCV turns TIFFs whatever it is told, and multiplies separate alpha into the colours; declared so,
-    it hands over the pixels as they are stored (colours stored multiplied stay so).
+    OpenCV turns TIFFs whatever it is told, and multiplies separate alpha into the colors; declared so,
+    it hands over the pixels as they are stored (colors stored multiplied stay so).
     """
     fields, _ = _directory(data, complete=True)
     out = bytearray(data)
@@ -82,7 +81,7 @@ def _obstacle(layout: tuple[int, int, int], bits: tuple[int, ...], sample_format
     if (samples, depth) not in _DECODED.get(photometric, ()) or len(set(bits)) > 1:
         return f"TIFF of photometric interpretation {photometric} with {samples} samples of {depth} bits"
     if planes == _SEPARATE and depth == 16 and samples > 1:
-        return "TIFF of 16 bits with separate colour planes"  # OpenCV mixes them up without a word
+        return "TIFF of 16 bits with separate color planes"  # OpenCV mixes them up without a word
     return ""
 
 
