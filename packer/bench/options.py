@@ -12,7 +12,7 @@ from typing import Any
 from packer import __version__
 from packer.containers import CONTAINERS
 from packer.errors import UsageError
-from packer.system import usable_cores
+from packer.system import memory_bytes, usable_cores
 
 ENCODINGS = ("raw", "jpeg")
 IMAGES, LEAST_IMAGES = 1000, 8
@@ -152,7 +152,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": usable_cores(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
         "load_before": round(os.getloadavg()[0], 2),
         "date": time.strftime("%Y-%m-%d"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import sys
 import time
 import warnings
@@ -282,12 +281,10 @@ def _make_cold(job: Job) -> float | None:
 
 def _cpu_s() -> float:
     """Return the processor time of this process and of its living children (workers of a DataLoader)."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    total = used.ru_utime + used.ru_stime
-    ticks = os.sysconf("SC_CLK_TCK")
+    total = time.process_time()
     for child in multiprocessing.active_children():
         with suppress(OSError), open(f"/proc/{child.pid}/stat", "rb") as file:  # elsewhere than on Linux it is missing
             # state, parent, ... follow the name, which may hold anything
             fields = file.read().rpartition(b")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / ticks
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return total

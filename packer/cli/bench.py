@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -72,6 +73,8 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     from packer.errors import UsageError
     from packer.format.manifest import names_a_pack
 
+    if importlib.util.find_spec("torch") is None:  # the processes that measure import it
+        raise ModuleNotFoundError("torch", name="torch")
     options = BenchOptions(**{name: value for name, value in given.items() if value not in (None, ())})
     if tune and path is None:
         raise UsageError("--tune", "needs a pack or a folder", "name one")

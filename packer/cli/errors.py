@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from packer.cli.output import ReaderGone, drop_output, echo_error, flush_output
-from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, PackerError, StorageError, printable
+from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, NotInstalled, PackerError, StorageError, printable
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 
@@ -28,8 +28,10 @@ def report(error: BaseException, as_json: bool) -> int:
     Returns:
         The exit code.
     """
-    if isinstance(error, OSError) and not isinstance(error, PackerError):
+    if not isinstance(error, PackerError) and isinstance(error, OSError):
         error = StorageError(error.filename or "", error.strerror or str(error))
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        error = NotInstalled("", "this command needs PyTorch", "pip install torch")
     if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
         error = StorageError("", "not enough memory or threads", "free some, or use fewer --workers")
     facts = failure_facts(error)
