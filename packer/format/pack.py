@@ -16,8 +16,6 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadImage, DamagedPack, printable
-from packer.format.columns import column
-from packer.format.extents import lies_outside, overlapping
 from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE, Indexes
 from packer.format.manifest import Manifest, ShardEntry, read_manifest
@@ -56,7 +54,7 @@ class Pack:
             self.shards: tuple[ShardEntry, ...] = self.manifest.shards
             files = [(self._file(s.container.name), s.container.bytes) for s in self.shards]
             self.region, self._starts = map_files(files)
-            """All container files one after another, uint8, read-only; and where each begins."""
+            """The bytes of all container files, and the offset at which each begins."""
             self._indexes = Indexes(self.path, self.shards)
         except DamagedPack as error:
             error.with_location(self.path, self._shard_at(error.where))
@@ -87,17 +85,8 @@ class Pack:
     @cached_property
     def offsets(self) -> Int64:
         """Where each record's bytes begin in `region`, int64 (n,); checked to lie inside its own file, and apart."""
-        parts = []
-        for number, (shard, start) in enumerate(zip(self.shards, self._starts.tolist(), strict=True)):
-            table = self._indexes[number]
-            offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
-            outside = lies_outside(offsets, sizes, shard.container.bytes)
-            if outside.any() or overlapping(offsets, sizes, ~outside).any():
-                problem = "names bytes outside of its shard" if outside.any() else "gives two records the same bytes"
-                error = DamagedPack(self._file(shard.index.name), problem, RESTORE)
-                raise error.with_location(self.path, shard.container.name)
-            parts.append(offsets + start)
-        return np.concatenate(parts)
+        starts = self._starts.tolist()
+        return np.concatenate([self._indexes.offsets(number) + start for number, start in enumerate(starts)])
 
     @cached_property
     def sizes(self) -> Int64:
@@ -143,7 +132,8 @@ class Pack:
         if not self._checked[i]:
             self._check_unseen(np.array([i]))
         start = int(self.offsets[i])
-        return self.region.data[start : start + int(self.sizes[i])]
+        data: memoryview = self.region.data[start : start + int(self.sizes[i])]
+        return data
 
     def check(self, records: Int64) -> None:
         """Hold the bytes of these records against their checksums, those not yet seen by this process."""
@@ -243,20 +233,13 @@ class Pack:
         return self._indexes.column(name)
 
     def _scalars(self, name: str) -> NDArray[Any]:
-        values = self._cache.get(name)
-        if values is None:
-            values = self._cache[name] = np.asarray(self.column(name))
-        return values
+        return np.asarray(self.column(name))
 
-    @cached_property
-    def _cache(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-    @cached_property
+    @property
     def _crcs(self) -> NDArray[Any]:
         return self._scalars("crc32c")
 
-    @cached_property
+    @property
     def _keys(self) -> Any:
         return self.column("key")
 

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.errors import StorageError, UsageError, printable
+from packer.errors import StorageError, UsageError, printable, size_text
 from packer.format.manifest import PARTIAL_SUFFIX
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.convert import Recipe, Row
+from packer.packing.convert import MeasureJob, Recipe, Row
 from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
 from packer.packing.scan import BASE_SCHEMA, Inputs
-from packer.packing.write_shard import MeasureJob, ShardJob
-from packer.text import size_text
+from packer.packing.write_shard import ShardJob
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16

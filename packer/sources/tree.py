@@ -11,6 +11,7 @@ from packer.errors import BadImage, BadLabel, NotAnImage, StorageError, UsageErr
 from packer.images.header import IncompleteHeader, read_header
 from packer.sources.base import Tree
 from packer.sources.paths import extension_of
+from packer.system import READ_FLAGS
 
 IMAGE_EXTENSIONS = frozenset(
     b".jpg .jpeg .jpe .jfif .png .bmp .dib .gif .webp .tif .tiff"
@@ -179,10 +180,8 @@ def read_head(root: bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> 
     Raises:
         BadLabel: It is unreadable or not a regular file.
     """
-    # O_NONBLOCK: a pipe put in the file's place must not hang the build
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
-        with open(os.open(os.path.join(root, path), flags), "rb") as file:
+        with open(os.open(os.path.join(root, path), READ_FLAGS), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise BadLabel(path, "is not a regular file", "replace it with one")
             head = file.read(num_bytes)

@@ -125,13 +125,13 @@ class Guard:
 
 
 MOST_FOLDERS = 4096
-TEMPORARY = ("tmp", "pymp-", "torch_", "packer-bench-", "packer-worker-")
+TEMPORARY = ("tmp", "pymp-", "torch_", "packer-bench-", "packer-worker-", "packer-locks")
 """How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer bench make."""
 SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda"))
 PROCESSES = os.path.join(PACKER, "processes") + "/"
 PIPES = (
     *(f"/multiprocessing/{name}.py" for name in ("connection", "queues", "forkserver")),
-    os.path.join(PROCESSES, "child.py"),
+    *(os.path.join(PROCESSES, f"{name}.py") for name in ("child", "worker")),
 )
 PIPED = frozenset(
     ("packer", "builtins", "torch", "numpy", "multiprocessing", "collections", "pathlib", "_codecs", "crashing_decoder")

@@ -137,6 +137,17 @@ def test_file_that_vanishes_after_the_plan(tmp_path: Path) -> None:
     assert result.entry.records == 2
 
 
+def test_file_that_the_disk_does_not_give_after_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    result = pack_after(draw_plain(tmp_path / "src", 1), lambda: monkeypatch.setattr(os, "read", broken))
+    monkeypatch.undo()
+    assert [r.problem for r in result.rejected] == [
+        "cannot be read: Input/output error; check the file's permissions and the disk"
+    ]
+
+
 def test_file_that_changes_after_the_plan(tmp_path: Path) -> None:
     source = draw_plain(tmp_path / "src", 3)
     result = pack_after(source, lambda: draw(source / "001.jpg", 77, 64, 64))
