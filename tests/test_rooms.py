@@ -45,7 +45,7 @@ ONLY_IN = {
     "webdataset": (),
     "tensorflow": (),
     "PIL": ("packer/bench/", "packer/images/"),
-    "cv2": ("packer/images/", "packer/loading/", "packer/sources/synthetic/", "packer/stats/", "packer/bench/"),
+    "cv2": ("packer/images/", "packer/loading/", "packer/sources/synthetic.py", "packer/stats/", "packer/bench/"),
     "simplejpeg": ("packer/images/", "packer/loading/", "packer/bench/"),
     "jpeg4py": ("packer/images/",),
     "defusedxml": ("packer/sources/",),
