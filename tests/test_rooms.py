@@ -140,9 +140,9 @@ def test_libraries_stay_in_their_rooms(file: Path) -> None:
 POSIX_ONLY = {
     "fcntl", "resource", "pwd", "grp", "fork", "forkpty", "register_at_fork", "flock", "lockf", "posix_fadvise",
     "posix_fallocate", "pread", "preadv", "pwrite", "sched_getaffinity", "sysconf", "statvfs", "getloadavg", "geteuid",
-    "getuid", "getpgrp", "setpgid", "setpgrp", "setsid", "killpg", "pthread_sigmask", "SIGHUP", "SIGKILL", "memfd_create",
-    "O_DIRECTORY", "O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW", "mkfifo", "uname", "madvise", "mincore", "mlock", "renameat2",
-    "MAP_PRIVATE", "MAP_SHARED", "MAP_ANON", "PROT_READ", "CDLL",
+    "getuid", "getpgrp", "setpgid", "setpgrp", "setsid", "killpg", "pthread_sigmask", "SIGHUP", "SIGKILL",
+    "O_DIRECTORY", "O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW", "mkfifo", "uname", "madvise", "mincore", "mlock",
+    "renameat2", "memfd_create", "MAP_PRIVATE", "MAP_SHARED", "MAP_ANON", "PROT_READ", "CDLL",
 }  # fmt: skip
 SEAM = {"packer/system.py", "packer/processes/locks.py"}
 
