@@ -91,11 +91,10 @@ class Indexes:
         found = self._columns.get(name)
         if found is None:
             parts = [column(self[number], name) for number in range(len(self._shards))]
-            ragged = [part for part in parts if isinstance(part, Ragged)]
-            if ragged:
+            if ragged := [part for part in parts if isinstance(part, Ragged)]:
                 found = Ragged.concat(ragged)
             else:
-                found = np.concatenate(parts) if len(parts) > 1 else parts[0]
+                found = np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
                 found.flags.writeable = False  # all callers share it
             self._columns[name] = found
         return found

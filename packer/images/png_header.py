@@ -18,7 +18,7 @@ _PIXEL_CHUNKS = frozenset((b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"))
 
 
 def read(data: bytes, complete: bool) -> Header:
-    """The header of PNG bytes; the whole file is needed, since an eXIf chunk may follow the pixels."""
+    """Return the header of PNG bytes; the whole file is needed, since an eXIf chunk may follow the pixels."""
     if len(data) < 33:
         raise cut_short("PNG", complete)
     if data[8:16] != b"\0\0\0\rIHDR":
@@ -48,7 +48,7 @@ def read(data: bytes, complete: bool) -> Header:
 
 
 def pixel_chunks(data: bytes) -> bytes:
-    """The same PNG with nothing but the chunks that decide its pixels; their checksums are checked.
+    """Return the same PNG with nothing but the chunks that decide its pixels; their checksums are checked.
 
     libpng writes a line to the terminal for every odd ICC profile, histogram or damaged chunk; stripped
     and checked here, it has nothing to say. Nor does it then see an orientation, which `orient` applies.
@@ -64,7 +64,7 @@ def pixel_chunks(data: bytes) -> bytes:
 
 
 def _chunks(data: bytes, complete: bool) -> Iterator[tuple[bytes, int, int]]:
-    """(type, first byte, end) of each chunk's data, up to IEND; bytes after it belong to nobody."""
+    """Yield (type, first byte, end) of each chunk's data, up to IEND; bytes after it belong to nobody."""
     at, end = 8, len(data)
     for _ in range(_CHUNKS_MAX):
         if at + 12 > end:

@@ -25,11 +25,11 @@ _UNASSOCIATED, _ASSOCIATED = 2, 1
 _SEPARATE = 2
 
 Fields = dict[int, tuple[int, str, tuple[int, ...]]]
-"""tag -> (where its first value stands in the file, the struct format of one value, its first values)."""
+"""tag -> (where its first value is in the file, the struct format of one value, its first values)."""
 
 
 def read(data: bytes, complete: bool) -> Header:
-    """The header of TIFF bytes; the directory may stand last, then the whole file is needed."""
+    """Return the header of TIFF bytes; the directory may be last, then the whole file is needed."""
     fields, next_directory = _directory(data, complete)
 
     def first(tag: int, default: int) -> int:
@@ -58,10 +58,10 @@ def read(data: bytes, complete: bool) -> Header:
 
 
 def plain(data: bytes) -> bytes:
-    """The same TIFF with orientation 1 and its alpha declared as already multiplied in.
+    """Return the same TIFF with orientation 1 and its alpha declared as already multiplied in.
 
     OpenCV turns TIFFs whatever it is told, and multiplies separate alpha into the colors; declared so,
-    it hands over the pixels as they are stored (colors stored multiplied stay so).
+    it gives the pixels as they are stored (colors stored multiplied stay so).
     """
     fields, _ = _directory(data, complete=True)
     out = bytearray(data)
@@ -73,7 +73,7 @@ def plain(data: bytes) -> bytes:
 
 
 def _obstacle(layout: tuple[int, int, int], bits: tuple[int, ...], sample_format: int) -> str:
-    """Why this TIFF is not decoded; `layout` is (photometric interpretation, samples, planar configuration)."""
+    """Return why this TIFF is not decoded; `layout` is (photometric interpretation, samples, planar configuration)."""
     depth = bits[0]
     if sample_format != 1:
         return f"TIFF of {depth}-bit {'floating point' if sample_format == 3 else 'signed'} samples"
@@ -86,12 +86,12 @@ def _obstacle(layout: tuple[int, int, int], bits: tuple[int, ...], sample_format
 
 
 def _unpack(form: str, data: bytes, at: int) -> tuple[int, ...]:
-    """By a slice: `data` may be a file of which only what is asked for is read."""
+    """Unpack a slice: `data` may be a file of which only what is asked for is read."""
     return struct.unpack(form, data[at : at + struct.calcsize(form)])
 
 
 def _directory(data: bytes, complete: bool) -> tuple[Fields, int]:
-    """The fields of the first directory, and the offset of the next one (0: there is none)."""
+    """Return the fields of the first directory, and the offset of the next one (0: there is none)."""
     order = ">" if data[:1] == b"M" else "<"
     big = data[2:4] in (b"+\0", b"\0+")
     offset, count_format, entry_bytes = ("Q", "Q", 20) if big else ("I", "H", 12)

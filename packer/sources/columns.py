@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from packer.errors import UsageError
+from packer.errors import UsageError, plural
 from packer.sources.paths import as_text, number, quoted
 from packer.types import Point
 
@@ -69,7 +69,7 @@ class Columns:
         """Return what a line says. Raise ValueError for another number of columns, and for what is no number."""
         if not self.fits(len(cells)):
             more = f" and any number of {len(self.tail)} more" if self.tail else ""
-            raise ValueError(f"has {len(cells)} columns, and --columns needs {len(self.head)}{more}")
+            raise ValueError(f"has {plural(len(cells), 'column')}, and --columns needs {len(self.head)}{more}")
         places = _places(self, len(cells))
         label = _name(cells[places["label"][0]], "label") if "label" in places else None
         boxes = self._boxes(cells, places)

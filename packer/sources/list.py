@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import islice
 
-from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, printable
+from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.columns import Columns, parse_columns
 from packer.sources.list_lines import (
@@ -180,7 +180,9 @@ class ListSource:
             except ValueError as error:
                 self._bad.append(self._error(index, str(error)))
         if self._opening.count not in (None, lines):
-            problem = f"says {self._opening.count} images, and {lines} lines follow"
+            problem = (
+                f"says {plural(self._opening.count or 0, 'image')}, and {plural(lines, 'line follows', 'lines follow')}"
+            )
             self._bad.insert(0, self._error(0, problem, "correct the number, or complete the list"))
 
     def _numbered_classes(self) -> tuple[str, ...] | None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, printable
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.paths import (
     IMAGE_FOLDERS,
@@ -63,7 +63,8 @@ class VocSource:
         seen = list(matches.label_of.values()) or [path for path in xml if path not in unclaimed]
         if not any(_is_annotation(tree.root, path, damaged=False) for path in spread(seen, LOOKS)):
             return []
-        return [Choice("voc", f"{fitting} of {len(tree.images)} images have a Pascal VOC XML file of their name")]
+        images = plural(len(tree.images), "image has", "images have")
+        return [Choice("voc", f"{fitting} of {images} a Pascal VOC XML file of their name")]
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the stem of the image is in the split's file."""
@@ -103,9 +104,10 @@ class VocSource:
     def _note_renamed(self) -> None:
         if self._renamed:
             image = min(self._renamed)
+            claims = plural(len(self._renamed), "XML file claims", "XML files claim")
+            example = f"{printable(self._matches.label_of[image])} claims {quoted(self._renamed[image])}"
             self.notes.append(
-                f"{len(self._renamed)} XML files claim another <filename> or <path> than their image's, e.g. "
-                f"{printable(self._matches.label_of[image])} claims {quoted(self._renamed[image])}; matched by stem"
+                f"{claims} another <filename> or <path> than the image's, e.g. {example}; matched by stem"
             )
 
 

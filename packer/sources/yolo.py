@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, printable
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.paths import (
     MOST_CLASSES,
@@ -91,7 +91,8 @@ class YoloSource:
             kpt_shape = None  # opening the source says what is wrong
         if not any(_has_rows(tree.root, path, kpt_shape, empty=True) for path in spread(labels, LOOKS)):
             return []
-        return [Choice("yolo", f"{len(labels)} of {len(tree.images)} images have a YOLO text file of their name")]
+        images = plural(len(tree.images), "image has", "images have")
+        return [Choice("yolo", f"{len(labels)} of {images} a YOLO text file of their name")]
 
     def in_split(self, image: bytes) -> bool:
         """Return whether data.yaml's entry for the split, or the split's folder, has this image."""
@@ -238,12 +239,12 @@ def _check_columns(count: int, kpt_shape: tuple[int, int] | None) -> None:
     if kpt_shape is not None:
         points, dims = kpt_shape
         if count != 5 + points * dims:
-            problem = f"has {count} columns, and kpt_shape [{points}, {dims}] needs {5 + points * dims}"
+            problem = f"has {plural(count, 'column')}, and kpt_shape [{points}, {dims}] needs {5 + points * dims}"
             raise BadRow(0, problem, "fix the row, or kpt_shape in data.yaml")
     elif count > MOST_COLUMNS:
         raise BadRow(0, f"has {count} columns, more than {MOST_COLUMNS}")
     elif count < 5:
-        raise BadRow(0, f"has {count} columns, and a box needs 5: class cx cy w h")
+        raise BadRow(0, f"has {plural(count, 'column')}, and a box needs 5: class cx cy w h")
     elif count > 5 and count % 2 == 0:
         problem = f"has {count} columns, and a box has 5, a polygon an odd number"
         raise BadRow(0, problem, "for key points set kpt_shape in data.yaml; remove a confidence column")
@@ -254,7 +255,7 @@ def _class(token: bytes, num_classes: int) -> int:
     if found is None:
         raise ValueError(f"class {quoted(token)} is not a whole number from 0 to {MOST_CLASSES - 1}")
     if found >= num_classes:
-        raise BadRow(0, f"class {found} is not among the {num_classes} classes", "fix the row, or the names")
+        raise BadRow(0, f"class {found} is not among the {plural(num_classes, 'class')}", "fix the row, or the names")
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from packer.errors import NoImage, PackerError, UsageError, printable
+from packer.errors import NoImage, PackerError, UsageError, plural, printable
 from packer.sources.base import Tree
 from packer.sources.paths import IMAGE_FOLDERS, MOST_CLASSES, as_bytes, as_text, class_id, extension_of, named, quoted
 from packer.sources.tree import MIB, lines_of, read_file
@@ -151,7 +151,7 @@ def _names(names: Any, nc: Any) -> tuple[str, ...] | None:
     if not _is_texts(names):
         raise ValueError("names: is neither a list of names nor a mapping of numbers to names")
     if number is not None and number != len(names):
-        raise ValueError(f"nc: says {number} classes, and names: has {len(names)}")
+        raise ValueError(f"nc: says {plural(number, 'class')}, and names: has {len(names)}")
     return _unlike(tuple(names))
 
 
