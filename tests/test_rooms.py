@@ -138,6 +138,23 @@ def test_libraries_stay_in_their_rooms(file: Path) -> None:
     assert not wrong
 
 
+POSIX_ONLY = {
+    "fcntl", "resource", "pwd", "grp", "fork", "forkpty", "register_at_fork", "flock", "lockf", "posix_fadvise",
+    "posix_fallocate", "pread", "preadv", "pwrite", "sched_getaffinity", "sysconf", "statvfs", "getloadavg", "geteuid",
+    "getuid", "getpgrp", "setpgid", "setpgrp", "setsid", "killpg", "pthread_sigmask", "SIGHUP", "SIGKILL",
+    "O_DIRECTORY", "O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW", "mkfifo", "uname", "madvise", "mincore", "mlock",
+    "renameat2", "memfd_create", "MAP_PRIVATE", "MAP_SHARED", "MAP_ANON", "PROT_READ", "CDLL",
+}  # fmt: skip
+SEAM = {"packer/system.py", "packer/processes/locks.py"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=NAMES)
+def test_what_only_posix_has_stands_behind_one_seam(file: Path) -> None:
+    tree = parsed(file)
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | set(imported(tree))
+    assert str(file.relative_to(ROOT)) in SEAM or not used & POSIX_ONLY
+
+
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
 def test_nothing_runs_what_it_reads(file: Path) -> None:
     for node in ast.walk(parsed(file)):
