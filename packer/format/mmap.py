@@ -30,11 +30,17 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def map_files(files: Sequence[tuple[str, int]]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Map (path, size in bytes) pairs into one read-only array; also where each file begins in it.
+    """Map (path, size in bytes) pairs into one read-only array.
 
-    Sizes are held against the files before anything is mapped: a page of a map that the file does not
-    cover would kill the process (SIGBUS) when touched. Raises DamagedPack where a file is missing or of
-    another size, StorageError where it cannot be opened or mapped.
+    Sizes are compared with the files before anything is mapped: a page of a map that the file does not cover would kill
+    the process (SIGBUS) when touched.
+
+    Returns:
+        The bytes of all files, and where each begins.
+
+    Raises:
+        DamagedPack: A file is missing or of another size.
+        StorageError: A file cannot be opened or mapped.
     """
     starts = np.zeros(len(files), np.int64)
     total = 0
@@ -59,7 +65,7 @@ def map_files(files: Sequence[tuple[str, int]]) -> tuple[NDArray[np.uint8], NDAr
 
 
 def check_size(path: str, size: int) -> None:
-    """Raise DamagedPack where a file is missing or has not `size` bytes."""
+    """Raise DamagedPack if a file is missing or does not have `size` bytes."""
     try:
         found = os.stat(path).st_size
     except FileNotFoundError:
@@ -73,7 +79,7 @@ def check_size(path: str, size: int) -> None:
 
 
 def _reserve(total: int) -> int:
-    """Addresses for `total` bytes, with nothing behind them yet."""
+    """Reserve addresses for `total` bytes, with nothing behind them yet."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | getattr(mmap, "MAP_NORESERVE", 0)
     base = _libc.mmap(None, total, 0, flags, -1, 0)
     if base == MAP_FAILED:
