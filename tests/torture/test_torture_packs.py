@@ -1,4 +1,4 @@
-"""Packs with flipped bits, cut files, exchanged blocks: `verify` finds all; a reader raises, or reads what was packed."""
+"""Packs with flipped bits, cut files, exchanged blocks: `verify` finds all; readers raise, or read what was packed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _number(data: bytearray, dice: random.Random, seeds: Sequence[bytes]) -> byt
     """A number of 1, 2, 4 or 8 bytes, such as sizes and offsets are made of, near the start."""
     width = dice.choice((1, 2, 4, 8))
     at = dice.randrange(min(max(1, len(data) - width), 400))
-    value = dice.choice((0, 1, 255, 1 << 15, (1 << 16) - 1, (1 << 31) - 1, (1 << 32) - 1, 1 << 63, dice.randrange(4000)))
+    value = dice.choice((0, 1, 255, 1 << 15, (1 << 16) - 1, (1 << 31) - 1, (1 << 32) - 1, dice.randrange(4000)))
     data[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, dice.choice(("little", "big")))
     return data
 
