@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from crc32c import crc32c
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Float32 = NDArray[np.float32]
-Int64 = NDArray[np.int64]
-Image = NDArray[Any]
+    Float32 = NDArray[np.float32]
+    Int64 = NDArray[np.int64]
+    Image = NDArray[Any]
+else:  # the command line needs Progress before numpy
+    Float32 = Int64 = Image = Any
 """uint8 (height, width, channels), RGB or gray; uint16 and 2 or 4 channels only with ``--mode unchanged``."""
 
 Point = tuple[float, float]
@@ -131,4 +133,6 @@ class Record:
 
     def crc32c(self) -> int:
         """CRC-32C (Castagnoli) of key and image bytes, so that swapped records do not pass."""
+        from crc32c import crc32c
+
         return int(crc32c(self.data, crc32c(self.key.encode())))

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -86,6 +87,15 @@ def run_apart(*arguments: Any, env: dict[str, str] | None = None, cwd: Path | No
     return Ran(process.returncode, out, err)
 
 
+def run_script(script: str, *arguments: Any) -> str:
+    """What a Python script prints in a process of its own, which must end by itself, and well, and say nothing else."""
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(_text, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
 def forked(work: Callable[[], bytes]) -> bytes:
     """What `work` says in a forked child; killed after 20 s."""
     reader, writer = os.pipe()
@@ -117,8 +127,8 @@ def members_of(session: int) -> dict[int, int]:
 
 
 def workers_of(session: int) -> list[int]:
-    """The worker processes of a build that leads its session: the children of its fork server."""
-    return [pid for pid, parent in members_of(session).items() if parent not in (session, os.getpid(), 1)]
+    """The worker processes of a build that leads its session."""
+    return [pid for pid, parent in members_of(session).items() if parent == session]
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:

@@ -11,12 +11,12 @@ import click
 from packer.cli.say import ReaderGone, say
 from packer.containers import CONTAINERS
 from packer.errors import printable
-from packer.packing import BuildOptions, BuildSummary, Watcher
+from packer.packing import BuildOptions, BuildSummary
+from packer.types import Progress
 
 if TYPE_CHECKING:
     from packer.format.manifest import Rejected
     from packer.packing.plan import Plan
-    from packer.packing.scan import Inputs
 
 SHOWN_REJECTIONS = 5
 
@@ -146,7 +146,10 @@ def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
     finally:
         screen.close()
     if as_json:
-        say(json.dumps({**result, "quarantine": screen.list_path}))
+        from packer.packing.quarantine import list_path
+
+        listed = None if options.quarantine is None else list_path(options.quarantine)
+        say(json.dumps({**result, "quarantine": listed}))
 
 
 def _options(given: dict[str, Any]) -> BuildOptions:
@@ -161,7 +164,9 @@ def _dry_run(options: BuildOptions, screen: Screen) -> dict[str, Any]:
     from packer.packing import plan_pack
 
     plan = plan_pack(options, screen)
-    screen.planned(plan)
+    for note in plan.inputs.notes:
+        screen.note(f"note: {printable(note)}")
+    screen.note(plan.summary)
     screen.rejections(plan.inputs.rejected)
     return plan_facts(plan)
 
@@ -174,17 +179,14 @@ def _build(options: BuildOptions, screen: Screen) -> dict[str, Any]:
     return summary_facts(summary)
 
 
-class Screen(Watcher):
-    """Shows a build: the plan, a bar, the summary; nothing where `silent`."""
+class Screen(Progress):
+    """Shows a build: the plan, a bar, the summary; nothing if `silent`."""
 
     def __init__(self, silent: bool) -> None:
         self.silent = silent
         self._bar: Any = None
-        self._total = 0
-        self.list_path: str | None = None
-        """Where the bad inputs are listed, for ``--quarantine``."""
 
-    def _say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         if not self.silent:
             self.close()
             try:
@@ -192,91 +194,34 @@ class Screen(Watcher):
             except ReaderGone:
                 self.silent = True  # the pack is wanted all the same
 
-    def _show(self, what: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
         from packer.cli.progress import bar
 
         self.close()
-        self._bar = bar(what, total, hidden=self.silent)
+        self._bad = 0
+        self._bar = bar(name, total, hidden=self.silent)
+
+    def advance(self, done: int, bad: int = 0) -> None:
+        self._bad += bad
+        if self._bad:
+            self._bar.set_postfix_str(f"{self._bad} bad", refresh=False)
+        self._bar.update(done)
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
-    def reading(self, images: int) -> None:
-        if self._bar is None:
-            self._show("reading", None)
-        self._bar.update(images)
-
-    def planned(self, plan: Plan) -> None:
-        for note in plan.inputs.notes:
-            self._say(f"note: {printable(note)}")
-        self._say(plan_line(plan))
-        self._total = len(plan.table)
-
-    def packing(self, done: int, bad: int) -> None:
-        if self._bar is None:
-            self._show("packing", self._total)
-        if bad:
-            self._bar.set_postfix_str(f"{bad} bad", refresh=False)
-        self._bar.update(done - self._bar.n)
-
-    def note(self, text: str) -> None:
-        self._say(f"note: {text}")
-
-    def listed(self, path: str, rejected: int) -> None:
-        self.list_path = path
-        self._say(
-            f"{'1 input is' if rejected == 1 else f'{rejected} inputs are'} rejected: listed in {printable(path)}"
-        )
-
-    def unfinished(self, finished: int, partial: str) -> None:
-        shards = "1 finished shard stays" if finished == 1 else f"{finished} finished shards stay"
-        self._say(
-            f"{shards} in {printable(partial)}: the same command goes on behind {'it' if finished == 1 else 'them'}"
-        )
-
     def rejections(self, rejected: list[Rejected] | tuple[Rejected, ...]) -> None:
         for entry in rejected[:SHOWN_REJECTIONS]:
-            self._say(f"rejected: {printable(entry.path)}: {entry.problem}")
+            self.note(f"rejected: {printable(entry.path)}: {entry.problem}")
         if len(rejected) > SHOWN_REJECTIONS:
-            self._say(f"rejected: ... and {len(rejected) - SHOWN_REJECTIONS} more (packer info --rejected lists all)")
+            self.note(f"rejected: ... and {len(rejected) - SHOWN_REJECTIONS} more (packer info --rejected lists all)")
 
     def finished(self, summary: BuildSummary) -> None:
         self.rejections(summary.manifest.rejected)
         for line in summary_lines(summary):
-            self._say(line)
-
-
-def plan_line(plan: Plan) -> str:
-    """What the build is going to do, before it does it."""
-    from packer.text import size_text
-
-    inputs, options = plan.inputs, plan.options
-    about = "" if options.encode == "raw" else "about "
-    shards = f"{plan.shards} {'shard' if plan.shards == 1 else 'shards'}"
-    return (
-        f"plan: {len(plan.table)} images, {size_text(plan.source_bytes)} -> {printable(options.output)}: {about}"
-        f"{size_text(plan.pack_bytes)} in {shards} ({options.container}, {options.encode}, {image_text(plan)}), "
-        f"{size_text(plan.free_bytes)} free; {labels_text(inputs)}; {len(inputs.rejected)} rejected, "
-        f"{len(inputs.skipped)} skipped"
-    )
-
-
-def labels_text(inputs: Inputs) -> str:
-    """What the labels hold, in words: labels that were not found show here, as 0."""
-    counts = {("class", "classes"): len(inputs.classes), ("box", "boxes"): inputs.boxes}
-    counts["landmark", "landmarks"] = inputs.landmarks
-    return ", ".join(f"{count} {one if count == 1 else many}" for (one, many), count in counts.items())
-
-
-def image_text(plan: Plan) -> str:
-    """Size of the packed images in words."""
-    shape, _ = plan.shape
-    if shape is None:
-        return "different sizes"
-    height, width, channels = shape
-    return f"{width}x{height}x{channels}"
+            self.note(line)
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Annotations:
         """The labels of all rows, -1 for none, if no row has more than a label; else None."""
         if self._lists:
             return None
-        return [-1] * self._rows if self._labels is None else self._labels.tolist()
+        return [-1] * self._rows if self._labels is None else np.asarray(self._labels).tolist()
 
     def __getitem__(self, i: int) -> Annotation:
         """The annotation of row `i`. Raises DamagedPack where the row was altered so that it makes no sense."""

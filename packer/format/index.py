@@ -57,7 +57,7 @@ class IndexBuilder:
 
     def add(self, record: Record) -> int:
         """Add the row of `record`, and return its checksum; its image bytes are not kept."""
-        checksum = record.crc32c()
+        checksum = int(crc32c(record.data, crc32c(record.key.encode())))
         self._facts.append((
             record.key, len(record.data), checksum, record.height, record.width, record.channels,
             DTYPES.index(record.dtype), ENCODINGS.index(record.encoding), record.path, record.source_xxh3,

@@ -15,7 +15,7 @@ from packer.format.repair_writing import Tally, copy_file, graft, remove, write_
 from packer.format.verify import verify_with
 from packer.format.verify_files import check_file
 from packer.packing.publish import Output, sync_folder
-from packer.packing.signals import held_signals
+from packer.processes.signals import held_signals
 
 REPAIRED_SUFFIX = ".repaired"
 

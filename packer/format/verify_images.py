@@ -15,8 +15,8 @@ from packer.format.verify_records import Window, record_problems
 from packer.format.verify_rows import Rows
 from packer.images.decode import decode
 from packer.images.header import Mode
-from packer.packing.signals import held_signals
-from packer.packing.supervise import Supervisor
+from packer.images.opencv import quiet_opencv
+from packer.processes.pool import Pool
 from packer.system import usable_cores
 from packer.types import Record
 
@@ -54,17 +54,12 @@ def check_images(jobs: Sequence[DecodeJob], images: Callable[[int], None]) -> li
         images(done - told)
         told = done
 
-    supervisor = Supervisor(min(usable_cores(), max(1, len(jobs))), DECODE_TIMEOUT_S)
-    finished = False
-    try:
-        results: dict[int, list[Problem]] = dict(supervisor.run(decode_rows, jobs, tick))
-        finished = True
-    finally:
-        with held_signals():
-            supervisor.end(now=not finished)
+    with Pool(usable_cores(), DECODE_TIMEOUT_S, __name__) as pool:
+        results: dict[int, list[Problem]] = dict(pool.run(decode_rows, jobs, tick))
     return list(chain.from_iterable(results[number] for number in sorted(results)))
 
 
+@quiet_opencv()
 def decode_rows(
     job: DecodeJob, report: Callable[[int, int], bool], decoding: Callable[[int], AbstractContextManager[None]]
 ) -> list[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
@@ -31,12 +32,12 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
     table = read_index(index, np.frombuffer(data, np.uint8))
     offsets, sizes, crcs = (np.asarray(column(table, name)) for name in ("offset", "size", "crc32c"))
     order = np.argsort(offsets, kind="stable")  # LMDB fills its pages from the end
-    keys = column(table, "key")
+    keys: Any = column(table, "key")
     text = keys.flat().tobytes()
     bounds = (keys.offsets - keys.offsets[0]).tolist()
-    names = [text[a:b] for a, b in pairwise(bounds)]
+    names: list[bytes] = [text[a:b] for a, b in pairwise(bounds)]
     digest = hashlib.sha256()
-    held = b""  # the bytes from `start` on that a record still needs
+    held: bytes = b""  # the bytes from `start` on that a record still needs
     start = 0
     rows = zip(order.tolist(), *(numbers[order].tolist() for numbers in (offsets, sizes, crcs)), strict=True)
     row = next(rows, None)
@@ -51,8 +52,8 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
             stop = start + len(view)
             while row is not None and row[1] + row[2] <= stop:
                 number, offset, size, checksum = row
-                data = view[offset - start : offset - start + size]
-                if offset < start or crc32c(data, crc32c(names[number])) != checksum:
+                record = view[offset - start : offset - start + size]
+                if offset < start or crc32c(record, crc32c(names[number])) != checksum:
                     raise DamagedPack(container, f"record {names[number].decode()} does not match its checksum")
                 row = next(rows, None)
             keep = stop if row is None else min(stop, max(start, row[1]))

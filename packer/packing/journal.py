@@ -1,7 +1,7 @@
-"""What an unfinished build has done: one checked line a finished shard, so that the same build can go on there.
+"""What an unfinished build has done: one checked line per finished shard, so that the same build can resume there.
 
 The first line says what the build was asked for. A line counts only if its checksum is right, and all behind the
-first wrong one is forgotten: what a power cut tears or a disk alters is made again.
+first wrong one is ignored: what a power cut tears or a disk alters is made again.
 """
 
 from __future__ import annotations
@@ -10,16 +10,36 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crc32c import crc32c
+from xxhash import xxh3_128, xxh3_128_digest
 
 from packer.containers.storage import storage_errors
+from packer.errors import BadInput
+from packer.format.digests import crc32c_of, sha256_of
 from packer.format.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
-from packer.packing.result import ShardResult
+from packer.packing.convert import Recipe, Row
 
 MAX_JOURNAL_BYTES = 1 << 30
+
+
+@dataclass(slots=True)
+class ShardResult:
+    """What became of a shard; `entry` is None if none of its inputs could be packed."""
+
+    entry: ShardEntry | None
+    rejected: list[Rejected] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    label_counts: Counter[int] = field(default_factory=Counter)
+    box_counts: Counter[int] = field(default_factory=Counter)
+    inputs: str = ""
+    """Digest of the job: its rows of the table of inputs, and what happens to them."""
+    sources: str = ""
+    """Digest of the contents of its source files."""
+    unchanged: bool = False
+    """An earlier build that did not end has finished it, and nothing has changed since."""
 
 
 class Journal:
@@ -115,3 +135,49 @@ def _result(content: dict[str, Any]) -> ShardResult:
         inputs=str(content["inputs"]),
         sources=str(content["sources"]),
     )  # fmt: skip
+
+
+class SourcesDigest:
+    """Digest over the contents of source files, in the order of a shard's rows."""
+
+    def __init__(self) -> None:
+        self._all = xxh3_128()
+
+    def add(self, digest: bytes) -> None:
+        """Add the XXH3-128 of the next file's bytes; b"" if it cannot be read."""
+        self._all.update(bytes((len(digest),)) + digest)
+
+    def hexdigest(self) -> str:
+        """Return the digest over all that were added."""
+        return str(self._all.hexdigest())
+
+
+def is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) -> bool:
+    """Return whether the files of a finished shard are whole, and its source files the ones that went into it.
+
+    Args:
+        finished: The shard, as an earlier build left it.
+        folder: Where its files lie.
+        recipe: How its records were made.
+        rows: Its inputs.
+    """
+    entry = finished.entry
+    if entry is not None:
+        container, index = (os.path.join(folder, file.name) for file in (entry.container, entry.index))
+        try:
+            if os.path.getsize(container) != entry.container.bytes or os.path.getsize(index) != entry.index.bytes:
+                return False
+            if sha256_of(container) != entry.container.sha256 or sha256_of(index) != entry.index.sha256:
+                return False
+            if crc32c_of(index) != entry.index.crc32c:
+                return False
+        except OSError:
+            return False
+    sources = SourcesDigest()
+    for batch in rows.select(Row._fields).to_batches(max_chunksize=1024):
+        for row in map(Row, *(column.to_pylist() for column in batch.columns)):
+            try:
+                sources.add(xxh3_128_digest(recipe.read(row)))
+            except BadInput:
+                sources.add(b"")
+    return sources.hexdigest() == finished.sources

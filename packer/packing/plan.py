@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.errors import StorageError, UsageError
+from packer.errors import StorageError, UsageError, printable
 from packer.format.manifest import PARTIAL_SUFFIX
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
 from packer.packing.convert import Recipe, Row
-from packer.packing.measure import MeasureJob, measure
 from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
 from packer.packing.scan import BASE_SCHEMA, Inputs
-from packer.packing.write_shard import ShardJob
+from packer.packing.write_shard import MeasureJob, ShardJob
 from packer.text import size_text
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
@@ -100,6 +99,28 @@ class Plan:
             for number, (start, stop) in enumerate(bounds)
         ]
 
+    @property
+    def summary(self) -> str:
+        """What the build is going to do, in one line. Labels that were not found show as 0."""
+        inputs, options = self.inputs, self.options
+        about = "" if options.encode == "raw" else "about "
+        shape, _ = self.shape
+        sizes = "different sizes" if shape is None else f"{shape[1]}x{shape[0]}x{shape[2]}"
+        images = "1 image" if len(self.table) == 1 else f"{len(self.table)} images"
+        labels = (
+            (len(inputs.classes), "class", "classes"),
+            (inputs.boxes, "box", "boxes"),
+            (inputs.landmarks, "landmark", "landmarks"),
+        )
+        return (
+            f"plan: {images}, {size_text(self.source_bytes)} -> "
+            f"{printable(options.output)}: {about}{size_text(self.pack_bytes)} in {self.shards} "
+            f"{'shard' if self.shards == 1 else 'shards'} ({options.container}, {options.encode}, {sizes}), "
+            f"{size_text(self.free_bytes)} free; "
+            f"{', '.join(f'{count} {one if count == 1 else many}' for count, one, many in labels)}; "
+            f"{len(inputs.rejected)} rejected, {len(inputs.skipped)} skipped"
+        )
+
     def check_space(self) -> None:
         """Raise StorageError where the pack will not fit, with what to change."""
         if self.pack_bytes > self.free_bytes:
@@ -111,7 +132,7 @@ class Plan:
             )
 
 
-def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure = measure) -> Plan:
+def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
     """Cut the inputs into shards of about ``--shard-size``: the same cuts for any number of workers.
 
     `measure` encodes a few images: that of an engine survives a decoder that crashes.

@@ -11,10 +11,9 @@ from contextlib import suppress
 
 from packer.errors import StorageError, UsageError, printable
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
-from packer.packing.exchange import exchange
 from packer.packing.journal import Journal
-from packer.packing.locks import try_lock, wait_until_unused
-from packer.packing.signals import held_signals
+from packer.processes.signals import held_signals
+from packer.system import exchange_names, try_lock, wait_until_unused
 
 WORKERS_END_S = 30.0
 JOURNAL, TABLE, PACK, OLD = "journal", "inputs.arrow", "pack", "old"
@@ -144,7 +143,7 @@ class Output:
         """Rename the work to its final name; a pack that has it now changes places with it, in one step if possible."""
         if not os.path.lexists(self.path):
             os.rename(self.folder, self.path)
-        elif not exchange(self.folder, self.path):
+        elif not exchange_names(self.folder, self.path):
             old = os.path.join(self.partial, OLD)
             os.rename(self.path, old)
             try:

@@ -11,20 +11,22 @@ from packer.errors import StorageError, TooManyBad, UsageError, printable
 from packer.format.manifest import PARTIAL_SUFFIX, Rejected
 
 if TYPE_CHECKING:
-    from packer.packing import BuildOptions, Watcher
+    from packer.packing.options import BuildOptions
+    from packer.types import Progress
 
 LIST_NAME = "rejected.tsv"
 HEAD = "path\treason\tproblem\n"
 
 
 @contextmanager
-def listing(options: BuildOptions, watcher: Watcher) -> Iterator[Callable[[Sequence[Rejected]], None]]:
+def listing(options: BuildOptions, progress: Progress) -> Iterator[Callable[[Sequence[Rejected]], None]]:
     """Gives a function that writes the list of ``--quarantine``; TooManyBad that passes through is listed as well."""
 
     def write(rejected: Sequence[Rejected]) -> None:
         if options.quarantine is not None:
             write_list(options.quarantine, rejected)
-            watcher.listed(list_path(options.quarantine), len(rejected))
+            inputs = "1 input is" if len(rejected) == 1 else f"{len(rejected)} inputs are"
+            progress.note(f"{inputs} rejected: listed in {printable(list_path(options.quarantine))}")
 
     if options.quarantine is not None:
         check_quarantine(options.quarantine, options.source, options.output)
@@ -34,7 +36,7 @@ def listing(options: BuildOptions, watcher: Watcher) -> Iterator[Callable[[Seque
         try:
             write(error.rejected)
         except StorageError as second:
-            watcher.note(str(second))
+            progress.note(str(second))
         raise
 
 

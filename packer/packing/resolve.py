@@ -15,6 +15,7 @@ from packer.images.geometry import move, orientation_geometry, select_boxes
 from packer.images.header import Header
 from packer.types import Annotation, RawAnnotation
 
+NOTHING = (None,) * 5
 ROUNDING_PX = 1.0
 """A box edge up to this far outside the image is rounding, and is moved onto the border."""
 
@@ -56,7 +57,7 @@ class ClassIds:
             clash = [n for i, n in enumerate(names) if order.get(n, i) != i]
             if clash or (order and not _one_begins_the_other(tuple(order), names)):
                 raise UsageError(
-                    "--labels", f"two of the labels number their classes differently ({printable((clash or names)[0])})",
+                    "--labels", f"two of the labels number classes differently ({printable((clash or names)[0])})",
                     "give one list for both: --classes FILE",
                 )  # fmt: skip
             for name in names:
@@ -90,11 +91,8 @@ class Resolver:
         if len(raws) != 1:
             return None
         raw = raws[0]
-        if (
-            not (raw.boxes is raw.landmarks is raw.polygons is raw.keypoints is raw.image_size is None)
-            or raw.box_fields
-            or raw.extras
-        ):
+        more = (raw.boxes, raw.landmarks, raw.polygons, raw.keypoints, raw.image_size)
+        if more != NOTHING or raw.box_fields or raw.extras:
             return None
         annotation = self._of_label.get(raw.label)
         if annotation is None:

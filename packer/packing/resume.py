@@ -1,4 +1,4 @@
-"""Whether an unfinished build may be gone on with: what it was asked for, and what has changed since."""
+"""Decides whether an unfinished build can be resumed: were its options and versions the same?"""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ FREE = ("out", "workers", "max_bad", "overwrite", "on_bad", "quarantine", "decod
 """Options that leave the bytes of a shard as they are: they may change from one try to the next."""
 
 
-def begin_or_go_on(output: Output, options: BuildOptions) -> list[str]:
-    """Look at what an unfinished build has left in `output`, and begin a journal where there is nothing to go on with.
+def resume_or_restart(output: Output, options: BuildOptions) -> list[str]:
+    """Keep what an unfinished build has left in `output`, or begin a new journal.
 
-    Returns what the user should know. Raises UsageError where the unfinished build was asked for something else.
+    Returns:
+        Notes for the user.
+
+    Raises:
+        UsageError: The unfinished build had other options.
     """
     head = _head(options)
     before = output.journal.head
@@ -29,14 +33,14 @@ def begin_or_go_on(output: Output, options: BuildOptions) -> list[str]:
     if before is None or not output.journal.finished:
         output.restart()
     elif before.get("made_with") != head["made_with"]:
-        notes.append(f"begins anew: the unfinished build was made with {_versions(before, head)}")
+        notes.append(f"starts over: the unfinished build was made with {_versions(before, head)}")
         output.restart()
     elif before.get("asked") != head["asked"]:
         what = _differences(before.get("asked"), head["asked"])
         if not options.overwrite:
-            problem = f"an unfinished build is there that was asked for something else: {what}"
+            problem = f"holds an unfinished build with other options: {what}"
             raise UsageError(output.partial, problem, "build as before to finish it, or drop it with --overwrite")
-        notes.append(f"begins anew: the unfinished build was asked for something else: {what}")
+        notes.append(f"starts over: the unfinished build had other options: {what}")
         output.restart()
     if output.journal.head is None:
         output.journal.begin(head)
@@ -54,7 +58,7 @@ def _head(options: BuildOptions) -> dict[str, Any]:
 
 def _differences(before: Any, now: Mapping[str, Any]) -> str:
     if not isinstance(before, Mapping):
-        return "it is not said what"
+        return "which ones is not recorded"
     names = [name for name in now if before.get(name) != now[name]]
     return ", ".join(f"{_flag(name)} {_value(before.get(name))}, now {_value(now[name])}" for name in names)
 

@@ -36,7 +36,7 @@ from packer.packing.resolve import ClassIds, Resolver
 from packer.sources import check_options, open_source, recognise
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.tree import find_tree
-from packer.types import Annotation
+from packer.types import Annotation, Progress
 
 SNIFFED_BYTES = 64  # enough to tell an image by
 SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
@@ -60,7 +60,6 @@ BASE_SCHEMA = pa.schema(
 )
 """height, width, channels of the decoded, upright image; `wide` for uint16; `code` is `Header.code`."""
 
-Progress = Callable[[int], None]
 ReadHeaders = Callable[[Sequence[HeaderJob]], Iterator[tuple[int, Headers]]]
 """Yields (number of the job, its headers), in any order."""
 
@@ -103,7 +102,7 @@ def read_headers_here(jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]
 
 
 def read_inputs(
-    options: BuildOptions, progress: Progress = lambda n: None, read: ReadHeaders = read_headers_here
+    options: BuildOptions, progress: Progress | None = None, read: ReadHeaders = read_headers_here
 ) -> Inputs:
     """Walk the source folder, read every image's header and every label.
 
@@ -126,7 +125,7 @@ def read_inputs(
     fixed = None if options.classes is None else _read_classes(options.classes)
     resolver = Resolver(ClassIds(fixed), options.boxes)
     table = _Table(options, resolver, inputs)
-    _read_all(tree, sources, table, options, read, progress)
+    _read_all(tree, sources, table, options, read, progress or Progress())
     declared = [source.classes for source in sources if source.classes is not None]
     inputs.classes, class_ids = resolver.classes.final(declared)
     table.finish(class_ids)
@@ -272,7 +271,7 @@ def _read_all(
         waiting[number] = headers
         while following in waiting:  # in the order of the paths, whichever worker is first
             table.add(jobs[following].paths, waiting.pop(following), sources)
-            progress(len(jobs[following].paths))
+            progress.advance(len(jobs[following].paths))
             following += 1
     for source in sources:
         for unmatched in source.unmatched_labels():

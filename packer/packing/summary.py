@@ -11,8 +11,8 @@ from typing import Any
 import packer
 from packer.errors import printable
 from packer.format.manifest import Manifest
+from packer.packing.journal import ShardResult
 from packer.packing.plan import Plan
-from packer.packing.result import ShardResult
 
 LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "jpeg4py", "lmdb", "h5py", "protobuf", "pyarrow")
 OPTIONS = (

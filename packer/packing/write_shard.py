@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from glob import escape, glob
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -22,13 +25,15 @@ from packer.format.columns import Annotations
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.manifest import FileEntry, Rejected, ShardEntry
 from packer.format.written import digest_of_written
+from packer.images.encode import encode
+from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Recipe, Row
-from packer.packing.kept import Sources, digest_of_inputs, keeps
-from packer.packing.locks import in_use
-from packer.packing.result import ShardResult
+from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
 from packer.packing.scan import rejected
+from packer.system import in_use
 from packer.types import Annotation, Record
 
+TEMPORARY_SUFFIX = ".tmp"
 CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
 
@@ -61,6 +66,18 @@ class ShardJob:
     refused: Mapping[int, BadInput] = field(default_factory=dict)
     """By number of the row: inputs on which the decoder has crashed, or which it never finished."""
 
+    @property
+    def index(self) -> str:
+        """Path of the finished index."""
+        return os.path.join(self.folder, f"{os.path.splitext(self.name)[0]}{INDEX_SUFFIX}")
+
+    def clear(self) -> None:
+        """Remove what an attempt has left whose worker is dead."""
+        for path in (os.path.join(self.folder, self.name), self.index):
+            for left in glob(f"{escape(path)}.*{TEMPORARY_SUFFIX}"):
+                with suppress(OSError):
+                    os.unlink(left)
+
 
 class Made(NamedTuple):
     """What became of one input."""
@@ -79,35 +96,75 @@ def unmarked(row: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+@quiet_opencv()
 def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> ShardResult:
     """Make the shard of `job`, or keep the finished one that it names, if nothing has changed since.
 
-    Raises StorageError where the disk refuses.
+    Args:
+        job: What to pack.
+        report: Called with (images done, of these bad) now and then.
+        decoding: Wraps each decode.
+
+    Returns:
+        The shard's files, what was rejected, and counts.
+
+    Raises:
+        StorageError: The disk refuses.
     """
     with in_use(job.folder), pa.memory_map(job.table) as source:
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
-        inputs = digest_of_inputs(job, rows)
-        if job.finished is not None and job.finished.inputs == inputs and keeps(job, job.finished, rows, report):
-            return replace(job.finished, kept=True)
-        result = _pack(job, rows, report, decoding)
+        inputs = _digest_of(job, rows)
+        finished = job.finished
+        if finished is not None and finished.inputs == inputs and is_unchanged(finished, job.folder, job.recipe, rows):
+            report(len(rows), len(finished.rejected))
+            return replace(finished, unchanged=True)
+        path = os.path.join(job.folder, job.name)
+        with _temporary(path) as working, _temporary(job.index) as working_index:
+            result = _write(job, _made(job, rows, decoding), report, working, working_index)
+            if result.entry is not None:
+                with storage_errors(path):
+                    os.replace(working, path)
+                    os.replace(working_index, job.index)
         result.inputs = inputs
         return result
 
 
-def _pack(job: ShardJob, rows: Any, report: Report, decoding: Decoding) -> ShardResult:
-    path = os.path.join(job.folder, job.name)
-    index = f"{os.path.splitext(path)[0]}{INDEX_SUFFIX}"
-    working = f"{path}.tmp"
-    with storage_errors(path):
-        for left in (working, f"{index}.tmp", path, index):  # by a worker that died, or by a build with other inputs
-            with suppress(FileNotFoundError):
-                os.unlink(left)
+def _digest_of(job: ShardJob, rows: Any) -> str:
+    """Return the SHA-256 over all that a shard is made of, except the contents of its source files."""
+    digest = hashlib.sha256()
+    recipe = job.recipe
+    asked = (
+        recipe.mode, recipe.decoder, recipe.max_pixels, recipe.resize, recipe.encode, recipe.quality,
+        job.container, job.name, job.start, job.stop, job.spec, job.key_digits,
+    )  # fmt: skip
+    digest.update(repr(asked).encode("utf-8", "surrogateescape"))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows.combine_chunks())
+    digest.update(sink.getvalue())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _temporary(path: str) -> Iterator[str]:
+    """A name beside `path` for this attempt alone: another one may be under way. No file of it is left."""
+    name = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+    try:
+        yield name
+    finally:
+        with suppress(OSError):
+            os.unlink(name)
+
+
+def _write(
+    job: ShardJob, chunks: Iterator[list[Made]], report: Report, working: str, working_index: str
+) -> ShardResult:
+    """Write the shard to the two files `working` and `working_index`."""
     container = open_container(job.container)
-    builder = IndexBuilder()
+    builder, sources = IndexBuilder(), SourcesDigest()
     result = ShardResult(None)
-    sources = Sources()
     writer = None
-    for chunk in _made(job, rows, decoding):
+    for chunk in chunks:
         bad = len(result.rejected)
         for made in chunk:
             sources.add(made.digest)
@@ -128,16 +185,13 @@ def _pack(job: ShardJob, rows: Any, report: Report, decoding: Decoding) -> Shard
         return result
     places = writer.close()
     try:
-        index_entry = builder.write(f"{index}.tmp", places)
-        sha256 = digest_of_written(working, f"{index}.tmp", index_entry)
-    except DamagedPack as error:  # no pack yet: the disk has not kept it, or does not give it back
-        problem = f"is not as it was written: {error.problem}"
+        index = builder.write(working_index, places)
+        sha256 = digest_of_written(working, working_index, index)
+        file = FileEntry(job.name, os.path.getsize(working), sha256)
+    except (DamagedPack, OSError) as error:  # no pack yet: the disk has not kept it, or does not give it back
+        problem = f"is not as it was written: {getattr(error, 'problem', error)}"
         raise StorageError(working, problem, "check the disk and the memory of this machine") from error
-    with storage_errors(path):
-        container_entry = FileEntry(job.name, os.path.getsize(working), sha256)
-        os.rename(working, path)
-        os.rename(f"{index}.tmp", index)
-    result.entry = ShardEntry(len(builder), container_entry, replace(index_entry, name=os.path.basename(index)))
+    result.entry = ShardEntry(len(builder), file, replace(index, name=os.path.basename(job.index)))
     return result
 
 
@@ -224,3 +278,32 @@ def _count(made: Made, result: ShardResult) -> None:
         result.counts["boxes_cropped"] += made.cropped
     if annotation.box_labels is not None:
         result.box_counts.update(annotation.box_labels.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureJob:
+    """A few rows of the table of inputs: how large do they become when they are encoded?"""
+
+    rows: tuple[Row, ...]
+    recipe: Recipe
+    threads: int = 1
+    refused: Mapping[int, BadInput] = field(default_factory=dict)
+    """Rows on which the decoder crashes or hangs."""
+
+
+@quiet_opencv()
+def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[int, int]]:
+    """Return (bytes encoded, bytes of pixels) of each image that is good. A job, since a decoder may crash."""
+    sizes = []
+    for number, row in enumerate(job.rows):
+        if number in job.refused:
+            continue
+        assert job.recipe.encode != "copy"
+        try:
+            data = job.recipe.read(row)
+            with decoding(number):
+                image = job.recipe.image(data, row, row.header)
+                sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
+        except BadInput:
+            continue  # the worker that packs it will reject it with its reason
+    return sizes

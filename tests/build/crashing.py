@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import packer.packing.convert
+from packer.images.formats.base import Header
+from packer.packing.convert import Row
 from packer.types import Image
 
 MARK = b"@decoder:"
@@ -42,7 +44,7 @@ WAYS: dict[str, Callable[[], object]] = {
 class CrashingRecipe(packer.packing.convert.Recipe):
     """Does what the image asks for."""
 
-    def image(self, data: bytes, size: tuple[int, int]) -> Image:
+    def image(self, data: bytes, row: Row, header: Header) -> Image:
         way = data.rpartition(MARK)[2].decode("latin-1") if MARK in data else None
         if way is not None:
             if way.startswith("once:"):  # the file of that name says that it has happened
@@ -52,7 +54,7 @@ class CrashingRecipe(packer.packing.convert.Recipe):
                     WAYS["SIGSEGV"]()
             else:
                 WAYS[way]()
-        return packer.packing.convert.Recipe.image(self, data, size)
+        return packer.packing.convert.Recipe.image(self, data, row, header)
 
 
 def mark(path: Path, way: str) -> None:

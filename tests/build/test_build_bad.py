@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 from drawn import draw, draw_plain, image_file
-from packer.packing.table import write_table
 from running import ROOT, good, refused, run
 
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack
 from packer.packing.plan import make_plan
-from packer.packing.scan import read_inputs
+from packer.packing.scan import read_inputs, write_table
 from packer.packing.write_shard import pack_shard
 
 

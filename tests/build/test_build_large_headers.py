@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packer.packing.source_file import FileView
 from PIL import Image
 
 from packer.errors import BadImage
 from packer.images.header import IncompleteHeader, read_header
-from packer.packing import inputs
-from packer.packing.scan import _read_file_header
+from packer.packing import headers
+from packer.packing.headers import FileView
+from packer.packing.headers import _read_file_header
 
 FORMATS: dict[str, dict[str, Any]] = {
     "PNG": {"compress_level": 0},
@@ -57,9 +57,9 @@ def large(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         image.save(file, request.param, **FORMATS[request.param], **({} if request.param == "GIF" else {"exif": exif}))
     path = tmp_path / "large"
     path.write_bytes(file.getvalue())
-    assert path.stat().st_size > inputs.READ_WHOLE_BYTES
+    assert path.stat().st_size > headers.READ_WHOLE_BYTES
     with pytest.raises(IncompleteHeader):
-        read_header(file.getvalue()[: inputs.HEAD_BYTES], complete=False)
+        read_header(file.getvalue()[: headers.HEAD_BYTES], complete=False)
     return path
 
 
@@ -87,6 +87,6 @@ def test_a_file_that_the_disk_does_not_give(large: Path, monkeypatch: pytest.Mon
     def broken(*_: Any) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "pread", broken)
+    monkeypatch.setattr(os, "lseek", broken)
     with pytest.raises(BadImage, match="cannot be read: Input/output error"):
         _read_file_header(os.fsencode(large))

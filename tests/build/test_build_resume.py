@@ -18,30 +18,31 @@ from running import digests, good, refused
 from packer import BuildOptions, build_pack, open_pack
 from packer.containers import CONTAINERS
 from packer.errors import StorageError, TooManyBad, UsageError
-from packer.packing import Watcher
 from packer.packing.journal import Journal
-from packer.packing.locks import in_use
 from packer.packing.publish import Output
+from packer.system import in_use
+from packer.types import Progress
 
 IMAGES = 12
 
 
-class Notes(Watcher):
+class Notes(Progress):
     """What the user was told."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.left = 0
 
     def note(self, text: str) -> None:
-        self.texts.append(text)
+        self.texts.append(text.removeprefix("note: "))
 
-    def unfinished(self, finished: int, partial: str) -> None:
-        self.left = finished
+    @property
+    def left(self) -> int:
+        """Finished shards that the build said it leaves behind."""
+        return next((int(text.split()[0]) for text in self.texts if "resume" in text and " kept in " in text), 0)
 
     @property
     def kept(self) -> str:
-        return next((text for text in self.texts if "kept" in text), "")
+        return next((text for text in self.texts if "kept" in text and " kept in " not in text), "")
 
 
 @pytest.fixture
@@ -287,7 +288,7 @@ def test_waits_for_the_workers_of_a_build_that_was_killed(unfinished: Path) -> N
     """They end a moment later than it, and may rename what they wrote: nobody else writes there until then."""
     folder = unfinished.parent / "p.partial" / "pack"
     script = (
-        "import sys, time\nfrom packer.packing.locks import in_use\n"
+        "import sys, time\nfrom packer.system import in_use\n"
         "with in_use(sys.argv[1]):\n    print('in', flush=True); time.sleep(0.7)\n"
         "    open(sys.argv[1] + '/shard-00002.lmdb.tmp', 'w').write('late'); print('out', flush=True)\n"
     )

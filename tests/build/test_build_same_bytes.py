@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packer.packing.table import annotation_from_text
 from running import digests, good, run_apart
 
 from packer.format.pack import open_pack
@@ -121,7 +120,7 @@ class _Entries(list[Any]):
 def _plan(options: BuildOptions) -> Any:
     plan = plan_pack(options)
     rows = plan.table.to_pylist()
-    labels = [annotation_from_text(row["annotation"], plan.inputs.class_ids).label for row in rows]
+    labels = [row["label"] for row in rows]
     return rows, labels, plan.inputs.classes, plan.inputs.rejected, plan.cuts, plan.pack_bytes
 
 

@@ -16,7 +16,7 @@ from running import good, refused
 
 from packer.errors import UsageError
 from packer.format.pack import open_pack
-from packer.packing.local import threads_of
+from packer.packing.build import threads_of
 from packer.packing.options import bad_allowed, parse_bytes
 from packer.packing.plan import _cuts
 

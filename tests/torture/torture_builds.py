@@ -133,13 +133,18 @@ def said() -> str:
     return SAID[:].rstrip(b"\0").decode("utf-8", "replace")[-600:]
 
 
-class Here:
+class Here(nullcontext[Any]):
     """Stands for the pool of worker processes, and runs their jobs in this process."""
 
-    def __init__(self, *_: object) -> None:
-        self.warm_up = self.end = lambda *_, **__: None
+    size = 1
 
-    def run(self, work: Callable[..., Any], jobs: Sequence[Any], tick: object) -> Iterator[tuple[int, Any]]:
+    def __init__(self, *_: object) -> None:
+        super().__init__(self)
+
+    def start(self, workers: int) -> None:
+        pass
+
+    def run(self, work: Callable[..., Any], jobs: Sequence[Any], tick: object = None) -> Iterator[tuple[int, Any]]:
         for number, job in enumerate(jobs):
             yield number, work(job, lambda done, bad: None)
 
@@ -147,7 +152,7 @@ class Here:
 def build(options: BuildOptions) -> int:
     """Build, in this process if one worker is asked for; the exit code that the command would have."""
     try:
-        with mock.patch("packer.packing.local.Supervisor", Here) if options.workers == 1 else nullcontext():
+        with mock.patch("packer.processes.pool.Pool", Here) if options.workers == 1 else nullcontext():
             build_pack(options)
     except PackerError as error:
         say(str(error))
