@@ -1,4 +1,4 @@
-"""PackedLoader: shuffled batches of a pack, made by threads, on the device and normalised: the GPU need not wait."""
+"""PackedLoader: shuffled batches of a pack, made by threads, on the device and normalized: the GPU need not wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
 from packer.loading.fill import RowFiller, View
 from packer.loading.moved import Targets
-from packer.loading.normalize import Normalise
+from packer.loading.normalize import Normalize
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
 from packer.loading.replace import Replaced, Replacer
@@ -88,7 +88,7 @@ class PackedLoader:
                 boxes of less than `min_area` pixels afterwards are dropped.
             transform: a function of one image tensor, run in the threads (for heavy Python, use PackedDataset in a
                 DataLoader with worker processes); its results must be tensors of one shape.
-            device, mean, std, dtype: see `Normalise`.
+            device, mean, std, dtype: see `Normalize`.
             threads: default the cores that the process may use.
             prefetch: batches made ahead, and kept in flight to a GPU.
             cache: "ram" reads the whole pack ahead into the page cache, and keeps it there where allowed; "device" puts
@@ -144,7 +144,7 @@ class PackedLoader:
             self._batches = DeviceCache(filler, targets, self.device, self._replacer)
         elif cache is not None:
             raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
-        self._transfer = Transfer(self.device, prefetch, Normalise(mean, std, dtype))
+        self._transfer = Transfer(self.device, prefetch, Normalize(mean, std, dtype))
         self._counted: _Iteration | None = None
         """The iteration that was begun last; None before the first one, and after a state was loaded."""
         self._times_set = 0
@@ -187,7 +187,7 @@ class PackedLoader:
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
         end = min(len(self) * here.global_batch, self.sampler.num_samples)
         batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
-        if self.device.type != "cpu" or not self._transfer.normalise.nothing:
+        if self.device.type != "cpu" or not self._transfer.normalize.nothing:
             batches = self._transfer.run(batches, stats)
         with quiet_opencv():
             try:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [path for path in (str(HERE.parent), str(HERE.parents[1])) if path not in sys.path]
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "audit"), str(HERE.parents[1])]
 
 from drawn import draw_shots  # noqa: E402
 from running import digests  # noqa: E402
