@@ -196,6 +196,7 @@ def test_short_writes(container: str, memory: Path, torture) -> None:
         builder.stdin.close()
 
 
+@pytest.mark.workers
 def test_random_kills(memory: Path, torture) -> None:
     """SIGKILL of the whole process group of a parallel build at any time, also of builds that resume."""
     places: dict[str, tuple[Place, float]] = {}

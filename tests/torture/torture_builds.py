@@ -17,18 +17,17 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "audit"), str(HERE.parents[1])]
 
 from drawn import draw_shots  # noqa: E402
-from running import digests  # noqa: E402
+from running import builds_here, digests  # noqa: E402
 
 from packer import BuildOptions, build_pack, open_pack  # noqa: E402
 from packer.errors import PackerError, UsageError  # noqa: E402
@@ -133,26 +132,10 @@ def said() -> str:
     return SAID[:].rstrip(b"\0").decode("utf-8", "replace")[-600:]
 
 
-class Here(nullcontext[Any]):
-    """Stands for the pool of worker processes, and runs their jobs in this process."""
-
-    size = 1
-
-    def __init__(self, *_: object) -> None:
-        super().__init__(self)
-
-    def start(self, workers: int) -> None:
-        pass
-
-    def run(self, work: Callable[..., Any], jobs: Sequence[Any], tick: object = None) -> Iterator[tuple[int, Any]]:
-        for number, job in enumerate(jobs):
-            yield number, work(job, lambda done, bad: None)
-
-
 def build(options: BuildOptions) -> int:
     """Build, in this process if one worker is asked for; the exit code that the command would have."""
     try:
-        with mock.patch("packer.processes.pool.Pool", Here) if options.workers == 1 else nullcontext():
+        with builds_here() if options.workers == 1 else nullcontext():
             build_pack(options)
     except PackerError as error:
         say(str(error))
