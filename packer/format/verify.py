@@ -87,7 +87,7 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
     problems = [*check_names(manifest), *looks_like_shards]
     jobs: list[DecodeJob] = []
     total = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
-    progress.stage("verifying", total, "B")
+    progress.stage("verifying", total, "bytes")
     with _checked_files(folder, manifest, progress) as files:
         for shard, (container, index) in zip(manifest.shards, files, strict=True):
             check = _ShardCheck(folder, manifest, shard, deep)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack, UsageError
+from packer.errors import DamagedPack, UsageError, size_text
 from packer.images.resize import Interpolation
 from packer.loading.fill import Placement, RowFiller
 from packer.loading.moved import batched
@@ -21,7 +21,6 @@ from packer.loading.pipeline import TargetsOf
 from packer.loading.replace import Replacer, problem_of
 from packer.loading.stats import Stats
 from packer.system_paging import available_bytes
-from packer.text import size_text
 from packer.types import Int64
 
 COPIED_BYTES = 64 * 1024**2

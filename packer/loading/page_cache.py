@@ -8,10 +8,9 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
+from packer.errors import UsageError, size_text
 from packer.format.pack import Pack
 from packer.system_paging import available_bytes, keep
-from packer.text import size_text
 
 STEP_BYTES = 32 * 1024**2
 

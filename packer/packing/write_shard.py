@@ -176,8 +176,8 @@ def _write(
         index = builder.write(working_index, places)
         sha256 = digest_of_written(working, working_index, index)
         file = FileEntry(job.name, os.path.getsize(working), sha256)
-    except (DamagedPack, OSError) as error:  # no pack yet: the disk has not kept it, or does not give it back
-        problem = f"is not as it was written: {getattr(error, 'problem', error)}"
+    except DamagedPack as error:  # no pack yet: the disk has not kept it
+        problem = f"is not as it was written: {error.problem}"
         raise StorageError(working, problem, "check the disk and the memory of this machine") from error
     result.entry = ShardEntry(len(builder), file, replace(index, name=os.path.basename(job.index)))
     return result

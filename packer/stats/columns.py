@@ -1,4 +1,4 @@
-"""Numbers of the labels, out of the index: no image is touched."""
+"""Numbers from the columns of the index (sizes, classes, boxes, points): no image is read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from packer.format.pack import Pack
 
 SMALL, MEDIUM = 32**2, 96**2
-"""Pixels of area below which a box is small, or medium: https://cocodataset.org/#detection-eval"""
+"""Areas in pixels below which a box is small, or medium: https://cocodataset.org/#detection-eval"""
+MOST_COMMON = 5
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Some numbers in short; all 0 where there are none."""
+    """A summary of some numbers; all 0 if there are none."""
 
     count: int
     lowest: float
@@ -26,11 +27,26 @@ class Spread:
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Spread:
-        """The spread of these."""
+        """Return the summary of `values`."""
         if not values.size:
             return cls(0, 0.0, 0.0, 0.0, 0.0)
         mean = float(np.mean(values, dtype=np.float64))
         return cls(int(values.size), float(values.min()), float(np.median(values)), mean, float(values.max()))
+
+
+@dataclass(frozen=True)
+class SizeStats:
+    """Sizes of the packed images."""
+
+    width: Spread
+    height: Spread
+    aspect: Spread
+    """Width divided by height."""
+    record_bytes: Spread
+    distinct: int
+    """Number of different sizes."""
+    common: tuple[tuple[int, int, int], ...]
+    """(width, height, images) of the most common sizes, the most common first."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +62,7 @@ class ClassCounts:
 
     @property
     def imbalance(self) -> float | None:
-        """Largest by smallest count, of classes that occur; None where none does."""
+        """Largest count divided by the smallest, of classes that occur; None if none does."""
         present = [count for count in self.counts if count]
         return max(present) / min(present) if present else None
 
@@ -67,13 +83,13 @@ class BoxStats:
     width: Spread
     height: Spread
     aspect: Spread
-    """Width by height."""
+    """Width divided by height."""
     area_share: Spread
-    """Area of a box by that of its image, 0 to 1."""
+    """Area of a box divided by that of its image, 0 to 1."""
     small: int
     medium: int
     large: int
-    """By COCO's areas: below 32x32, below 96x96, and above."""
+    """COCO's sizes: areas below 32x32, below 96x96, and above."""
     empty: int
     """Boxes without area."""
 
@@ -85,11 +101,28 @@ class KeypointStats:
     per_box: Spread
     """Keypoints of a box, of boxes that have any."""
     visibility: tuple[tuple[float, int], ...]
-    """(value, keypoints), the values as the source wrote them; COCO: 0 not labelled, 1 hidden, 2 visible."""
+    """(value, number of keypoints), the values as the source wrote them; COCO: 0 not labelled, 1 hidden, 2 visible."""
+
+
+def size_stats(pack: Pack) -> SizeStats:
+    """Return the sizes of all images of a pack."""
+    width = np.asarray(pack.column("width")).astype(np.int64)
+    height = np.asarray(pack.column("height")).astype(np.int64)
+    codes, counts = np.unique(width << 32 | height, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:MOST_COMMON]
+    common = ((int(codes[i] >> 32), int(codes[i] & 0xFFFFFFFF), int(counts[i])) for i in order)
+    return SizeStats(
+        width=Spread.of(width),
+        height=Spread.of(height),
+        aspect=Spread.of(width / np.maximum(height, 1)),
+        record_bytes=Spread.of(pack.sizes),
+        distinct=len(codes),
+        common=tuple(common),
+    )
 
 
 def class_counts(pack: Pack) -> tuple[ClassCounts, ...]:
-    """Counts of the images' labels, and of the boxes'."""
+    """Return the class counts of the images and of the boxes, where they have labels."""
     fields, names = pack.manifest.fields, tuple(pack.manifest.classes)
     found = []
     if "label" in fields:
@@ -107,7 +140,7 @@ def _counts(of: str, labels: NDArray[Any], names: tuple[str, ...]) -> ClassCount
 
 
 def box_stats(pack: Pack) -> BoxStats | None:
-    """Numbers of the boxes; None where the pack has none."""
+    """Return the numbers of all boxes; None if the pack has no boxes."""
     if "boxes" not in pack.manifest.fields:
         return None
     rows: Any = pack.column("boxes")
@@ -133,7 +166,7 @@ def box_stats(pack: Pack) -> BoxStats | None:
 
 
 def points_stats(pack: Pack) -> Spread | None:
-    """Landmarks per image, of images that have any; None where the pack has none."""
+    """Return landmarks per image, of images that have any; None if the pack has none."""
     if "landmarks" not in pack.manifest.fields:
         return None
     rows: Any = pack.column("landmarks")
@@ -142,7 +175,7 @@ def points_stats(pack: Pack) -> Spread | None:
 
 
 def keypoint_stats(pack: Pack) -> KeypointStats | None:
-    """Numbers of the boxes' keypoints; None where the pack has none."""
+    """Return the numbers of the boxes' keypoints; None if the pack has none."""
     if "keypoints" not in pack.manifest.fields:
         return None
     rows: Any = pack.column("keypoints")
