@@ -14,6 +14,8 @@ from running import digests, good, run_apart
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, plan_pack
 
+pytestmark = pytest.mark.workers
+
 FORMATS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 SMALL = ["--shard-size", "12KB"]  # several shards of these sources
 
