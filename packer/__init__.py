@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from packer.format.pack import Pack, open_pack
     from packer.loading.collate import collate
     from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
-    from packer.loading.data_loader import DataLoader
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.to_device import CudaPrefetcher
@@ -28,7 +27,6 @@ _HOMES = {
     "BuildSummary": "packer.packing",
     "CenterCrop": "packer.loading.crop",
     "CudaPrefetcher": "packer.loading.to_device",
-    "DataLoader": "packer.loading.data_loader",
     "Pack": "packer.format.pack",
     "PackedDataset": "packer.loading.dataset",
     "PackedLoader": "packer.loading.loader",
@@ -46,7 +44,6 @@ __all__ = [
     "BuildSummary",
     "CenterCrop",
     "CudaPrefetcher",
-    "DataLoader",
     "Pack",
     "PackedDataset",
     "PackedLoader",

@@ -27,7 +27,7 @@ from packer.format.pack import open_pack
 from packer.loading.crop import Resize
 from packer.loading.loader import PackedLoader
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
-from packer.samplers.class_order import SortedPackWarning
+from packer.samplers import SortedPackWarning
 from packer.samplers.order import Records
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -55,11 +55,11 @@ class ManyEpochs(ShuffleSampler):
         """All epochs but the first have MANY_SAMPLES."""
         super().set_epoch(epoch)
         if epoch:
-            self.num_samples = -(-MANY_SAMPLES // self.num_chosen) * self.num_chosen
+            self.num_samples = -(-MANY_SAMPLES // self.num_indices) * self.num_indices
 
     def _order(self, epoch: int) -> Records:
         order = super()._order(epoch)
-        return np.tile(order, self.num_samples // self.num_chosen)
+        return np.tile(order, self.num_samples // self.num_indices)
 
 
 class PackReader:
@@ -72,9 +72,9 @@ class PackReader:
         if job.window:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SortedPackWarning)  # nobody learns from these batches
-                order: Sampler = BlockShuffleSampler(pack, job.seed, window=job.window, records=records)
+                order: Sampler = BlockShuffleSampler(pack, job.seed, window=job.window, indices=records)
         else:
-            order = ManyEpochs(pack, job.seed, records=records)
+            order = ManyEpochs(pack, job.seed, indices=records)
         self.loader = PackedLoader(
             pack,
             job.batch_size,

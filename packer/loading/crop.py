@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.images.resize import INTERPOLATIONS, Interpolation
-from packer.loading.draws import Float64
+from packer.samplers.order import Float64
 
 Regions = NDArray[np.float64]
 """float64 (n, 4): x, y, width, height in pixels of each source image; may reach beyond it (then zeros)."""

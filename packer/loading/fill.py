@@ -21,8 +21,8 @@ from packer.images.header import Mode
 from packer.images.reduction import HEADROOM, extents
 from packer.images.resize import Interpolation, resample
 from packer.loading.crop import Crop, Regions
-from packer.loading.draws import uniform
 from packer.loading.gather import as_tensor, overlapping_rows
+from packer.samplers.order import uniform
 from packer.types import Image, Int64
 
 Rows = NDArray[Any]

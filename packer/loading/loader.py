@@ -18,15 +18,14 @@ from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
 from packer.loading.fill import RowFiller, View
 from packer.loading.moved import Targets
-from packer.loading.normalize import Normalise
+from packer.loading.normalize import Normalize
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
 from packer.loading.replace import Replaced, Replacer
 from packer.loading.stats import Stats
 from packer.loading.to_device import Transfer
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
-from packer.samplers.ranks import whole
-from packer.samplers.state import checked, state_of
+from packer.samplers.ranks import check_int
 from packer.system import usable_cores
 
 
@@ -105,11 +104,11 @@ class PackedLoader:
             decoder = dataset.decoder
         self.pack = dataset.pack if dataset is not None else data if isinstance(data, Pack) else open_pack(data)  # type: ignore[arg-type]
         check_available(decoder)
-        self.batch_size = whole("batch_size", batch_size, 1)
+        self.batch_size = check_int("batch_size", batch_size, 1)
         self.device = torch.device(device)
         work = Work(
-            usable_cores() if threads is None else whole("threads", threads, 1),
-            whole("prefetch", prefetch, 1),
+            usable_cores() if threads is None else check_int("threads", threads, 1),
+            check_int("prefetch", prefetch, 1),
             pinned=self.device.type == "cuda",
         )
         for name, given in (("shuffle", shuffle), ("drop_last", drop_last)):
@@ -128,7 +127,7 @@ class PackedLoader:
             raise UsageError("sampler", "is for another pack", "make it of this pack")
         self.sampler = sampler
         sampler.num_batches(self.batch_size)  # raises where drop_last would leave none
-        self._view = View(crop, chance, sampler.seed if seed is None else whole("seed", seed, 0, (1 << 64) - 1))
+        self._view = View(crop, chance, sampler.seed if seed is None else check_int("seed", seed, 0, (1 << 64) - 1))
         if on_error not in ("raise", "replace"):
             raise UsageError("on_error", f'must be "raise" or "replace", got {on_error!r}')
         filler = RowFiller(self.pack, self._view, decoder, verify)
@@ -144,7 +143,7 @@ class PackedLoader:
             self._batches = DeviceCache(filler, targets, self.device, self._replacer)
         elif cache is not None:
             raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
-        self._transfer = Transfer(self.device, prefetch, Normalise(mean, std, dtype))
+        self._transfer = Transfer(self.device, prefetch, Normalize(mean, std, dtype))
         self._counted: _Iteration | None = None
         """The iteration that was begun last; None before the first one, and after a state was loaded."""
         self._times_set = 0
@@ -187,7 +186,7 @@ class PackedLoader:
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
         end = min(len(self) * here.global_batch, self.sampler.num_samples)
         batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
-        if self.device.type != "cpu" or not self._transfer.normalise.nothing:
+        if self.device.type != "cpu" or not self._transfer.normalize.nothing:
             batches = self._transfer.run(batches, stats)
         with quiet_opencv():
             try:
@@ -222,7 +221,7 @@ class PackedLoader:
         here = self._counted
         if here is None or (here.ended and self._times_set != self.sampler.times_set):
             here = self._following()
-        return {**state_of(self.sampler, here.epoch, here.position, here.global_batch), **self._view.identity}
+        return {**self.sampler.state_at(here.epoch, here.position, here.global_batch), **self._view.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken: the next iteration gives the batches that were not yet received.
@@ -233,7 +232,7 @@ class PackedLoader:
         order = state
         if isinstance(state, Mapping):
             order = {name: value for name, value in state.items() if name not in self._view.identity}
-        epoch, position = checked(self.sampler, order, self.sampler.global_batch(self.batch_size))
+        epoch, position = self.sampler.check_state(order, self.batch_size)
         self._view.check(state)
         self.sampler.set_epoch(epoch)
         self._loaded, self._counted = {epoch: position}, None

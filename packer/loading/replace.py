@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer.errors import DamagedPack, DamagedRecordWarning, printable
-from packer.loading.draws import uniform
 from packer.loading.fill import RowFiller
 from packer.loading.stats import Stats
 from packer.samplers import Sampler
+from packer.samplers.order import uniform
 from packer.types import Int64
 
 MOST_LISTED = 1000

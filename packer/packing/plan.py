@@ -26,6 +26,7 @@ from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
 from packer.packing.scan import BASE_SCHEMA, Inputs
 from packer.packing.write_shard import MeasureJob, ShardJob
+from packer.samplers.order import derive, permutation
 from packer.text import size_text
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
@@ -149,7 +150,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
     )
     table = inputs.table
     if options.shuffle is not None:
-        table = table.take(pa.array(np.random.default_rng(options.shuffle).permutation(len(table))))
+        table = table.take(pa.array(permutation(len(table), derive(options.shuffle))))
     facts = _Facts(table, resize)
     image_bytes = facts.raw_bytes if options.encode == "raw" else _encoded_bytes(table, facts, recipe, measure)
     shape, dtype = facts.uniform()

@@ -13,8 +13,8 @@ from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
 from packer.images.decode_simplejpeg import decode_reduced
-from packer.loading.draws import uniform
 from packer.loading.fill import flip, place, reduced_by
+from packer.samplers.order import uniform
 
 
 def torchvision_crop(width, height, scale, ratio, rng):
