@@ -6,6 +6,7 @@ The command line prints it and exits with the error's ``exit_code``; library use
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -45,18 +46,31 @@ def _escaped(character: str) -> str:
 class PackerError(Exception):
     """The base of all errors that packer raises on purpose.
 
-    Args: the file (or option) it is about, the problem, and what to do next (may be empty). One text alone is the
-    problem: torch's DataLoader makes an error of a worker anew from one text, and the kind survives.
+    Most are also the builtin that a caller would catch: ValueError, OSError, FileNotFoundError. Of an OSError they have
+    `strerror` (the problem) and `filename`.
     """
 
     exit_code = EXIT_BAD_DATA
     _many_lines = False
 
     def __init__(self, where: AnyPath, problem: str | None = None, next_step: str = "") -> None:
+        """Describe the error.
+
+        Args:
+            where: The file (or option) it is about.
+            problem: What is wrong. None: `where` is the problem; torch's DataLoader makes an error of a worker anew
+                from one text, and the kind survives.
+            next_step: What to do; may be empty.
+        """
         if problem is None:
             where, problem = "", os.fsdecode(where)
             self._many_lines = True  # the worker's traceback is in it
-        super().__init__(where, problem, next_step)  # all arguments in `args`: picklable
+        # all arguments in `args`: picklable; OSError would take the first for a number
+        Exception.__init__(self, where, problem, next_step)
+        if isinstance(self, OSError):
+            self.strerror, self.filename = problem, where or None
+        if isinstance(self, FileNotFoundError):
+            self.errno = errno.ENOENT
         self.where = where
         self.problem = problem
         self.next_step = next_step
@@ -69,7 +83,7 @@ class PackerError(Exception):
         return f"{head}; {printable(self.next_step)}" if self.next_step else head
 
 
-class BadInput(PackerError):
+class BadInput(PackerError, ValueError):
     """One input that cannot be packed; it costs that input, and the build goes on within ``--max-bad``."""
 
     reason = "bad-input"
@@ -134,13 +148,17 @@ class TooManyBad(PackerError):
         return "\n  ".join(lines)
 
 
-class UsageError(PackerError):
+class UsageError(PackerError, ValueError):
     """Options or a source that do not go together; nothing was done."""
 
     exit_code = EXIT_USAGE
 
 
-class StorageError(PackerError):
+class PackNotFound(UsageError, FileNotFoundError):
+    """There is no pack at this path."""
+
+
+class StorageError(PackerError, OSError):
     """The disk or its permissions: full, read-only, vanished."""
 
     exit_code = EXIT_IO
@@ -156,11 +174,11 @@ class DamagedRecordWarning(UserWarning):
     """A record could not be read, and another one took its place (``PackedLoader(on_error="replace")``)."""
 
 
-class DamagedPack(PackerError):
+class DamagedPack(PackerError, OSError):
     """A pack, or a file in it, that is missing, truncated, swapped or altered.
 
-    `pack` is its directory, `shard` the name of the shard's container file, `key` that of the record; each None where
-    it is not known, or where all of them are meant.
+    `pack` is its directory, `shard` the name of the shard's container file, `key` that of the record; each None if it
+    is not known, or if all of them are meant.
     """
 
     exit_code = EXIT_DAMAGED_PACK
@@ -170,7 +188,7 @@ class DamagedPack(PackerError):
     key: str | None = None
 
     def with_location(self, pack: str, shard: str | None = None, key: str | None = None) -> DamagedPack:
-        """This error, with what it did not say yet: its pack, shard and record."""
+        """Return this error, with what it did not say yet: its pack, shard and record."""
         self.pack = self.pack or pack
         self.shard = self.shard or shard
         self.key = self.key or key

@@ -15,24 +15,24 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "packer").rglob("*.py"))
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
-MAY_IMPORT: dict[str, set[str]] = {
-    "processes": set(),
-    "sources": set(),
-    "ops": set(),
-    "containers": set(),
-    "samplers": set(),
-    "drawing": set(),
-    "stats": {"ops"},
-    "build": {"sources", "ops", "containers", "processes"},
-    "loading": {"ops", "samplers"},
-    "checking": {"ops", "containers", "processes"},
-    "repair": {"containers", "build", "checking", "processes"},
-    "view": {"ops", "loading"},
-    "bench": {"sources", "ops", "containers", "build", "samplers", "loading", "drawing", "processes"},
-    "commands": {"sources", "ops", "containers", "build", "checking", "repair", "drawing", "stats", "view", "bench"},
-}
-"""Room -> the other rooms that it may import."""
-ROOMS = tuple(MAY_IMPORT)
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("cli",),
+    ("view", "bench"),
+    ("stats",),
+    ("loading",),
+    ("packing",),
+    ("samplers",),
+    ("format",),
+    ("processes",),
+    ("sources",),
+    ("images",),
+    ("containers",),
+    ("system", "types"),
+    ("errors",),
+)
+"""The rooms from the top; each may import from the floors below its own, and from itself."""
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+MAX_ENTRIES = 18
 ONLY_IN = {
     "pickle": ("packer/processes/",),  # between its own processes, in pipes that only they hold
     "subprocess": ("packer/processes/",),
@@ -80,23 +80,52 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_bytes(), str(file))
 
 
-def room_of(name: str) -> str | None:
-    parts = name.replace("/", ".").split(".")
-    return parts[1] if parts[0] == "packer" and len(parts) > 1 and parts[1] in ROOMS else None
+def module_of(file: Path) -> str:
+    """packer.format.index of packer/format/index.py."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_every_folder_is_a_room() -> None:
-    folders = {name.split("/")[1] for name in NAMES if name.count("/") > 1}
-    assert len(FILES) > 100 and folders == set(ROOMS)
+MODULES = {module_of(file): file for file in FILES}
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_rooms_import_along_the_arrows(file: Path) -> None:
-    room = room_of(str(file.relative_to(ROOT)))
-    if room is None:
+def imports_of(module: str) -> set[str]:
+    """Modules of packer that a module imports, at its top, inside functions, or for types only."""
+    found = set()
+    for name in imported(parsed(MODULES[module])):
+        known = name if name in MODULES else name.rpartition(".")[0]  # or a name in a module
+        if known in MODULES and known != module:
+            found.add(known)
+    # `from packer.images import header` names the package too, but runs nothing of it but its __init__
+    return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
+
+
+def test_a_newcomer_sees_all_rooms_at_once() -> None:
+    entries = {path.name for path in (ROOT / "packer").iterdir() if path.name != "__pycache__"}
+    assert len(entries) <= MAX_ENTRIES, sorted(entries)
+    rooms = {name.removesuffix(".py") for name in entries} - {"__init__", "__main__", "py.typed"}
+    assert rooms == set(FLOOR)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_go_downwards_only(module: str) -> None:
+    if module in ("packer", "packer.__main__"):  # the doors
         return
-    others = {other for name in imported(parsed(file)) if (other := room_of(name)) not in (None, room)}
-    assert others <= MAY_IMPORT[room]
+    room = module.split(".")[1]
+    upwards = {
+        name
+        for name in imports_of(module) - {"packer"}
+        if name.split(".")[1] != room and FLOOR[name.split(".")[1]] <= FLOOR[room]
+    }
+    assert not upwards
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    graph = {module: imports_of(module) - {"packer"} for module in MODULES if module != "packer"}
+    while leaves := {module for module, others in graph.items() if not others & graph.keys()}:
+        for module in leaves:
+            del graph[module]
+    assert not graph, f"in circles, or above one: {sorted(graph)}"
 
 
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
@@ -116,7 +145,7 @@ def test_nothing_runs_what_it_reads(file: Path) -> None:
         called = ast.unparse(node.func)
         if called == "yaml.load" and "Loader=yaml.BaseLoader" in ast.unparse(node):
             continue  # makes nothing but text
-        if called == "subprocess.Popen" and room_of(str(file.relative_to(ROOT))) == "processes":
+        if called == "subprocess.Popen" and "processes" in file.parts:
             continue  # workers
         assert called not in FORBIDDEN_CALLS, f"line {node.lineno}: {called}"
         options = {k.arg: ast.unparse(k.value) for k in node.keywords}

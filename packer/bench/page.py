@@ -56,6 +56,8 @@ def write_report(report: Report, folder: str) -> str:
             json.dump(report.facts(), file, indent=1)
         with open(page, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(_html(report, [os.path.join(folder, name) for name in charts]))
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(error.filename or folder, f"cannot write: {error.strerror or error}") from error
     return page

@@ -16,7 +16,7 @@ import click
 
 from packer.cli.errors import complain, failure_facts, failure_line
 from packer.cli.say import ReaderGone
-from packer.errors import EXIT_IO, StorageError
+from packer.errors import EXIT_IO, PackerError, StorageError
 
 _HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
@@ -42,7 +42,7 @@ def run(given: list[str]) -> int:
     except Exception as error:
         if "--debug" in given and not isinstance(error, click.ClickException | click.Abort):
             raise
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, PackerError):
             error = StorageError(error.filename or "", error.strerror or str(error))
         if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
             error = StorageError("", "not enough memory or threads", "free some, or take fewer --workers")

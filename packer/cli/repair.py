@@ -32,15 +32,15 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
     from dataclasses import asdict
 
     from packer.cli.progress import bar
-    from packer.format.repair import Watcher
-    from packer.format.repair import repair as mend
+    from packer.format import salvage
+    from packer.types import Progress
 
-    class Bar(Watcher):
-        def reading(self, size: int) -> None:
-            progress.update(size)
+    class Bar(Progress):
+        def advance(self, done: int, bad: int = 0) -> None:
+            progress.update(done)
 
     with bar("repairing", unit="B", hidden=quiet or as_json) as progress:
-        report = mend(pack, out, Bar())
+        report = salvage.repair(pack, out, Bar())
     if as_json:
         say(json.dumps({**asdict(report), "lost_records": report.lost_records}))
     else:

@@ -32,13 +32,14 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
 
     from packer.cli.progress import bar
     from packer.format import verify as checks
+    from packer.types import Progress
 
-    class Bars(checks.Watcher):
-        def reading(self, size: int) -> None:
-            read.update(size)
+    class Bars(Progress):
+        def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
+            self.bar = read if unit == "B" else decoded
 
-        def decoding(self, images: int) -> None:
-            decoded.update(images)
+        def advance(self, done: int, bad: int = 0) -> None:
+            self.bar.update(done)
 
     hidden = quiet or as_json
     with bar("verifying", unit="B", hidden=hidden) as read, bar("decoding", hidden=hidden or not deep) as decoded:

@@ -73,6 +73,11 @@ def class_name(label: int, classes: tuple[str, ...]) -> str:
     return classes[label] if 0 <= label < len(classes) else str(label)
 
 
+def packer_annotation(text: bytes | None) -> bytes | None:
+    """Return `text` if it is an annotation of packer, None for the JSON of another tool."""
+    return text if text is not None and text.startswith(b'{"key": "') else None
+
+
 def record_from_json(text: bytes, data: bytes) -> Record:
     """Return the record whose annotation is the JSON `text` and whose image is `data`.
 

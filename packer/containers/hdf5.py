@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import h5py
 import numpy as np
 
-from packer.containers.annotation import annotation_json
-from packer.containers.base import Places, ShardSpec
+from packer.containers.annotation import annotation_json, packer_annotation
+from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.hdf5_columns import AnnotationColumns, BytesColumn
 from packer.containers.hdf5_file import SafeFile
 from packer.containers.npy import check_raw_size
@@ -102,37 +102,41 @@ class Hdf5Container:
     def create(self, path: str, spec: ShardSpec) -> Hdf5Writer:
         return Hdf5Writer(path, spec)
 
-    def locate(self, path: str) -> Iterator[Location]:
-        """One offset from HDF5, the rest by arithmetic: the images lie one after another."""
-        with _opened(path) as file:
-            base = _contiguous_offset(file["images"])
-            keys, offsets = file["keys"][:].tolist(), _image_offsets(file)
-        if len(keys) + 1 != len(offsets):
-            raise DamagedPack(path, f"{len(keys)} keys for {len(offsets) - 1} images")
-        starts = offsets.tolist()
-        for key, start, stop in zip(keys, starts[:-1], starts[1:], strict=True):
-            yield Location(key.decode("ascii"), base + start, stop - start)
+    def scan(self, path: str) -> Iterator[Entry]:
+        """Yield the items of the dataset ``images``, which must lie in the file in one piece.
 
-    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
-        """The pieces of the dataset annotations."""
-        with _opened(path) as file:
-            keys, offsets = file["keys"][:].tolist(), file["annotation_offsets"][:]
-            # checked: a virtual or external dataset would be read from other files
-            _contiguous_offset(file["annotations"])
-            text = file["annotations"][:].tobytes()
-            if len(offsets) != len(keys) + 1 or offsets[0] != 0 or offsets[-1] != len(text):
-                raise ValueError("annotation_offsets do not cover the annotations")
-        for key, start, stop in zip(keys, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-            yield key.decode("ascii"), text[start:stop]
+        Images of different sizes need ``image_offsets`` (docs/formats.md). The names are those in ``keys``, else they
+        are numbers.
+        """
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                images = file["images"]
+                base, offsets = _contiguous_offset(images), _image_offsets(file).tolist()
+                count = len(offsets) - 1
+                keys = file["keys"][:].tolist() if "keys" in file else list(range(count))
+                texts, bounds = _annotation_texts(file, count)
+            if len(keys) != count:
+                raise ValueError(f"{len(keys)} keys for {count} images")
+            if base + offsets[-1] > os.path.getsize(path):
+                raise ValueError("the images end behind the end of the file")
+        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise DamagedPack(path, f"not an HDF5 file of images: {error}") from error
+        for number, key in enumerate(keys):
+            name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
+            start, stop = offsets[number : number + 2]
+            text = None if bounds is None else packer_annotation(texts[bounds[number] : bounds[number + 1]])
+            yield Entry(name, base + start, stop - start, text)
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            yield file
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise DamagedPack(path, f"not an HDF5 shard of packer: {error}") from error
+def _annotation_texts(file: Any, count: int) -> tuple[bytes, list[int] | None]:
+    """Return packer's annotations, one behind the other, and where each begins; None if there are none."""
+    if "annotations" not in file or "annotation_offsets" not in file:
+        return b"", None
+    _contiguous_offset(file["annotations"])  # a virtual or external dataset would be read from other files
+    texts, bounds = file["annotations"][:].tobytes(), file["annotation_offsets"][:].tolist()
+    if len(bounds) != count + 1 or bounds[0] != 0 or bounds[-1] != len(texts):
+        raise ValueError("annotation_offsets do not cover the annotations")
+    return texts, bounds
 
 
 def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tuple[int, ...]) -> None:
@@ -148,16 +152,19 @@ def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tu
 
 
 def _contiguous_offset(images: Any) -> int:
-    if images.is_virtual or images.external or images.chunks is not None:
-        raise ValueError("the images are not one run of bytes in this file")
+    """Return where a dataset begins in its file. Raises ValueError if it does not lie there in one piece."""
+    if images.chunks is not None:
+        raise ValueError("the dataset is chunked or compressed; write it again in one piece (h5repack -l CONTI)")
+    if images.is_virtual or images.external:
+        raise ValueError("the dataset lies in other files")
     offset = images.id.get_offset()
-    if offset is None and images.size:
-        raise ValueError("the images have no place in the file")
+    if images.dtype.hasobject or (offset is None and images.size):
+        raise ValueError("the dataset does not lie in the file in one piece")
     return int(offset or 0)
 
 
 def _image_offsets(file: Any) -> Any:
-    """Bytes of `images` before each image, int64 (n + 1,)."""
+    """Return the bytes of `images` before each image, int64 (n + 1,)."""
     images = file["images"]
     if "image_offsets" in file:
         offsets = file["image_offsets"][:]

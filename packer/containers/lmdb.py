@@ -12,15 +12,24 @@ from typing import Any
 import lmdb
 import pyarrow as pa
 
-from packer.containers.annotation import annotation_json
+from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.base import Entry, Places, ShardSpec
-from packer.containers.npy import EXTENSIONS, HEADER_BYTES, image_file, npy_payload_offset
+from packer.containers.npy import (
+    EXTENSIONS,
+    HEADER_BYTES,
+    IMAGE_EXTENSIONS,
+    image_file,
+    looks_like_image,
+    npy_payload_offset,
+)
 from packer.containers.storage import fsync_path, mapped, storage_errors
 from packer.errors import DamagedPack
 from packer.types import Record
 
 _TRANSACTION_BYTES = 16 << 20
 _MIB = 1 << 20
+_MAGIC_BYTES = 12
+_EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 
 
 class LmdbWriter:
@@ -60,7 +69,7 @@ class LmdbWriter:
                 self._env.close()
             fsync_path(self._path)
         # only LMDB knows where it puts values, and it says so only by the addresses at which it maps them
-        entries = list(_image_entries(self._path))
+        entries = list(_images(self._path, annotated=False))
         return Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
 
     def _commit(self) -> None:
@@ -92,32 +101,46 @@ class LmdbContainer:
         return LmdbWriter(path, spec, -(-2 * content // _MIB) * _MIB + 64 * _MIB)
 
     def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the values that are no annotation, with the annotation of the same key if there is one."""
-        with mapped(path) as file:
-            size = len(file)
-        annotations = {}
-        with _entries(path, size) as (cursor, _):
-            for name, value in cursor:
-                key, _, extension = bytes(name).rpartition(b".")
-                if extension == b"json":
-                    annotations[key.decode("utf-8", "backslashreplace")] = bytes(value)
-        for entry in _image_entries(path):
-            yield entry._replace(annotation=annotations.get(entry.key))
+        """Yield the values whose key ends in an extension of images, or that begin as an image file does.
+
+        The key of an entry has no extension. Other databases in the file (``max_dbs``) are not looked into.
+        """
+        return _images(path, annotated=True)
 
 
-def _image_entries(path: str) -> Iterator[Entry]:
-    with mapped(path) as file, _entries(path, len(file)) as (cursor, page_bytes):
-        yield from _locations(path, cursor, file, page_bytes)
+def _images(path: str, annotated: bool) -> Iterator[Entry]:
+    with mapped(path) as file, _transaction(path, len(file)) as (transaction, page_bytes):
+        map_address: int | None = None
+        for name, value in transaction.cursor():
+            stem, _, extension = bytes(name).rpartition(b".")
+            if extension.lower() not in _EXTENSIONS:
+                stem = bytes(name)
+                if extension == b"json" or not looks_like_image(bytes(value[:_MAGIC_BYTES])):
+                    continue
+            if not value:
+                continue  # it lies nowhere
+            buffer = pa.py_buffer(value)  # its address, in a third of the time that numpy or ctypes take
+            if map_address is None:
+                # LMDB maps the file in one piece: if the first value lies right, all do
+                map_address = _map_address(buffer.address, page_bytes)
+                start = buffer.address - map_address
+                if file[start : start + buffer.size] != value.tobytes():
+                    raise DamagedPack(path, f"record {stem!r} does not lie where LMDB maps it")
+            header = npy_payload_offset(value[:HEADER_BYTES].tobytes())
+            note = transaction.get(stem + b".json") if annotated else None
+            text = packer_annotation(None if note is None else bytes(note))
+            key = stem.decode("utf-8", "backslashreplace")
+            yield Entry(key, buffer.address - map_address + header, buffer.size - header, text)
 
 
 @contextmanager
-def _entries(path: str, file_bytes: int) -> Iterator[tuple[Any, int]]:
-    """A cursor over the entries of a finished file, as buffers; and the size of a page."""
+def _transaction(path: str, file_bytes: int) -> Iterator[tuple[Any, int]]:
+    """Open a finished file for reading values as buffers; with the size of a page."""
     env = _opened(path, readonly=True, create=False, readahead=False)
     try:
         _check_length(path, env, file_bytes)
-        with env.begin(buffers=True) as transaction, transaction.cursor() as cursor:
-            yield cursor, env.stat()["psize"]
+        with env.begin(buffers=True) as transaction:
+            yield transaction, env.stat()["psize"]
     except (lmdb.Error, ValueError) as error:
         raise DamagedPack(path, f"the LMDB file cannot be read: {error}") from error
     finally:
@@ -135,7 +158,7 @@ def _opened(path: str, **options: Any) -> Any:
 
 
 def _disk_error(path: str, error: lmdb.Error) -> OSError:
-    """What LMDB says as an OSError; it calls a page that a full disk took in part an input/output error."""
+    """Return what LMDB says as an OSError; it calls a page that a full disk took in part an input/output error."""
     disk = os.statvfs(os.path.dirname(path) or ".")
     if disk.f_bavail * disk.f_frsize < _MIB:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -149,31 +172,8 @@ def _check_length(path: str, env: Any, file_bytes: int) -> None:
         raise DamagedPack(path, f"the file has {file_bytes} bytes of {expected}")
 
 
-def _locations(path: str, cursor: Any, file: Any, page_bytes: int) -> Iterator[Entry]:
-    map_address: int | None = None
-    header = b""
-    for name, value in cursor:
-        key, _, extension = bytes(name).rpartition(b".")
-        if extension == b"json":
-            continue
-        buffer = pa.py_buffer(value)  # its address, in a third of the time that numpy or ctypes take
-        address, size = buffer.address, buffer.size
-        if map_address is None:
-            # LMDB maps the file in one piece: if the first value lies right, all do
-            map_address = _map_address(address, page_bytes)
-            if file[address - map_address : address - map_address + size] != value.tobytes():
-                raise DamagedPack(path, f"record {key!r} does not lie where LMDB maps it")
-        offset = address - map_address
-        if extension == b"npy":
-            if not header or value[: len(header)] != header:
-                start = value[:HEADER_BYTES].tobytes()
-                header = start[: npy_payload_offset(start)]
-            offset, size = offset + len(header), size - len(header)
-        yield Entry(key.decode("utf-8", "backslashreplace"), offset, size, None)
-
-
 def _map_address(address: int, page_bytes: int) -> int:
-    """Where the file's first byte is mapped, given the address of a value.
+    """Return where the file's first byte is mapped, given the address of a value.
 
     A page begins with its own number (MDB_page.mp_pgno, a size_t), and a value begins in the first page
     of its node or overflow run; so the page's address less its offset in the file is the map's.

@@ -10,23 +10,38 @@ import numpy as np
 
 from packer.types import Record
 
+_NPY = b"\x93NUMPY"
+_MAGIC = (_NPY, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\0", b"MM\0*")
 _LITTLE_ENDIAN = {"uint8": "|u1", "uint16": "<u2"}
 
 
 @lru_cache(maxsize=256)
 def npy_header(shape: tuple[int, int, int], dtype: str) -> bytes:
-    """What stands before pixels of (height, width, channels), uint8 or little-endian uint16, in C order."""
+    """Return what stands before pixels of (height, width, channels), uint8 or little-endian uint16, in C order."""
     header = io.BytesIO()
     facts = {"descr": _LITTLE_ENDIAN[dtype], "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, facts)
     return header.getvalue()
 
 
-def npy_payload_offset(start: bytes) -> int:
-    """Where the pixels begin in a .npy file whose first HEADER_BYTES (or all) are `start`.
+def looks_like_image(start: bytes) -> bool:
+    """Return whether a value that begins so is an image file or a .npy file, for files that name no extension."""
+    if start.startswith(b"BM"):
+        return start[6:10] == bytes(4)  # reserved, always zero: two letters alone begin many texts
+    return start.startswith(_MAGIC) or (start.startswith(b"RIFF") and start[8:12] == b"WEBP")
 
-    Raises ValueError where it is not one of version 1.0, or one of Python objects.
+
+def npy_payload_offset(start: bytes) -> int:
+    """Return where the pixels begin in an image file: past the header of a .npy file, else 0.
+
+    Args:
+        start: The first HEADER_BYTES of the file, or all of it.
+
+    Raises:
+        ValueError: It is a .npy file of another version than 1.0, or one of Python objects.
     """
+    if not start.startswith(_NPY):
+        return 0
     # magic (6 bytes), version (2), length of the rest (2): only the header itself goes into the cache
     return _parsed_header_bytes(start[: 10 + int.from_bytes(start[8:10], "little")])
 
@@ -56,9 +71,12 @@ EXTENSIONS = {
 }
 """File extension of a record's image by its encoding."""
 
+IMAGE_EXTENSIONS = frozenset((*EXTENSIONS.values(), "jpeg", "tif"))
+"""Of the images that other tools write, too; in lower case."""
+
 
 def image_file(record: Record) -> tuple[bytes, bytes]:
-    """(header, data) of the record's image as a file; the header is empty where it is encoded."""
+    """Return (header, data) of the record's image as a file; the header is empty if it is encoded."""
     if record.encoding != "raw":
         return b"", record.data
     check_raw_size(record)
@@ -66,7 +84,7 @@ def image_file(record: Record) -> tuple[bytes, bytes]:
 
 
 def check_raw_size(record: Record) -> None:
-    """Raises ValueError where raw data is not as long as its shape says."""
+    """Raise ValueError if raw data is not as long as its shape says."""
     expected = record.height * record.width * record.channels * np.dtype(record.dtype).itemsize
     if len(record.data) != expected:
         at = f"{os.fsdecode(record.path)!r}: raw data of {len(record.data)} bytes"

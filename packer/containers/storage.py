@@ -8,16 +8,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from packer.errors import DamagedPack, StorageError
+from packer.errors import DamagedPack, PackerError, StorageError
 
 _BUFFER_BYTES = 1 << 20
 
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Turns the OSError of a write into a StorageError that names `path`."""
+    """Turn the OSError of a write into a StorageError that names `path`."""
     try:
         yield
+    except PackerError:
+        raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         next_step = "free some space, or choose another --out" if full else ""
@@ -62,7 +64,7 @@ def fsync_path(path: str) -> None:
 
 @contextmanager
 def mapped(path: str) -> Iterator[mmap.mmap]:
-    """The finished file at `path`, mapped; DamagedPack where it is missing or empty."""
+    """Map the finished file at `path`. Raises DamagedPack if it is missing or empty."""
     try:
         with open(path, "rb") as file:
             view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,4 +1,4 @@
-"""tf.train.Example without TensorFlow: a record's features as bytes.
+"""tf.train.Example without TensorFlow: a record's features as bytes, and where they lie in the bytes of an Example.
 
 Wire format: https://protobuf.dev/programming-guides/encoding. An Example is a field 1 (features) of fields 1 (entries
 of a map: key 1, feature 2); a feature is one of three lists, whose values are fields 1 (numbers are packed).
@@ -7,8 +7,9 @@ of a map: key 1, feature 2); a feature is one of three lists, whose values are f
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from packer.containers.annotation import class_name
 from packer.containers.npy import image_file
 from packer.types import Record
 
+_FIXED_BYTES = {1: 8, 5: 4}  # by wire type
 _FLAGS = ("difficult", "truncated", "occluded")
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3  # field numbers in Feature
 IMAGE = b"image/encoded"
 KEY = b"image/source_id"
+FILENAME = b"image/filename"
 ANNOTATION = b"packer/annotation"
 
 
@@ -34,7 +37,7 @@ def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     header, image = image_file(record)
     entries = {
         b"image/channels": _integer(b"image/channels", record.channels),
-        b"image/filename": _entry(b"image/filename", _text(record.path)),
+        FILENAME: _entry(FILENAME, _text(record.path)),
         b"image/format": _format("npy" if record.encoding == "raw" else record.encoding),
         b"image/height": _integer(b"image/height", record.height),
         KEY: _entry(KEY, _text(record.key.encode())),
@@ -63,6 +66,60 @@ def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     parts = [*before, head, header, image, *after]  # the image is copied once, by the join
     start = b"\x0a" + _varint(sum(map(len, parts)))
     return b"".join((start, *parts)), len(start) + sum(map(len, before)) + len(head) + len(header)
+
+
+def bytes_features(data: memoryview, names: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
+    """Return where the first value of each of these bytes features of an Example lies: (start, stop) by name.
+
+    Features that are missing, empty or of another kind are left out.
+
+    Raises:
+        ValueError: It is not a protobuf message.
+    """
+    found: dict[bytes, tuple[int, int]] = {}
+    for features in _fields(data, 0, len(data), 1):
+        for entry in _fields(data, *features, 1):
+            for start, stop in _fields(data, *entry, 1):
+                if (name := bytes(data[start:stop])) in names:
+                    found.update((name, value) for value in _first_value(data, *entry))
+    return found
+
+
+def _first_value(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    for feature in _fields(data, start, stop, 2):
+        for values in _fields(data, *feature, _BYTES_LIST):
+            yield from islice(_fields(data, *values, 1), 1)
+
+
+def _fields(data: memoryview, position: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of each length-delimited field `wanted` of a message; other fields are passed over."""
+    while position < stop:
+        tag, position = _read_varint(data, position)
+        kind = tag & 7
+        if kind == 0:
+            _, position = _read_varint(data, position)
+            continue
+        size = _FIXED_BYTES.get(kind, -1)
+        if kind == 2:
+            size, position = _read_varint(data, position)
+        if size < 0 or position + size > stop:
+            raise ValueError(f"no field of a message before byte {position}")
+        if kind == 2 and tag >> 3 == wanted:
+            yield position, position + size
+        position += size
+
+
+def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Return a number and the position behind it."""
+    number = shift = 0
+    while position < len(data) and shift < 64:
+        byte = data[position]
+        number |= (byte & 127) << shift
+        position += 1
+        if byte < 128:
+            return number, position
+        shift += 7
+    raise ValueError(f"a number that does not end before byte {position}")
 
 
 def _box_features(record: Record) -> dict[bytes, bytes]:

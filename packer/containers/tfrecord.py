@@ -5,28 +5,22 @@ Framing: https://www.tensorflow.org/tutorials/load_data/tfrecord ("TFRecords for
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Iterator
-from itertools import islice
 
-import numpy as np
 from crc32c import crc32c
 
-from packer.containers.annotation import annotation_json
-from packer.containers.base import Places, ShardSpec
+from packer.containers.annotation import annotation_json, packer_annotation
+from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
-from packer.containers.tf_example import example_bytes
-from packer.containers.tf_places import Places as Ranges
-from packer.containers.tf_places import find_bytes_features
+from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, bytes_features, example_bytes
 from packer.errors import DamagedPack
 from packer.types import Record
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_BLOCK_FRAMES = 4096
-"""Examples that are looked through together."""
+_NAMES = (IMAGE, KEY, FILENAME, ANNOTATION)
 
 
 class FRAME:
@@ -76,77 +70,50 @@ class TFRecordContainer:
     def create(self, path: str, spec: ShardSpec) -> TFRecordWriter:
         return TFRecordWriter(path, spec)
 
-    def locate(self, path: str) -> Iterator[Location]:
-        """Walks the frames and holds both checksums of each."""
-        names = (b"image/source_id", b"image/encoded")
-        with mapped(path) as view:
-            header = b""
-            for starts, (keys, images) in _examples(path, view, names):
-                for start, key, image, stop in zip(starts, _texts(view, keys), *_lists(images), strict=True):
-                    offset = image + len(header)
-                    if view[image:offset] != header or not header:
-                        header = _npy_header(path, view, start, slice(image, stop))
-                        offset = image + len(header)
-                    yield Location(key, offset, stop - offset)
+    def scan(self, path: str) -> Iterator[Entry]:
+        """Verify both checksums of each frame, and yield the images of the Examples.
 
-    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
-        """The feature packer/annotation of each example."""
-        names = (b"image/source_id", b"packer/annotation")
-        with mapped(path) as view:
-            for _, (keys, texts) in _examples(path, view, names):
-                for key, start, stop in zip(_texts(view, keys), *_lists(texts), strict=True):
-                    yield key, view[start:stop]
+        The image is the feature image/encoded; its key is the feature image/source_id, else image/filename, else the
+        number of its frame. Examples without an image are passed over.
+        """
+        with mapped(path) as view, memoryview(view) as data:
+            for number, (start, stop) in enumerate(_frames(path, data)):
+                try:
+                    entry = _entry(data[start:stop], start, number)
+                except ValueError as error:
+                    problem = f"the frame at byte {start - FRAME.head} is not a readable Example: {error}"
+                    raise DamagedPack(path, problem) from error
+                if entry is not None:
+                    yield entry
 
 
-def _examples(path: str, view: mmap.mmap, names: tuple[bytes, ...]) -> Iterator[tuple[list[int], list[Ranges]]]:
-    """Where the examples of a block of frames begin, and where these features of theirs lie."""
-    frames = _frames(path, view)
-    data = np.frombuffer(view, np.uint8)
-    while block := list(islice(frames, _BLOCK_FRAMES)):
-        starts, stops = (list(numbers) for numbers in zip(*block, strict=True))
-        try:
-            places = find_bytes_features(data, Ranges(np.array(starts), np.array(stops)), names)
-        except ValueError as error:
-            raise DamagedPack(path, f"a frame is no example of packer: {error}") from error
-        yield starts, places
+def _entry(example: memoryview, at: int, number: int) -> Entry | None:
+    """Return the image of an Example that begins at byte `at` of its file."""
+    places = bytes_features(example, _NAMES)
+    if IMAGE not in places:
+        return None
+    texts = {name: bytes(example[slice(*places[name])]) for name in (KEY, FILENAME, ANNOTATION) if name in places}
+    key = (texts.get(KEY) or texts.get(FILENAME) or b"%d" % number).decode("utf-8", "backslashreplace")
+    start, stop = places[IMAGE]
+    start += npy_payload_offset(bytes(example[start : min(start + HEADER_BYTES, stop)]))
+    return Entry(key, at + start, stop - start, packer_annotation(texts.get(ANNOTATION)))
 
 
-def _frames(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """(start, stop) of each frame's data."""
-    position, end = 0, len(view)
-    checksums: dict[bytes, int] = {}
-    with memoryview(view) as all_bytes:
-        while position < end:
-            start = position + FRAME.head
-            length = view[position : position + 8]
-            if length not in checksums:
-                checksums = {length: masked_crc32c(length)}  # images of one size have it in common
-            if start > end or _CRC.unpack_from(view, position + 8)[0] != checksums[length]:
-                raise DamagedPack(path, f"no frame at byte {position}")
-            stop = start + _LENGTH.unpack(length)[0]
-            if stop + FRAME.tail > end:
-                raise DamagedPack(path, f"the frame at byte {position} is cut")
-            if _CRC.unpack_from(view, stop)[0] != masked_crc32c(all_bytes[start:stop]):
-                raise DamagedPack(path, f"the frame at byte {position} fails its checksum")
-            yield start, stop
-            position = stop + FRAME.tail
-
-
-def _lists(places: Ranges) -> tuple[list[int], list[int]]:
-    return places.starts.tolist(), places.stops.tolist()
-
-
-def _texts(view: mmap.mmap, places: Ranges) -> Iterator[str]:
-    return (view[start:stop].decode("ascii", "backslashreplace") for start, stop in zip(*_lists(places), strict=True))
-
-
-def _npy_header(path: str, view: mmap.mmap, start: int, image: slice) -> bytes:
-    """The .npy header that an image begins with, if any."""
-    data = view[image.start : min(image.start + HEADER_BYTES, image.stop)]
-    try:
-        return data[: npy_payload_offset(data)] if data[:6] == b"\x93NUMPY" else b""
-    except ValueError as error:
-        raise DamagedPack(path, f"the frame at byte {start - FRAME.head} is no example of packer: {error}") from error
+def _frames(path: str, data: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of each frame's data."""
+    position, end = 0, len(data)
+    while position < end:
+        start = position + FRAME.head
+        length = data[position : position + _LENGTH.size]
+        if start > end or _CRC.unpack_from(data, position + _LENGTH.size)[0] != masked_crc32c(length):
+            raise DamagedPack(path, f"no frame at byte {position}")
+        stop = start + _LENGTH.unpack(length)[0]
+        if stop + FRAME.tail > end:
+            raise DamagedPack(path, f"the frame at byte {position} is cut")
+        if _CRC.unpack_from(data, stop)[0] != masked_crc32c(data[start:stop]):
+            raise DamagedPack(path, f"the frame at byte {position} fails its checksum")
+        yield start, stop
+        position = stop + FRAME.tail
 
 
 CONTAINER = TFRecordContainer()

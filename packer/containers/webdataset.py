@@ -6,27 +6,16 @@ import mmap
 import tarfile
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
 
-import numpy as np
-from numpy.typing import NDArray
-
-from packer.containers.annotation import annotation_json
-from packer.containers.base import Places, ShardSpec
-from packer.containers.npy import EXTENSIONS, HEADER_BYTES, image_file, npy_payload_offset
+from packer.containers.annotation import annotation_json, packer_annotation
+from packer.containers.base import Entry, Places, ShardSpec
+from packer.containers.npy import EXTENSIONS, HEADER_BYTES, IMAGE_EXTENSIONS, image_file, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
 from packer.errors import DamagedPack
 from packer.types import Record
 
 _BLOCK = tarfile.BLOCKSIZE
-_IMAGE_EXTENSIONS = frozenset(EXTENSIONS.values())
-_EMPTY = b"\0" * _BLOCK
-_END = 2 * _EMPTY
-_NAME_BYTES = 100
-_SIZE, _CHECKSUM = slice(124, 135), slice(148, 156)
-_PLACE_VALUES = 8 ** np.arange(5, -1, -1, dtype=np.int32)
-_BLOCK_MEMBERS = 4096
-"""Headers that are looked at together."""
+_END = b"\0" * (2 * _BLOCK)
 
 
 class WebDatasetWriter:
@@ -74,36 +63,62 @@ class WebDatasetContainer:
     def create(self, path: str, spec: ShardSpec) -> WebDatasetWriter:
         return WebDatasetWriter(path, spec)
 
-    def locate(self, path: str) -> Iterator[Location]:
-        """Walks the headers; each must be, byte for byte, the one that this module writes."""
-        with mapped(path) as view:
-            header = b""
-            for key, extension, start, size in _members(path, view):
-                if extension not in _IMAGE_EXTENSIONS:
-                    continue
-                if extension != "npy":
-                    yield Location(key, start, size)
-                    continue
-                if not header or view[start : start + len(header)] != header:
-                    header = _npy_header(path, view, start, size)
-                yield Location(key, start + len(header), size - len(header))
+    def scan(self, path: str) -> Iterator[Entry]:
+        """Yield the image members of any tar, sample by sample.
 
-    def annotations(self, path: str) -> Iterator[tuple[str, bytes]]:
-        """The members KEY.json."""
+        A sample is a run of members whose names are equal up to the first dot of the file name: that is its key. What
+        follows the last dot tells an image. Links, folders and sparse files are passed over.
+        """
         with mapped(path) as view:
-            for key, extension, start, size in _members(path, view):
-                if extension == "json":
-                    yield key, view[start : start + size]
+            try:
+                yield from _scanned(view)
+            except (tarfile.TarError, ValueError, OSError) as error:  # ValueError: a seek behind the end
+                if isinstance(error, DamagedPack):
+                    raise
+                raise DamagedPack(path, f"not a whole tar file: {error}") from error
+
+
+def _scanned(view: mmap.mmap) -> Iterator[Entry]:
+    sample = ""
+    images: list[Entry] = []
+    text: bytes | None = None
+    for member, start, size in _members(view):
+        folder, slash, name = member.rpartition("/")
+        stem, _, extension = name.partition(".")
+        key = folder + slash + stem
+        if key != sample:
+            yield from (image._replace(annotation=text) for image in images)
+            sample, images, text = key, [], None
+        kind = extension.rpartition(".")[2].lower()
+        if kind in IMAGE_EXTENSIONS:
+            header = npy_payload_offset(view[start : start + min(size, HEADER_BYTES)])
+            images.append(Entry(key, start + header, size - header, None))
+        elif extension == "json":
+            text = packer_annotation(view[start : start + size])
+    yield from (image._replace(annotation=text) for image in images)
+
+
+def _members(view: mmap.mmap) -> Iterator[tuple[str, int, int]]:
+    """(name, start, size) of the regular files; tarfile knows the headers of GNU, PAX and older tars."""
+    with tarfile.open(fileobj=view, mode="r:", encoding="utf-8", errors="backslashreplace") as tar:
+        while (member := tar.next()) is not None:
+            tar.members = []  # type: ignore[attr-defined]  # it would keep them all
+            if member.offset_data + member.size > len(view):
+                raise ValueError(f"the member {member.name!r} is cut")
+            if member.isreg() and not member.issparse():
+                yield member.name, member.offset_data, member.size
+        if view[tar.offset : tar.offset + _BLOCK].strip(b"\0"):  # at a header that is none tarfile just ends
+            raise ValueError(f"no header of a member at byte {tar.offset}")
 
 
 @lru_cache(maxsize=1)
 def _template() -> bytes:
-    """Header of an empty regular file, mode 0644, of nobody, at time 0, written by tarfile."""
+    """Return the header of an empty regular file, mode 0644, of nobody, at time 0, written by tarfile."""
     return tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT)
 
 
 def member_header(name: bytes, size: int) -> bytes:
-    """The ustar header of a regular file; tarfile's own takes five times as long, and small images notice.
+    """Return the ustar header of a regular file; tarfile's own takes five times as long, and small images notice.
 
     Fields: https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06
     """
@@ -129,63 +144,6 @@ def member_header(name: bytes, size: int) -> bytes:
 def _blank_sum() -> int:
     template = _template()
     return sum(template[100:124]) + sum(template[135:148]) + sum(template[156:]) + 8 * ord(" ")
-
-
-def _members(path: str, view: mmap.mmap) -> Iterator[tuple[str, str, int, int]]:
-    """(key, extension, start, size) of each member's data."""
-    blocks_at = np.ndarray((max(len(view) - _BLOCK, 0), _BLOCK), np.uint8, view, strides=(1, 1))
-    places = _places(path, view)
-    while block := list(islice(places, _BLOCK_MEMBERS)):
-        headers = blocks_at[[start - _BLOCK for start, _ in block]]
-        strange = np.flatnonzero(~_as_written(headers))
-        if strange.size:
-            raise DamagedPack(path, f"no header of a member at byte {block[strange[0]][0] - _BLOCK}")
-        names = headers[:, :_NAME_BYTES].copy().view(f"S{_NAME_BYTES}")[:, 0].tolist()
-        for name, (start, size) in zip(names, block, strict=True):
-            key, _, extension = name.decode("ascii", "backslashreplace").partition(".")
-            yield key, extension, start, size
-
-
-def _places(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """(start, size) of each member's data, as far as the sizes in the headers can be believed."""
-    position, end = 0, len(view)
-    while view[position : position + _BLOCK] != _EMPTY:
-        try:
-            size = int(view[position + _SIZE.start : position + _SIZE.stop], 8)
-        except ValueError:
-            size = -1
-        if size < 0:
-            raise DamagedPack(path, f"no header of a member at byte {position}")
-        start = position + _BLOCK
-        position = start + size + -size % _BLOCK
-        if position + 2 * _BLOCK > end:
-            raise DamagedPack(path, f"the member at byte {start - _BLOCK} is cut")
-        yield start, size
-
-
-def _as_written(headers: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which of the headers, uint8 (n, 512), `member_header` would have written for their names and sizes."""
-    template = np.frombuffer(_template(), np.uint8)
-    name, size, checksum = headers[:, :_NAME_BYTES], headers[:, _SIZE], headers[:, _CHECKSUM]
-    right = (name[:, 0] != 0) & (name[:, -1] == 0) & _octal(size) & _octal(checksum[:, :6])
-    right &= ((name[:, :-1] != 0) | (name[:, 1:] == 0)).all(axis=1)
-    for same in (slice(_NAME_BYTES, _SIZE.start), slice(_SIZE.stop, _CHECKSUM.start), slice(_CHECKSUM.stop, _BLOCK)):
-        right &= (headers[:, same] == template[same]).all(axis=1)
-    sums = _blank_sum() + name.sum(axis=1, dtype=np.int32) + size.sum(axis=1, dtype=np.int32)
-    said = (checksum[:, :6].astype(np.int32) - ord("0")) @ _PLACE_VALUES
-    return np.asarray(right & (sums == said) & (checksum[:, 6] == 0) & (checksum[:, 7] == ord(" ")))
-
-
-def _octal(text: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    return np.asarray(((text >= ord("0")) & (text <= ord("7"))).all(axis=1))
-
-
-def _npy_header(path: str, view: mmap.mmap, start: int, size: int) -> bytes:
-    data = view[start : start + min(size, HEADER_BYTES)]
-    try:
-        return data[: npy_payload_offset(data)]
-    except ValueError as error:
-        raise DamagedPack(path, f"a .npy member that packer did not write: {error}") from error
 
 
 CONTAINER = WebDatasetContainer()

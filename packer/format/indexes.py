@@ -1,4 +1,4 @@
-"""The indexes of a pack: each is opened when it is first needed, and held against its checksum before it is used."""
+"""The indexes of a pack: each is opened when it is first needed, and verified against its checksum before use."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from packer.format.index import read_index
 from packer.format.manifest import ShardEntry
 from packer.format.mmap import check_size, map_files
 from packer.format.ragged import Ragged
+from packer.types import Int64
 
 RESTORE = "run packer verify, and restore the file or build the pack again"
 
@@ -24,11 +25,12 @@ class Indexes:
     """The indexes of all shards, by the shard's number. Threads may share it: what two open at once is the same."""
 
     def __init__(self, folder: str, shards: Sequence[ShardEntry]) -> None:
-        """Look at the files' sizes only. Raises DamagedPack where one is missing or of another size."""
+        """Look at the files' sizes only. Raises DamagedPack if one is missing or of another size."""
         self._folder = folder
         self._shards = shards
         self._tables: list[Any] = [None] * len(shards)
         self._annotations: list[Annotations | None] = [None] * len(shards)
+        self._columns: dict[str, NDArray[Any] | Ragged] = {}
         for number, shard in enumerate(shards):
             check_size(self.path(number), shard.index.bytes)
             if shard.records > shard.index.bytes:  # before anything is allocated for each record
@@ -36,11 +38,11 @@ class Indexes:
                 raise DamagedPack(self.path(number), problem, RESTORE)
 
     def path(self, number: int) -> str:
-        """The file of a shard's index."""
+        """Return the file of a shard's index."""
         return os.path.join(self._folder, self._shards[number].index.name)
 
     def __getitem__(self, number: int) -> Any:
-        """The table of a shard. Raises DamagedPack where the file is not the one that was packed."""
+        """Return the table of a shard. Raises DamagedPack if the file is not the one that was packed."""
         table = self._tables[number]
         if table is None:
             try:
@@ -67,16 +69,51 @@ class Indexes:
         return table
 
     def annotations(self, number: int) -> Annotations:
-        """The annotations of a shard."""
+        """Return the annotations of a shard."""
         found = self._annotations[number]
         if found is None:
             found = self._annotations[number] = Annotations(self[number], self.path(number))
         return found
 
+    def offsets(self, number: int) -> Int64:
+        """Return where the records of a shard begin in its container, int64 (n,): inside of it, and apart."""
+        shard, table = self._shards[number], self[number]
+        offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
+        outside = lies_outside(offsets, sizes, shard.container.bytes)
+        if outside.any() or overlapping(offsets, sizes, ~outside).any():
+            problem = "names bytes outside of its shard" if outside.any() else "gives two records the same bytes"
+            error = DamagedPack(self.path(number), problem, RESTORE)
+            raise error.with_location(self._folder, shard.container.name)
+        return offsets
+
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """A column over all shards (`packer.format.columns.column`)."""
-        parts = [column(self[number], name) for number in range(len(self._shards))]
-        ragged = [part for part in parts if isinstance(part, Ragged)]
-        if ragged:
-            return Ragged.concat(ragged)
-        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+        """Return a column over all shards (`packer.format.columns.column`)."""
+        found = self._columns.get(name)
+        if found is None:
+            parts = [column(self[number], name) for number in range(len(self._shards))]
+            ragged = [part for part in parts if isinstance(part, Ragged)]
+            if ragged:
+                found = Ragged.concat(ragged)
+            else:
+                found = np.concatenate(parts) if len(parts) > 1 else parts[0]
+                found.flags.writeable = False  # all callers share it
+            self._columns[name] = found
+        return found
+
+
+def lies_outside(offsets: NDArray[Any], sizes: NDArray[Any], limit: int) -> NDArray[np.bool_]:
+    """Return which of the ranges do not lie in a file of `limit` bytes, bool (n,); int64 (n,) each, any values."""
+    return (offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)
+
+
+def overlapping(offsets: NDArray[Any], sizes: NDArray[Any], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which ranges begin before one that begins earlier has ended, bool (n,); only `among` are looked at."""
+    wrong = np.zeros(len(offsets), np.bool_)
+    rows = np.flatnonzero(among)
+    starts = offsets[rows]
+    if np.any(starts[1:] < starts[:-1]):  # rare: every container but LMDB writes its records in order
+        rows = rows[np.argsort(starts, kind="stable")]
+        starts = offsets[rows]
+    ends = np.maximum.accumulate(starts + sizes[rows])
+    wrong[rows[1:][starts[1:] < ends[:-1]]] = True
+    return wrong

@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache, cached_property
+from typing import Any, get_args, get_origin, get_type_hints
 
-from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
 
 MANIFEST_NAME = "pack.json"
 PARTIAL_SUFFIX = ".partial"
@@ -28,7 +29,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry(FileEntry):
-    """The index file of a shard; readers hold it against its checksum before they use it."""
+    """The index file of a shard; readers verify it against its checksum before they use it."""
 
     crc32c: int
     """CRC-32C of the whole file: ten times as fast as its SHA-256, and finds what disks and copies do to files."""
@@ -55,7 +56,7 @@ class Rejected:
     """In words, with the next step."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Manifest:
     """All that pack.json says. Equal inputs and options give an equal manifest: it holds no time and no place."""
 
@@ -74,7 +75,7 @@ class Manifest:
     records: int
     counts: Mapping[str, int]
     """found = packed + rejected + skipped; boxes, boxes_clamped, boxes_clipped, boxes_dropped, ..."""
-    class_counts: Mapping[str, Any]
+    class_counts: Mapping[str, list[int]]
     """{"label": images of each class, "boxes": boxes of each class}, lists in id order."""
     options: Mapping[str, Any]
     """The options of the build that shape its result."""
@@ -89,11 +90,11 @@ class Manifest:
     version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
-        """The file's bytes: ASCII JSON with a digest over everything else in it."""
-        content = self._content()
-        return (json.dumps({**content, "digest": digest_of(content)}, indent=1, allow_nan=False) + "\n").encode("ascii")
+        """Return the file's bytes: ASCII JSON with a digest over everything else in it."""
+        content = {**self._content(), "digest": self.digest}
+        return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode("ascii")
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over all that the manifest says, as hexadecimal digits: the name of this very pack."""
         return digest_of(self._content())
@@ -103,14 +104,14 @@ class Manifest:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """SHA-256 over the members of a manifest but its digest. Raises ValueError where one is no JSON."""
+    """Return the SHA-256 over the members of a manifest but its digest. Raises ValueError if one is not JSON."""
     rest = {k: v for k, v in content.items() if k != "digest"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
 def names_a_pack(path: AnyPath) -> bool:
-    """Whether `path` is a pack, no folder of images; an unfinished one too, which `read_manifest` refuses by name."""
+    """Return whether `path` is a pack and not a folder of images; also an unfinished one, which is refused by name."""
     folder = os.fsdecode(path)
     unfinished = folder.rstrip("/").endswith(PARTIAL_SUFFIX) and os.path.isdir(folder)
     return unfinished or os.path.isfile(os.path.join(folder, MANIFEST_NAME))
@@ -119,39 +120,44 @@ def names_a_pack(path: AnyPath) -> bool:
 def read_manifest(pack: AnyPath) -> Manifest:
     """Read and check the pack.json of the directory `pack`.
 
-    Raises UsageError where it is no pack at all, DamagedPack where it is one that cannot be trusted.
+    Raises:
+        PackNotFound: It is not a pack.
+        UsageError: It is a pack of another version of the format.
+        DamagedPack: It is a pack that cannot be trusted.
+        StorageError: The file cannot be read.
     """
     folder = os.fsdecode(pack)
     path = os.path.join(folder, MANIFEST_NAME)
     try:
-        if os.path.getsize(path) > MAX_MANIFEST_BYTES:
-            raise DamagedPack(path, f"is larger than {MAX_MANIFEST_BYTES} bytes")
         with open(path, "rb") as file:
-            text = file.read()
+            text = file.read() if os.path.getsize(path) <= MAX_MANIFEST_BYTES else None
     except (FileNotFoundError, NotADirectoryError):
         raise _no_pack(folder) from None
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
+    if text is None:
+        raise DamagedPack(path, f"is larger than {MAX_MANIFEST_BYTES} bytes", "restore it or build the pack again")
     return parse_manifest(path, text)
 
 
-def _no_pack(folder: str) -> UsageError:
+def _no_pack(folder: str) -> PackNotFound:
     if not os.path.lexists(folder):
         partial = folder.rstrip("/") + PARTIAL_SUFFIX
         hint = f"its build did not finish ({partial} is there): run it again" if os.path.isdir(partial) else ""
-        return UsageError(folder, "no such pack", hint or "build one: packer build FOLDER")
+        return PackNotFound(folder, "no such pack", hint or "build one: packer build FOLDER")
     if folder.rstrip("/").endswith(PARTIAL_SUFFIX):
-        return UsageError(folder, "is an unfinished build, not a pack", "run the same packer build again")
+        return PackNotFound(folder, "is an unfinished build, not a pack", "run the same packer build again")
     if os.path.isdir(folder):
-        return UsageError(folder, f"is no pack: it holds no {MANIFEST_NAME}", "build one: packer build FOLDER")
-    return UsageError(folder, "is a file, and a pack is a directory", "give the directory that packer build made")
+        problem = f"is not a pack: it holds no {MANIFEST_NAME}"
+        return PackNotFound(folder, problem, "build one: packer build FOLDER")
+    return PackNotFound(folder, "is a file, and a pack is a directory", "give the directory that packer build made")
 
 
 def parse_manifest(path: str, text: bytes) -> Manifest:
-    """The manifest in the bytes of a pack.json; `path` is for messages. Raises as `read_manifest`."""
+    """Return the manifest in the bytes of a pack.json; `path` is for messages. Raises as `read_manifest`."""
     again = "restore it or build the pack again"
     try:
-        content = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DamagedPack(path, f"is not readable: {error}", again) from None
     if not isinstance(content, dict) or content.get("format") != "packer":
@@ -165,32 +171,32 @@ def parse_manifest(path: str, text: bytes) -> Manifest:
         raise UsageError(path, f"has format version {version}, newer than {FORMAT_VERSION}", "update packer")
     try:
         if content.get("digest") != digest_of(content):
-            raise DamagedPack(path, "does not match its own digest: it was altered", again)
-        manifest = _from_json(content)
-        if manifest.to_json() != text:  # one way to write each manifest: every changed byte shows
-            raise DamagedPack(path, "is not written as packer writes it: it was altered", again)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DamagedPack(path, f"is not as format version {version} has it: {error!r}", again) from None
-    return manifest
+            problem = "does not match its own digest: it was altered"
+        else:
+            manifest = _from_json(content)
+            if manifest.to_json() == text:  # one way to write each manifest: every changed byte shows
+                return manifest
+            problem = "is not written as packer writes it: it was altered"
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        problem = f"is not as format version {version} has it: {error!r}"
+    raise DamagedPack(path, problem, again)
 
 
-def _from_json(content: dict[str, Any]) -> Manifest:
-    del content["format"], content["digest"]
-    content["shards"] = tuple(_shard(entry) for entry in content["shards"])
-    content["rejected"] = tuple(Rejected(**entry) for entry in content["rejected"])
-    for name in ("classes", "fields", "notes"):
-        content[name] = tuple(content[name])
-    if content["shape"] is not None:
-        height, width, channels = content["shape"]
-        content["shape"] = (int(height), int(width), int(channels))
-        if min(content["shape"]) < 1 or max(content["shape"]) >= 1 << 31:
-            raise ValueError(f"images of shape {content['shape']}")
-    manifest = Manifest(**content)
-    _check_values(manifest)
-    if manifest.records != sum(shard.records for shard in manifest.shards):
-        raise ValueError(f"{manifest.records} records, but its shards hold another number")
-    if not manifest.records:
-        raise ValueError("no records")
+def _from_json(content: Mapping[str, Any]) -> Manifest:
+    manifest: Manifest = _typed(Manifest, {k: v for k, v in content.items() if k not in ("format", "digest")})
+    for name, choices in _CHOICES.items():
+        if getattr(manifest, name) not in choices:
+            raise ValueError(f"the {name} is {getattr(manifest, name)!r}")
+    if manifest.shape is not None and not all(0 < side < 1 << 31 for side in manifest.shape):
+        raise ValueError(f"images of shape {manifest.shape}")
+    if not manifest.records or manifest.records != sum(shard.records for shard in manifest.shards):
+        raise ValueError(f"{manifest.records} records, and its shards hold another number, or none")
+    if any(len(counts) != len(manifest.classes) for counts in manifest.class_counts.values()):
+        raise ValueError(f"other counts than one for each of {len(manifest.classes)} classes")
+    if not manifest.counts.keys() >= _INPUTS or not isinstance(manifest.options["labels"], list):
+        raise ValueError("the counts of the inputs or the labels are missing")
+    for shard in manifest.shards:
+        _check_shard(shard)
     return manifest
 
 
@@ -202,50 +208,40 @@ _CHOICES = {
 _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
 
 
-def _check_values(manifest: Manifest) -> None:
-    """JSON has types of its own: what readers rely on is held against the fields' types here."""
-    for name, choices in _CHOICES.items():
-        if getattr(manifest, name) not in choices:
-            raise ValueError(f"the {name} is {getattr(manifest, name)!r}")
-    texts = [manifest.container, manifest.packer, *manifest.classes, *manifest.fields, *manifest.notes]
-    texts += [text for entry in manifest.rejected for text in (entry.path, entry.reason, entry.problem)]
-    texts += [*manifest.libraries.values(), *manifest.options["labels"]]
-    texts += [file.sha256 for shard in manifest.shards for file in (shard.container, shard.index)]
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("a number or a list where a text belongs")
-    numbers = [manifest.records, *manifest.counts.values()]
-    for name, counts in manifest.class_counts.items():
-        if name not in ("label", "boxes") or len(counts) != len(manifest.classes):
-            raise ValueError(f"{len(manifest.classes)} classes, and other counts of {name!r}")
-        numbers += counts
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise TypeError("something else where a count belongs")
-    if not manifest.counts.keys() >= _INPUTS:
-        raise ValueError("the counts of the inputs are missing")
-
-
-def _shard(entry: dict[str, Any]) -> ShardEntry:
-    shard = ShardEntry(entry["records"], FileEntry(**entry["container"]), IndexEntry(**entry["index"]))
+def _check_shard(shard: ShardEntry) -> None:
     for file in (shard.container, shard.index):
-        if os.path.basename(file.name) != file.name or file.name in ("", ".", ".."):
+        if os.path.basename(file.name) != file.name or file.name in ("", ".", "..") or "\0" in file.name:
             raise ValueError(f"file name {file.name!r} leaves the pack")
-        if b"\0" in os.fsencode(file.name):
-            raise ValueError(f"{file.name!r} is no file name")
-        if type(file.bytes) is not int or not 0 <= file.bytes < 1 << 62:
-            raise ValueError(f"size of {file.name} is {file.bytes!r}")
-    if type(shard.index.crc32c) is not int or not 0 <= shard.index.crc32c < 1 << 32:
-        raise ValueError(f"checksum of {shard.index.name} is {shard.index.crc32c!r}")
-    if type(shard.records) is not int or not 0 <= shard.records < 1 << 48:
-        raise ValueError(f"{shard.records!r} records in {shard.container.name}")
-    return shard
+        if not 0 <= file.bytes < 1 << 62:
+            raise ValueError(f"size of {file.name} is {file.bytes}")
+    if not 0 <= shard.index.crc32c < 1 << 32:
+        raise ValueError(f"checksum of {shard.index.name} is {shard.index.crc32c}")
+    if not 0 <= shard.records < 1 << 48:
+        raise ValueError(f"{shard.records} records in {shard.container.name}")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a name stands twice")
-    return result
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+def _typed(hint: Any, value: Any) -> Any:
+    """Return a JSON value as a value of this type: dataclasses from objects, tuples from lists. Raises TypeError."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if is_dataclass(hint):
+        kind: Any = hint
+        return kind(**{name: _typed(_hints(kind)[name], item) for name, item in value.items()})
+    if type(None) in inner:
+        return None if value is None else _typed(inner[0], value)
+    if origin is tuple:
+        hints = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(_typed(item_hint, item) for item_hint, item in zip(hints, value, strict=True))
+    if origin is list:
+        return [_typed(inner[0], item) for item in value]
+    if origin is not None:
+        return {name: _typed(inner[1], item) for name, item in value.items()}
+    if type(value) is not hint:
+        raise TypeError(f"{value!r} is not of type {hint.__name__}")
+    return value

@@ -16,8 +16,6 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadImage, DamagedPack, printable
-from packer.format.columns import column
-from packer.format.extents import lies_outside, overlapping
 from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE, Indexes
 from packer.format.manifest import Manifest, ShardEntry, read_manifest
@@ -87,17 +85,8 @@ class Pack:
     @cached_property
     def offsets(self) -> Int64:
         """Where each record's bytes begin in `region`, int64 (n,); checked to lie inside its own file, and apart."""
-        parts = []
-        for number, (shard, start) in enumerate(zip(self.shards, self._starts.tolist(), strict=True)):
-            table = self._indexes[number]
-            offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
-            outside = lies_outside(offsets, sizes, shard.container.bytes)
-            if outside.any() or overlapping(offsets, sizes, ~outside).any():
-                problem = "names bytes outside of its shard" if outside.any() else "gives two records the same bytes"
-                error = DamagedPack(self._file(shard.index.name), problem, RESTORE)
-                raise error.with_location(self.path, shard.container.name)
-            parts.append(offsets + start)
-        return np.concatenate(parts)
+        starts = self._starts.tolist()
+        return np.concatenate([self._indexes.offsets(number) + start for number, start in enumerate(starts)])
 
     @cached_property
     def sizes(self) -> Int64:
@@ -243,20 +232,13 @@ class Pack:
         return self._indexes.column(name)
 
     def _scalars(self, name: str) -> NDArray[Any]:
-        values = self._cache.get(name)
-        if values is None:
-            values = self._cache[name] = np.asarray(self.column(name))
-        return values
+        return np.asarray(self.column(name))
 
-    @cached_property
-    def _cache(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-    @cached_property
+    @property
     def _crcs(self) -> NDArray[Any]:
         return self._scalars("crc32c")
 
-    @cached_property
+    @property
     def _keys(self) -> Any:
         return self.column("key")
 

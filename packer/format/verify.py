@@ -3,141 +3,263 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from threading import Lock
 from typing import Any
 
-from packer.errors import AnyPath, PackerError
+import numpy as np
+
+from packer.containers import open_container
+from packer.containers.annotation import annotation_json
+from packer.errors import AnyPath, PackerError, StorageError
+from packer.format.columns import column
+from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
-from packer.format.manifest import Manifest, ShardEntry, read_manifest
-from packer.format.verify_files import ALTERED, check_file, check_names, unlisted
-from packer.format.verify_problems import Problem, VerifyReport
-from packer.format.verify_records import bad_records, require_intact
-from packer.format.verify_structure import check_annotations, check_places, check_rows
+from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
+from packer.format.verify_records import (
+    DecodeJob,
+    Problem,
+    Rows,
+    check_images,
+    decode_jobs,
+    record_problems,
+    text_of,
+    texts,
+)
 from packer.system import usable_cores
+from packer.types import Progress
 
-__all__ = ["Problem", "VerifyReport", "require_intact", "verify"]
+__all__ = ["Problem", "VerifyReport", "verify"]
 
-Checked = tuple[Future[Problem | None], ...]
 MOST_THREADS = 4
-INLINE_BYTES = 1 << 20
-"""A smaller pack is read before threads would have begun."""
+ALTERED = "was altered: its digest is not the one that the pack says"
 UNUSED = (
     "every record matches its checksum, so packer reads what was packed; "
     "what was altered is for other readers: keys, annotations, the format's own bytes"
 )
+SHARD_NAME = re.compile(r"(shard-\d+|data(?=\.(mdb|index\.arrow)$))\.")
+"""How the files of a shard begin; a single LMDB shard is called data.mdb."""
+_WRONG = (PackerError, ValueError, IndexError, TypeError, OverflowError)
+"""What a row that makes no sense may raise."""
 
 
-class Watcher:
-    """Is told how a check comes along; the command line shows it. This one shows nothing."""
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` has found."""
 
-    def reading(self, size: int) -> None:
-        """So many more bytes are read."""
+    path: str
+    files: int
+    records: int
+    bytes: int
+    problems: tuple[Problem, ...]
+    unknown_files: tuple[str, ...] = ()
+    """Names in the pack's directory that the manifest does not list: no problem, readers never open them."""
 
-    def decoding(self, images: int) -> None:
-        """So many more images are decoded (`deep`)."""
 
-
-def verify(path: AnyPath, watcher: Watcher | None = None, deep: bool = False) -> VerifyReport:
+def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) -> VerifyReport:
     """Check the pack at `path` and list all that is wrong with it.
 
-    A file goes to its format's own library only after its digest was found right. `deep` also decodes every image,
-    in processes of its own, and compares the annotations in the containers with those in the indexes. Raises
-    UsageError where there is no pack and DamagedPack where its manifest cannot be trusted.
+    A file goes to its format's own library only after its digest was found right.
+
+    Args:
+        path: The directory of the pack.
+        progress: Receives the stages verifying (bytes) and, if `deep`, decoding (images).
+        deep: Decode every image too, in worker processes, and compare the annotations in the containers with those in
+            the indexes.
+
+    Returns:
+        What was found; a good pack has no problems.
+
+    Raises:
+        UsageError: There is no pack.
+        DamagedPack: The manifest cannot be trusted.
     """
     folder = os.path.abspath(os.fsdecode(path))
-    return verify_with(folder, read_manifest(folder), watcher, deep)
+    manifest = read_manifest(folder)
+    progress = progress or Progress()
+    looks_like_shards, unknown_files = unlisted(folder, manifest)
+    problems = [*check_names(manifest), *looks_like_shards]
+    jobs: list[DecodeJob] = []
+    total = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
+    progress.stage("verifying", total, "B")
+    with _checked_files(folder, manifest, progress) as files:
+        for shard, (container, index) in zip(manifest.shards, files, strict=True):
+            check = _ShardCheck(folder, manifest, shard, deep)
+            problems += check.problems(container, index)
+            jobs += check.jobs
+    if jobs:
+        progress.stage("decoding", sum(job.rows[1] - job.rows[0] for job in jobs), "images")
+        problems += check_images(jobs, progress)
+    return VerifyReport(folder, 2 * len(files), manifest.records, total, tuple(problems), tuple(unknown_files))
 
 
-def verify_with(folder: str, manifest: Manifest, watcher: Watcher | None = None, deep: bool = False) -> VerifyReport:
-    """`verify` for a caller that has the manifest of the pack in `folder`."""
-    watcher = watcher or Watcher()
-    strange, unknown_files = unlisted(folder, manifest)
-    check = _Check(folder, manifest, deep)
-    check.problems += [*check_names(manifest), *strange]
-    with _digests(folder, manifest, watcher) as files:
-        for shard, (index, container) in zip(manifest.shards, files, strict=True):
-            check.shard(shard, index.result(), container.result)
-    if check.jobs:
-        from packer.format.verify_images import check_images
+def check_file(folder: str, file: FileEntry, progress: Progress) -> Problem | None:
+    """Check size and digest of one file; of an index also the checksum that readers look at."""
+    path = os.path.join(folder, file.name)
+    try:
+        if not os.path.isfile(path):  # a pipe would be waited for
+            return Problem(file.name, None, "is not a file" if os.path.lexists(path) else "is missing")
+        size = os.path.getsize(path)
+        if size != file.bytes:
+            return Problem(file.name, None, f"has {size} bytes where the pack says {file.bytes}")
+        if sha256_of(path, progress.advance) != file.sha256:
+            return Problem(file.name, None, ALTERED)
+        if isinstance(file, IndexEntry) and crc32c_of(path) != file.crc32c:
+            return Problem(file.name, None, "does not match the checksum that the pack says for readers")
+    except FileNotFoundError:
+        return Problem(file.name, None, "is missing")
+    except OSError as error:
+        return Problem(file.name, None, f"cannot be read: {error.strerror or error}")
+    return None
 
-        check.problems += check_images(check.jobs, watcher.decoding)
-    total = sum(s.container.bytes + s.index.bytes for s in manifest.shards)
-    report = VerifyReport(folder, 2 * len(files), manifest.records, total, tuple(check.problems), tuple(unknown_files))
-    return report
+
+def check_names(manifest: Manifest) -> list[Problem]:
+    """List the names that stand twice in the manifest."""
+    names = [MANIFEST_NAME, *(file.name for shard in manifest.shards for file in (shard.container, shard.index))]
+    again = [name for name, times in Counter(names).items() if times > 1]
+    return [Problem(name, None, "is listed twice in the manifest") for name in again]
+
+
+def unlisted(folder: str, manifest: Manifest) -> tuple[list[Problem], list[str]]:
+    """Return what the directory holds and the manifest does not list.
+
+    Shards and indexes are problems: the pack was put together of two, or renamed. Other files are only named.
+    """
+    listed = {file.name for shard in manifest.shards for file in (shard.container, shard.index)}
+    try:
+        others = sorted(set(os.listdir(folder)) - listed - {MANIFEST_NAME})
+    except OSError as error:
+        raise StorageError(folder, error.strerror or str(error)) from None
+    shards = [name for name in others if SHARD_NAME.match(name)]
+    problems = [Problem(name, None, "looks like a shard, and the manifest does not list it") for name in shards]
+    return problems, [name for name in others if name not in shards]
+
+
+class _OneAtATime(Progress):
+    """Passes on what threads report."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._lock = Lock()
+
+    def advance(self, done: int, bad: int = 0) -> None:
+        with self._lock:
+            self._progress.advance(done, bad)
+
+
+Checked = Future[Problem | None]
 
 
 @contextmanager
-def _digests(folder: str, manifest: Manifest, watcher: Watcher) -> Iterator[list[Checked]]:
-    """What is wrong with the files of each shard as such; they are read beside whatever is done meanwhile.
+def _checked_files(folder: str, manifest: Manifest, progress: Progress) -> Iterator[list[tuple[Checked, Checked]]]:
+    """Check the files of each shard as such, beside whatever is done meanwhile.
 
     Digests hold no GIL, and the checks of records, which do, take about as long.
     """
-    files = [(shard.index, shard.container) for shard in manifest.shards]
-    if sum(file.bytes for pair in files for file in pair) <= INLINE_BYTES:
-        yield [tuple(_at_once(check_file(folder, file, watcher.reading)) for file in pair) for pair in files]
-        return
-    lock = Lock()
-
-    def told(size: int) -> None:
-        with lock:
-            watcher.reading(size)
-
+    progress = _OneAtATime(progress)
     with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
         try:
-            yield [tuple(pool.submit(check_file, folder, file, told) for file in pair) for pair in files]
+            files = [
+                (pool.submit(check_file, folder, shard.container, progress), index)
+                for shard in manifest.shards
+                for index in [pool.submit(check_file, folder, shard.index, progress)]
+            ]
+            yield files
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _at_once(problem: Problem | None) -> Future[Problem | None]:
-    future: Future[Problem | None] = Future()
-    future.set_result(problem)
-    return future
+class _ShardCheck:
+    """The checks of one shard, all but those of its files as such."""
 
-
-class _Check:
-    """The checks of a pack, shard by shard."""
-
-    def __init__(self, folder: str, manifest: Manifest, deep: bool) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, manifest: Manifest, shard: ShardEntry, deep: bool) -> None:
         self._manifest = manifest
+        self._shard = shard
         self._deep = deep
-        self.problems: list[Problem] = []
-        self.jobs: list[Any] = []
+        self._container = os.path.join(folder, shard.container.name)
+        self._index = os.path.join(folder, shard.index.name)
+        self.jobs: list[DecodeJob] = []
         """Images to decode."""
 
-    def shard(self, shard: ShardEntry, index: Problem | None, container_result: Callable[[], Problem | None]) -> None:
-        """Check a shard; `index` and `container_result()` say what is wrong with its files as such.
-
-        Records are read without any library, so they need not wait for the container's digest.
-        """
-        if index is not None:
-            self.problems += [problem for problem in (container_result(), index) if problem is not None]
-            return
-        paths = os.path.join(self._folder, shard.container.name), os.path.join(self._folder, shard.index.name)
+    def problems(self, container: Checked, index: Checked) -> list[Problem]:
+        """List all that is wrong with the shard; the futures say what is wrong with its files as such."""
+        bad_index, name = index.result(), self._shard.container.name
         try:
-            table: Any = read_index(paths[1])
+            table = read_index(self._index) if bad_index is None else None
         except PackerError as error:
-            found = container_result(), Problem(shard.index.name, None, error.problem)
-            self.problems += [problem for problem in found if problem is not None]
-            return
-        bad = []
-        if os.path.isfile(paths[0]):
-            bad = [Problem(shard.container.name, key, problem) for key, problem in bad_records(paths[0], table)]
-        container = container_result()
-        if container is not None and container.problem == ALTERED and not bad:
-            container = replace(container, problem=f"{ALTERED}; {UNUSED}")
-        self.problems += [*([] if container is None else [container]), *bad, *check_rows(self._manifest, shard, table)]
-        if container is None:
-            self.problems += check_places(self._manifest.container, paths[0], shard, table)
+            bad_index = Problem(self._shard.index.name, None, error.problem)
+        if bad_index is not None:
+            return [problem for problem in (container.result(), bad_index) if problem is not None]
+        bad: list[Problem] = []
+        # records are read without any library, so they need not wait for the container's digest
+        if os.path.isfile(self._container):
+            keys: Any = column(table, "key")
+            found = enumerate(record_problems(self._container, table))
+            bad = [Problem(name, text_of(keys[row]), problem) for row, problem in found if problem is not None]
             if self._deep:
-                self.problems += check_annotations(self._manifest, paths, shard, table)
-        if self._deep and os.path.isfile(paths[0]):
-            from packer.format.verify_images import decode_jobs
+                self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest.mode)
+        altered = container.result()
+        if altered is None:
+            return [*bad, *self._rows(table), *self._entries(table)]
+        if altered.problem == ALTERED and not bad:
+            altered = replace(altered, problem=f"{ALTERED}; {UNUSED}")
+        return [altered, *bad, *self._rows(table)]
 
-            self.jobs += decode_jobs(paths, shard.container.name, len(table), self._manifest.mode)
+    def _rows(self, table: Any) -> Iterator[Problem]:
+        """What the index says against what the manifest says."""
+        name, shape = self._shard.index.name, self._manifest.shape
+        if len(table) != self._shard.records:
+            yield Problem(name, None, f"has {len(table)} rows where the pack says {self._shard.records}")
+        keys = texts(column(table, "key"))
+        for before, key in pairwise(keys):
+            if key <= before:
+                yield Problem(name, text_of(key), "does not come after the key before it")
+                break
+        if shape is not None:
+            shapes = np.stack([np.asarray(column(table, c)) for c in ("height", "width", "channels")], axis=1)
+            for row in np.flatnonzero((shapes != shape).any(axis=1))[:1].tolist():
+                problem = f"is of shape {tuple(shapes[row].tolist())}, and the pack of {shape}"
+                yield Problem(name, text_of(keys[row]), problem)
+
+    def _entries(self, table: Any) -> Iterator[Problem]:
+        """What the container's own format holds, against the index."""
+        name = self._shard.container.name
+        keys = map(text_of, texts(column(table, "key")))
+        wanted = list(zip(keys, *(np.asarray(column(table, n)).tolist() for n in ("offset", "size")), strict=True))
+        count = 0
+        try:
+            rows = Rows(table, self._index)
+            for row, entry in enumerate(open_container(self._manifest.container).scan(self._container)):
+                count = row + 1
+                if row >= len(wanted):
+                    yield Problem(name, entry.key, "is not in the index")
+                    continue
+                if entry[:3] != wanted[row]:
+                    yield Problem(name, entry.key, "lies elsewhere than the index says")
+                if self._deep:
+                    yield from self._annotation(rows, row, entry.annotation)
+        except PackerError as error:
+            yield Problem(name, None, error.problem)
+            return
+        except _WRONG as error:
+            yield Problem(name, None, f"cannot be read: {error!r}")
+            return
+        if count < len(wanted):
+            yield Problem(name, None, f"holds {count} records where the index has {len(wanted)}")
+
+    def _annotation(self, rows: Rows, row: int, text: bytes | None) -> Iterator[Problem]:
+        try:
+            wanted = annotation_json(rows.record(row), self._manifest.classes).encode("ascii")
+        except _WRONG as error:
+            yield Problem(self._shard.index.name, rows.key(row), f"has no valid row: {error}")
+            return
+        if text != wanted:
+            problem = "has another annotation in the container than in the index"
+            yield Problem(self._shard.container.name, rows.key(row), problem)

@@ -1,42 +1,98 @@
-"""Every record of a shard against the checksum that its index has."""
+"""The records of a shard: their bytes against the checksums in the index, and their images decoded.
+
+Images are decoded in processes of their own: a decoder that crashes or hangs is one bad record.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from crc32c import crc32c
 
-from packer.errors import DamagedPack
-from packer.format.columns import column
-from packer.format.extents import lies_outside, overlapping
+from packer.errors import AnyPath, BadInput, DamagedPack
+from packer.format.columns import Annotations, column
 from packer.format.index import read_index
+from packer.format.indexes import lies_outside, overlapping
+from packer.format.schema import DTYPES, ENCODINGS
+from packer.processes.pool import Pool
+from packer.system import usable_cores
+from packer.types import Progress, Record
+
+if TYPE_CHECKING:
+    from packer.images.header import Mode
 
 WINDOW_BYTES = 1 << 20
 ALTERED = "does not match its checksum"
 OVERLAPS = "lies where another record lies"
+ROWS_A_JOB = 512
+DECODE_TIMEOUT_S = 60.0
 
 
-def require_intact(container: str, index: str) -> None:
-    """Raise DamagedPack where a record of a shard is not as its index has it."""
-    for key, problem in bad_records(container, read_index(index)):
-        raise DamagedPack(container, f"record {key} {problem}", "check the disk and the memory of this machine")
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a pack."""
+
+    file: str
+    record: str | None
+    """Key of the record, None if it is about the whole file."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {'' if self.record is None else f'record {self.record} '}{self.problem}"
 
 
-def bad_records(container: str, table: Any) -> Iterator[tuple[str, str]]:
-    """(key, problem) of every record of a shard whose bytes are not as the index `table` has them."""
-    keys: Any = column(table, "key")
-    for row, problem in enumerate(record_problems(container, table)):
-        if problem is not None:
-            yield text_of(keys[row]), problem
+class Rows:
+    """The records of an index, without their images. Raises DamagedPack or ValueError if a row makes no sense."""
+
+    def __init__(self, table: Any, path: AnyPath) -> None:
+        names = ("offset", "size", "crc32c", "height", "width", "channels", "dtype", "encoding")
+        self._numbers = {name: np.asarray(column(table, name)) for name in names}
+        self._keys, self._paths, self._sources = (column(table, name) for name in ("key", "path", "source_xxh3"))
+        self._annotations = Annotations(table, path)
+
+    def __len__(self) -> int:
+        return len(self._annotations)
+
+    def key(self, row: int) -> str:
+        """Return the key of a row, for messages too: whatever its bytes are."""
+        return text_of(self._keys[row])
+
+    def path(self, row: int) -> bytes:
+        """Return the path of its source file."""
+        return bytes(self._paths[row])
+
+    def number(self, name: str, row: int) -> int:
+        """Return a number of a row: offset, size, crc32c, height, width, channels, dtype, encoding."""
+        return int(self._numbers[name][row])
+
+    def record(self, row: int, data: bytes = b"") -> Record:
+        """Return the record of a row, whose image is `data`."""
+        dtype, encoding = self.number("dtype", row), self.number("encoding", row)
+        if not (0 <= dtype < len(DTYPES) and 0 <= encoding < len(ENCODINGS)):
+            raise ValueError(f"row {row} has no valid dtype or encoding")
+        return Record(
+            key=self.key(row),
+            data=data,
+            encoding=ENCODINGS[encoding],
+            height=self.number("height", row),
+            width=self.number("width", row),
+            channels=self.number("channels", row),
+            dtype=DTYPES[dtype],
+            annotation=self._annotations[row],
+            path=self.path(row),
+            source_xxh3=bytes(self._sources[row]),
+        )
 
 
 def record_problems(container: str, table: Any, among: range | None = None) -> Iterator[str | None]:
-    """What is wrong with each row (`among` these) of the index `table`, None where its bytes match their checksum.
+    """Say what is wrong with each row (`among` these) of an index, None if its bytes match their checksum.
 
     The container is read, never mapped: a file that is cut while it is checked, or a disk that fails, is a problem of
     some records and not the end of the process.
@@ -48,7 +104,7 @@ def record_problems(container: str, table: Any, among: range | None = None) -> I
         refused = outside | overlaps
         part = slice(0, len(offsets)) if among is None else slice(among.start, among.stop)
         numbers = (values[part].tolist() for values in (offsets, sizes, crcs, refused, outside))
-        # this loop takes most of the time where images are small: no call but those of the checksum
+        # this loop takes most of the time if images are small: no call but those of the checksum
         start, stop, held, checksum_of = 0, 0, memoryview(b""), crc32c
         for key, offset, size, checksum, is_refused, is_outside in zip(texts(column(table, "key")[part]), *numbers):  # noqa: B905
             if is_refused:
@@ -88,7 +144,7 @@ class Window:
             os.close(self._descriptor)
 
     def holding(self, offset: int, size: int) -> tuple[int, memoryview]:
-        """Where a window begins that holds these bytes, and its bytes; fewer at the end of the file. Raises OSError."""
+        """Return where a window begins that holds these bytes, and its bytes; fewer at the end of the file."""
         if not self._start <= offset <= offset + size <= self._stop:
             ahead = WINDOW_BYTES if offset >= self._start else 0  # jumping about: no more than is asked for
             try:
@@ -98,7 +154,7 @@ class Window:
         return self._start, self._data
 
     def bytes(self, offset: int, size: int) -> memoryview:
-        """These bytes; fewer at the end of the file. Raises OSError."""
+        """Return these bytes; fewer at the end of the file. Raises OSError."""
         start, data = self.holding(offset, size)
         return data[offset - start : offset - start + size]
 
@@ -111,13 +167,91 @@ class Window:
 
 
 def texts(rows: Any) -> list[bytes]:
-    """The rows of a column of text or bytes."""
+    """Return the rows of a column of text or bytes."""
     data = rows.flat().tobytes()
     first = int(rows.offsets[0])
     bounds = (rows.offsets - first).tolist()
     return [data[a:b] for a, b in pairwise(bounds)]
 
 
-def text_of(key: object) -> str:
-    """A key for messages."""
-    return bytes(key).decode("ascii", "backslashreplace")  # type: ignore[call-overload, no-any-return]
+def text_of(key: Any) -> str:
+    """Return a key as text, whatever its bytes are."""
+    return bytes(key).decode("ascii", "backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeJob:
+    """Some rows of a shard whose index is intact."""
+
+    container: str
+    index: str
+    name: str
+    """Of the container, for messages."""
+    rows: tuple[int, int]
+    mode: str
+    threads: int = 1
+    refused: Mapping[int, BadInput] = field(default_factory=dict)
+    """Rows on which the decoder has crashed, or which it never finished."""
+
+
+def decode_jobs(paths: tuple[str, str], name: str, records: int, mode: str) -> list[DecodeJob]:
+    """Return the jobs of a shard; `paths` are of its container and its index."""
+    starts = range(0, records, ROWS_A_JOB)
+    return [DecodeJob(*paths, name, (start, min(start + ROWS_A_JOB, records)), mode) for start in starts]
+
+
+def check_images(jobs: Sequence[DecodeJob], progress: Progress) -> list[Problem]:
+    """Decode the images of all jobs; list those that fail, or have another shape or dtype than their row."""
+    reported = reported_bad = 0
+
+    def tick(done: int, bad: int) -> None:
+        nonlocal reported, reported_bad
+        progress.advance(done - reported, bad - reported_bad)
+        reported, reported_bad = done, bad
+
+    with Pool(usable_cores(), DECODE_TIMEOUT_S, f"{__name__} packer.images.decode") as pool:
+        results: dict[int, list[Problem]] = dict(pool.run(decode_rows, jobs, tick))
+    return list(chain.from_iterable(results[number] for number in sorted(results)))
+
+
+def decode_rows(
+    job: DecodeJob,
+    report: Callable[[int, int], object],
+    decoding: Callable[[int], AbstractContextManager[None]],
+) -> list[Problem]:
+    """Do a job, in a worker process."""
+    return list(_decoding_problems(job, report, decoding))
+
+
+def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[Problem]:
+    table = read_index(job.index)
+    rows, among = Rows(table, job.index), range(*job.rows)
+    with Window(job.container) as window:
+        for row, damage in zip(among, record_problems(job.container, table, among), strict=True):
+            problem = None
+            if damage is None:  # others are listed already, and a decoder gets nothing that was altered
+                try:
+                    if row in job.refused:
+                        raise job.refused[row]
+                    with decoding(row):
+                        problem = _wrong_image(rows, row, window, job.mode)
+                except BadInput as error:
+                    problem = f"cannot be decoded: {error.problem}"
+                except (DamagedPack, ValueError) as error:
+                    problem = f"has no valid row in the index: {getattr(error, 'problem', error)}"
+            if problem is not None:
+                yield Problem(job.name, rows.key(row), problem)
+            report(1, int(problem is not None))
+
+
+def _wrong_image(rows: Rows, row: int, window: Window, mode: str) -> str | None:
+    from packer.images.decode import decode  # only here: it loads OpenCV
+
+    record = rows.record(row, bytes(window.bytes(rows.number("offset", row), rows.number("size", row))))
+    if record.encoding == "raw":
+        size = record.height * record.width * record.channels * (2 if record.dtype == "uint16" else 1)
+        return None if len(record.data) == size else f"has {len(record.data)} bytes where its shape says {size}"
+    image = decode(record.data, cast("Mode", mode), max_pixels=max(1, record.height * record.width))
+    if (image.shape, image.dtype.name) != (record.shape, record.dtype):
+        return f"decodes to {image.dtype.name} {image.shape}, its row says {record.dtype} {record.shape}"
+    return None

@@ -1,4 +1,4 @@
-"""PackedLoader: shuffled batches of a pack, made by threads, on the device and normalised: the GPU need not wait."""
+"""PackedLoader: shuffled batches of a pack, made by threads, on the device and normalized: the GPU need not wait."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class PackedLoader:
                 boxes of less than `min_area` pixels afterwards are dropped.
             transform: a function of one image tensor, run in the threads (for heavy Python, use PackedDataset in a
                 DataLoader with worker processes); its results must be tensors of one shape.
-            device, mean, std, dtype: see `Normalise`.
+            device, mean, std, dtype: see `Normalize`.
             threads: default the cores that the process may use.
             prefetch: batches made ahead, and kept in flight to a GPU.
             cache: "ram" reads the whole pack ahead into the page cache, and keeps it there where allowed; "device" puts

@@ -127,10 +127,10 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
 
 
 def _planned(options: BuildOptions, pool: Pool, progress: Progress) -> Plan:
+    from packer.packing.convert import MeasureJob, measure
     from packer.packing.headers import read_headers
     from packer.packing.plan import make_plan
     from packer.packing.scan import read_inputs
-    from packer.packing.write_shard import MeasureJob, measure
 
     def headers(jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]]:
         # a worker takes a moment to start: a few images are read sooner here

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from xxhash import xxh3_128_digest
 
-from packer.errors import BadImage
+from packer.errors import BadImage, BadInput
+from packer.format.manifest import Rejected
 from packer.images.decode import Decoder, decode
 from packer.images.encode import Encoding, encode
 from packer.images.formats.base import Header
 from packer.images.geometry import clip, move
 from packer.images.header import Mode, decoded_shape
+from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
 from packer.types import Annotation, Image, Record
 
 # a pipe put in the file's place must not hang the build
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 AT_REST = "build again when the source is at rest"
+
+
+Report = Callable[[int, int], None]
+"""Called with (images done, of these bad) since the last call."""
+Decoding = Callable[[int], AbstractContextManager[None]]
+"""Wraps the decoding of the row of this number, from several threads at once."""
+
+
+def unmarked(row: int) -> AbstractContextManager[None]:
+    """A `Decoding` that tells nobody."""
+    return nullcontext()
 
 
 class Row(NamedTuple):
@@ -115,6 +130,43 @@ class Recipe:
         return clip(moved, geometry.width, geometry.height)
 
 
+def rejected(path: bytes, error: BadInput) -> Rejected:
+    """Return the entry of an input that `error` keeps out of the pack."""
+    name = os.fsdecode(path)
+    about_another_file = error.where and os.fsdecode(error.where) != name
+    problem = str(error) if about_another_file else str(type(error)("", error.problem, error.next_step))
+    return Rejected(name, error.reason, problem)
+
+
 def unreadable(error: OSError) -> BadImage:
     """Return the error for a source file that the operating system refuses."""
     return BadImage("", f"cannot be read: {error.strerror or error}", "check the file's permissions and the disk")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureJob:
+    """A few rows of the table of inputs: how large do they become when they are encoded?"""
+
+    rows: tuple[Row, ...]
+    recipe: Recipe
+    threads: int = 1
+    refused: Mapping[int, BadInput] = field(default_factory=dict)
+    """Rows on which the decoder crashes or hangs."""
+
+
+@quiet_opencv()
+def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[int, int]]:
+    """Return (bytes encoded, bytes of pixels) of each image that is good. A job, since a decoder may crash."""
+    sizes = []
+    for number, row in enumerate(job.rows):
+        if number in job.refused:
+            continue
+        assert job.recipe.encode != "copy"
+        try:
+            data = job.recipe.read(row)
+            with decoding(number):
+                image = job.recipe.image(data, row, row.header)
+                sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
+        except BadInput:
+            continue  # the worker that packs it will reject it with its reason
+    return sizes

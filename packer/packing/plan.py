@@ -21,11 +21,11 @@ from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.convert import Recipe, Row
+from packer.packing.convert import MeasureJob, Recipe, Row
 from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
 from packer.packing.scan import BASE_SCHEMA, Inputs
-from packer.packing.write_shard import MeasureJob, ShardJob
+from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
 from packer.text import size_text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from packer.images.header import Header
 from packer.types import Annotation, RawAnnotation
 
 NOTHING = (None,) * 5
+MAX_CLASS_FILE_BYTES = 16 * 1024**2
 ROUNDING_PX = 1.0
 """A box edge up to this far outside the image is rounding, and is moved onto the border."""
 
@@ -71,6 +73,30 @@ class ClassIds:
 def _one_begins_the_other(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
     shorter = min(len(a), len(b))
     return a[:shorter] == b[:shorter]
+
+
+def read_classes(path: str) -> list[str]:
+    """Return the names in ``--classes FILE``: one per line, in id order. Raise UsageError if it holds none."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MAX_CLASS_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(path, f"cannot be read: {error.strerror}", "give a text file, one class name a line") from None
+    if len(text) > MAX_CLASS_FILE_BYTES:
+        raise UsageError(path, f"is larger than {MAX_CLASS_FILE_BYTES} bytes", "give one class name a line")
+    lines = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    names = [os.fsdecode(line.strip()) for line in lines]
+    while names and not names[-1]:
+        names.pop()
+    if not names:
+        raise UsageError(path, "holds no class names", "give one class name a line")
+    for number, name in enumerate(names, 1):
+        if not name:
+            raise UsageError(f"{path}:{number}", "is an empty line, and every line is a class", "remove it")
+    twice = next((name for name, n in Counter(names).items() if n > 1), None)
+    if twice is not None:
+        raise UsageError(path, f"names {printable(twice)} twice", "remove one of the lines")
+    return names
 
 
 class Resolver:

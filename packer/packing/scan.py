@@ -30,9 +30,10 @@ from packer.images.header import (
     losses,
     read_header,
 )
+from packer.packing.convert import rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
-from packer.packing.resolve import ClassIds, Resolver
+from packer.packing.resolve import ClassIds, Resolver, read_classes
 from packer.sources import check_options, open_source, recognise
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.tree import find_tree
@@ -45,7 +46,6 @@ TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height change places."""
 FAULTS = ("permission", "vanished", "unreadable")
 """Reasons of `find_tree` that are no one's wish: a folder that cannot be listed."""
-MAX_CLASS_FILE_BYTES = 16 * 1024**2
 
 BASE_SCHEMA = pa.schema(
     [
@@ -122,7 +122,7 @@ def read_inputs(
     if not tree.images:
         raise UsageError(options.source, "no images found", "give the folder that holds the images")
     sources = _open_sources(tree, options, inputs)
-    fixed = None if options.classes is None else _read_classes(options.classes)
+    fixed = None if options.classes is None else read_classes(options.classes)
     resolver = Resolver(ClassIds(fixed), options.boxes)
     table = _Table(options, resolver, inputs)
     _read_all(tree, sources, table, options, read, progress or Progress())
@@ -287,14 +287,6 @@ def write_table(table: Any, path: str) -> None:
         raise StorageError(path, f"cannot be written: {error.strerror or error}") from None
 
 
-def rejected(path: bytes, error: BadInput) -> Rejected:
-    """The entry of an input that `error` keeps out of the pack."""
-    name = os.fsdecode(path)
-    about_another_file = error.where and os.fsdecode(error.where) != name
-    problem = str(error) if about_another_file else str(type(error)("", error.problem, error.next_step))
-    return Rejected(name, error.reason, problem)
-
-
 def _looks_like_an_image(path: bytes) -> bool:
     try:
         with open(path, "rb", buffering=0) as file:
@@ -309,27 +301,3 @@ def _looks_like_an_image(path: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-def _read_classes(path: str) -> list[str]:
-    """The names of ``--classes FILE``: one a line, UTF-8, in id order."""
-    try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_CLASS_FILE_BYTES + 1)
-    except OSError as error:
-        raise UsageError(path, f"cannot be read: {error.strerror}", "give a text file, one class name a line") from None
-    if len(text) > MAX_CLASS_FILE_BYTES:
-        raise UsageError(path, f"is larger than {MAX_CLASS_FILE_BYTES} bytes", "give one class name a line")
-    lines = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-    names = [os.fsdecode(line.strip()) for line in lines]
-    while names and not names[-1]:
-        names.pop()
-    if not names:
-        raise UsageError(path, "holds no class names", "give one class name a line")
-    for number, name in enumerate(names, 1):
-        if not name:
-            raise UsageError(f"{path}:{number}", "is an empty line, and every line is a class", "remove it")
-    twice = next((name for name, n in Counter(names).items() if n > 1), None)
-    if twice is not None:
-        raise UsageError(path, f"names {printable(twice)} twice", "remove one of the lines")
-    return names

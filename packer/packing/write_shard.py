@@ -6,9 +6,9 @@ import hashlib
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from glob import escape, glob
@@ -25,22 +25,15 @@ from packer.format.columns import Annotations
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.manifest import FileEntry, Rejected, ShardEntry
 from packer.format.written import digest_of_written
-from packer.images.encode import encode
 from packer.images.opencv import quiet_opencv
-from packer.packing.convert import Recipe, Row
+from packer.packing.convert import Decoding, Recipe, Report, Row, rejected, unmarked
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
-from packer.packing.scan import rejected
 from packer.system import in_use
 from packer.types import Annotation, Record
 
 TEMPORARY_SUFFIX = ".tmp"
 CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
-
-Report = Callable[[int, int], None]
-"""Called with (images done, of these bad) since the last call."""
-Decoding = Callable[[int], AbstractContextManager[None]]
-"""Wraps the decoding of the row of this number, from several threads at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +82,6 @@ class Made(NamedTuple):
     """XXH3-128 of the source file, b"" if it cannot be read."""
     cropped: int = 0
     """Boxes that a crop has left outside."""
-
-
-def unmarked(row: int) -> AbstractContextManager[None]:
-    """A `Decoding` that tells nobody."""
-    return nullcontext()
 
 
 @quiet_opencv()
@@ -278,32 +266,3 @@ def _count(made: Made, result: ShardResult) -> None:
         result.counts["boxes_cropped"] += made.cropped
     if annotation.box_labels is not None:
         result.box_counts.update(annotation.box_labels.tolist())
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureJob:
-    """A few rows of the table of inputs: how large do they become when they are encoded?"""
-
-    rows: tuple[Row, ...]
-    recipe: Recipe
-    threads: int = 1
-    refused: Mapping[int, BadInput] = field(default_factory=dict)
-    """Rows on which the decoder crashes or hangs."""
-
-
-@quiet_opencv()
-def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[int, int]]:
-    """Return (bytes encoded, bytes of pixels) of each image that is good. A job, since a decoder may crash."""
-    sizes = []
-    for number, row in enumerate(job.rows):
-        if number in job.refused:
-            continue
-        assert job.recipe.encode != "copy"
-        try:
-            data = job.recipe.read(row)
-            with decoding(number):
-                image = job.recipe.image(data, row, row.header)
-                sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
-        except BadInput:
-            continue  # the worker that packs it will reject it with its reason
-    return sizes

@@ -134,10 +134,10 @@ def _names_file(tree: Tree) -> YoloConfig:
                 if "" in lines:
                     raise ValueError(f"line {lines.index('') + 1} is empty, so the ids after it are not clear")
                 found.setdefault(_unlike(tuple(lines)), []).append(path)
-            except ValueError as error:
-                raise UsageError(path, str(error), "fix the file") from None
             except PackerError as error:
                 raise UsageError(path, error.problem, error.next_step) from None
+            except ValueError as error:
+                raise UsageError(path, str(error), "fix the file") from None
     if len(found) > 1:
         files = [path for paths in found.values() for path in paths]
         raise UsageError(tree.root, f"several files give different class names: {named(files)}", "keep one of them")

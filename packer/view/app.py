@@ -147,6 +147,8 @@ class App:
         )
         try:
             return shuffled_batch(self._pack, asked)
+        except PackerError:
+            raise
         except ValueError as error:  # the loader's own words: images of different sizes need a crop
             raise UsageError("crop", str(error)) from None
 

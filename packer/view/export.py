@@ -57,6 +57,8 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
                 os.unlink(file.name)
                 raise
         os.replace(file.name, path)
+    except PackerError:
+        raise
     except OSError as error:
         raise StorageError(out, error.strerror or str(error)) from None
     return count

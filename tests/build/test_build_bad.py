@@ -42,7 +42,7 @@ def test_max_bad(tmp_path: Path, bad: int, option: str, code: int) -> None:
     ran = run("build", source, "-o", tmp_path / "p", "--max-bad", option)
     assert ran.code == code
     if code:
-        assert f"{bad} of 10 inputs are bad" in ran.err and f"leave them out with --max-bad {bad}" in ran.err
+        assert f"{bad} of 10 inputs are bad" in ran.err and f"skip them with --max-bad {bad}" in ran.err
         assert os.listdir(tmp_path) == ["src"]
     else:
         assert f"10 found = {10 - bad} packed + {bad} rejected + 0 skipped" in ran.out
@@ -119,7 +119,7 @@ def test_max_pixels(tmp_path: Path) -> None:
 def pack_after(source: Path, change: Callable[[], Any]) -> Any:
     """Plan, then change the source, then pack: what a worker finds."""
     options = BuildOptions(str(source), out=str(source.parent / "p"), max_bad="9")
-    plan = make_plan(options, read_inputs(options))
+    plan = make_plan(options, read_inputs(options), lambda job: [])
     folder = source.parent / "work"
     folder.mkdir()
     table = str(folder / "inputs.arrow")
@@ -135,6 +135,17 @@ def test_file_that_vanishes_after_the_plan(tmp_path: Path) -> None:
     assert [(r.path, r.reason) for r in result.rejected] == [("001.jpg", "bad-image")]
     assert "vanished while the source was being read" in result.rejected[0].problem
     assert result.entry.records == 2
+
+
+def test_file_that_the_disk_does_not_give_after_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    result = pack_after(draw_plain(tmp_path / "src", 1), lambda: monkeypatch.setattr(os, "read", broken))
+    monkeypatch.undo()
+    assert [r.problem for r in result.rejected] == [
+        "cannot be read: Input/output error; check the file's permissions and the disk"
+    ]
 
 
 def test_file_that_changes_after_the_plan(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from PIL import Image
 from packer.errors import BadImage
 from packer.images.header import IncompleteHeader, read_header
 from packer.packing import headers
-from packer.packing.headers import FileView
-from packer.packing.headers import _read_file_header
+from packer.packing.headers import FileView, _read_file_header
 
 FORMATS: dict[str, dict[str, Any]] = {
     "PNG": {"compress_level": 0},

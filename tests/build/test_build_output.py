@@ -113,13 +113,13 @@ def test_overwrite_that_fails_at_the_end_keeps_the_old_pack(
         fsync(fd)
 
     # where two names cannot change places in one step, as on some file systems
-    monkeypatch.setattr("packer.packing.publish.exchange", lambda a, b: False)
+    monkeypatch.setattr("packer.packing.publish.exchange_names", lambda a, b: False)
     monkeypatch.setattr(os, "rename", no_rename) if failing == "rename" else monkeypatch.setattr(os, "fsync", no_fsync)
     with pytest.raises(StorageError, match=r"cannot be finished: (Input/output error|No space left on device)"):
         build_pack(options)
     monkeypatch.undo()
     assert digests(out) == before
-    build_pack(options)  # goes on with the shards that were finished
+    build_pack(options)  # resumes from the finished shards
     assert digests(out) == before and os.listdir(tmp_path) == ["p"]
 
 
@@ -228,7 +228,7 @@ def test_json_of_a_failed_build(source: Path, tmp_path: Path) -> None:
     facts = json.loads(ran.out)
     assert ran.code == facts["exit_code"] == 1 and facts["error"] == "TooManyBad"
     assert [(r["path"], r["reason"]) for r in facts["rejected"]] == [("a.jpg", "not-an-image")]
-    assert facts["next_step"] == "mend them, or leave them out with --max-bad 1"
+    assert facts["next_step"] == "fix them, or skip them with --max-bad 1"
 
 
 def test_quiet_prints_nothing(source: Path, tmp_path: Path) -> None:

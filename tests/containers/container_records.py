@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from packer.containers import open_container
-from packer.containers.base import Location, ShardSpec
+from packer.containers.base import Entry, ShardSpec
 from packer.types import Annotation, Record
 
 CLASSES = ("ant", "bee", "caf\u00e9")
@@ -43,9 +43,7 @@ ANNOTATIONS = {
     "polygons": Annotation(
         boxes=_BOXES, box_labels=np.array([1, 1]), polygons=(_POLYGON, np.zeros((0, 2), np.float32))
     ),
-    "keypoints": Annotation(
-        boxes=_BOXES, box_labels=np.array([0, 1]), keypoints=_f32(np.arange(12) / 7, 2, 2, 3)
-    ),
+    "keypoints": Annotation(boxes=_BOXES, box_labels=np.array([0, 1]), keypoints=_f32(np.arange(12) / 7, 2, 2, 3)),
     "extras": Annotation(
         label=0, extras={"\u00e9": ["\udcff", 1, None, {"a": 0.1}], "source": "VOC", "ok": True, "big": 2**63}
     ),
@@ -93,14 +91,17 @@ def spec_of(kind: str, records: list[Record]) -> ShardSpec:
     return ShardSpec(CLASSES, encoding, shape, dtype, len(records), sum(len(r.data) for r in records))
 
 
-def write_shard(container: str, path: str, kind: str, records: list[Record]) -> list[Location]:
-    """Write and locate."""
+def write_shard(container: str, path: str, kind: str, records: list[Record]) -> list[Entry]:
+    """Write and scan; a scan must find the places that the writer returns."""
     home = open_container(container)
     writer = home.create(path, spec_of(kind, records))
     for record in records:
         writer.write(record)
-    writer.close()
-    return list(home.locate(path))
+    places = writer.close()
+    entries = list(home.scan(path))
+    assert [entry.offset for entry in entries] == places.offsets.tolist()
+    assert [entry.size for entry in entries] == places.sizes.tolist()
+    return entries
 
 
 def expected_json(record: Record) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What locate notices of a file that was altered, and what the checksums must notice for it."""
+"""What a scan notices of a file that was altered, and what the checksums must notice for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_tfrecord_notices_every_flip(tmp_path: Path) -> None:
     for altered in flips(path.read_bytes(), 500):
         path.write_bytes(altered)
         with pytest.raises(DamagedPack):
-            list(open_container("tfrecord").locate(str(path)))
+            list(open_container("tfrecord").scan(str(path)))
 
 
 @pytest.mark.parametrize("container", ["hdf5", "webdataset"])
@@ -42,10 +42,10 @@ def test_flip_gives_an_error_or_the_right_bytes_or_a_wrong_checksum(container: s
     for altered in flips(path.read_bytes(), 300):
         path.write_bytes(altered)
         try:
-            found = list(open_container(container).locate(str(path)))
+            found = list(open_container(container).scan(str(path)))
         except DamagedPack:
             continue
-        for record, (key, offset, size) in zip(records, found, strict=False):
+        for record, (key, offset, size, _) in zip(records, found, strict=False):
             data = altered[offset : offset + size]
             if crc32c(data, crc32c(key.encode())) == record.crc32c():
                 assert (key, data) == (record.key, record.data)

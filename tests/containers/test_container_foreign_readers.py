@@ -60,9 +60,7 @@ def test_tar_members(tmp_path: Path) -> None:
         assert [m.name for m in members] == [
             "00000000.png", "00000000.cls", "00000000.json", "00000001.png", "00000001.json",
         ]  # fmt: skip
-        assert {(m.mtime, m.uid, m.gid, m.mode, m.type) for m in members} == {
-            (0, 0, 0, 0o644, tarfile.REGTYPE)
-        }
+        assert {(m.mtime, m.uid, m.gid, m.mode, m.type) for m in members} == {(0, 0, 0, 0o644, tarfile.REGTYPE)}
         assert tar.extractfile(members[0]).read() == records[0].data  # type: ignore[union-attr]
         assert tar.extractfile(members[1]).read() == b"1"  # type: ignore[union-attr]
     # our headers are those that tarfile would write

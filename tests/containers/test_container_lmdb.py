@@ -16,10 +16,7 @@ from packer.types import Annotation, Record
 @pytest.fixture
 def records() -> list[Record]:
     pixels = [picture(i, 10, 10).tobytes() for i in range(400)]
-    return [
-        Record(f"{i:08d}", p, "raw", 10, 10, 3, "uint8", Annotation(label=1), b"x")
-        for i, p in enumerate(pixels)
-    ]
+    return [Record(f"{i:08d}", p, "raw", 10, 10, 3, "uint8", Annotation(label=1), b"x") for i, p in enumerate(pixels)]
 
 
 def write(path: Path, records: list[Record], map_bytes: int) -> dict[str, int]:
@@ -36,17 +33,17 @@ def test_several_transactions(records: list[Record], tmp_path: Path, monkeypatch
     monkeypatch.setattr(lmdb, "_TRANSACTION_BYTES", 20_000)
     figures = write(tmp_path / "shard", records, 10 << 20)
     assert figures["last_txnid"] > 5 and figures["entries"] == 800
-    found = list(lmdb.CONTAINER.locate(str(tmp_path / "shard")))
+    found = list(lmdb.CONTAINER.scan(str(tmp_path / "shard")))
     shard = (tmp_path / "shard").read_bytes()
-    assert [(key, shard[a : a + n]) for key, a, n in found] == [(r.key, r.data) for r in records]
+    assert [(key, shard[a : a + n]) for key, a, n, _ in found] == [(r.key, r.data) for r in records]
 
 
 def test_full_map_grows_and_no_record_is_lost(records: list[Record], tmp_path: Path) -> None:
     figures = write(tmp_path / "small", records, 16384)
     assert figures["entries"] == 800
-    found = list(lmdb.CONTAINER.locate(str(tmp_path / "small")))
+    found = list(lmdb.CONTAINER.scan(str(tmp_path / "small")))
     shard = (tmp_path / "small").read_bytes()
-    assert [(key, shard[a : a + n]) for key, a, n in found] == [(r.key, r.data) for r in records]
+    assert [(key, shard[a : a + n]) for key, a, n, _ in found] == [(r.key, r.data) for r in records]
 
 
 def test_keys_must_grow(records: list[Record], tmp_path: Path) -> None:
@@ -56,18 +53,18 @@ def test_keys_must_grow(records: list[Record], tmp_path: Path) -> None:
         writer.write(records[0])
 
 
-def test_locate_while_open_elsewhere_is_an_error_and_no_crash(records: list[Record], tmp_path: Path) -> None:
+def test_scan_while_open_elsewhere_is_an_error_and_no_crash(records: list[Record], tmp_path: Path) -> None:
     path = str(tmp_path / "shard")
     write(tmp_path / "shard", records, 1 << 20)
     with lmdb_library.open(path, subdir=False, readonly=True, lock=False), pytest.raises(DamagedPack):
-        list(lmdb.CONTAINER.locate(path))
-    assert len(list(lmdb.CONTAINER.locate(path))) == 400  # and it left nothing open
+        list(lmdb.CONTAINER.scan(path))
+    assert len(list(lmdb.CONTAINER.scan(path))) == 400  # and it left nothing open
 
 
-def test_locate_given_up_half_way_closes_the_file(records: list[Record], tmp_path: Path) -> None:
+def test_scan_given_up_half_way_closes_the_file(records: list[Record], tmp_path: Path) -> None:
     path = str(tmp_path / "shard")
     write(tmp_path / "shard", records, 1 << 20)
-    half = lmdb.CONTAINER.locate(path)
+    half = lmdb.CONTAINER.scan(path)
     next(half)
     half.close()  # type: ignore[attr-defined]
-    assert len(list(lmdb.CONTAINER.locate(path))) == 400
+    assert len(list(lmdb.CONTAINER.scan(path))) == 400

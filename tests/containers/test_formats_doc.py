@@ -11,6 +11,7 @@ from pathlib import Path
 from container_records import records_of, write_shard
 
 from packer.containers import CONTAINERS
+from packer.containers.base import Places
 from packer.format.index import DTYPES, ENCODINGS, INDEX_SUFFIX, SCHEMA, IndexBuilder
 from packer.types import Annotation
 
@@ -36,11 +37,12 @@ def test_index_example_finds_the_pixels(tmp_path: Path) -> None:
     records = records_of("raw", [Annotation(label=i) for i in range(3)])
     pack = tmp_path / "imgs.tfrecord"
     pack.mkdir()
-    builder = IndexBuilder(len(records))
+    builder = IndexBuilder()
     for record in records:
         builder.add(record)
-    locations = write_shard("tfrecord", str(pack / "shard-00000.tfrecord"), "raw", records)
-    builder.write(pack / f"shard-00000{INDEX_SUFFIX}", locations)
+    entries = write_shard("tfrecord", str(pack / "shard-00000.tfrecord"), "raw", records)
+    places = Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
+    builder.write(pack / f"shard-00000{INDEX_SUFFIX}", places)
     program = block + "\nsys.stdout.flush(); print(image.tobytes().hex()); assert 'packer' not in sys.modules"
     command = [sys.executable, "-c", f"import sys\n{program}"]
     output = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)

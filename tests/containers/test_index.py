@@ -7,15 +7,18 @@ import random
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from container_records import ANNOTATIONS, IMAGES, assert_same_annotation, image_record, records_of
+from crc32c import crc32c
 
-from packer import index
-from packer.errors import BadLabel, DamagedPack, StorageError
+from packer.containers.base import Places
+from packer.errors import DamagedPack, StorageError
+from packer.format import index
 from packer.format.columns import present
 from packer.format.index import (
     DTYPES,
@@ -27,19 +30,23 @@ from packer.format.index import (
     column,
     read_index,
 )
+from packer.format.manifest import IndexEntry
 from packer.format.ragged import Ragged
 from packer.types import Annotation, Record
 
 
-def locations(records: list[Record]) -> list[tuple[str, int, int]]:
-    return [(r.key, 1000 * i + 7, len(r.data)) for i, r in enumerate(records)]
+def places_of(records: list[Record]) -> Places:
+    return Places.of([1000 * i + 7 for i in range(len(records))], [len(r.data) for r in records])
 
 
 def write_index(path: Path, records: list[Record]) -> pa.Table:
-    builder = IndexBuilder(len(records))
+    builder = IndexBuilder()
     for record in records:
-        builder.add(record)
-    builder.write(path, locations(records))
+        assert builder.add(record) == record.crc32c()
+    assert len(builder) == len(records)
+    entry = builder.write(path, places_of(records))
+    data = path.read_bytes()
+    assert entry == IndexEntry(path.name, len(data), sha256(data).hexdigest(), crc32c(data))
     return read_index(path)
 
 
@@ -74,7 +81,7 @@ def test_columns(records: list[Record], tmp_path: Path) -> None:
     labels = [-1 if r.annotation.label is None else r.annotation.label for r in records]
     assert column(table, "label").tolist() == labels  # type: ignore[union-attr]
     assert table.column("label").to_pylist() == [r.annotation.label for r in records]
-    assert column(table, "offset").tolist() == [o for _, o, _ in locations(records)]  # type: ignore[union-attr]
+    assert column(table, "offset").tolist() == places_of(records).offsets.tolist()  # type: ignore[union-attr]
     assert [ENCODINGS[c] for c in column(table, "encoding")] == [r.encoding for r in records]
     assert [DTYPES[c] for c in column(table, "dtype")] == [r.dtype for r in records]
     assert [p.tobytes() for p in column(table, "path")] == [r.path for r in records]
@@ -99,9 +106,7 @@ def test_columns_are_views_of_the_file(records: list[Record], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 100])
-def test_rows_across_chunks(
-    chunk: int, records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_across_chunks(chunk: int, records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tmp_path / "whole"
     write_index(whole, records)
     monkeypatch.setattr(index, "_ROWS_A_CHUNK", chunk)
@@ -114,11 +119,12 @@ def test_rows_across_chunks(
 _WRITE = """
 import sys
 from container_records import *
+from packer.containers.base import Places
 from packer.format.index import IndexBuilder
-builder = IndexBuilder(99)
+builder = IndexBuilder()
 records = records_of("mixed", ANNOTATIONS.values())
 for r in records: builder.add(r)
-builder.write(sys.argv[1], [(r.key, i, len(r.data)) for i, r in enumerate(records)])
+builder.write(sys.argv[1], Places.of(list(range(len(records))), [len(r.data) for r in records]))
 assert "torch" not in sys.modules and "lmdb" not in sys.modules
 """
 
@@ -143,36 +149,27 @@ def test_path_of_any_bytes(tmp_path: Path) -> None:
     assert write_index(Path(path), records).num_rows == 1
 
 
-def test_wrong_locations_are_refused(tmp_path: Path) -> None:
+def test_wrong_places_are_refused(tmp_path: Path) -> None:
     records = records_of("raw", [Annotation(label=1)] * 3)
-    right = locations(records)
+    offsets, sizes = (numbers.tolist() for numbers in places_of(records))
     wrong = {
-        "holds 2 records, 3 were": right[:2],
-        "more than the 3": [*right, ("00000003", 0, 1)],
-        "record 0 is key '00000001'": [right[1], right[0], right[2]],
-        "record 2 is key '00000002', 5 bytes": [*right[:2], ("00000002", 2007, 5)],
+        "holds 2 records, 3 were": (offsets[:2], sizes[:2]),
+        "holds 4 records, 3 were": ([*offsets, 0], [*sizes, 1]),
+        "record 2 has 5 bytes, 144 were": (offsets, [*sizes[:2], 5]),
     }
     for problem, places in wrong.items():
-        builder = IndexBuilder(3)
+        builder = IndexBuilder()
         for record in records:
             builder.add(record)
         with pytest.raises(DamagedPack, match=problem):
-            builder.write(tmp_path / "i", places)
+            builder.write(tmp_path / "i", Places.of(*places))
         assert not (tmp_path / "i").exists()
 
 
-def test_builder_refuses(tmp_path: Path) -> None:
-    record = image_record("raw", 0, Annotation(extras={"a": float("nan")}))
-    builder = IndexBuilder(1)
-    with pytest.raises(BadLabel, match="JSON"):
-        builder.add(record)
-    builder.add(image_record("raw", 0, Annotation()))
-    with pytest.raises(ValueError, match="more than the 1 records"):
-        builder.add(image_record("raw", 1, Annotation()))
-    assert len(builder) == 1
+def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"mine")
     with pytest.raises(StorageError, match="there"):
-        builder.write(tmp_path / "there", [("00000000", 0, 144)])
+        IndexBuilder().write(tmp_path / "there", Places.of([], []))
     assert (tmp_path / "there").read_bytes() == b"mine"
 
 
@@ -214,10 +211,10 @@ def test_altered_file_never_crashes(tmp_path: Path) -> None:
 
 def test_opening_reads_no_row(tmp_path: Path) -> None:
     record = image_record("raw", 0, Annotation(label=1, landmarks=np.zeros((5, 2), np.float32)))
-    builder = IndexBuilder(30_000)
+    builder = IndexBuilder()
     for i in range(30_000):
         builder.add(Record(f"{i:08d}", b"x", "raw", 1, 1, 1, "uint8", record.annotation, record.path))
-    builder.write(tmp_path / "i", ((f"{i:08d}", i, 1) for i in range(30_000)))
+    builder.write(tmp_path / "i", Places.of(list(range(30_000)), [1] * 30_000))
     before = pa.total_allocated_bytes()
     read_index(tmp_path / "i")
     started = time.perf_counter()

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packer.verify import verify
 
 from packer import PackedDataset, open_pack
+from packer.format.verify import verify
 
 HERE = Path(__file__).resolve().parent
 PACKS = sorted(path.parent for path in HERE.glob("v*/*/pack.json"))

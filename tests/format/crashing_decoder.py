@@ -6,10 +6,10 @@ import os
 import signal
 from typing import Any
 
-from packer.format import decoding
+from packer.format import verify_records
 
 CRASHES_ON = "00000003"
-_real = decoding._wrong
+_real = verify_records._wrong_image
 
 
 def _crashing(rows: Any, row: int, window: Any, mode: Any) -> str | None:
@@ -20,11 +20,11 @@ def _crashing(rows: Any, row: int, window: Any, mode: Any) -> str | None:
 
 def decode_rows(job: Any, report: Any, decoding_row: Any) -> Any:
     """The real work, with that decoder."""
-    decoding._wrong = _crashing
+    verify_records._wrong_image = _crashing
     try:
         return _work(job, report, decoding_row)
     finally:
-        decoding._wrong = _real
+        verify_records._wrong_image = _real
 
 
-_work = decoding.decode_rows
+_work = verify_records.decode_rows

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import SCHEMA
 from packer.format.manifest import FileEntry, IndexEntry, Manifest, read_manifest
-from packer.packing.write_shard import file_entry, index_entry
 
 Edit = Callable[[Manifest], Manifest]
 
@@ -35,10 +35,12 @@ def vouch(pack: Path, edit: Edit = lambda manifest: manifest) -> None:
     """Write a manifest that says the files are right as they are now."""
 
     def entry(file: FileEntry) -> FileEntry:
-        return file_entry(str(pack / file.name), file.name)
+        path = pack / file.name
+        return FileEntry(file.name, path.stat().st_size, sha256_of(str(path)))
 
     def checked(file: IndexEntry) -> IndexEntry:
-        return index_entry(str(pack / file.name), file.name)
+        path = pack / file.name
+        return IndexEntry(file.name, path.stat().st_size, sha256_of(str(path)), crc32c_of(str(path)))
 
     manifest = edit(read_manifest(pack))
     shards = tuple(replace(s, container=entry(s.container), index=checked(s.index)) for s in manifest.shards)

@@ -8,8 +8,8 @@ import os
 import numpy as np
 import pytest
 
-from packer import mapping
 from packer.errors import DamagedPack, StorageError
+from packer.format import mmap as mapping
 from packer.format.mmap import map_files
 
 PAGE = mmap.PAGESIZE

@@ -39,9 +39,9 @@ def test_records_columns_and_annotations_agree(make_pack, container):
     assert isinstance(boxes, Ragged)
     locations = []
     for shard in pack.shards:
-        locations += open_container(container).locate(os.path.join(pack.path, shard.container.name))
+        locations += open_container(container).scan(os.path.join(pack.path, shard.container.name))
     for i in range(9):
-        key, offset, size = locations[i]
+        key, offset, size, _ = locations[i]
         shard, row = pack.locate(i)
         assert pack.key(i) == pack.keys[i] == key == f"{i:08d}"
         assert (pack.offsets[i] - pack._starts[shard], pack.sizes[i]) == (offset, size)

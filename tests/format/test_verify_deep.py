@@ -12,9 +12,10 @@ from damage import edit_index, flip, vouch
 from running import run
 
 from packer import open_pack
-from packer.format import decoding
+from packer.format import verify_records
 from packer.format.manifest import read_manifest
-from packer.format.verify import Watcher, verify
+from packer.format.verify import verify
+from packer.types import Progress
 
 
 def index_of(pack: Path, number: int = 0) -> Path:
@@ -24,14 +25,18 @@ def index_of(pack: Path, number: int = 0) -> Path:
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "boxes", "copy", "gray16"])
 def test_good_pack(make_pack, container, kind):
     pack = make_pack(kind, container)
-    decoded = []
+    stages = []
 
-    class Listener(Watcher):
-        def decoding(self, images):
-            decoded.append(images)
+    class Listener(Progress):
+        def stage(self, name, total=None, unit="images"):
+            stages.append([name, total, 0])
+
+        def advance(self, done, bad=0):
+            stages[-1][2] += done
 
     assert verify(pack, Listener(), deep=True).problems == ()
-    assert sum(decoded) == len(open_pack(pack))
+    assert [name for name, *_ in stages] == ["verifying", "decoding"]
+    assert all(total == done for _, total, done in stages) and stages[1][1] == len(open_pack(pack))
 
 
 CHANGES = {
@@ -85,7 +90,7 @@ def test_bytes_that_are_no_image(copied):
 
 
 def test_a_decoder_that_crashes_costs_one_record(make_pack, monkeypatch):
-    monkeypatch.setattr(decoding, "decode_rows", crashing_decoder.decode_rows)
+    monkeypatch.setattr(verify_records, "decode_rows", crashing_decoder.decode_rows)
     (problem,) = verify(make_pack("jpeg", "webdataset"), deep=True).problems
     assert problem.record == crashing_decoder.CRASHES_ON and "crashed" in problem.problem
 
@@ -118,7 +123,7 @@ def test_a_pipe_in_place_of_a_shard(copied):
     path.unlink()
     os.mkfifo(path)
     (problem,) = verify(pack).problems
-    assert problem.problem == "is no file"
+    assert problem.problem == "is not a file"
 
 
 def test_what_a_flip_beside_the_records_means(copied, container):

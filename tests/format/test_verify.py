@@ -13,7 +13,9 @@ from running import run
 from packer import open_pack
 from packer.errors import DamagedPack, UsageError
 from packer.format.manifest import read_manifest
-from packer.format.verify import Problem, Watcher, require_intact, verify
+from packer.format.verify import Problem, verify
+from packer.format.written import digest_of_written
+from packer.types import Progress
 
 KINDS = ("raw", "jpeg", "ragged", "boxes", "copy")
 
@@ -33,16 +35,20 @@ def record_place(pack: Path, i: int) -> tuple[Path, int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_good_pack(make_pack, container, kind):
     pack = make_pack(kind, container)
-    told = []
+    reported = []
 
-    class Listener(Watcher):
-        def reading(self, size):
-            told.append(size)
+    class Listener(Progress):
+        def stage(self, name, total=None, unit="images"):
+            reported.append((name, total, unit))
+
+        def advance(self, done, bad=0):
+            reported.append(done)
 
     report = verify(pack, Listener())
+    assert reported.pop(0) == ("verifying", sum(reported), "B")
     assert report.problems == ()
     assert report.records == len(open_pack(pack)) and report.files == 2 * len(names(pack))
-    assert report.bytes == sum(told) == sum(p.stat().st_size for p in pack.iterdir() if p.name != "pack.json")
+    assert report.bytes == sum(reported) == sum(p.stat().st_size for p in pack.iterdir() if p.name != "pack.json")
 
 
 @pytest.mark.parametrize("kind", ["raw", "jpeg"])
@@ -151,13 +157,17 @@ def test_what_is_no_pack(tmp_path, copied):
         verify(pack)
 
 
-def test_require_intact(copied):
-    pack = copied("raw", "hdf5")
-    container, index = (str(pack / name) for name in names(pack)[0])
-    require_intact(container, index)
+def test_a_shard_that_was_just_written(copied, container):
+    pack = copied("raw", container)
+    shard = read_manifest(pack).shards[0]
+    files = str(pack / shard.container.name), str(pack / shard.index.name)
+    assert digest_of_written(*files, shard.index) == shard.container.sha256
     flip(*record_place(pack, 2))
     with pytest.raises(DamagedPack, match="record 00000002 does not match its checksum"):
-        require_intact(container, index)
+        digest_of_written(*files, shard.index)
+    flip(Path(files[1]), 3000)
+    with pytest.raises(DamagedPack, match="does not match its digest"):
+        digest_of_written(*files, shard.index)
 
 
 # -- on the command line
@@ -196,4 +206,4 @@ def test_command_lists_so_many_problems_and_no_more(copied):
 
 def test_command_on_what_is_no_pack(tmp_path):
     ran = run("verify", tmp_path)
-    assert ran.code == 2 and len(ran.error_lines) == 1 and "is no pack" in ran.err
+    assert ran.code == 2 and len(ran.error_lines) == 1 and "is not a pack" in ran.err

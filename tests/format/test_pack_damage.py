@@ -257,21 +257,21 @@ def edited(pack: Path, old: str, new: str) -> None:
     ("damage", "words"),
     [
         (lambda p: edited(p, '"encoding": "raw"', '"encoding": "jpeg"'), "was altered"),
-        (lambda p: edited(p, '"classes"', '"mode": "rgb", "classes"'), "a name stands twice"),
+        (lambda p: edited(p, '"classes"', '"mode": "rgb", "classes"'), "is not written as"),
         (lambda p: (p / "pack.json").write_bytes(b""), "is not readable"),
         (lambda p: (p / "pack.json").write_bytes(b"[1, 2]"), "is not a manifest of packer"),
         (lambda p: (p / "pack.json").write_bytes(b"\x80\x04N."), "is not readable"),
         (lambda p: (p / "pack.json").write_bytes(b"[" * 100_000), "is not readable"),
-        (lambda p: edited(p, '"records": ', '"records": NaN, "x": '), "NaN is no number"),
+        (lambda p: edited(p, '"records": ', '"records": NaN, "x": '), "not JSON compliant"),
         (lambda p: edited(p, '"version": 2', '"version": "2"'), "has no valid version"),
-        (lambda p: edited(p, '"records": ', '"x": 1e999, "records": '), "Out of range float"),
-        (lambda p: vouch(p, lambda m: replace(m, counts={"found": "?"})), "where a count belongs"),
+        (lambda p: edited(p, '"records": ', '"x": 1e999, "records": '), "not JSON compliant"),
+        (lambda p: vouch(p, lambda m: replace(m, counts={"found": "?"})), "is not of type int"),
         (lambda p: vouch(p, lambda m: replace(m, class_counts={"label": []}, classes=("a",))), "other counts"),
-        (lambda p: vouch(p, lambda m: replace(m, packer=[])), "where a text belongs"),
+        (lambda p: vouch(p, lambda m: replace(m, packer=[])), "is not of type str"),
         (lambda p: vouch(p, lambda m: replace(m, dtype="object")), "the dtype is 'object'"),
         (lambda p: vouch(p, lambda m: replace(m, shape=(-10, -12, 3))), "images of shape"),
         (lambda p: vouch(p, lambda m: replace(m, records=99)), "99 records"),
-        (lambda p: vouch(p, lambda m: replace(m, shards=(), records=0)), "no records"),
+        (lambda p: vouch(p, lambda m: replace(m, shards=(), records=0)), "or none"),
     ],
 )
 def test_manifest(copied, damage, words):
@@ -327,7 +327,7 @@ def test_manifest_of_a_newer_version(copied):
     ("make", "words"),
     [
         (lambda p: None, "no such pack; build one: packer build FOLDER"),
-        (lambda p: p.mkdir(), r"is no pack: it holds no pack\.json"),
+        (lambda p: p.mkdir(), r"is not a pack: it holds no pack\.json"),
         (lambda p: p.write_bytes(b""), "is a file, and a pack is a directory"),
         (
             lambda p: p.with_name("p.partial").mkdir(),
