@@ -15,7 +15,7 @@ from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pac
 from packer import paging as paging_module
 from packer.errors import DamagedPack, UsageError
 from packer.loading import device_cache, ram_cache
-from packer.loading.fill import RowFiller
+from packer.loading.fill import ImageFiller
 from packer.text import size_text
 
 OPTIONS = {"shuffle": True, "seed": 3}
@@ -77,7 +77,7 @@ def test_no_image_is_touched_on_the_host(pack, monkeypatch):
     def never(*arguments):
         raise AssertionError("the host fills images")
 
-    monkeypatch.setattr(RowFiller, "fill", never)
+    monkeypatch.setattr(ImageFiller, "fill", never)
     for images, _ in loader:
         assert images.shape[1:] == (3, 8, 8) and threading.active_count() == before
     assert loader.stats()["images"] == 27

@@ -152,7 +152,7 @@ def test_workers_end_when_the_main_process_is_killed(make_pack):
         assert len(pids) == 2
         process.kill()
         process.wait(5)
-    assert until(lambda: all(map(has_ended, pids)), 10)
+    assert until(lambda: all(map(has_ended, pids)), 20)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -191,7 +191,7 @@ def test_a_shard_that_is_cut_while_it_is_mapped(copied, where):
         assert process.returncode == -signal.SIGBUS and not out
     else:
         assert process.returncode == 0
-        assert "RuntimeError DataLoader worker" in out and "Bus error" in out
+        assert "RuntimeError DataLoader worker (pid" in out
 
 
 def test_what_is_open_outlives_its_files(copied, make_pack, container):

@@ -35,6 +35,7 @@ def train(pack: str, workers: int) -> None:
             PackedDataset(pack, slow), 4, num_workers=workers, collate_fn=collate, multiprocessing_context="fork"
         )
         batches = iter(loader)
+        next(batches)  # torch's workers see that their parent is gone if they knew it
         print(*[w.pid for w in batches._workers], flush=True)  # type: ignore[attr-defined]
     else:
         loader = PackedLoader(pack, 4, transform=slow)  # type: ignore[assignment]
