@@ -60,7 +60,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'packer' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from packer.errors import NotInstalled
+
+        raise NotInstalled(name, "needs PyTorch", "pip install torch") from None
     globals()[name] = value
     return value
 

@@ -32,11 +32,47 @@ def printable(path: AnyPath) -> str:
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return the count with its noun: ``1 class``, ``2,000 images``.
+
+    Args:
+        count: How many there are.
+        one: The noun (or noun and verb) for one of them.
+        many: The same for several; without it, the noun with s or es.
+    """
+    several = many or one + ("es" if one.endswith(("s", "x")) else "s")
+    return f"{count:,} {one if count == 1 else several}"
+
+
+def size_text(size: float) -> str:
+    """Return a size for people: ``1.4 GB`` (powers of 1024, as in ``ls -h``)."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
+
+
+def time_text(seconds: float) -> str:
+    """Return a duration for people: ``0.4 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 def add_note(error: BaseException, text: str) -> None:
     """Add to an error that is not packer's what it was about; Python 3.10 has no place for that."""
     add = getattr(error, "add_note", None)
     if add is not None:
         add(text)
+
+
+def _fill_os_error(error: BaseException, problem: str, where: AnyPath | None) -> None:
+    if isinstance(error, OSError):
+        error.strerror, error.filename = problem, where
+    if isinstance(error, FileNotFoundError):
+        error.errno = errno.ENOENT
 
 
 def _escaped(character: str) -> str:
@@ -67,10 +103,7 @@ class PackerError(Exception):
             self._many_lines = True  # the worker's traceback is in it
         # all arguments in `args`: picklable; OSError would take the first for a number
         Exception.__init__(self, where, problem, next_step)
-        if isinstance(self, OSError):
-            self.strerror, self.filename = problem, where or None
-        if isinstance(self, FileNotFoundError):
-            self.errno = errno.ENOENT
+        _fill_os_error(self, problem, where or None)
         self.where = where
         self.problem = problem
         self.next_step = next_step
@@ -156,6 +189,10 @@ class UsageError(PackerError, ValueError):
 
 class PackNotFound(UsageError, FileNotFoundError):
     """There is no pack at this path."""
+
+
+class NotInstalled(UsageError, ImportError):
+    """A library that this needs is not installed."""
 
 
 class StorageError(PackerError, OSError):

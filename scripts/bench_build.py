@@ -1,36 +1,57 @@
-"""How fast `packer build` packs, held against a bare loop of the same work in the same run.
+"""How fast `packer build` packs, against bare loops of the same work in the same run.
 
-The bare loop decodes, resizes and encodes in as many processes and writes nothing, checks nothing, and knows
-no labels: what packer adds is all that lies between the two. Rounds are interleaved; median and spread.
+CIFAR-like: files of 32x32 to raw, against two processes that read and decode with Pillow and keep nothing, and against
+two threads of simplejpeg. Photos: to 256 px JPEG, against processes that decode, resize and encode the same pixels.
+The bare loops write nothing, check nothing and know no labels: what packer adds is all that lies between.
 """
 
 from __future__ import annotations
 
-import argparse
+import io
 import multiprocessing
-import os
-import shutil
-import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cv2
-import numpy as np
 import simplejpeg
+from bench_common import Table, against_goal, images, parser
+from PIL import Image
 
 from packer import BuildOptions, build_pack
+from packer.bench.measure import take_turns
+from packer.containers import CONTAINERS
+from packer.system import usable_cores
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
+PARTS = 20
+"""Parts per process: none waits long for the other at the end."""
 
 
-def bare(paths: list[str]) -> int:
-    """Decode, resize by area, encode; as fast as the libraries allow, to the same pixels as packer.
+def pillow(paths: list[str]) -> int:
+    """Read and decode with Pillow, and keep nothing."""
+    total = 0
+    for path in paths:
+        with open(path, "rb") as file:
+            data = file.read()
+        total += len(Image.open(io.BytesIO(data)).convert("RGB").tobytes())
+    return total
 
-    Scaled decode by the rule of packer.images: at 1/2, 1/4 or 1/8 where that is still twice the wanted size.
+
+def turbo(paths: list[str]) -> None:
+    """Read and decode with simplejpeg, and keep nothing."""
+    for path in paths:
+        with open(path, "rb") as file:
+            data = file.read()
+        simplejpeg.decode_jpeg(data)
+
+
+def smaller(paths: list[str]) -> int:
+    """Decode, resize by area and encode, as fast as the libraries allow, to the same pixels as packer.
+
+    Scaled decode by the rule of packer.images: at 1/2, 1/4 or 1/8 if that is still twice the wanted size.
     """
     cv2.setNumThreads(0)
     total = 0
@@ -42,84 +63,68 @@ def bare(paths: list[str]) -> int:
         factor = next((f for f in (8, 4, 2) if width >= 2 * f * size[0] and height >= 2 * f * size[1]), 1)
         least = (-(-height // factor), -(-width // factor)) if factor > 1 else (0, 0)
         image = simplejpeg.decode_jpeg(data, min_height=least[0], min_width=least[1], min_factor=factor)
-        interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-        image = cv2.resize(image, size, interpolation=interpolation)
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
         total += len(simplejpeg.encode_jpeg(image, quality=90, colorsubsampling="420"))
     return total
 
 
-def bare_loop(paths: list[str], processes: int) -> None:
-    """All paths, spread over processes."""
-    # twenty parts a process, so that none waits long for the other at the end
-    parts = [paths[i :: processes * 20] for i in range(processes * 20)]
-    # forked: ready at once, and the server that packer forks its workers from stays packer's own
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-        sum(pool.map(bare, parts))
+def in_processes(work: Callable[[list[str]], int], paths: list[str], count: int) -> None:
+    """Spread the paths over processes."""
+    parts = [paths[i :: count * PARTS] for i in range(count * PARTS)]
+    # forked: ready at once
+    with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
+        sum(pool.map(work, parts))
 
 
-def timed(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+def in_two_threads(paths: list[str]) -> None:
+    """Spread the paths over two threads."""
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(turbo, [paths[i :: 2 * PARTS] for i in range(2 * PARTS)]))
 
 
-def repeat(source: Path, target: Path, images: int) -> list[str]:
-    """Copies of the images in `source` until there are `images`."""
-    found = sorted(p for p in source.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
-    if not found:
-        sys.exit(f"{source}: no JPEGs found; give a folder of photos with --images")
-    target.mkdir()
-    for number in range(images):
-        shutil.copyfile(found[number % len(found)], target / f"{number:06d}.jpg")
-    return sorted(str(p) for p in target.iterdir())
+Loops = dict[str, tuple[Callable[[], Any], float]]
+"""By name: a bare loop, and the goal for packer's rate divided by its rate."""
 
 
-def draw(target: Path, images: int = 64) -> Path:
-    """Photo-like JPEGs of 500x375, where there are no real ones."""
-    target.mkdir()
-    random = np.random.default_rng(0)
-    for number in range(images):
-        small = random.integers(0, 256, (47, 63, 3), np.uint8)
-        image = cv2.resize(small, (500, 375), interpolation=cv2.INTER_CUBIC)
-        (target / f"{number}.jpg").write_bytes(simplejpeg.encode_jpeg(image, quality=92))
-    return target
+def compare(table: Table, what: str, paths: list[str], bare: Loops, given: Any, **options: Any) -> None:
+    """Measure each container against each bare loop, all in the same rounds; print a row for each pair."""
+    source, out = Path(paths[0]).parents[1], Path(given.folder, "pack")
+
+    def build(container: str) -> None:
+        made = BuildOptions(str(source), str(out), container, overwrite=True, workers=given.workers, **options)
+        build_pack(made)
+
+    works = {name: work for name, (work, _) in bare.items()}
+    seconds = take_turns({**works, **{name: partial(build, name) for name in given.formats}}, given.rounds)
+    for container in given.formats:
+        for name, (_, goal) in bare.items():
+            rate, limit = seconds[container].per_second(len(paths)), seconds[name].per_second(len(paths))
+            cells = against_goal(rate / limit, goal)
+            table.row(f"{what}, {container}, against {name}", *cells, f"{rate.median:,.0f}", f"{limit.median:,.0f}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=Path, default=SHARED, help="folder of photos [default: %(default)s]")
-    parser.add_argument("--count", type=int, default=4000, help="images to pack, repeated [default: %(default)s]")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--format", default="lmdb")
-    parser.add_argument("--shard-mb", type=int, default=128)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-build-") as folder:
-        source = given.images if given.images.is_dir() else draw(Path(folder, "drawn"))
-        paths = repeat(source, Path(folder, "photos"), given.count)
-        options = BuildOptions(
-            source=str(Path(folder, "photos")),
-            out=str(Path(folder, "pack")),
-            format=given.format,
-            labels=("none",),
-            resize="256",
-            encode="jpeg",
-            workers=given.workers,
-            overwrite=True,
-            shard_bytes=given.shard_mb << 20,
-        )
-        ratios, loops, builds = [], [], []
-        for number in range(given.rounds + 1):
-            loop = timed(lambda: bare_loop(paths, given.workers))
-            build = timed(lambda: build_pack(options))
-            if number:  # the first round warms the page cache up
-                ratios.append(loop / build)
-                loops.append(len(paths) / loop)
-                builds.append(len(paths) / build)
-        print(f"{len(paths)} photos of {source} to 256 px JPEG, {given.workers} workers, {given.rounds} rounds")
-        for name, values in (("bare loop", loops), (f"packer build ({given.format})", builds)):
-            print(f"{name:<22} {statistics.median(values):8.0f} images/s ({min(values):.0f} to {max(values):.0f})")
-        print(f"{'ratio':<22} {statistics.median(ratios):8.3f}          ({min(ratios):.3f} to {max(ratios):.3f})")
+    arguments = parser(__doc__)
+    arguments.add_argument("--cifar", type=int, default=50_000, help="files of 32x32; 0: none [%(default)s]")
+    arguments.add_argument("--photos", type=int, default=2000, help="photos; 0: none [%(default)s]")
+    arguments.add_argument("--workers", type=int, default=usable_cores())
+    arguments.add_argument("--formats", nargs="+", default=list(CONTAINERS), choices=CONTAINERS)
+    given = arguments.parse_args()
+    table = Table("build", "goal", "ratio", "packer, images/s", "bare loop, images/s")
+    with tempfile.TemporaryDirectory(prefix="bench-build-", dir=given.work_dir) as given.folder:
+        if given.cifar:
+            paths = images("cifar", given.data, Path(given.folder, "cifar"), given.cifar)
+            loops = {
+                "2 processes of Pillow": (lambda: in_processes(pillow, paths, 2), 1.2),
+                "2 threads of simplejpeg": (lambda: in_two_threads(paths), 0.35),
+            }
+            what = f"{given.cifar:,} files of 32x32 to raw"
+            compare(table, what, paths, loops, given, labels=("folder",))
+        if given.photos:
+            photos = images("photos", given.data, Path(given.folder, "photos"), given.photos)
+            bare = {f"{given.workers} bare processes": (lambda: in_processes(smaller, photos, given.workers), 0.92)}
+            what = f"{given.photos:,} photos to 256 px JPEG"
+            compare(table, what, photos, bare, given, labels=("none",), resize="256", encode="jpeg")
 
 
 if __name__ == "__main__":

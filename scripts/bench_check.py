@@ -1,8 +1,7 @@
-"""Does `packer bench` say what a loop outside of the package measures? Prints the ratio for each row.
+"""Does `packer bench` report what a loop outside of the package measures? Prints the ratio for each row.
 
-The goal is 0.9 to 1.1. The loops here are what a user would write by hand: a Dataset in a DataLoader, and a `for` over
-`PackedLoader`. Each runs in a process of its own, before and behind a run of `packer bench` on the same images.
-Nothing of `packer.bench` is imported.
+The loops here are what a user would write by hand: a Dataset in a DataLoader, and a `for` over `PackedLoader`. Each
+runs in a process of its own, before and after a run of `packer bench` on the same images. They share no code with it.
 """
 
 from __future__ import annotations
@@ -19,16 +18,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from bench_common import Table, parser
+
+from packer.bench.measure import Figure
+from packer.containers import CONTAINERS
+
 FOLDERS = {"folder, PIL": "pil", "folder, cv2": "cv2"}
-FORMATS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 ENCODINGS = ("raw", "jpeg")
 GOAL = (0.9, 1.1)
 LONG = 1 << 20
-"""Samples of an epoch that no measurement comes to the end of."""
+"""Samples of an epoch that is longer than any measurement."""
 
 
 def folder_loader(kind: str, files: list[str], size: int, batch: int, workers: int) -> Iterable[Any]:
-    """Image files through a plain DataLoader, decoded and stretched to size x size."""
+    """Return a DataLoader of image files, decoded and stretched to size x size."""
     import cv2
     import numpy as np
     import torch
@@ -58,7 +61,7 @@ def folder_loader(kind: str, files: list[str], size: int, batch: int, workers: i
 
 
 def pack_loader(path: str, batch: int, threads: int) -> Iterable[Any]:
-    """A pack through PackedLoader."""
+    """Return a PackedLoader of a pack."""
     from packer import PackedLoader, open_pack
     from packer.samplers import BalancedSampler
 
@@ -68,8 +71,10 @@ def pack_loader(path: str, batch: int, threads: int) -> Iterable[Any]:
 
 
 def loop(loader: Iterable[Any], seconds: float, threads: int) -> float:
-    """Images/s in the middle of a long epoch: worker processes hand over one batch each at about the same time, so
-    that as many are counted of each."""
+    """Return images/s in the middle of a long epoch.
+
+    Worker processes hand over one batch each at about the same time: as many are counted of each.
+    """
     images = 0
     started = took = 0.0
     for number, (batch, _) in enumerate(loader):
@@ -77,7 +82,7 @@ def loop(loader: Iterable[Any], seconds: float, threads: int) -> float:
             started = time.perf_counter()
             continue
         images += len(batch)
-        took = time.perf_counter() - started  # behind the loop workers are ended, which takes its time
+        took = time.perf_counter() - started  # ending the workers after the loop takes time
         if (number + 1) % threads == 0 and took >= seconds:
             break
     return images / took
@@ -99,7 +104,7 @@ def outside(kind: str, path: str, given: argparse.Namespace) -> float:
 
 
 def bench(source: str, name: str, given: argparse.Namespace) -> dict[str, float]:
-    """Median images/s of each row, as `packer bench` says it of one format and encoding."""
+    """Return the median images/s of each row, as `packer bench` reports them for one format and encoding."""
     size = f"{given.size}x{given.size}"
     container, encoding = name.split(", ")
     command = [sys.executable, "-m", "packer", "bench", source, "--images", str(given.images), "--resize", size]
@@ -111,14 +116,14 @@ def bench(source: str, name: str, given: argparse.Namespace) -> dict[str, float]
 
 
 def prepare(home: Path, given: argparse.Namespace) -> tuple[str, dict[str, tuple[str, str]]]:
-    """The images, and (kind, path) of each row: packs are built here as a user would."""
+    """Make the images and packs; return the folder, and (kind, path) of each row."""
     from packer import BuildOptions, build_pack
     from packer.sources.synthetic import draw_sample
 
     source = str(home / "images")
     draw_sample(source, "folder", given.images, given.drawn_size)
     places = {name: (kind, source) for name, kind in FOLDERS.items()}
-    for container in given.format or FORMATS:
+    for container in given.format or CONTAINERS:
         for encoding in given.encode or ENCODINGS:
             out = str(home / f"{container}-{encoding}")
             resize = f"{given.size}x{given.size}"
@@ -128,58 +133,50 @@ def prepare(home: Path, given: argparse.Namespace) -> tuple[str, dict[str, tuple
 
 
 def check(home: Path, given: argparse.Namespace) -> bool:
-    """Print the ratios; whether all medians are within the goal."""
+    """Print the ratios; return whether all medians are within the goal."""
     source, places = prepare(home, given)
     inside: dict[str, list[float]] = {name: [] for name in places}
-    beside: dict[str, list[float]] = {name: [] for name in places}
+    outside_: dict[str, list[float]] = {name: [] for name in places}
     for number in range(given.rounds):
         for pack in (name for name in places if name not in FOLDERS):
             rows = {name: places[name] for name in (*FOLDERS, pack)}
-            # before and behind: what else the machine does comes and goes within seconds
+            # before and after: what else the machine does comes and goes within seconds
             own = {name: [outside(kind, path, given)] for name, (kind, path) in rows.items()}
-            said = bench(source, pack, given)
+            reported = bench(source, pack, given)
             for name, (kind, path) in rows.items():
                 own[name].append(outside(kind, path, given))
-                inside[name].append(said[name])
-                beside[name].append(statistics.mean(own[name]))
+                inside[name].append(reported[name])
+                outside_[name].append(statistics.mean(own[name]))
         print(f"round {number + 1} of {given.rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     low, high = GOAL
-    print(f"{given.images} images, {given.size}x{given.size}, batches of {given.batch_size}, {given.threads} threads")
-    print(f"{'row':<17} {'packer bench, images/s':>28} {'own loop, images/s':>28} {'ratio':>19} goal {low} to {high}")
+    table = Table("row", "`packer bench`, images/s", "own loop, images/s", "goal", "ratio")
     good = True
     for name in places:
-        ratios = [one / two for one, two in zip(inside[name], beside[name], strict=True)]
-        reached = low <= statistics.median(ratios) <= high
+        reported_, own_ = Figure(tuple(inside[name])), Figure(tuple(outside_[name]))
+        ratio = reported_ / own_
+        reached = low <= ratio.median <= high
         good &= reached
-        verdict = "" if reached else "missed"
-        rates = f"{spread(inside[name], 0):>28} {spread(beside[name], 0):>28}"
-        print(f"{name:<17} {rates} {spread(ratios, 2):>19} {verdict}".rstrip())
+        text = ratio.text(2) if reached else f"**{ratio.text(2)}**"
+        table.row(name, reported_.text(0), own_.text(0), f"{low} to {high}", text)
     return good
 
 
-def spread(numbers: list[float], digits: int) -> str:
-    """Median (lowest to highest)."""
-    low, middle, high = (f"{f(numbers):,.{digits}f}" for f in (min, statistics.median, max))
-    return f"{middle} ({low} to {high})"
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--drawn-size", type=int, default=256, help="about so many pixels wide and high")
-    parser.add_argument("--size", type=int, default=224, help="of the images in a batch")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=4, help="each compares every pack once")
-    parser.add_argument("--format", action="append", choices=FORMATS)
-    parser.add_argument("--encode", action="append", choices=ENCODINGS)
-    parser.add_argument("--one", nargs=2, metavar=("KIND", "PATH"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--images", type=int, default=600)
+    arguments.add_argument("--drawn-size", type=int, default=256, help="about so many pixels wide and high")
+    arguments.add_argument("--size", type=int, default=224, help="of the images in a batch")
+    arguments.add_argument("--batch-size", type=int, default=64)
+    arguments.add_argument("--threads", type=int, default=os.cpu_count())
+    arguments.add_argument("--seconds", type=float, default=1.0)
+    arguments.add_argument("--format", action="append", choices=CONTAINERS)
+    arguments.add_argument("--encode", action="append", choices=ENCODINGS)
+    arguments.add_argument("--one", nargs=2, metavar=("KIND", "PATH"), help=argparse.SUPPRESS)
+    given = arguments.parse_args()
     if given.one:
         print(one(*given.one, given))
         return 0
-    with tempfile.TemporaryDirectory(prefix="bench-check-") as home:
+    with tempfile.TemporaryDirectory(prefix="bench-check-", dir=given.work_dir) as home:
         return 0 if check(Path(home), given) else 1
 
 

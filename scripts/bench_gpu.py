@@ -1,19 +1,14 @@
 """What reaches the GPU: copy rate, device cache, waiting share of a training step, the prefetcher's race test.
 
-Needs a CUDA GPU, a checkout with packer installed (README.md), and nothing else: the images are drawn. Prints a
-table for docs/benchmarks.md, with the GPU's name; says so, and ends, where there is no GPU.
+Needs a CUDA GPU and nothing else: the images are drawn. Without one the rows say "not measured".
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import subprocess
-import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +16,26 @@ import cv2
 import numpy as np
 import simplejpeg
 import torch
+from bench_common import Table, parser
 from torch.utils.data import DataLoader, Dataset
 
 from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack
+from packer.bench.measure import Figure, seconds_of
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEVICE = "cuda"
+ROWS = (
+    ("batches of raw 224 to the GPU, against a bare pinned copy loop", ">= 0.9"),
+    ('`cache="device"`, 32x32', ">= 10 M images/s"),
+    ('`cache="device"`, 32x32, against a bare `index_select`', ">= 0.8"),
+    ("ResNet-50 step in bf16, raw 224: share of waiting", "<= 0.01"),
+    ("ResNet-50 step in bf16, JPEG 256, RandomResizedCrop: share of waiting", ""),
+    ("before: loose files in a DataLoader, 4 workers", ""),
+    ("after: this loader, raw 224", ""),
+    ("race test of the prefetcher, 1,000 batches", "0 wrong"),
+)
+"""(what, goal)."""
+TABLE = Table("what", "goal", "median (lowest to highest)")
 
 
 def draw(folder: Path, count: int, side: int) -> list[str]:
@@ -48,31 +57,41 @@ def pack(source: Path, out: Path, **options: Any) -> str:
     return str(out)
 
 
-def row(what: str, goal: str, values: list[float], unit: str) -> None:
-    middle = statistics.median(values)
-    print(f"| {what} | {goal} | {middle:,.3g} ({min(values):,.3g} to {max(values):,.3g}) {unit} |", flush=True)
+def row(what: str, goal: str, values: list[float], unit: str = "") -> None:
+    figure = Figure(tuple(values))
+    TABLE.row(what, goal, f"{figure.text(0 if figure.median >= 100 else 3)} {unit}".strip())
+
+
+def on_device(work: Callable[[], int]) -> float:
+    """Return images/s of `work`, which returns how many images it had, until the device has finished."""
+    images = 0
+
+    def run() -> None:
+        nonlocal images
+        images = work()
+        torch.cuda.synchronize()
+
+    torch.cuda.synchronize()
+    seconds = seconds_of(run)
+    return images / seconds
 
 
 def bare_copies(images: int, batch: int, record_bytes: int) -> float:
     """Images per second of a loop that copies pinned memory to the device, two buffers each side."""
     host = [torch.empty(batch * record_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     there = [torch.empty(batch * record_bytes, dtype=torch.uint8, device=DEVICE) for _ in range(2)]
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for number in range(images // batch):
-        there[number % 2].copy_(host[number % 2], non_blocking=True)
-    torch.cuda.synchronize()
-    return images // batch * batch / (time.perf_counter() - started)
+
+    def copy() -> int:
+        for number in range(images // batch):
+            there[number % 2].copy_(host[number % 2], non_blocking=True)
+        return images // batch * batch
+
+    return on_device(copy)
 
 
 def epoch(loader: Any) -> float:
     """Images per second of one pass whose batches are only received."""
-    torch.cuda.synchronize()
-    started, images = time.perf_counter(), 0
-    for batch, _ in loader:
-        images += len(batch)
-    torch.cuda.synchronize()
-    return images / (time.perf_counter() - started)
+    return on_device(lambda: sum(len(batch) for batch, _ in loader))
 
 
 def copy_rate(path: str, rounds: int) -> None:
@@ -81,7 +100,7 @@ def copy_rate(path: str, rounds: int) -> None:
     assert size is not None
     epoch(loader)
     values = [epoch(loader) / bare_copies(len(loader.pack), 256, size) for _ in range(rounds)]
-    row("batches of raw 224 to the GPU, against a bare pinned copy loop", ">= 0.9", values, "")
+    row(ROWS[0][0], ROWS[0][1], values)
 
 
 def device_cache(path: str, rounds: int) -> None:
@@ -89,18 +108,15 @@ def device_cache(path: str, rounds: int) -> None:
     images = torch.empty((len(loader.pack), loader.pack.record_bytes or 1), dtype=torch.uint8, device=DEVICE)
     orders = [torch.randperm(len(images), device=DEVICE)[:4096] for _ in range(8)]
 
-    def bare() -> float:
-        torch.cuda.synchronize()
-        started = time.perf_counter()
+    def select() -> int:
         for number in range(len(images) // 4096):
             torch.index_select(images, 0, orders[number % 8])
-        torch.cuda.synchronize()
-        return len(images) // 4096 * 4096 / (time.perf_counter() - started)
+        return len(images) // 4096 * 4096
 
-    epoch(loader), bare()
-    rates = [epoch(loader) for _ in range(rounds)]
-    row('cache="device", 32x32', ">= 10 M/s", rates, "images/s")
-    row('cache="device", 32x32, against a bare index_select', ">= 0.8", [rate / bare() for rate in rates], "")
+    epoch(loader), on_device(select)
+    rates = [(epoch(loader), on_device(select)) for _ in range(rounds)]
+    row(ROWS[1][0], ROWS[1][1], [ours for ours, _ in rates], "images/s")
+    row(ROWS[2][0], ROWS[2][1], [ours / bare for ours, bare in rates])
 
 
 class Bottleneck(torch.nn.Module):
@@ -180,10 +196,10 @@ class Loose(Dataset[tuple[torch.Tensor, int]]):
         return torch.from_numpy(image.transpose(2, 0, 1)).to(torch.bfloat16), index % 10
 
 
-class Utilisation:
+class Utilization:
     """Samples nvidia-smi's GPU use every 0.2 s."""
 
-    def __enter__(self) -> Utilisation:
+    def __enter__(self) -> Utilization:
         self.samples: list[float] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample)
@@ -213,16 +229,15 @@ def training(raw: str, jpeg: str, paths: list[str], rounds: int) -> None:
     common: dict[str, Any] = {"mean": MEAN, "std": STD, "dtype": torch.bfloat16, "device": DEVICE, "drop_last": True}
     whole = PackedLoader(raw, 256, shuffle=True, flip=True, **common)
     cropped = PackedLoader(jpeg, 256, shuffle=True, crop=RandomResizedCrop(224), **common)
-    for name, loader, goal in (("raw 224", whole, "<= 0.01"), ("JPEG 256, RandomResizedCrop", cropped, "")):
+    for (what, goal), loader in zip(ROWS[3:5], (whole, cropped), strict=True):
         trainer.waiting(loader, 8)
-        shares = [trainer.waiting(loader, 60) for _ in range(rounds)]
-        row(f"ResNet-50 step, bf16, {name}: share of waiting", goal, shares, "")
+        row(what, goal, [trainer.waiting(loader, 60) for _ in range(rounds)])
     before = moved(DataLoader(Loose(paths), 256, shuffle=True, num_workers=4, pin_memory=True, drop_last=True))
-    for name, batches in (("loose files in a DataLoader, 4 workers", before), ("this loader, raw 224", whole)):
-        with Utilisation() as use:
+    for (what, goal), batches in zip(ROWS[5:7], (before, whole), strict=True):
+        with Utilization() as use:
             share = trainer.waiting(batches, 25)
-        row(f"before and after: {name}: share of waiting", "", [share], "")
-        row(f"before and after: {name}: GPU use", "", use.samples or [float("nan")], "%")
+        row(f"{what}: share of waiting", goal, [share])
+        row(f"{what}: GPU use", goal, use.samples or [float("nan")], "%")
 
 
 def race(path: str) -> None:
@@ -242,32 +257,31 @@ def race(path: str) -> None:
             seen += 1
             if seen == 1000:
                 break
-    print(f"| race test: {seen} batches, consumer drops tensors early | 0 wrong | {wrong} wrong |")
+    TABLE.row(*ROWS[7], f"{wrong} wrong")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--large", type=int, default=8192, help="images of 224x224 and 256x256")
-    parser.add_argument("--small", type=int, default=200_000, help="images of 32x32")
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--large", type=int, default=8192, help="images of 224x224 and 256x256")
+    arguments.add_argument("--small", type=int, default=200_000, help="images of 32x32")
+    given = arguments.parse_args()
     if not torch.cuda.is_available():
-        print("no CUDA GPU here: nothing measured")
+        for what, goal in ROWS:
+            TABLE.row(what, goal, "not measured")
         return
-    with tempfile.TemporaryDirectory(prefix="bench-gpu-") as name:
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-", dir=given.work_dir) as name:
         folder = Path(name)
         paths = draw(folder / "large", given.large, 256)
         draw(folder / "small", given.small, 32)
         raw = pack(folder / "large", folder / "raw224", resize="224", fit="crop")
         jpeg = pack(folder / "large", folder / "jpeg256", encode="copy")
         small = pack(folder / "small", folder / "raw32")
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {len(paths)} and {given.small} images\n")
-        print("| what | goal | median (lowest to highest) |\n|---|---|---|")
         copy_rate(raw, given.rounds)
         device_cache(small, given.rounds)
         training(raw, jpeg, paths, given.rounds)
         race(raw)
+        print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,19 +1,14 @@
 """How fast `PackedLoader` is on the CPU, each kind of work against a bare loop of the same in the same run.
 
 The bare loops have no order, no checks, no targets and no queue: two threads, each with memory of its own that it fills
-again and again. Rounds are interleaved; the median of the ratios stands first, then the lowest and highest.
+again and again.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
-import resource
-import shutil
-import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,31 +18,18 @@ import cv2
 import numpy as np
 import simplejpeg
 import torch
-from bench_read import write_tiny_pack
+from bench_common import Table, against_goal, direct_pack, images, parser
 from torch.utils.data import DataLoader, Dataset
 
 from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack
+from packer.bench.measure import Figure, drop_from_page_cache, in_threads, take_turns
+from packer.containers import CONTAINERS
 from packer.format.pack import Pack, open_pack
 from packer.loading import pipeline
-from packer.loading.gather import as_tensor, overlapping_rows
+from packer.loading.fill import overlapping_rows
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 THREADS = 2
-
-
-def in_threads(work: Callable[[int], None]) -> None:
-    """Run work(0), work(1), ... at once."""
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def rate(images: int, work: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    work()
-    return images / (time.perf_counter() - started)
+Work = Callable[[], Any]
 
 
 def drain(loader: Any) -> None:
@@ -56,36 +38,25 @@ def drain(loader: Any) -> None:
 
 
 class Bench:
-    """Prints one line for each comparison."""
+    """Prints a row for each comparison."""
 
     def __init__(self, rounds: int, only: str) -> None:
         self.rounds, self.only = rounds, only
-        print(f"{'images/s':>98}")
-        print(f"{'work':<46} {'ratio':>6} {'(lowest to highest)':<19} {'goal':>5} {'packer':>10} {'limit':>10}")
+        self.table = Table("work", "goal", "ratio", "packer, images/s", "bare, images/s")
 
-    def compare(self, name: str, goal: float, images: int, ours: Callable[[], Any], limit: Callable[[], Any]) -> None:
-        """Ratio of our rate to the limit's."""
+    def compare(self, name: str, goal: float | None, images: int, ours: Work, bare: Work) -> None:
+        """Measure our rate against that of a bare loop; the round before the first touches and checks every record."""
         if self.only not in name:
             return
-        ratios, rates, limits = [], [], []
-        for number in range(self.rounds + 1):
-            a, b = rate(images, limit), rate(images, ours)
-            if number:  # the first round touches and checks every record
-                limits.append(a)
-                rates.append(b)
-                ratios.append(b / a)
-        spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
-        middle = statistics.median
-        print(
-            f"{name:<46} {middle(ratios):6.2f} {spread:<19} {goal:5.2f} {middle(rates):10,.0f} {middle(limits):10,.0f}",
-            flush=True,
-        )
+        seconds = take_turns({"bare": bare, "ours": ours}, self.rounds)
+        rate, limit = (seconds[work].per_second(images) for work in ("ours", "bare"))
+        self.table.row(name, *against_goal(rate / limit, goal), f"{rate.median:,.0f}", f"{limit.median:,.0f}")
 
 
 def bare_gather(pack: Pack, batch: int) -> Callable[[], None]:
     """Two threads, each gathering half of the batches of a shuffled epoch."""
     assert pack.record_bytes is not None
-    rows = overlapping_rows(as_tensor(pack.region), pack.record_bytes)
+    rows = overlapping_rows(pack.region.parts[0], pack.record_bytes)
     order = torch.from_numpy(pack.offsets[np.random.default_rng(0).permutation(len(pack))])
     buffers = [[torch.empty(batch, pack.record_bytes, dtype=torch.uint8) for _ in range(3)] for _ in range(THREADS)]
 
@@ -98,7 +69,7 @@ def bare_gather(pack: Pack, batch: int) -> Callable[[], None]:
 
     def run() -> None:
         threads = torch.get_num_threads()
-        in_threads(work)
+        in_threads(THREADS, work)
         torch.set_num_threads(threads)
 
     return run
@@ -119,7 +90,7 @@ def bare_crops(files: list[bytes], size: int) -> Callable[[], None]:
             x, y = random.integers(0, width - w + 1), random.integers(0, height - h + 1)
             cv2.resize(image[y : y + h, x : x + w], (size, size), dst=batch[i % 256], interpolation=cv2.INTER_LINEAR)
 
-    return lambda: in_threads(work)
+    return lambda: in_threads(THREADS, work)
 
 
 def bare_decode(files: list[bytes]) -> Callable[[], None]:
@@ -129,7 +100,7 @@ def bare_decode(files: list[bytes]) -> Callable[[], None]:
         for i in range(number, len(files), THREADS):
             simplejpeg.decode_jpeg(files[i])
 
-    return lambda: in_threads(work)
+    return lambda: in_threads(THREADS, work)
 
 
 class Folder(Dataset[tuple[torch.Tensor, int]]):
@@ -162,25 +133,6 @@ class Folder(Dataset[tuple[torch.Tensor, int]]):
         return tensor.to(torch.float32).div_(255) if self.floats else tensor, 0
 
 
-def copies(source: Path, target: Path, count: int) -> list[str]:
-    """`count` JPEGs in class folders: those of `source` repeated, or drawn ones where it is absent."""
-    target.mkdir()
-    found = sorted(p for p in source.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg")) if source.is_dir() else []
-    if not found:
-        random = np.random.default_rng(0)
-        side = 32 if "cifar" in source.name else 300
-        found = [target.parent / f"{target.name}-{i}.jpg" for i in range(50)]
-        for path in found:
-            small = random.integers(0, 256, (side // 8, side // 8, 3), np.uint8)
-            path.write_bytes(simplejpeg.encode_jpeg(cv2.resize(small, (side, side))))
-    for number in range(count):
-        origin = found[number % len(found)]
-        folder = target / f"class{number % 10}"
-        folder.mkdir(exist_ok=True)
-        shutil.copyfile(origin, folder / f"{number:06d}.jpg")
-    return sorted(str(p) for p in target.glob("*/*"))
-
-
 def build(source: Path, out: Path, **options: Any) -> Pack:
     build_pack(BuildOptions(source=str(source), out=str(out), labels=("folder",), **options))
     return open_pack(out)
@@ -205,11 +157,9 @@ def growth(loader: PackedLoader) -> float:
 
 
 def drop_from_memory(path: str) -> None:
-    """Take the pack out of the page cache; nothing may have it mapped."""
+    """Drop the pack from the page cache; nothing may have it mapped."""
     for entry in os.scandir(path):
-        with open(entry, "rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        drop_from_page_cache(entry.path)
 
 
 def cold(path: str, ahead: bool) -> Callable[[], None]:
@@ -227,16 +177,17 @@ def cold(path: str, ahead: bool) -> Callable[[], None]:
     return run
 
 
-def first_batch(path: Path, records: int) -> list[float]:
-    """Seconds from the call of iter() to the first batch of a pack of many records, each time a new loader."""
-    write_tiny_pack(path, "tfrecord", records)
+def first_batch(path: Path, records: int, rounds: int) -> Figure:
+    """Return the seconds from iter() to the first batch of a pack of many records, each time with a new loader."""
+    pixels = [(i * 2654435761 % 2**32).to_bytes(4, "little") * 12 for i in range(records)]
+    direct_pack(path, "tfrecord", pixels, (4, 4, 3), True)
     seconds = []
-    for _ in range(7):
+    for _ in range(rounds):
         loader = loader_of(open_pack(path), 256)
         started = time.perf_counter()
         next(iter(loader))
         seconds.append(time.perf_counter() - started)
-    return seconds
+    return Figure(tuple(seconds))
 
 
 def raw_large(bench: Bench, path: Path) -> None:
@@ -257,58 +208,58 @@ def raw_large(bench: Bench, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=SHARED, help="has folder_cifar10/ and photos/ [%(default)s]")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", default="", metavar="TEXT", help="only work whose name has this in it")
-    parser.add_argument("--photos", type=int, default=5000)
-    parser.add_argument("--small", type=int, default=100_000, help="images of 32x32")
-    parser.add_argument("--records", type=int, default=1_000_000, help="of the pack whose first batch is awaited")
-    given = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", default="", metavar="TEXT", help="only work whose name has this in it")
+    arguments.add_argument("--photos", type=int, default=3000)
+    arguments.add_argument("--small", type=int, default=80_000, help="images of 32x32")
+    arguments.add_argument("--records", type=int, default=1_000_000, help="of the pack whose first batch is awaited")
+    given = arguments.parse_args()
     cv2.setNumThreads(0)
     bench = Bench(given.rounds, given.only)
-    with tempfile.TemporaryDirectory(prefix="bench-loader-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-loader-", dir=given.work_dir) as folder:
         home = Path(folder)
-        photos = copies(given.data / "photos", home / "photos", given.photos)
-        small = copies(given.data / "folder_cifar10", home / "small", given.small)
+        images("photos", given.data, home / "photos", given.photos)
+        small = images("cifar", given.data, home / "small", given.small)
         sizes: dict[str, Any] = {"resize": "224", "fit": "crop"}
         build(home / "photos", home / "raw224", **sizes)
         large_jpeg = build(home / "photos", home / "jpeg256", resize="256", encode="jpeg")
         small_jpeg = build(home / "small", home / "jpeg32", encode="jpeg")
 
         raw_large(bench, home / "raw224")
-        for name in ("lmdb", "hdf5", "tfrecord", "webdataset"):
+        for name in CONTAINERS:
             pack = build(home / "small", home / name, format=name)
             each = loader_of(pack, 512)
             bench.compare(f"raw 32x32, batch 512, {name}", 0.8, len(pack), lambda: drain(each), bare_gather(pack, 512))  # noqa: B023
         crops = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224), flip=True)
         linear = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224, interpolation="linear"), flip=True)
         limit = bare_crops(records(large_jpeg), 224)
-        name = "JPEG 256 px, RandomResizedCrop(224) + flip"
+        name = "JPEG 256 px, RandomResizedCrop(224) and flip"
         bench.compare(f"{name}, linear", 0.9, len(large_jpeg), lambda: drain(linear), limit)
         bench.compare(f"{name}, area against linear", 0.8, len(large_jpeg), lambda: drain(crops), lambda: drain(linear))
         tiny = loader_of(small_jpeg, 512)
         limit = bare_decode(records(small_jpeg))
-        bench.compare("JPEG 32x32, batch 512", 0.5, len(small_jpeg), lambda: drain(tiny), limit)
+        bench.compare("JPEG 32x32, batch 512, against decoding", 0.5, len(small_jpeg), lambda: drain(tiny), limit)
 
         jpegs = [str(home / f"{i}.jpg") for i in range(len(large_jpeg))]
         for path, data in zip(jpegs, records(large_jpeg), strict=True):
             Path(path).write_bytes(data)
         each = loader_of(open_pack(home / "lmdb"), 512)
-        for floats, what in ((True, "ImageFolder-like"), (False, "the same, bytes")):
+        for floats, what in ((True, "an ImageFolder-like loop"), (False, "the same loop without ToTensor")):
             plain = DataLoader(Folder(jpegs, 224, True, floats), 256, shuffle=True, num_workers=2)
-            name = f"JPEG against {what}, 2 workers"
-            bench.compare(name, 3, len(jpegs), lambda: drain(linear), lambda: drain(plain))  # noqa: B023
+            goal = 3 if floats else None
+            name = f"JPEG, linear, against {what}"
+            bench.compare(name, goal, len(jpegs), lambda: drain(linear), lambda: drain(plain))  # noqa: B023
             loose = DataLoader(Folder(small, 32, False, floats), 512, shuffle=True, num_workers=2)
-            name = f"raw 32x32 against {what}, 2 workers"
-            bench.compare(name, 30, len(small), lambda: drain(each), lambda: drain(loose))  # noqa: B023
+            goal = 30 if floats else None
+            name = f"raw 32x32 against {what}"
+            bench.compare(name, goal, len(small), lambda: drain(each), lambda: drain(loose))  # noqa: B023
 
-        print(f"memory over 20 epochs, from the second on: {growth(crops):+.2%} (goal: under 2 %)")
-        first = first_batch(home / "many", given.records)
-        spread = f"{min(first):.3f} to {max(first):.3f}"
-        print(f"first batch of {given.records} records: {statistics.median(first):.3f} s ({spread}; goal: under 0.3 s)")
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-        print(f"{os.cpu_count()} cores, {len(photos)} photos, {len(small)} small images, peak memory {peak} MB")
+        print()
+        table = Table("what", "goal", "median (lowest to highest)")
+        grown = Figure((growth(crops),))
+        table.row("growth of memory over 20 epochs, from the second on", *against_goal(grown, 0.02, 4, most=True))
+        first = first_batch(home / "many", given.records, given.rounds)
+        table.row(f"first batch of {given.records:,} records, s", *against_goal(first, 0.3, most=True))
 
 
 if __name__ == "__main__":

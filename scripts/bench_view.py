@@ -1,22 +1,16 @@
-"""Measures `packer view` on a large pack in a real browser: first page, scrolling to any place, memory.
-
-    scripts/bench_view.py                       100,000 records, drawn for it
-    scripts/bench_view.py --pack imgs.lmdb      your own
+"""How fast `packer view` shows a large pack in a real browser: first page, scrolling to any place, memory.
 
 First page: a new server process is ready and a new browser page shows every tile in sight, timed from the moment at
 which the address is asked for. Scroll: from setting the scroll bar to a random place until every tile there shows its
 picture. Filter: from choosing a class, and from sorting by the largest box. Memory: of the server process, its own
-pages (RssAnon) and all that it maps (Rss, with the pack's pages in the cache of the system).
+pages (RssAnon) and all that it maps (Rss, with the pack's pages in the page cache).
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,15 +20,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "view"))
 
 import looking  # noqa: E402
+from bench_common import Table, against_goal, parser  # noqa: E402
 
 from packer import BuildOptions, build_pack, open_pack  # noqa: E402
+from packer.bench.measure import Figure, seconds_of  # noqa: E402
 from packer.sources.synthetic import draw_sample  # noqa: E402
 
 DRAWN = 2000
 
 
 def large_pack(folder: Path, records: int) -> Path:
-    """A raw pack of 96x96 images with boxes: few are drawn, the others are links to them."""
+    """Build a raw pack of 96x96 images with boxes: few are drawn, the others are links to them."""
     source = folder / "source"
     draw_sample(source, layout="voc", count=min(DRAWN, records), size=110)
     files = [path for path in source.rglob("*") if path.is_file()]
@@ -49,48 +45,31 @@ def large_pack(folder: Path, records: int) -> Path:
 
 
 def milliseconds(work: Callable[[], object], page: Any) -> float:
-    """Until every tile in sight shows its picture, after `work`."""
-    started = time.perf_counter()
-    work()
-    page.wait_for_function(looking.FILLED, polling=5)
-    return (time.perf_counter() - started) * 1000
+    """Return how long it takes until every tile in sight shows its picture, after `work`."""
+
+    def until_filled() -> None:
+        work()
+        page.wait_for_function(looking.FILLED, polling=5)
+
+    return seconds_of(until_filled) * 1000
 
 
 def memory(pid: int) -> dict[str, float]:
-    """MB of the process by kind."""
+    """Return the memory of the process in MB, by kind."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines if line.startswith(("RssAnon", "VmRSS"))}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pack", type=Path, help="look at this one")
-    parser.add_argument("--records", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=5, help="new servers and browsers")
-    parser.add_argument("--scrolls", type=int, default=40, help="in each round")
-    given = parser.parse_args()
-    if looking.missing():
-        sys.exit(looking.missing())
-    with tempfile.TemporaryDirectory() as folder:
-        path = given.pack or large_pack(Path(folder), given.records)
-        found = measure(path, given.rounds, given.scrolls)
-    print(f"{len(open_pack(path)) if given.pack else given.records:,} records, {given.rounds} rounds")
-    print("| what | median | lowest to highest | goal |\n|---|---|---|---|")
-    for name, (goal, values) in found.items():
-        middle = statistics.median(values)
-        print(f"| {name} | {middle:.0f} | {min(values):.0f} to {max(values):.0f} | {goal} |")
+GOALS = {"first page, ms": 1000, "scroll, ms": 300, "memory of its own, MB": 300}
 
 
-GOALS = {"first page, ms": "1000", "scroll, ms": "300", "memory of its own, MB": "300"}
-
-
-def measure(path: Path, rounds: int, scrolls: int) -> dict[str, tuple[str, list[float]]]:
-    """Each figure with its goal."""
+def measure(path: Path, rounds: int, scrolls: int) -> dict[str, Figure]:
+    """Return each figure, by name; rounds are new servers and browsers."""
     draw = random.Random(0)
-    found: dict[str, tuple[str, list[float]]] = {}
+    found: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:
-        found.setdefault(name, (GOALS.get(name, ""), []))[1].append(value)
+        found.setdefault(name, []).append(value)
 
     for _ in range(rounds):
         with looking.served(path) as served, looking.browser() as page:
@@ -107,16 +86,32 @@ def measure(path: Path, rounds: int, scrolls: int) -> dict[str, tuple[str, list[
             page.click("[data-tab=loop]")
             page.wait_for_selector("#loop-grid img")
             note("memory of its own after shuffled batches, MB", memory(served.pid)["RssAnon"])
-    return found
+    return {name: Figure(tuple(values)) for name, values in found.items()}
 
 
 def scroll(page: Any, place: float) -> None:
-    """To `place` of the whole height."""
+    """Scroll to `place`, a share of the whole height."""
     page.evaluate(
         "(place) => { const all = document.getElementById('scroller'); all.scrollTop = place * all.scrollHeight; "
         "return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))); }",
         place,
     )
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--pack", type=Path, help="look at this one")
+    arguments.add_argument("--records", type=int, default=100_000, help="of the drawn pack")
+    arguments.add_argument("--scrolls", type=int, default=40, help="in each round")
+    given = arguments.parse_args()
+    if looking.missing():
+        print(f"Not measured: {looking.missing()}.")
+        return
+    with tempfile.TemporaryDirectory(dir=given.work_dir) as folder:
+        path = given.pack or large_pack(Path(folder), given.records)
+        table = Table(f"{len(open_pack(path)):,} records", "goal", "median (lowest to highest)")
+        for name, figure in measure(path, given.rounds, given.scrolls).items():
+            table.row(name, *against_goal(figure, GOALS.get(name), 0, most=True))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import click
 from packer.cli.group import cli
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
-WIDTH = 100
+WIDTH = 78
 
 HEAD = """# Command line
 

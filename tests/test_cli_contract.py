@@ -43,7 +43,7 @@ FAILURES: dict[str, tuple[int, str, Callable[[Path], None], list[str]]] = {
     "usage": (2, "UsageError", _nothing, ["build", "src", "-o", "p", "--format", "zip"]),
     "usage of click": (2, "UsageError", _nothing, ["build", "src", "-o", "p", "--quality", "x"]),
     "no source": (2, "UsageError", _nothing, ["build", "absent"]),
-    "no pack": (2, "UsageError", _nothing, ["info", "src"]),
+    "no pack": (2, "PackNotFound", _nothing, ["info", "src"]),
     "disk": (3, "StorageError", _nothing, ["build", "src", "-o", "p", "--quarantine", "/proc/q"]),
     "damaged": (4, "DamagedPack", _damaged, ["verify", "old"]),
 }

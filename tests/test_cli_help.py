@@ -11,7 +11,7 @@ import pytest
 from running import good, run
 
 from packer import __version__
-from packer.cli.build import build
+from packer.cli.build import SECTIONS, build
 from packer.cli.group import cli
 
 COMMANDS = sorted(cli.commands)
@@ -22,13 +22,13 @@ def test_commands() -> None:
     assert set(COMMANDS) >= ISSUED
     for name in COMMANDS:
         # one file per command, of its name
-        assert (Path(__file__).parent.parent / "packer" / "commands" / f"{name}.py").is_file()
+        assert (Path(__file__).parent.parent / "packer" / "cli" / f"{name}.py").is_file()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_an_example_and_a_text_for_each_option(name: str) -> None:
     command = cli.commands[name]
-    assert re.search(r"^ *(Example: )?packer " + name + " ", command.help or "", re.MULTILINE)
+    assert re.search(rf"^ *packer {name}\b", command.help or "", re.MULTILINE)
     assert (command.help or "").splitlines()[0].endswith(".")
     for parameter in command.params:
         if isinstance(parameter, click.Option):
@@ -36,7 +36,7 @@ def test_help_has_an_example_and_a_text_for_each_option(name: str) -> None:
             assert parameter.help.rstrip("]").rstrip()[-1] in '.0123456789"' or "[default" in parameter.help
     out = good(name, "--help").out
     assert out.startswith(f"Usage: packer {name} [OPTIONS] ")
-    assert all(len(line) <= 100 for line in out.splitlines() if not line.startswith("    packer "))
+    assert all(len(line) <= 78 for line in out.splitlines())
     assert good(name, "-h").out == out
 
 
@@ -54,8 +54,9 @@ def test_help_of_the_group() -> None:
     out = good("--help").out
     for name in COMMANDS:
         assert re.search(rf"^  {name} +\S", out, re.MULTILINE)
-    assert "Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or permission," in out
-    assert "4 a damaged pack, 130 interrupted." in out
+    assert "0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or\n  permission, 4 a damaged pack, 130" in out
+    assert "..." not in out.partition("Commands:")[2]  # each command's first sentence fits on its line
+    assert all(len(line) <= 78 for line in out.splitlines())
 
 
 def test_no_command_prints_the_help() -> None:
@@ -98,3 +99,12 @@ def test_choices_in_the_help_are_those_that_are_taken() -> None:
                 expected = f"{expected:g}"
             unset = given is None or not isinstance(given, str | int | tuple | list)  # click's own mark
             assert unset or given == expected or tuple(given) == expected, parameter.name
+
+
+def test_options_of_build_stand_in_sections_once() -> None:
+    out = good("build", "--help").out
+    assert re.findall(r"^(\w.*):$", out, re.MULTILINE) == ["Input", "Labels", "Image", "Output", "Bad data", "Run"]
+    for parameter in build.params:
+        if isinstance(parameter, click.Option):
+            assert len(re.findall(rf"^  (?:-o, )?{parameter.opts[-1]}\b", out, re.MULTILINE)) == 1
+    assert {name for names in SECTIONS.values() for name in names} <= {p.name for p in build.params}

@@ -47,7 +47,7 @@ def test_bar(source: Path, tmp_path: Path) -> None:
     options = ["--encode", "png", "--max-bad", "1", "--workers", "1"]
     printable, code = on_a_terminal("build", str(source), "-o", f"{tmp_path}/p", *options)
     assert code == 0
-    assert "packing:" in printable and "/60 [" in printable and "img/s" in printable
+    assert "packing:" in printable and "/60 [" in printable and "images/s" in printable
     # the bar is wiped before each line, so that the lines stand alone
     lines = [line.rpartition("\r")[2] for line in printable.replace("\r\n", "\n").split("\n")]
     assert [line.partition(" ")[0] for line in lines] == ["note:", "plan:", "rejected:", "60", "read", ""]

@@ -44,7 +44,7 @@ ONLY_IN = {
     "tfrecord": (),
     "webdataset": (),
     "tensorflow": (),
-    "PIL": ("packer/bench/",),
+    "PIL": ("packer/bench/", "packer/images/"),
     "cv2": ("packer/images/", "packer/loading/", "packer/sources/synthetic/", "packer/stats/", "packer/bench/"),
     "simplejpeg": ("packer/images/", "packer/loading/", "packer/bench/"),
     "jpeg4py": ("packer/images/",),

@@ -1,4 +1,4 @@
-"""Measures reading: the plain folder against packs, and both against what the machine can do at most, side by side.
+"""Measures reading: the plain folder against packs, and both against the limits of the machine, side by side.
 
 `compare` builds packs of a sample of a folder and reads all of them, `sweep` reads one pack with different settings,
 `tune` looks for the settings that keep up with a training step. All rounds are interleaved, and every measurement runs
@@ -8,9 +8,9 @@ in a fresh process.
 from __future__ import annotations
 
 from packer.bench.compare import compare
+from packer.bench.measure import Figure
 from packer.bench.options import BenchOptions
-from packer.bench.result import Figure, Report, Row
-from packer.bench.sweep import sweep
-from packer.bench.tune import tune
+from packer.bench.report import Report, Row
+from packer.bench.sweep import sweep, tune
 
 __all__ = ["BenchOptions", "Figure", "Report", "Row", "compare", "sweep", "tune"]

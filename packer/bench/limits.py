@@ -1,53 +1,66 @@
 """What the machine can do at most: bare loops without order, checks, queue or targets.
 
-Their threads run through: nothing begins anew with an epoch, nobody waits for the slowest, and all memory has been
-touched before. A loader that is faster than this does less.
+Their threads run through: nothing starts anew with an epoch, nobody waits for the slowest, and all memory has been
+touched before. A loader that is faster than its limit does less. Warm reads are compared with copying or decoding, cold
+ones with reading the same bytes from the disk in large pieces.
 """
 
 from __future__ import annotations
 
 import itertools
+import mmap
+import os
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import cv2
 import numpy as np
 import simplejpeg
 
-from packer.bench.chosen import chosen_records
-from packer.bench.job import Job
+from packer.bench.options import Job
+from packer.bench.sample import sample_records
 from packer.errors import DamagedPack
+from packer.format.mmap import map_files
 from packer.format.pack import open_pack
-from packer.images.reduction import HEADROOM, reduction
+from packer.images.jpeg import HEADROOM, reduction
+from packer.system import PORTABLE
 
-LOOK_S = 0.002
+POLL_S = 0.002
 PIECE_BYTES = 1 << 20
 """A thread takes images of so many bytes of pixels at a time."""
 BATCHES = 4
-"""A loader has so many in memory: ahead of the consumer, and with it. A copy that always went to the same place would
+"""A loader has so many in memory, ahead of the consumer and with it. A copy that always went to the same place would
 stay in the processor's cache."""
 
-Worker = Callable[[int, int], None]
+Piece = Callable[[int, int], None]
 """Does the images from one number up to another."""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A limit: how many images there are, how many a thread takes at a time, and what makes a thread's function."""
+class Work:
+    """A bare loop.
+
+    Attributes:
+        images: How many there are.
+        piece: How many a thread takes at a time.
+        in_thread: Called once in each thread; returns what does a piece, with memory of its own.
+    """
 
     images: int
     piece: int
-    worker: Callable[[], Worker]
+    in_thread: Callable[[], Piece]
 
 
 class Limit:
-    """Threads that do the same again and again, each with memory of its own."""
+    """Threads that do the same work again and again."""
 
-    def __init__(self, kind: Callable[[Job], Kind], job: Job) -> None:
-        self._kind = kind(job)
+    def __init__(self, work: Callable[[Job], Work], job: Job) -> None:
+        self._work = work(job)
         self._pieces = itertools.count()
         self._done = [0] * job.threads
         self._stopped = False
@@ -56,14 +69,14 @@ class Limit:
         self._warm = False
 
     def epoch(self) -> Iterator[int]:
-        """The first one ends when as many images are done as there are; the second has no end."""
-        before, end = sum(self._done), None if self._warm else self._kind.images
+        """Yield how many more images are done. The first epoch ends when all are done once; the second has no end."""
+        before, end = sum(self._done), None if self._warm else self._work.images
         if not self._warm:
             for thread in self._threads:
                 thread.start()
         self._warm = True
         while end is None or before < end:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             now = sum(self._done)
             if self._errors:
                 raise self._errors[0]
@@ -78,62 +91,61 @@ class Limit:
             thread.join()
 
     def _run(self, number: int) -> None:
-        images, piece = self._kind.images, self._kind.piece
+        images, piece = self._work.images, self._work.piece
         try:
-            work = self._kind.worker()
+            do = self._work.in_thread()
             while not self._stopped:
                 # next() is one step for all threads: who is faster takes more
                 first = next(self._pieces) * piece % images
                 stop = min(first + piece, images)
-                work(first, stop)
+                do(first, stop)
                 self._done[number] += stop - first
         except BaseException as error:
             self._errors.append(error)
 
 
-def copies(job: Job) -> Kind:
-    """The raw images of a pack out of one array in memory, in random order, into the memory of batches."""
+def copies(job: Job) -> Work:
+    """Copy the raw images of a pack from one array in memory, in random order, to the memory of batches."""
     pack = open_pack(job.pack)
     size = pack.record_bytes
     if size is None:
         raise DamagedPack(job.pack, "is not of raw images of one shape")
-    records = chosen_records(pack, job.images)
+    records = sample_records(pack, job.images)
     rows = np.empty((len(records), size), np.uint8)
     for row, record in zip(rows, records.tolist(), strict=True):
         row[:] = np.frombuffer(pack.record(record), np.uint8)
     order = np.random.default_rng(job.seed).permutation(len(rows))
     piece = max(1, min(len(rows), PIECE_BYTES // size))
 
-    def worker() -> Worker:
-        places = max(2, BATCHES * job.batch_size // (piece * job.threads))
-        out = np.ones((places, piece, size), np.uint8)  # touched: np.empty has no pages yet
-        turn = itertools.cycle(range(places))
+    def in_thread() -> Piece:
+        targets = max(2, BATCHES * job.batch_size // (piece * job.threads))
+        out = np.ones((targets, piece, size), np.uint8)  # touched: np.empty has no pages yet
+        turn = itertools.cycle(range(targets))
 
-        def work(first: int, stop: int) -> None:
+        def do(first: int, stop: int) -> None:
             # other modes copy twice
             np.take(rows, order[first:stop], axis=0, out=out[next(turn)][: stop - first], mode="clip")
 
-        return work
+        return do
 
-    return Kind(len(rows), piece, worker)
+    return Work(len(rows), piece, in_thread)
 
 
-def packed_decodes(job: Job) -> Kind:
-    """The encoded images of a pack, decoded and nothing else; as small as the loader may decode them."""
+def packed_decodes(job: Job) -> Work:
+    """Decode the encoded images of a pack, as small as the loader may decode them."""
     pack = open_pack(job.pack)
-    records = chosen_records(pack, job.images).tolist()
+    records = sample_records(pack, job.images).tolist()
     files = [bytes(pack.record(i)) for i in records]
     if pack.manifest.shape is not None:
         factors = [1] * len(files)
     else:
         least = HEADROOM * job.size[0], HEADROOM * job.size[1]
         factors = [reduction(pack.shape_of(i)[1::-1], least) for i in records]
-    channels = pack.shape_of(records[0])[2]
-    return _decodes(files, factors, "GRAY" if channels == 1 else "RGB")
+    return _decodes(files, factors, "GRAY" if pack.shape_of(records[0])[2] == 1 else "RGB")
 
 
-def file_decodes(job: Job) -> Kind:
-    """The files of the folder, in memory, decoded and nothing else."""
+def file_decodes(job: Job) -> Work:
+    """Decode the files of the folder, which are in memory."""
     files = []
     for path in job.files:
         with open(path, "rb") as file:
@@ -141,16 +153,16 @@ def file_decodes(job: Job) -> Kind:
     return _decodes(files, [1] * len(files), "RGB")
 
 
-def _decodes(files: Sequence[bytes], factors: Sequence[int], space: str) -> Kind:
+def _decodes(files: Sequence[bytes], factors: Sequence[int], space: str) -> Work:
     sizes = [simplejpeg.decode_jpeg_header(data)[:2] if simplejpeg.is_jpeg(data) else None for data in files]
     plans = [_plan(size, factor) for size, factor in zip(sizes, factors, strict=True)]
     most = max((3 * height * width for height, width in filter(None, sizes)), default=0)
     flags = cv2.IMREAD_COLOR if space == "RGB" else cv2.IMREAD_GRAYSCALE
 
-    def worker() -> Worker:
+    def in_thread() -> Piece:
         buffer = np.ones(most, np.uint8)
 
-        def work(first: int, stop: int) -> None:
+        def do(first: int, stop: int) -> None:
             for data, plan in zip(files[first:stop], plans[first:stop], strict=True):
                 if plan is not None:
                     try:
@@ -160,18 +172,69 @@ def _decodes(files: Sequence[bytes], factors: Sequence[int], space: str) -> Kind
                         pass
                 cv2.imdecode(np.frombuffer(data, np.uint8), flags)
 
-        return work
+        return do
 
-    piece = PIECE_BYTES * len(files) // sum(map(_bytes, sizes))
-    return Kind(len(files), max(1, min(16, piece)), worker)
+    pixels = sum(PIECE_BYTES // 4 if size is None else 3 * size[0] * size[1] for size in sizes)
+    return Work(len(files), max(1, min(16, PIECE_BYTES * len(files) // pixels)), in_thread)
 
 
 def _plan(size: tuple[int, int] | None, factor: int) -> dict[str, Any] | None:
-    """How simplejpeg decodes an image of (height, width) at 1/factor; None where it does not."""
+    """Return how simplejpeg decodes an image of (height, width) at 1/factor; None if it is no JPEG."""
     if size is None:
         return None
     return {"min_height": -(-size[0] // factor), "min_width": -(-size[1] // factor), "min_factor": factor}
 
 
-def _bytes(size: tuple[int, int] | None) -> int:
-    return PIECE_BYTES // 4 if size is None else 3 * size[0] * size[1]
+def disk_files(job: Job) -> Work:
+    """Read the files of the folder."""
+    return _reads(job.files, [os.path.getsize(file) for file in job.files], len(job.files))
+
+
+def disk_pack(job: Job) -> Work:
+    """Read the containers of a pack; of a large one as many bytes as the measured records take."""
+    pack = open_pack(job.pack)
+    images = len(sample_records(pack, job.images))
+    files = [os.path.join(job.pack, shard.container.name) for shard in pack.shards]
+    return _reads(files, [shard.container.bytes * images // len(pack) for shard in pack.shards], images)
+
+
+def _reads(files: Sequence[str], sizes: Sequence[int], images: int) -> Work:
+    ends = list(accumulate(sizes))
+    total = max(1, ends[-1])
+
+    def in_thread() -> Piece:
+        buffer = memoryview(bytearray(PIECE_BYTES))
+
+        def do(first: int, stop: int) -> None:
+            at, end = first * total // images, stop * total // images
+            number = bisect_right(ends, at)
+            while at < end and number < len(files):
+                with open(files[number], "rb", buffering=0) as file:
+                    file.seek(at - (ends[number] - sizes[number]))
+                    while at < min(end, ends[number]):
+                        read = file.readinto(buffer[: min(PIECE_BYTES, min(end, ends[number]) - at)])
+                        if not read:
+                            raise EOFError(f"{files[number]} is shorter than before")
+                        at += read
+                number += 1
+
+        return do
+
+    return Work(images, max(1, images * PIECE_BYTES // total), in_thread)
+
+
+def pages_in_memory(paths: Sequence[str]) -> float | None:
+    """Return about which share of the bytes of these files is in the page cache; file systems may refuse to drop them.
+
+    None if it cannot be known: Linux tells it to those who own a file or may write to it.
+    """
+    total = found = 0.0
+    for path in paths:
+        facts = os.stat(path)
+        size = facts.st_size
+        if not size or PORTABLE or not (facts.st_uid == os.geteuid() or os.access(path, os.W_OK)):
+            continue
+        share = map_files([(path, size)])[0].share_in_memory(np.arange(0, size, mmap.PAGESIZE, dtype=np.int64))
+        total += size
+        found += share * size
+    return found / total if total else None

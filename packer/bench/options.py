@@ -1,42 +1,63 @@
-"""What a bench is asked to do."""
+"""What a bench does (its options), what one measurement does (a job), and on which machine."""
 
 from __future__ import annotations
 
+import os
+import platform
+import time
 from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
 
+from packer import __version__
 from packer.containers import CONTAINERS
 from packer.errors import UsageError
-from packer.system import usable_cores
+from packer.system import memory_bytes, usable_cores
 
 ENCODINGS = ("raw", "jpeg")
 IMAGES, LEAST_IMAGES = 1000, 8
+MANY_SAMPLES = 1 << 17
+"""Samples of an epoch that ends later than its measurement."""
+LIBRARIES = ("torch", "numpy", "opencv-python-headless", "simplejpeg", "pillow", "lmdb", "h5py")
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Settings of all benches; each says which it uses. Raises UsageError for values out of range."""
+    """Settings of all benches; each says which it uses.
+
+    Attributes:
+        images: Number of images to measure, drawn from the whole folder or pack. Default: IMAGES of a folder; of a
+            pack, as many as are read in seconds.
+        rounds: How often each row is measured.
+        batch_size: Images per batch.
+        threads: Threads of `PackedLoader`, and worker processes of a DataLoader. Default: one per core.
+        seconds: Least duration of a measurement.
+        resize: WIDTHxHEIGHT of the batches. Default: the median size of the images, at most 224x224.
+        formats: Containers to measure.
+        encodings: ``raw``, ``jpeg`` or both.
+        cold: Whether to drop the files from the page cache and measure the first epoch.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        step_ms: Duration of a training step, to measure how long it waits.
+        seed: Of the sample and of all orders.
+        work_dir: Where packs are built. Default: the folder for temporary files.
+
+    Raises:
+        UsageError: If a value is out of range.
+    """
 
     images: int | None = None
-    """Images that are measured, drawn over the whole folder or pack; by default IMAGES of a folder, and of a pack what
-    is read in seconds."""
     rounds: int = 3
     batch_size: int = 64
     threads: int = field(default_factory=usable_cores)
-    """Of `PackedLoader`; and as many worker processes of a DataLoader."""
     seconds: float = 0.7
-    """Whole epochs are read until a measurement has taken so long."""
     resize: str | None = None
-    """WIDTHxHEIGHT of the batches; by default the median size of the images, at most 224x224."""
     formats: tuple[str, ...] = tuple(CONTAINERS)
     encodings: tuple[str, ...] = ENCODINGS
     cold: bool = False
-    """Drop the files from the page cache first, and measure the first epoch."""
     device: str = "cpu"
     step_ms: float | None = None
-    """How long a training step takes; `tune` holds the loader against it."""
     seed: int = 0
     work_dir: str | None = None
-    """Where packs are built; by default the folder for temporary files."""
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -53,13 +74,13 @@ class BenchOptions:
             raise UsageError("--seconds", f"must be 0.05 to 3600, got {self.seconds:g}")
         if self.step_ms is not None and not 0 < self.step_ms <= 60_000:
             raise UsageError("--step-ms", f"must be more than 0 and at most 60000, got {self.step_ms:g}")
-        for option, words, known in (
+        for option, names, known in (
             ("--format", self.formats, tuple(CONTAINERS)),
             ("--encode", self.encodings, ENCODINGS),
         ):
-            for word in words:
-                if word not in known:
-                    raise UsageError(option, f"must be one of {', '.join(known)}, got {word!r}")
+            for name in names:
+                if name not in known:
+                    raise UsageError(option, f"must be one of {', '.join(known)}, got {name!r}")
         if self.resize is not None:
             self.size_of(self.resize)
         if self.device != "cpu":
@@ -67,7 +88,7 @@ class BenchOptions:
 
     @staticmethod
     def size_of(text: str) -> tuple[int, int]:
-        """(width, height) of "224x200" or "224"."""
+        """Return (width, height) of "224x200" or "224"; raise UsageError if it is neither."""
         width, _, height = text.lower().partition("x")
         height = height or width
         if not (width.isdecimal() and height.isdecimal() and 1 <= int(width) <= 4096 and 1 <= int(height) <= 4096):
@@ -76,7 +97,7 @@ class BenchOptions:
 
 
 def require_device(device: str) -> None:
-    """Raise UsageError where torch cannot use this device."""
+    """Raise UsageError if torch cannot use this device."""
     import torch
 
     try:
@@ -87,3 +108,71 @@ def require_device(device: str) -> None:
         raise UsageError("--device", f"must be cpu, cuda or cuda:N, got {device!r}")
     if not torch.cuda.is_available():
         raise UsageError("--device", f"torch cannot use {device} here", "install torch with CUDA, or leave it out")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One measurement, as plain values that go to its process.
+
+    Attributes:
+        kind: A name of work.KINDS.
+        size: (width, height) of the images of a batch.
+        batch_size: Images per batch.
+        threads: Threads, or worker processes of a DataLoader.
+        seconds: Least duration.
+        files: Image files, of the plain folder and of its limit.
+        pack: Path of the pack.
+        device: Where batches go.
+        cold: Whether the files are dropped from the page cache, and the first epoch is measured.
+        prefetch: Batches ahead of the consumer.
+        window: Blocks of a window of `BlockShuffleSampler`; 0: `ShuffleSampler`.
+        step_s: How long the consumer takes for each batch.
+        seed: Of the order.
+        images: Records of the pack that are read; None: see `sample_records`.
+    """
+
+    kind: str
+    size: tuple[int, int]
+    batch_size: int
+    threads: int
+    seconds: float
+    files: tuple[str, ...] = ()
+    pack: str = ""
+    device: str = "cpu"
+    cold: bool = False
+    prefetch: int = 2
+    window: int = 0
+    step_s: float = 0.0
+    seed: int = 0
+    images: int | None = None
+
+
+def machine() -> dict[str, Any]:
+    """Return processor, cores, memory, system, load, date and versions."""
+    return {
+        "processor": _processor(),
+        "cores": usable_cores(),
+        "memory_bytes": memory_bytes(),
+        "system": f"{platform.system()} {platform.release()}",
+        "load_before": round(os.getloadavg()[0], 2),
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": {"packer": __version__, "python": platform.python_version(), **_versions()},
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,67 +1,174 @@
-"""One pack, read with different numbers of threads and sizes of batches."""
+"""Reads one pack with different settings: all of them side by side, or in search of the best ones for training."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
-from packer.bench.images import MOST_SIDE
-from packer.bench.job import Job
-from packer.bench.machine import machine
-from packer.bench.options import BenchOptions
+from packer.bench.compare import work_folder
+from packer.bench.options import BenchOptions, Job, machine
 from packer.bench.process import measuring, one_round
-from packer.bench.result import Report, Row
-from packer.bench.watcher import Silent, Watcher
-from packer.bench.words import cold_notes, swept
-from packer.errors import UsageError
-from packer.format.manifest import read_manifest
+from packer.bench.report import Report, Row, cold_notes, swept, tuned
+from packer.bench.sample import batch_size_of, sample_images
+from packer.errors import PackerError, UsageError
+from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
+from packer.processes.pool import Pool
+from packer.types import Progress
 
 BATCH_SIZES = (16, 64, 256)
+PREFETCHES = (1, 2, 4, 8)
+WINDOWS = (0, 16, 64)
+"""0: a shuffle without windows."""
+GOOD_ENOUGH = 0.97
+"""Of the best median: fewer threads, or less memory, are worth more than the last few hundredths."""
 
 
-def sweep(path: str, options: BenchOptions, command: str, watcher: Watcher | None = None) -> Report:
-    """Measure `PackedLoader` on the pack at `path`: 1, 2, 4, ... threads, and batches of 16, 64 and 256.
+def sweep(path: str, options: BenchOptions, command: str, progress: Progress | None = None) -> Report:
+    """Measure `PackedLoader` on a pack: 1, 2, 4, ... threads, and batches of 16, 64 and 256.
 
     Each number of threads has its limit in the same run: copying the same bytes, or decoding them and nothing else.
-    Raises DamagedPack where a record cannot be read.
+
+    Args:
+        path: The pack.
+        options: All but `resize` of a pack with one shape, `formats` and `encodings` apply.
+        command: The line that repeats it, for the report.
+        progress: Receives what is done.
+
+    Raises:
+        DamagedPack: If a record cannot be read.
     """
-    watcher = watcher or Silent()
     pack = open_pack(path)
-    job = job_of(pack, options)
-    jobs: dict[str, Job] = {}
-    rows: dict[str, Row] = {}
-    for threads in thread_counts(options.threads):
-        limit = add_limit(pack, replace(job, threads=threads), jobs, rows)
-        for batch_size in (size for size in BATCH_SIZES if size <= len(pack)) if len(pack) >= 16 else (len(pack),):
-            name = f"{_threads(threads)}, batches of {batch_size}"
-            add(pack, name, replace(job, threads=threads, batch_size=batch_size), jobs, rows, limit)
+    job = _job_of(pack, options)
+    rows: list[Row] = []
+    sizes = [size for size in BATCH_SIZES if size <= len(pack)] or [len(pack)]
+    for threads in _thread_counts(options.threads):
+        limit = _limit_of(pack, replace(job, threads=threads))
+        rows += limit
+        for size in sizes:
+            row = replace(job, threads=threads, batch_size=size)
+            rows.append(_row_of(pack, f"{_threads(threads)}, batches of {size}", row, limit))
     settings = {
         "size": list(job.size), "rounds": options.rounds, "cold": options.cold, "device": options.device,
         "records": len(pack), "container": pack.manifest.container, "encoding": pack.manifest.encoding,
     }  # fmt: skip
-    report = Report("sweep", path, command, machine(), settings, list(rows.values()))
-    watcher.begin("measuring", options.rounds * len(jobs))
+    report = Report("sweep", path, command, machine(), settings, rows)
     with measuring() as pool:
-        for _ in range(options.rounds):
-            one_round(pool, jobs, rows, watcher)
+        _measure(pool, rows, options, progress or Progress())
     report.notes += cold_notes(report)
     report.conclusion = swept(report)
     return report
+
+
+def tune(path: str, options: BenchOptions, command: str, progress: Progress | None = None) -> Report:
+    """Find threads, prefetch and, for cold reads, the window of the shuffle; or the workers of a DataLoader.
+
+    Args:
+        path: A pack, or a folder of images.
+        options: With `step_ms`, the best settings are measured with a consumer that takes so long for a batch.
+        command: The line that repeats it, for the report.
+        progress: Receives what is done.
+
+    Raises:
+        UsageError: If there is nothing to read.
+        DamagedPack: If a record cannot be read.
+    """
+    progress = progress or Progress()
+    if names_a_pack(path):
+        with measuring() as pool:
+            return _Tuning(path, options, command, pool, progress).of_pack(open_pack(path))
+    with work_folder(options) as folder, measuring() as pool:
+        progress.stage("drawing a sample")
+        images = sample_images(path, os.path.join(folder, "images"), options)
+        job = Job(
+            "folder-cv2", images.size, options.batch_size, 0, options.seconds, files=images.files,
+            cold=options.cold, device=options.device, seed=options.seed,
+        )  # fmt: skip
+        return _Tuning(path, options, command, pool, progress).of_folder(job, images.bytes / len(images.files))
+
+
+class _Tuning:
+    """The stages of one search: each starts from the best of the one before it."""
+
+    def __init__(self, path: str, options: BenchOptions, command: str, pool: Pool, progress: Progress) -> None:
+        settings = {
+            "rounds": options.rounds, "batch_size": options.batch_size, "cold": options.cold,
+            "device": options.device, "step_ms": options.step_ms,
+        }  # fmt: skip
+        self._report = Report("tune", path, command, machine(), settings)
+        self._options, self._pool, self._progress = options, pool, progress
+
+    def of_pack(self, pack: Pack) -> Report:
+        job = _job_of(pack, self._options)
+        if pack.manifest.shape is None:  # PackedLoader needs a crop
+            self._report.settings["resized_to"] = list(job.size)
+        rows: list[Row] = []
+        for n in _thread_counts(2 * job.threads):
+            limit = _limit_of(pack, replace(job, threads=n))
+            rows += [*limit, _row_of(pack, f"threads {n}", replace(job, threads=n), limit)]
+        best = self._best(rows)
+        best = self._best([_row_of(pack, f"prefetch {n}", replace(best, prefetch=n)) for n in PREFETCHES])
+        if self._options.cold:
+            best = self._best([_row_of(pack, f"window {n}", replace(best, window=n)) for n in WINDOWS])
+        if self._options.step_ms is not None:
+            self._best([_row_of(pack, "with the step", self._with_step(best))])
+        return self._finished(best)
+
+    def of_folder(self, job: Job, stored: float) -> Report:
+        rows = []
+        if self._options.device == "cpu":
+            name, kind = ("limit: disk", "disk-files") if job.cold else ("limit: decode", "decode-files")
+            rows.append(Row(name, replace(job, kind=kind, threads=self._options.threads), stored))
+        limit = rows[0].name if rows else None
+        counts = [0, *_thread_counts(2 * self._options.threads)]
+        rows += [Row(f"num_workers {n}", replace(job, threads=n), stored, limit) for n in counts]
+        best = self._best(rows)
+        if self._options.step_ms is not None:
+            self._best([Row("with the step", self._with_step(best), stored)])
+        return self._finished(best)
+
+    def _with_step(self, best: Job) -> Job:
+        return replace(best, step_s=(self._options.step_ms or 0.0) / 1000, cold=False)
+
+    def _best(self, rows: list[Row]) -> Job:
+        """Measure, and return the first of those that are nearly the best: fewest threads, least prefetch."""
+        self._report.rows += rows
+        _measure(self._pool, rows, self._options, self._progress)
+        failed = next((row for row in rows if row.left_out), None)
+        if failed is not None:
+            raise PackerError(self._report.path, f"{failed.name}: {failed.left_out}")
+        rates = [(row.rate.median, row.job) for row in rows if not row.name.startswith("limit")]
+        most = max(rate for rate, _ in rates)
+        return next(job for rate, job in rates if rate >= GOOD_ENOUGH * most)
+
+    def _finished(self, best: Job) -> Report:
+        names = ("threads", "prefetch", "window", "batch_size")
+        self._report.settings["best"] = {name: getattr(best, name) for name in names}
+        self._report.notes += cold_notes(self._report)
+        self._report.conclusion = tuned(self._report, best)
+        return self._report
+
+
+def _measure(pool: Pool, rows: list[Row], options: BenchOptions, progress: Progress) -> None:
+    progress.stage("measuring", options.rounds * len(rows), "steps")
+    for _ in range(options.rounds):
+        one_round(pool, rows, progress)
 
 
 def _threads(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
 
 
-def thread_counts(most: int) -> list[int]:
-    """1, 2, 4, ... and `most`."""
+def _thread_counts(most: int) -> list[int]:
+    """Return 1, 2, 4, ... and `most`."""
     return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
 
 
-def job_of(pack: Pack, options: BenchOptions) -> Job:
-    """Reading this pack, with the settings of the options."""
+def _job_of(pack: Pack, options: BenchOptions) -> Job:
+    """Return the job of reading this pack with the settings of the options."""
     if not len(pack):
         raise UsageError(pack.path, "holds no records", "there is nothing to measure")
     shape = pack.manifest.shape
@@ -70,42 +177,26 @@ def job_of(pack: Pack, options: BenchOptions) -> Job:
     elif options.resize is not None:
         size = options.size_of(options.resize)
     else:
-        width, height = (int(np.median(np.asarray(pack.column(name)))) for name in ("width", "height"))
-        size = max(1, min(width, MOST_SIDE)), max(1, min(height, MOST_SIDE))
+        size = batch_size_of(np.stack([np.asarray(pack.column(name)) for name in ("width", "height")], axis=1))
     return Job(
         "pack", size, min(options.batch_size, len(pack)), options.threads, options.seconds, pack=pack.path,
         cold=options.cold, device=options.device, seed=options.seed, images=options.images,
     )  # fmt: skip
 
 
-def add_limit(pack: Pack, job: Job, jobs: dict[str, Job], rows: dict[str, Row]) -> str | None:
-    """Add the limit of reading this pack with so many threads; its name, or None where there is none."""
-    if job.device != "cpu":
-        return None
+def _limit_of(pack: Pack, job: Job) -> list[Row]:
+    """Return the row that is the limit of this job; nothing if there is none."""
+    if job.device != "cpu" or (not job.cold and pack.manifest.encoding == "raw" and pack.record_bytes is None):
+        return []
+    kind, what = "decode-packed", "decode"
     if job.cold:
         kind, what = "disk-pack", "disk"
     elif pack.manifest.encoding == "raw":
-        if pack.record_bytes is None:
-            return None
         kind, what = "copy", "memory copy"
-    else:
-        kind, what = "decode-packed", "decode"
-    name = f"limit: {what}, {_threads(job.threads)}"
-    add(pack, name, replace(job, kind=kind), jobs, rows, None)
-    return name
+    return [_row_of(pack, f"limit: {what}, {_threads(job.threads)}", replace(job, kind=kind))]
 
 
-def add(pack: Pack, name: str, job: Job, jobs: dict[str, Job], rows: dict[str, Row], limit: str | None) -> None:
-    """Add one row."""
+def _row_of(pack: Pack, name: str, job: Job, limit: Iterable[Row] = ()) -> Row:
     stored = float(pack.sizes.sum()) / len(pack)
-    settings = {
-        "kind": job.kind, "threads": job.threads, "batch_size": job.batch_size, "prefetch": job.prefetch,
-        "window": job.window,
-    }  # fmt: skip
-    jobs[name] = job
-    rows[name] = Row(name, settings, stored, limit, disk_bytes=disk_bytes(pack.path))
-
-
-def disk_bytes(path: str) -> int:
-    """Bytes of all files of a pack."""
-    return sum(shard.container.bytes + shard.index.bytes for shard in read_manifest(path).shards)
+    size = sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)
+    return Row(name, job, stored, next((row.name for row in limit), None), size)

@@ -1,33 +1,40 @@
-"""What happens in the process of one measurement."""
+"""What happens in the process of one measurement: the plain folder, a pack, or a limit is read."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset
 
-from packer.bench.cache import drop, pages_in_memory
-from packer.bench.chosen import chosen_records
-from packer.bench.disk import disk_files, disk_pack
-from packer.bench.folder import FolderReader
-from packer.bench.job import MANY_SAMPLES, Job
-from packer.bench.limits import Kind, Limit, copies, file_decodes, packed_decodes
-from packer.bench.result import Measured
+from packer.bench.limits import (
+    Limit,
+    Work,
+    copies,
+    disk_files,
+    disk_pack,
+    file_decodes,
+    packed_decodes,
+    pages_in_memory,
+)
+from packer.bench.measure import drop_from_page_cache
+from packer.bench.options import MANY_SAMPLES, Job
+from packer.bench.report import Measured
+from packer.bench.sample import sample_records
 from packer.format.pack import open_pack
 from packer.loading.crop import Resize
 from packer.loading.loader import PackedLoader
-from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
-from packer.samplers import SortedPackWarning
+from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler, SortedPackWarning
 from packer.samplers.order import Records
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -37,22 +44,63 @@ class Reader(Protocol):
     """Something that reads all images, again and again."""
 
     def epoch(self) -> Iterator[int]:
-        """Read all images once; yields how many each batch has."""
+        """Read all images once; yield how many each batch has."""
 
     def end(self) -> None:
-        """Let go of threads and processes."""
+        """Release threads and processes."""
 
 
-class ManyEpochs(ShuffleSampler):
-    """The first epoch is one; those behind it are so long that a measurement ends in their middle.
+class FolderImages(Dataset[tuple[torch.Tensor, int]]):
+    """Image files, decoded and resized one by one to uint8 (3, height, width), as torchvision's ImageFolder does."""
 
-    A sample of a set is read in milliseconds, and beginning an epoch takes some too: real sets have long epochs.
+    def __init__(self, job: Job) -> None:
+        self._files, self._size = job.files, job.size
+        self._read = self._pillow if job.kind == "folder-pil" else self._opencv
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return torch.from_numpy(self._read(self._files[i])).permute(2, 0, 1).contiguous(), 0
+
+    def _pillow(self, file: str) -> Any:
+        from PIL import Image
+
+        with Image.open(file) as image:
+            return np.array(image.convert("RGB").resize(self._size, Image.Resampling.BILINEAR))
+
+    def _opencv(self, file: str) -> Any:
+        image = cv2.imdecode(np.fromfile(file, np.uint8), cv2.IMREAD_COLOR)
+        if image is None:
+            raise ValueError(f"{file}: OpenCV cannot decode it")
+        return cv2.cvtColor(cv2.resize(image, self._size, interpolation=cv2.INTER_LINEAR), cv2.COLOR_BGR2RGB)
+
+
+class LongFolderOrder:
+    """Random orders of numbers: all once in the first epoch, then epochs of MANY_SAMPLES.
+
+    A sample of a set is read in a moment, and at the end of an epoch some workers have nothing to do: real sets have
+    long epochs.
     """
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count, self._random = count, np.random.default_rng(seed)
+        self._epochs = 0
+
+    def __iter__(self) -> Iterator[int]:
+        orders = -(-MANY_SAMPLES // self._count) if self._epochs else 1
+        self._epochs += 1
+        for _ in range(orders):
+            yield from self._random.permutation(self._count).tolist()
+
+
+class LongPackOrder(ShuffleSampler):
+    """The same for a pack."""
 
     kind = "many-epochs"
 
     def set_epoch(self, epoch: int) -> None:
-        """All epochs but the first have MANY_SAMPLES."""
+        """Choose the epoch; all but the first have MANY_SAMPLES."""
         super().set_epoch(epoch)
         if epoch:
             self.num_samples = -(-MANY_SAMPLES // self.num_indices) * self.num_indices
@@ -62,19 +110,51 @@ class ManyEpochs(ShuffleSampler):
         return np.tile(order, self.num_samples // self.num_indices)
 
 
+class FolderReader:
+    """The plain folder as most training scripts read it: a map-style Dataset in a DataLoader with workers that stay."""
+
+    def __init__(self, job: Job) -> None:
+        # more workers than cores are worth a try; this process does nothing else
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        self._loader: Any = DataLoader(
+            FolderImages(job),
+            batch_size=job.batch_size,
+            sampler=LongFolderOrder(len(job.files), job.seed),
+            num_workers=job.threads,
+            persistent_workers=job.threads > 0,
+            prefetch_factor=job.prefetch if job.threads else None,
+            pin_memory=job.device != "cpu",
+            multiprocessing_context="fork" if job.threads and sys.platform == "linux" else None,
+        )
+        self._device = torch.device(job.device)
+
+    def epoch(self) -> Iterator[int]:
+        """Read all images once; yield how many each batch has."""
+        for images, _ in self._loader:
+            if self._device.type != "cpu":
+                there = images.to(self._device, non_blocking=True)
+                mean, std = (255 * torch.tensor(value, device=self._device).view(1, 3, 1, 1) for value in (MEAN, STD))
+                ((there - mean) / std).half()
+            yield len(images)
+
+    def end(self) -> None:
+        """End the worker processes."""
+        self._loader = None
+
+
 class PackReader:
-    """`PackedLoader`, as a training script has it."""
+    """`PackedLoader` as a training script uses it."""
 
     def __init__(self, job: Job) -> None:
         gpu, pack = job.device != "cpu", open_pack(job.pack)
         width, height = job.size
-        records = chosen_records(pack, job.images)
+        records = sample_records(pack, job.images)
         if job.window:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SortedPackWarning)  # nobody learns from these batches
                 order: Sampler = BlockShuffleSampler(pack, job.seed, window=job.window, indices=records)
         else:
-            order = ManyEpochs(pack, job.seed, indices=records)
+            order = LongPackOrder(pack, job.seed, indices=records)
         self.loader = PackedLoader(
             pack,
             job.batch_size,
@@ -90,7 +170,7 @@ class PackReader:
         self._epoch = 0
 
     def epoch(self) -> Iterator[int]:
-        """One epoch."""
+        """Read all images once; yield how many each batch has."""
         self.loader.set_epoch(self._epoch)
         self._epoch += 1
         for images, _ in self.loader:
@@ -100,7 +180,7 @@ class PackReader:
         """Threads end with the epoch."""
 
 
-LIMITS: dict[str, Callable[[Job], Kind]] = {
+LIMITS: dict[str, Callable[[Job], Work]] = {
     "copy": copies,
     "decode-packed": packed_decodes,
     "decode-files": file_decodes,
@@ -111,21 +191,17 @@ KINDS: dict[str, Callable[[Job], Reader]] = {
     "folder-pil": FolderReader,
     "folder-cv2": FolderReader,
     "pack": PackReader,
-    **{name: partial(Limit, kind) for name, kind in LIMITS.items()},
+    **{name: partial(Limit, work) for name, work in LIMITS.items()},
 }
 
 
-@contextmanager
-def nobody() -> Iterator[None]:
-    """Watches nothing."""
-    yield
+def measure(job: Job, watched: Callable[[], AbstractContextManager[None]]) -> Measured:
+    """Read for `job.seconds` at least, after an epoch that warms up; of a cold read, measure the first epoch.
 
-
-def measure(job: Job, watched: Callable[[], AbstractContextManager[None]] = nobody) -> Measured:
-    """Read for `job.seconds` at least, after an epoch that only warms up; of a cold read, the first epoch is measured.
-
-    Args: what to do; a context in which the memory of this process is looked at. That is never when the clock
-    runs: each look takes a processor for 10 ms.
+    Args:
+        job: What to do.
+        watched: A context in which the memory of this process is looked at. That is never while the clock runs: each
+            look takes a processor for 10 ms.
     """
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
@@ -137,30 +213,25 @@ def measure(job: Job, watched: Callable[[], AbstractContextManager[None]] = nobo
     first_batch_s = time.perf_counter() - started
     if job.cold:
         images += sum(batches)
-        _synchronise(job)
+        _synchronize(job)
         seconds = time.perf_counter() - started
-        found = Measured(images, seconds, _cpu_s() - cpu_s, first_batch_s, 0, None, in_cache)
+        measured = Measured(images, seconds, _cpu_s() - cpu_s, first_batch_s, 0, None, in_cache)
         with watched():
-            _some(reader.epoch(), images)
+            seen = 0
+            for count in reader.epoch():
+                seen += count
+                if seen >= images:
+                    break
     else:
         with watched():
-            _some(batches, None)
-        found = _steady(reader, job, first_batch_s)
+            sum(batches)
+        measured = _steady(reader, job, first_batch_s)
     reader.end()
-    return found
-
-
-def _some(batches: Iterator[int], most: int | None) -> None:
-    """Read all batches, or until that many images are read."""
-    images = 0
-    for count in batches:
-        images += count
-        if most is not None and images >= most:
-            return
+    return measured
 
 
 def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
-    """The clock starts with a batch and stops with one: as much is under way then as before.
+    """Measure from one batch to another, in the middle of an epoch: as much is under way then as before.
 
     Batches of worker processes come in bursts, one of each: whole bursts are counted.
     """
@@ -168,8 +239,7 @@ def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
     started = cpu_s = waited = 0.0
     images = batches = -1
     while True:
-        source = _timed(reader.epoch(), job)
-        for count, seconds in source:
+        for count, seconds in _timed(reader.epoch(), job):
             if batches < 0:
                 started, cpu_s, images, batches = time.perf_counter(), _cpu_s(), 0, 0
                 continue
@@ -177,14 +247,14 @@ def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
             waited += seconds
             batches += 1
             if batches % burst == 0 and time.perf_counter() - started >= job.seconds:
-                _synchronise(job)
+                _synchronize(job)
                 wall_s, cpu_s = time.perf_counter() - started, _cpu_s() - cpu_s
                 share = waited / wall_s if job.step_s or job.device != "cpu" else None
                 return Measured(images, wall_s, cpu_s, first_batch_s, 0, share)
 
 
 def _timed(batches: Iterator[int], job: Job) -> Iterator[tuple[int, float]]:
-    """(images, seconds waited) of each batch; the consumer takes its step in between."""
+    """Yield (images, seconds waited) of each batch; the consumer takes its step in between."""
     while True:
         began = time.perf_counter()
         count = next(batches, None)
@@ -196,7 +266,7 @@ def _timed(batches: Iterator[int], job: Job) -> Iterator[tuple[int, float]]:
             time.sleep(job.step_s)
 
 
-def _synchronise(job: Job) -> None:
+def _synchronize(job: Job) -> None:
     if job.device != "cpu":
         torch.cuda.synchronize(job.device)
 
@@ -204,18 +274,16 @@ def _synchronise(job: Job) -> None:
 def _make_cold(job: Job) -> float | None:
     files = list(job.files) or [os.path.join(job.pack, name) for name in sorted(os.listdir(job.pack))]
     for file in files:
-        drop(file)
+        drop_from_page_cache(file)
     return pages_in_memory(files)
 
 
 def _cpu_s() -> float:
-    """Processor time of this process and of its living children (workers of a DataLoader)."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    total = used.ru_utime + used.ru_stime
-    ticks = os.sysconf("SC_CLK_TCK")
+    """Return the processor time of this process and of its living children (workers of a DataLoader)."""
+    total = time.process_time()
     for child in multiprocessing.active_children():
         with suppress(OSError), open(f"/proc/{child.pid}/stat", "rb") as file:  # elsewhere than on Linux it is missing
             # state, parent, ... follow the name, which may hold anything
             fields = file.read().rpartition(b")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / ticks
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return total

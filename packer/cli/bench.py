@@ -1,19 +1,19 @@
-"""`packer bench`: measure reading on this machine."""
+"""`packer bench`: measure how fast images are read on this machine."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.say import say
+from packer.cli.output import ProgressBar, echo, table_text
 from packer.errors import printable
 
 if TYPE_CHECKING:
@@ -22,40 +22,59 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", metavar="[SRC|PACK]", type=click.Path(), required=False)
-@click.option("--images", type=int, help="Images to measure, drawn over all.  [default: 1000; of PACK up to 1 GiB]")
-@click.option("--rounds", default=3, show_default=True, help="How often each is measured; they take turns.")
-@click.option("--batch-size", default=64, show_default=True, help="Images of a batch.")
-@click.option("--threads", type=int, help="Of PackedLoader; workers of a DataLoader.  [default: cores]")
-@click.option("--seconds", default=0.7, show_default=True, help="Each measurement takes so long at least.")
-@click.option("--resize", metavar="WxH", help="Size of the batches' images.  [default: the median, at most 224x224]")
-@click.option("--format", "formats", metavar="NAME", multiple=True, help="Only this container; may be repeated.")
-@click.option("--encode", "encodings", metavar="NAME", multiple=True, help="Only raw or jpeg; may be repeated.")
-@click.option("--cold", is_flag=True, help="Drop the files from memory before each measurement; first epochs.")
-@click.option("--tune", is_flag=True, help="Find threads (num_workers), prefetch and window; print the line to paste.")
-@click.option("--step-ms", type=float, help="How long a training step takes: shows the waiting.")
-@click.option("--device", default="cpu", show_default=True, help="cuda: with the copy and the normalisation there.")
-@click.option("--seed", default=0, show_default=True, help="Of the sample and of all orders.")
-@click.option("--work-dir", type=click.Path(), help="Where packs are built.  [default: the temporary folder]")
-@click.option("--report", "report_dir", type=click.Path(), help="Write a page with charts into this folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every round.")
+@click.option("--images", type=int, help="Number of images to sample.  [default: 1000; from PACK up to 1 GiB]")
+@click.option("--rounds", default=3, show_default=True, help="Number of measurements of each row; rows take turns.")
+@click.option("--batch-size", default=64, show_default=True, help="Images per batch.")
+@click.option(
+    "--threads", type=int, help="Threads of PackedLoader and workers of a DataLoader.  [default: the usable cores]"
+)
+@click.option("--seconds", default=0.7, show_default=True, help="Minimum duration of a measurement.")
+@click.option("--resize", metavar="WxH", help="Image size in batches.  [default: the median size, at most 224x224]")
+@click.option(
+    "--format", "formats", metavar="NAME", multiple=True, help="Measure only this container. May be repeated."
+)
+@click.option("--encode", "encodings", metavar="NAME", multiple=True, help="Measure only raw or jpeg. May be repeated.")
+@click.option("--cold", is_flag=True, help="Drop the files from memory before each measurement, as in a first epoch.")
+@click.option(
+    "--tune", is_flag=True, help="Find the best threads (num_workers), prefetch and window; print the line to paste."
+)
+@click.option("--step-ms", type=float, help="Duration of a training step; shows how long it waits for data.")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="cuda includes the copy to the device and the normalization there.",
+)
+@click.option("--seed", default=0, show_default=True, help="Random seed of the sample and of the orders.")
+@click.option("--work-dir", type=click.Path(), help="Folder to build packs in.  [default: the temporary folder]")
+@click.option(
+    "--report",
+    "report_dir",
+    type=click.Path(),
+    help="Write a page with charts to this folder; needs matplotlib.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every round.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, quiet: bool, **given: Any) -> None:
-    """Measure how fast images are read here: the plain folder against packs, and both against the limits.
+    """Measure how fast images are read on this machine.
 
-    Without an argument, drawn images are measured (a first look, in one to two minutes). SRC: a sample of your
-    own images. PACK: the loader with different threads and batches. Every figure is the median of all
-    rounds and their spread.
+    Compares a plain folder with packs of it, and both with the limits of the machine. Without an argument,
+    drawn images are measured (one to two minutes). SRC measures a sample of your own images, PACK the loader
+    with different threads and batches. Every figure is the median of all rounds, with their spread.
 
     \b
-    Example: packer bench
-             packer bench ./imgs --report ./bench
-             packer bench imgs.lmdb --tune --step-ms 45
+    Examples:
+      packer bench
+      packer bench ./imgs --report ./bench
+      packer bench imgs.lmdb --tune --step-ms 45
     """
     from packer.bench import BenchOptions, compare, sweep
     from packer.bench import tune as find_best
     from packer.errors import UsageError
     from packer.format.manifest import names_a_pack
 
+    if importlib.util.find_spec("torch") is None:  # the processes that measure import it
+        raise ModuleNotFoundError("torch", name="torch")
     options = BenchOptions(**{name: value for name, value in given.items() if value not in (None, ())})
     if tune and path is None:
         raise UsageError("--tune", "needs a pack or a folder", "name one")
@@ -66,31 +85,30 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     command = shlex.join(["packer", *map(os.fsdecode, sys.argv[1:])]) if sys.argv[1:2] == ["bench"] else "packer bench"
     is_pack = path is not None and names_a_pack(path)
     if options.step_ms is not None and is_pack and not tune:
-        raise UsageError("--step-ms", "goes with a folder or with --tune", "add --tune")
-    with closing(Bars(hidden=quiet or as_json)) as watcher:
+        raise UsageError("--step-ms", "needs a folder or --tune", "add --tune")
+    with ProgressBar(hidden=quiet or as_json) as progress:
         if tune:
-            report = find_best(path or "", options, command, watcher)
+            report = find_best(path or "", options, command, progress)
         elif is_pack:
-            report = sweep(path or "", options, command, watcher)
+            report = sweep(path or "", options, command, progress)
         else:
-            report = compare(path, options, command, watcher)
+            report = compare(path, options, command, progress)
     if as_json:
-        say(json.dumps(report.facts()))
+        echo(json.dumps(report.facts()))
     else:
         for line in lines(report):
-            say(line)
+            echo(line)
     if report_dir is not None:
         from packer.bench.page import write_report
 
         page = write_report(report, report_dir)
         if not as_json:
-            say(f"report: {printable(page)}")
+            echo(f"report: {printable(page)}")
 
 
 def lines(report: Report) -> Iterator[str]:
-    """The whole text."""
-    from packer.bench.words import settings_text
-    from packer.text import table_text
+    """Return the lines of the report."""
+    from packer.bench.report import settings_text
 
     machine, settings = report.machine, report.settings
     yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
@@ -153,30 +171,3 @@ def _figure(figure: Figure, digits: int) -> str:
 
 def _plain(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
-
-
-class Bars:
-    """A bar for each part of the work."""
-
-    def __init__(self, hidden: bool) -> None:
-        self._hidden = hidden
-        self._bar: Any = None
-
-    def begin(self, what: str, total: int | None) -> None:
-        """A part of the work begins."""
-        from packer.cli.progress import bar
-
-        self.close()
-        self._bar = bar(what, total, "step", self._hidden)
-
-    def doing(self, what: str) -> None:
-        """What is measured or built now."""
-        self._bar.set_postfix_str(what)
-
-    def done(self, steps: int) -> None:
-        """So many more steps are done."""
-        self._bar.update(steps)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()

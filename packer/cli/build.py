@@ -3,153 +3,189 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.say import ReaderGone, say
+from packer.cli.output import ProgressBar, counts_text, echo
 from packer.containers import CONTAINERS
-from packer.errors import printable
-from packer.packing import BuildOptions, BuildSummary
-from packer.types import Progress
+from packer.errors import printable, size_text, time_text
+from packer.packing import BuildOptions, BuildSummary, build_pack, plan_pack
 
 if TYPE_CHECKING:
     from packer.format.manifest import Rejected
     from packer.packing.plan import Plan
 
 SHOWN_REJECTIONS = 5
+SECTIONS = {
+    "Input": ("split", "shuffle", "max_pixels"),
+    "Labels": ("labels", "columns", "classes", "boxes"),
+    "Image": ("resize", "fit", "encode", "quality", "mode", "decoder"),
+    "Output": ("out", "format", "shard_size", "overwrite"),
+    "Bad data": ("max_bad", "on_bad", "quarantine", "decode_timeout"),
+}
+"""Heading -> the options below it; all others are below Run."""
 
 
-@click.command()
+class BuildCommand(click.Command):
+    """A command whose help shows the options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        options = [(p.name, p.get_help_record(ctx)) for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        grouped = {name for names in SECTIONS.values() for name in names}
+        for heading in (*SECTIONS, "Run"):
+            names = SECTIONS.get(heading)
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [r for name, r in options if r and (name in names if names else name not in grouped)]
+                )
+
+
+@click.command(cls=BuildCommand)
 @click.argument("source", metavar="SRC", type=click.Path())
-@click.option("-o", "--out", type=click.Path(), help="The pack to make.  [default: SRC.FORMAT beside the source]")
+@click.option("--split", metavar="NAME", help="Pack only this split: train, val, test, ...")
+@click.option("--shuffle", type=int, metavar="SEED", help="Pack in the random order of this seed.")
 @click.option(
-    "--format",
-    metavar="|".join(CONTAINERS),
-    help="The container of the shards.  [default: as the extension of --out says, else lmdb]",
+    "--max-pixels",
+    type=int,
+    default=64_000_000,
+    show_default=True,
+    help="Maximum pixels of an image; a larger one is bad, and is not decoded.",
 )
 @click.option(
     "--labels",
     multiple=True,
     default=("auto",),
     metavar="auto|none|folder|voc|yolo|list:FILE",
-    help="Where the labels are; may be given several times, the annotations of an image are merged.  [default: auto]",
+    help="Kind of labels. May be repeated: the annotations of an image are merged.  [default: auto]",
 )
 @click.option(
     "--columns",
     multiple=True,
     metavar="TEXT",
-    help='The columns of a list: "path label", '
-    '"path (x y)*5", "path (xmin ymin xmax ymax class)*". One for each list, in order.',
+    help='Columns of a list: "path label", "path (x y)*5", "path (xmin ymin xmax ymax class)*". '
+    "One for each list, in the same order.",
 )
 @click.option(
     "--classes",
     type=click.Path(),
     metavar="FILE",
-    help="Class names in id order, one a line. A name that is not in it is a bad label.",
-)
-@click.option("--split", metavar="NAME", help="Take this part of the set only: train, val, test, ...")
-@click.option("--resize", metavar="N|WxH", help="Size of the packed images in pixels.")
-@click.option(
-    "--fit",
-    metavar="stretch|short|long|crop|pad",
-    help="How to reach that size: stretch to WxH; short or "
-    "long side to N; cover WxH and crop the centre; pad to WxH.  [default: short for N, stretch for WxH]",
-)
-@click.option(
-    "--encode",
-    default="raw",
-    show_default=True,
-    metavar="raw|jpeg|png|bmp|copy",
-    help="How images are stored: decoded; encoded again; or each file's own bytes.",
-)
-@click.option("--quality", type=int, default=90, show_default=True, help="Of --encode jpeg, 1 to 100.")
-@click.option(
-    "--mode",
-    default="rgb",
-    show_default=True,
-    metavar="rgb|gray|unchanged",
-    help="What to decode to; unchanged keeps alpha and 16 bits.",
-)
-@click.option(
-    "--decoder", default="auto", show_default=True, metavar="auto|simplejpeg|opencv|jpeg4py", help="What decodes JPEGs."
-)
-@click.option(
-    "--max-pixels",
-    type=int,
-    default=64_000_000,
-    show_default=True,
-    help="Refuse images of more pixels, before they are decoded.",
-)
-@click.option(
-    "--shard-size",
-    default="128MB",
-    show_default=True,
-    metavar="SIZE|none",
-    help="About the bytes of images in one file; none makes one file.",
-)
-@click.option("--shuffle", type=int, metavar="SEED", help="Pack in this random order.")
-@click.option("--workers", type=int, metavar="N", help="Processes.  [default: the cores that may be used]")
-@click.option(
-    "--max-bad",
-    default="0",
-    show_default=True,
-    metavar="N|N%",
-    help="So many bad inputs may be left out; more end the build.",
-)
-@click.option(
-    "--on-bad",
-    default="fail",
-    show_default=True,
-    metavar="fail|skip",
-    help="fail: --max-bad decides; skip: leave out all bad inputs, however many.",
-)
-@click.option(
-    "--quarantine",
-    type=click.Path(),
-    metavar="DIR",
-    help="Write the list of the bad inputs to DIR/rejected.tsv: path, reason, problem. No file is moved or changed.",
-)
-@click.option(
-    "--decode-timeout",
-    default="60",
-    show_default=True,
-    metavar="SECONDS|none",
-    help="An image that takes longer to decode is bad.",
+    help="Class names in the order of their ids, one per line. A label with another name is bad.",
 )
 @click.option(
     "--boxes",
     default="fail",
     show_default=True,
     metavar="fail|clip|drop",
-    help="Boxes outside of their image or without area: refuse the image; clip (those without area are dropped); drop.",
+    help="Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
+    "(and drops those without area), drop drops them.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace the pack that is there.")
-@click.option("--dry-run", is_flag=True, help="Read the source, print the plan, and stop.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, on errors too.")
+@click.option("--resize", metavar="N|WxH", help="Size of the packed images in pixels.")
+@click.option(
+    "--fit",
+    metavar="stretch|short|long|crop|pad",
+    help="How to reach that size: stretch to WxH, short or long side to N, crop the center to WxH, "
+    "or pad to WxH.  [default: short for N, stretch for WxH]",
+)
+@click.option(
+    "--encode",
+    default="raw",
+    show_default=True,
+    metavar="raw|jpeg|png|bmp|copy",
+    help="How images are stored: as pixels (raw), encoded again, or as a copy of each file.",
+)
+@click.option("--quality", type=int, default=90, show_default=True, help="JPEG quality, 1 to 100.")
+@click.option(
+    "--mode",
+    default="rgb",
+    show_default=True,
+    metavar="rgb|gray|unchanged",
+    help="Color mode of the packed images; unchanged keeps alpha and 16 bits.",
+)
+@click.option(
+    "--decoder", default="auto", show_default=True, metavar="auto|simplejpeg|opencv|jpeg4py", help="JPEG decoder."
+)
+@click.option("-o", "--out", type=click.Path(), help="Path of the new pack.  [default: SRC.FORMAT beside SRC]")
+@click.option(
+    "--format",
+    metavar="|".join(CONTAINERS),
+    help="Container format of the shards.  [default: by the extension of --out, else lmdb]",
+)
+@click.option(
+    "--shard-size",
+    default="128MB",
+    show_default=True,
+    metavar="SIZE|none",
+    help="Approximate size of the images in a shard; none writes a single shard.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
+@click.option(
+    "--max-bad",
+    default="0",
+    show_default=True,
+    metavar="N|N%",
+    help="Maximum number (or share) of bad inputs to skip before the build fails.",
+)
+@click.option(
+    "--on-bad",
+    default="fail",
+    show_default=True,
+    metavar="fail|skip",
+    help="fail: follow --max-bad. skip: skip every bad input.",
+)
+@click.option(
+    "--quarantine",
+    type=click.Path(),
+    metavar="DIR",
+    help="List the bad inputs in DIR/rejected.tsv: path, reason, problem. No image is moved or changed.",
+)
+@click.option(
+    "--decode-timeout",
+    default="60",
+    show_default=True,
+    metavar="SECONDS|none",
+    help="Maximum time to decode an image; one that takes longer is bad.",
+)
+@click.option(
+    "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
+)
+@click.option("--dry-run", is_flag=True, help="Read the source, print the plan and stop.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, also after an error.")
 def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
-    """Make a pack of the images and labels in the folder SRC.
+    """Pack the images and labels in the folder SRC.
 
     \b
     Examples:
       packer build ./imgs --resize 256 --encode jpeg
       packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
-      packer build ./faces --labels list:faces/landmarks.txt --columns "path x*5 y*5" --format tfrecord
-      packer build ./shots --labels voc --labels list:shots/landmarks.txt --columns "path (x y)*5 label"
+      packer build faces --labels list:marks.txt --columns "path x*5 y*5"
+      packer build VOC --labels voc --labels list:a.txt --columns "path (x y)*5"
     """
-    screen = Screen(quiet or as_json)
-    try:
-        options = _options(given)
-        result = _dry_run(options, screen) if dry_run else _build(options, screen)
-    finally:
-        screen.close()
+    options = _options(given)
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        if dry_run:
+            plan = plan_pack(options, progress)
+            facts, rejected = plan_facts(plan), plan.inputs.rejected
+            lines = [
+                *(f"note: {printable(note)}" for note in plan.inputs.notes),
+                plan.summary,
+                *rejected_lines(rejected),
+            ]
+        else:
+            summary = build_pack(options, progress)
+            facts = summary_facts(summary)
+            lines = [*rejected_lines(summary.manifest.rejected), *summary_lines(summary)]
+        progress.close()
+        for line in lines:
+            progress.note(line)  # not `echo`: the pack is there, whether somebody reads this or not
     if as_json:
         from packer.packing.quarantine import list_path
 
         listed = None if options.quarantine is None else list_path(options.quarantine)
-        say(json.dumps({**result, "quarantine": listed}))
+        echo(json.dumps({**facts, "quarantine": listed}))
 
 
 def _options(given: dict[str, Any]) -> BuildOptions:
@@ -160,72 +196,16 @@ def _options(given: dict[str, Any]) -> BuildOptions:
     return BuildOptions(**given, shard_bytes=shard_bytes, decode_timeout=timeout)
 
 
-def _dry_run(options: BuildOptions, screen: Screen) -> dict[str, Any]:
-    from packer.packing import plan_pack
-
-    plan = plan_pack(options, screen)
-    for note in plan.inputs.notes:
-        screen.note(f"note: {printable(note)}")
-    screen.note(plan.summary)
-    screen.rejections(plan.inputs.rejected)
-    return plan_facts(plan)
-
-
-def _build(options: BuildOptions, screen: Screen) -> dict[str, Any]:
-    from packer.packing import build_pack
-
-    summary = build_pack(options, screen)
-    screen.finished(summary)
-    return summary_facts(summary)
-
-
-class Screen(Progress):
-    """Shows a build: the plan, a bar, the summary; nothing if `silent`."""
-
-    def __init__(self, silent: bool) -> None:
-        self.silent = silent
-        self._bar: Any = None
-
-    def note(self, text: str) -> None:
-        if not self.silent:
-            self.close()
-            try:
-                say(text)
-            except ReaderGone:
-                self.silent = True  # the pack is wanted all the same
-
-    def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
-        from packer.cli.progress import bar
-
-        self.close()
-        self._bad = 0
-        self._bar = bar(name, total, hidden=self.silent)
-
-    def advance(self, done: int, bad: int = 0) -> None:
-        self._bad += bad
-        if self._bad:
-            self._bar.set_postfix_str(f"{self._bad} bad", refresh=False)
-        self._bar.update(done)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-    def rejections(self, rejected: list[Rejected] | tuple[Rejected, ...]) -> None:
-        for entry in rejected[:SHOWN_REJECTIONS]:
-            self.note(f"rejected: {printable(entry.path)}: {entry.problem}")
-        if len(rejected) > SHOWN_REJECTIONS:
-            self.note(f"rejected: ... and {len(rejected) - SHOWN_REJECTIONS} more (packer info --rejected lists all)")
-
-    def finished(self, summary: BuildSummary) -> None:
-        self.rejections(summary.manifest.rejected)
-        for line in summary_lines(summary):
-            self.note(line)
+def rejected_lines(rejected: Sequence[Rejected]) -> list[str]:
+    """Return a line for each of the first bad inputs."""
+    lines = [f"rejected: {printable(entry.path)}: {entry.problem}" for entry in rejected[:SHOWN_REJECTIONS]]
+    if len(rejected) > SHOWN_REJECTIONS:
+        lines.append(f"rejected: ... and {len(rejected) - SHOWN_REJECTIONS} more (packer info --rejected lists all)")
+    return lines
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values."""
+    """Return the plan as JSON values."""
     from dataclasses import asdict
 
     inputs = plan.inputs
@@ -248,19 +228,11 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def inputs_text(counts: Mapping[str, int]) -> str:
-    """found = packed + rejected + skipped, in words."""
-    found, *parts = (f"{counts[name]} {name}" for name in ("found", "packed", "rejected", "skipped"))
-    return f"{found} = {' + '.join(parts)}"
-
-
 def summary_lines(summary: BuildSummary) -> list[str]:
-    """What the build has done, and how to read it."""
-    from packer.text import size_text, time_text
-
+    """Return what the build did, and how to read the pack."""
     counts = summary.manifest.counts
     lines = [
-        f"{inputs_text(counts)}; {size_text(summary.pack_bytes)} in {time_text(summary.seconds)} "
+        f"{counts_text(counts)}; {size_text(summary.pack_bytes)} in {time_text(summary.seconds)} "
         f"({summary.images_per_s:,.0f} images/s)"
     ]
     boxes = [f"{counts[name]} {name.removeprefix('boxes_')}" for name in BOX_COUNTS if counts.get(name)]
@@ -274,7 +246,7 @@ BOX_COUNTS = ("boxes_clamped", "boxes_clipped", "boxes_dropped", "boxes_cropped"
 
 
 def summary_facts(summary: BuildSummary) -> dict[str, Any]:
-    """The summary as JSON values."""
+    """Return the summary as JSON values."""
     from dataclasses import asdict
 
     manifest = summary.manifest

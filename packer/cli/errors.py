@@ -1,54 +1,89 @@
-"""An error as the user sees it: one line on standard error, and one JSON object where ``--json`` is given."""
+"""An error as the user sees it: one line on standard error, an exit code, and one JSON object with ``--json``."""
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import Any
 
 import click
 
-from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, PackerError, printable
+from packer.cli.output import ReaderGone, drop_output, echo_error, flush_output
+from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, NotInstalled, PackerError, StorageError, printable
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 
+_PLACE = ("pack", "shard", "key")
+"""Where in a pack the damage is (`DamagedPack`)."""
+_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
-_PLACE = {"pack": None, "shard": None, "key": None}
-"""Where in a pack damage is (`DamagedPack`)."""
 
+def report(error: BaseException, as_json: bool) -> int:
+    """Print the error.
 
-def complain(line: str) -> None:
-    """Print a line on standard error, if there is one."""
+    Args:
+        error: What a command raised.
+        as_json: Print it as one JSON object on standard output too.
+
+    Returns:
+        The exit code.
+    """
+    if not isinstance(error, PackerError) and isinstance(error, OSError):
+        error = StorageError(error.filename or "", error.strerror or str(error))
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        error = NotInstalled("", "this command needs PyTorch", "pip install torch")
+    if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
+        error = StorageError("", "not enough memory or threads", "free some, or use fewer --workers")
+    facts = failure_facts(error)
+    code: int = facts["exit_code"]
+    if isinstance(error, _HELP):
+        error.show()
+        return code
     with suppress(OSError):
-        click.echo(f"packer: {line}", err=True)
+        if as_json:
+            click.echo(json.dumps(facts))
+    with suppress(OSError):
+        echo_error(failure_line(error))
+    with suppress(OSError, ReaderGone):
+        flush_output()
+        return code
+    drop_output()
+    return code
 
 
 def failure_line(error: BaseException) -> str:
-    """Any error in one line; the bad inputs that it is about stand below."""
+    """Return any error as one line; the bad inputs that it is about stand below."""
     if isinstance(error, PackerError):
         return str(error)
     if isinstance(error, click.ClickException):
-        return usage_line(error)
+        return _usage_line(error)
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return "interrupted"
     return f"{type(error).__name__}: {printable(str(error))}; this is a bug: run it as packer --debug ..."
 
 
-def usage_line(error: click.ClickException) -> str:
-    """What click has found wrong on the command line, in packer's own form."""
-    command = getattr(getattr(error, "ctx", None), "command_path", "packer")
-    return f"{printable(error.format_message()).rstrip('.')}; see {command} --help"
-
-
 def failure_facts(error: BaseException) -> dict[str, Any]:
-    """Any error as JSON values; the same fields for every kind."""
-    facts: dict[str, Any] = {"error": type(error).__name__, "where": "", "next_step": "", "rejected": [], **_PLACE}
+    """Return any error as JSON values; the fields are the same for every kind."""
+    facts: dict[str, Any] = {
+        "error": type(error).__name__,
+        "where": "",
+        "next_step": "",
+        "rejected": [],
+        **dict.fromkeys(_PLACE),
+    }
     if isinstance(error, PackerError):
         rejected = [{"path": r.path, "reason": r.reason, "problem": r.problem} for r in getattr(error, "rejected", ())]
         facts |= {"where": printable(error.where), "next_step": error.next_step, "rejected": rejected}
-        facts |= {name: None if (value := getattr(error, name, None)) is None else printable(value) for name in _PLACE}
+        facts |= {name: printable(value) for name in _PLACE if (value := getattr(error, name, None)) is not None}
         return {**facts, "problem": error.problem, "exit_code": error.exit_code}
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return {**facts, "error": "Interrupted", "problem": "interrupted", "exit_code": EXIT_INTERRUPTED}
     if isinstance(error, click.ClickException):
-        return {**facts, "error": "UsageError", "problem": usage_line(error), "exit_code": EXIT_USAGE}
+        return {**facts, "error": "UsageError", "problem": _usage_line(error), "exit_code": EXIT_USAGE}
     return {**facts, "problem": str(error), "exit_code": EXIT_BUG}
+
+
+def _usage_line(error: click.ClickException) -> str:
+    """What click found wrong on the command line, in packer's own form."""
+    command = getattr(getattr(error, "ctx", None), "command_path", "packer")
+    return f"{printable(error.format_message()).rstrip('.')}; see {command} --help"

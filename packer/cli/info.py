@@ -1,15 +1,15 @@
-"""`packer info`: what a pack holds, from its manifest alone."""
+"""`packer info`: what a pack holds, from its manifest, and whether all of its files are there."""
 
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.build import inputs_text
-from packer.cli.say import say
-from packer.errors import printable
+from packer.cli.output import counts_text, echo
+from packer.errors import plural, printable, size_text
 
 if TYPE_CHECKING:
     from packer.format.manifest import Manifest
@@ -20,52 +20,58 @@ SHOWN_CLASSES = 20
 @click.command()
 @click.argument("pack", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--rejected", is_flag=True, help="List the inputs that are not in the pack, with reasons.")
+@click.option("--rejected", is_flag=True, help="List the rejected inputs with their reasons.")
 def info(pack: str, as_json: bool, rejected: bool) -> None:
-    """Say what PACK holds: records, images, labels, classes, size, how it was made.
+    """Show what PACK holds and how it was built.
 
     \b
-    Example: packer info imgs.lmdb
+    Example:
+      packer info imgs.lmdb
     """
     from packer.format.manifest import read_manifest
 
     manifest = read_manifest(pack)
     if as_json:
-        say(json.dumps(facts(pack, manifest)))
+        echo(json.dumps({**facts(pack, manifest), "missing": missing_files(pack, manifest)}))
         return
     for name, value in rows(manifest):
-        say(f"{name:<10} {value}")
+        echo(f"{name:<10} {value}")
+    for name in missing_files(pack, manifest):
+        echo(f"missing    {printable(name)}: packer repair {printable(pack)} restores what it can")
     if rejected:
         for entry in manifest.rejected:
-            say(f"{printable(entry.path)}: {entry.problem}")
+            echo(f"{printable(entry.path)}: {entry.problem}")
 
 
 def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
-    """The manifest as JSON values, with the pack's size."""
+    """Return the manifest as JSON values, with the size of the pack."""
     from dataclasses import asdict
 
     return {"path": pack, "bytes": pack_bytes(manifest), **asdict(manifest)}
 
 
+def missing_files(pack: str, manifest: Manifest) -> list[str]:
+    """Return the names of the containers and indexes that are not there."""
+    names = [name for shard in manifest.shards for name in (shard.container.name, shard.index.name)]
+    return [name for name in names if not os.path.isfile(os.path.join(pack, name))]
+
+
 def pack_bytes(manifest: Manifest) -> int:
-    """Bytes of all shards."""
+    """Return the size of all shards in bytes."""
     return sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
 
 
 def rows(manifest: Manifest) -> list[tuple[str, str]]:
-    """Name and value of each line."""
-    from packer.text import size_text
-
+    """Return the name and value of each line."""
     size = pack_bytes(manifest)
-    shards = len(manifest.shards)
     each = size_text(size / manifest.records) if manifest.records else "0 bytes"
     found = [
-        ("records", f"{manifest.records:,} in {shards:,} {'shard' if shards == 1 else 'shards'}"),
+        ("records", f"{manifest.records:,} in {plural(len(manifest.shards), 'shard')}"),
         ("container", manifest.container),
         ("images", _images(manifest)),
-        ("size", f"{size_text(size)} ({each} a record)"),
+        ("size", f"{size_text(size)} ({each} per record)"),
         ("labels", f"{', '.join(manifest.options['labels'])}: {_fields(manifest)}"),
-        ("inputs", inputs_text(manifest.counts)),
+        ("inputs", counts_text(manifest.counts)),
     ]
     if manifest.classes:
         found.append(("classes", _classes(manifest)))
@@ -85,7 +91,7 @@ def _images(manifest: Manifest) -> str:
         shape = "of different sizes"
     else:
         height, width, channels = manifest.shape
-        shape = f"{width}x{height}, {channels} {'channel' if channels == 1 else 'channels'}"
+        shape = f"{width}x{height}, {plural(channels, 'channel')}"
     return f"{shape}, {manifest.dtype or 'uint8 and uint16'}, stored as {manifest.encoding}"
 
 

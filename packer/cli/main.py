@@ -1,91 +1,73 @@
-"""Runs a command, and turns its error into one line and an exit code."""
+"""The entry of the command line: signals, standard files, and a command that ends in an exit code."""
 
 from __future__ import annotations
 
 import _thread
-import json
 import os
 import signal
 import sys
 import threading
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-import click
 
-from packer.cli.errors import complain, failure_facts, failure_line
-from packer.cli.say import ReaderGone
-from packer.errors import EXIT_IO, PackerError, StorageError
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line.
 
-_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
+    Args:
+        arguments: The words behind the name of the program; None takes those of this process.
+
+    Returns:
+        The exit code (docs/cli.md lists them).
+    """
+    try:
+        code = run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # while the libraries of `run` were loaded
+        print("packer: interrupted", file=sys.stderr)
+        code = 130
+    if arguments is None:
+        from packer.system import ENDING_SIGNALS
+
+        for number in ENDING_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # only Python's own end is left to do
+    return code
 
 
 def run(given: list[str]) -> int:
-    """Run the command line `given`; returns the exit code (docs/cli.md lists them)."""
+    """Run the command line `given` and return its exit code."""
+    import click
+
+    from packer.cli.errors import report
     from packer.cli.group import cli
+    from packer.cli.output import ReaderGone, drop_output, flush_output
+    from packer.errors import EXIT_IO
+    from packer.system import ENDING_SIGNALS
 
     _open_standard_files()
-    signal.signal(signal.SIGTERM, _terminated)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # ignored under nohup
-        signal.signal(signal.SIGHUP, _terminated)
-    before, sys.unraisablehook = sys.unraisablehook, _not_lost
+    for number in ENDING_SIGNALS[1:]:
+        if number == signal.SIGTERM or signal.getsignal(number) == signal.SIG_DFL:  # SIGHUP is ignored under nohup
+            signal.signal(number, _terminated)
+    before, sys.unraisablehook = sys.unraisablehook, _send_again
     try:
         cli.main(given, prog_name="packer", standalone_mode=False)
-        _flush()
+        flush_output()
         return 0
     except click.exceptions.Exit as done:
         return done.exit_code
     except ReaderGone:
-        _forget_output()
+        drop_output()
         return EXIT_IO
-    except Exception as error:
-        if "--debug" in given and not isinstance(error, click.ClickException | click.Abort):
+    except (Exception, KeyboardInterrupt) as error:
+        expected = isinstance(error, click.ClickException | click.Abort | KeyboardInterrupt)
+        if "--debug" in given and not expected:
             raise
-        if isinstance(error, OSError) and not isinstance(error, PackerError):
-            error = StorageError(error.filename or "", error.strerror or str(error))
-        if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
-            error = StorageError("", "not enough memory or threads", "free some, or take fewer --workers")
-        return _report(error, "--json" in given)
-    except KeyboardInterrupt as interrupt:
-        return _report(interrupt, "--json" in given)
+        return report(error, "--json" in given)
     finally:
         sys.unraisablehook = before
 
 
-def _report(error: BaseException, as_json: bool) -> int:
-    """Tell of the error; returns its exit code."""
-    facts = failure_facts(error)
-    code: int = facts["exit_code"]
-    if isinstance(error, _HELP):
-        error.show()
-        return code
-    if as_json:
-        with suppress(OSError):
-            click.echo(json.dumps(facts))
-    complain(failure_line(error))
-    with suppress(OSError):
-        _flush()
-        return code
-    _forget_output()
-    return code
-
-
-def _flush() -> None:
-    if sys.stdout is not None:  # None where the caller has closed it
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise ReaderGone from None
-
-
-def _forget_output() -> None:
-    """Standard output takes nothing any more: Python must not try again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _open_standard_files() -> None:
-    """Where standard files are closed (``2>&-``), a shard must not get their numbers: libraries write to them."""
+    """If standard files are closed (``2>&-``), a shard must not get their numbers: libraries write to them."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -94,8 +76,8 @@ def _open_standard_files() -> None:
             os.set_inheritable(number, True)
 
 
-def _not_lost(unraisable: Any) -> None:
-    """Where a signal comes while Python runs a finalizer, its exception is shown and dropped: send it once more."""
+def _send_again(unraisable: Any) -> None:
+    """If a signal comes while Python runs a finalizer, its exception is printed and dropped: send it again."""
     error = unraisable.exc_value
     if isinstance(error, KeyboardInterrupt):
         number = int(signal.SIGINT)

@@ -7,57 +7,54 @@ import sys
 
 import click
 
-from packer.cli.say import say
-from packer.errors import EXIT_BAD_DATA, printable
+from packer.cli.output import ProgressBar, echo, echo_error
+from packer.errors import EXIT_BAD_DATA, plural, printable
 
 SHOWN_LOST = 20
 
 
 @click.command()
 @click.argument("pack", type=click.Path())
-@click.option("-o", "--out", type=click.Path(), help="The new pack, where one is needed.  [default: PACK.repaired]")
+@click.option(
+    "-o", "--out", type=click.Path(), help="Path of the new pack, if one is needed.  [default: PACK.repaired]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quiet", is_flag=True, help="Print nothing but what is lost.")
+@click.option("--quiet", is_flag=True, help="Print only what is lost.")
 def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
-    """Make PACK whole again, or a new pack of all that can be saved of it.
+    """Repair PACK, or save what is left of it.
 
-    Files that can be made again byte for byte, as their digests say, are put back in their place. Where
-    that is not enough, PACK stays as it is, and a new pack is made beside it; with --out always. What is
-    lost is listed, and the exit code is then 1.
+    Files that can be rebuilt byte for byte, as their digests prove, are restored in place. If that is not
+    enough, or with --out, PACK is left unchanged and everything that can be saved goes into a new pack. Lost
+    records are listed, and the exit code is then 1.
 
     \b
-    Example: packer repair imgs.lmdb
-             packer repair imgs.lmdb --out /other/disk/imgs.lmdb --json
+    Examples:
+      packer repair imgs.lmdb
+      packer repair imgs.lmdb --out /other/disk/imgs.lmdb --json
     """
     from dataclasses import asdict
 
-    from packer.cli.progress import bar
-    from packer.format import salvage
-    from packer.types import Progress
+    from packer.format.salvage import repair as repair_pack
 
-    class Bar(Progress):
-        def advance(self, done: int, bad: int = 0) -> None:
-            progress.update(done)
-
-    with bar("repairing", unit="B", hidden=quiet or as_json) as progress:
-        report = salvage.repair(pack, out, Bar())
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = repair_pack(pack, out, progress)
     if as_json:
-        say(json.dumps({**asdict(report), "lost_records": report.lost_records}))
+        echo(json.dumps({**asdict(report), "lost_records": report.lost_records}))
     else:
+        name = printable(pack)
         for entry in report.lost[:SHOWN_LOST]:
-            click.echo(f"packer: {printable(pack)}: lost: {printable(str(entry))}", err=True)
+            echo_error(f"{name}: lost: {printable(str(entry))}")
         if len(report.lost) > SHOWN_LOST:
-            click.echo(f"packer: ... and {len(report.lost) - SHOWN_LOST} more (--json lists all)", err=True)
+            echo_error(f"... and {len(report.lost) - SHOWN_LOST} more (--json lists all)")
         if not quiet:
             for note in report.notes:
-                say(f"{printable(pack)}: {printable(note)}")
-            for name in report.restored:
-                say(f"{printable(pack)}: {printable(name)}: made again, byte for byte, and put back")
-            if report.out is not None:
-                say(
-                    f"{printable(report.out)}: a new pack of {report.records:,} records; {report.lost_records:,} are lost"
-                )
+                echo(f"{name}: {printable(note)}")
+            for restored in report.restored:
+                echo(f"{name}: {printable(restored)}: restored byte for byte")
+            if report.out is None:
+                echo(f"{name}: whole: {plural(report.records, 'record')}")
             else:
-                say(f"{printable(pack)}: whole: {report.records:,} records")
+                saved, lost = plural(report.records, "record"), plural(report.lost_records, "record is", "records are")
+                echo(f"{printable(report.out)}: a new pack of {saved}; {lost} lost")
     if report.lost:
         sys.exit(EXIT_BAD_DATA)

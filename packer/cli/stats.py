@@ -1,4 +1,4 @@
-"""`packer stats`: what a pack holds, in numbers."""
+"""`packer stats`: the numbers of a pack."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.say import say
-from packer.errors import printable
+from packer.cli.output import ProgressBar, echo, table_text
+from packer.errors import plural, printable
 
 if TYPE_CHECKING:
     from packer.stats import BoxStats, ClassCounts, PackStats, SizeStats, Spread
@@ -20,49 +20,48 @@ SHOWN_GROUPS = 10
 
 @click.command()
 @click.argument("pack", type=click.Path())
-@click.option("--against", type=click.Path(), help="Another pack: list the images that are in both.")
-@click.option("--pixels/--no-pixels", default=True, help="Read all images for the channels' mean and std.")
-@click.option("--plot", type=click.Path(), help="Draw it into this file (.png, .svg, .pdf); needs packer[report].")
+@click.option("--against", type=click.Path(), help="Another pack; list the images that are in both.")
+@click.option("--pixels/--no-pixels", default=True, help="Read all images to compute the mean and std of the channels.")
+@click.option("--plot", type=click.Path(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_json: bool) -> None:
-    """Count what PACK holds: classes, boxes, sizes, channel mean and std, duplicates.
+    """Show the statistics of PACK.
 
-    Mean and std are exact, over all pixels, and ready to paste. Duplicates are records that were made
-    of files with the same bytes; with --against, files that are in both packs (a leak of val into train).
+    Counts classes, boxes, sizes and duplicates, and computes the mean and std of the channels. Mean and std are
+    exact, over all pixels, and ready to paste. Duplicates are records made from files with the same bytes.
+    --against lists files that are in both packs (a leak of val into train).
 
     \b
-    Example: packer stats imgs.lmdb
-             packer stats train.lmdb --against val.lmdb --no-pixels
+    Examples:
+      packer stats imgs.lmdb
+      packer stats train.lmdb --against val.lmdb --no-pixels
     """
     from dataclasses import asdict
 
-    from packer.cli.progress import bar
     from packer.stats import pack_stats
 
     if plot is not None:
         from packer.stats.plots import figure_class
 
-        figure_class("--plot")  # better before the work than behind it
-    with bar("reading", hidden=as_json or not pixels) as read:
-        found = pack_stats(pack, against, pixels, read.update)
+        figure_class("--plot")  # fail before the work, not after it
+    with ProgressBar(hidden=as_json) as progress:
+        found = pack_stats(pack, against, pixels, progress)
     if plot is not None:
-        from packer.stats.plot import plot_stats
+        from packer.stats.plots import plot_stats
 
         plot_stats(found, plot)
     if as_json:
-        say(json.dumps(asdict(found)))
+        echo(json.dumps(asdict(found)))
         return
     for line in lines(found):
-        say(line)
+        echo(line)
     if plot is not None:
-        say(f"plot: {printable(plot)}")
+        echo(f"plot: {printable(plot)}")
 
 
 def lines(found: PackStats) -> Iterator[str]:
-    """The whole text."""
-    from packer.text import table_text
-
-    yield f"{printable(found.path)}: {found.records:,} records"
+    """Return the lines of the report."""
+    yield f"{printable(found.path)}: {plural(found.records, 'record')}"
     for counts in found.classes:
         yield ""
         yield from _classes(counts)
@@ -76,13 +75,11 @@ def lines(found: PackStats) -> Iterator[str]:
         values = ", ".join(f"{value:g} ({many:,})" for value, many in found.keypoints.visibility[:SHOWN_GROUPS])
         yield f"visibility {values} of keypoints; COCO writes 0 not labelled, 1 hidden, 2 visible"
     for channels in found.channels:
-        one = f"{channels.images:,} images of {channels.channels} {channels.dtype} " + (
-            "channel" if channels.channels == 1 else "channels"
-        )
-        yield f"pixels     {one}, {channels.pixels:,} pixels, each counting the same; scaled to 0..1:"
+        images = f"{plural(channels.images, 'image')} of {plural(channels.channels, f'{channels.dtype} channel')}"
+        yield f"pixels     {images}, {plural(channels.pixels, 'pixel')} of equal weight, scaled to 0..1:"
         yield f"           mean=({_numbers(channels.mean)}), std=({_numbers(channels.std)})"
     if found.channels and found.padded:
-        yield "           the padding of --fit pad counts too"
+        yield "           includes the padding of --fit pad"
     yield from _duplicates(found)
 
 
@@ -94,18 +91,18 @@ def _rows(found: PackStats) -> Iterator[tuple[str, ...]]:
     yield _row("image width, px", sizes.width)
     yield _row("image height, px", sizes.height)
     yield _row("image width / height", sizes.aspect)
-    yield _row("bytes a record", sizes.record_bytes)
+    yield _row("bytes per record", sizes.record_bytes)
     if (boxes := found.boxes) is not None:
-        yield _row("boxes an image", boxes.per_image)
+        yield _row("boxes per image", boxes.per_image)
         if boxes.boxes:
             yield _row("box width, px", boxes.width)
             yield _row("box height, px", boxes.height)
             yield _row("box width / height", boxes.aspect)
             yield _row("box area / image area", boxes.area_share)
     if found.landmarks is not None:
-        yield _row("landmarks an image", found.landmarks)
+        yield _row("landmarks per image", found.landmarks)
     if found.keypoints is not None:
-        yield _row("keypoints a box", found.keypoints.per_box)
+        yield _row("keypoints per box", found.keypoints.per_box)
 
 
 def _row(name: str, spread: Spread) -> tuple[str, ...]:
@@ -120,8 +117,6 @@ def _number(number: float) -> str:
 
 
 def _classes(counts: ClassCounts) -> Iterator[str]:
-    from packer.text import table_text
-
     total = sum(counts.counts)
     order = sorted(range(len(counts.counts)), key=lambda i: (-counts.counts[i], i))
     rows = [
@@ -136,13 +131,14 @@ def _classes(counts: ClassCounts) -> Iterator[str]:
     yield from table_text([("id", "class", counts.of, "share"), *rows], right=(0, 2, 3))
     if len(order) > SHOWN_CLASSES:
         yield f"... and {len(order) - SHOWN_CLASSES} more (--json lists all)"
-    parts = [f"{len(counts.names)} classes"]
+    parts = [plural(len(counts.names), "class")]
     if counts.imbalance is not None:
-        parts.append(f"the largest has {counts.imbalance:,.1f} times as many as the smallest")
+        parts.append(f"class imbalance {counts.imbalance:,.1f} : 1")
     if counts.empty:
         parts.append(f"{len(counts.empty)} without any: {', '.join(map(printable, counts.empty[:SHOWN_GROUPS]))}")
     if counts.unlabelled:
-        parts.append(f"{counts.unlabelled:,} {counts.of} without class")
+        one = {"images": "image", "boxes": "box"}[counts.of]
+        parts.append(f"{plural(counts.unlabelled, one)} without class")
     yield "; ".join(parts)
 
 
@@ -155,16 +151,16 @@ def _common(sizes: SizeStats) -> Iterator[str]:
 def _boxes(boxes: BoxStats) -> Iterator[str]:
     yield (
         f"boxes      {boxes.small:,} small (below 32x32 px), {boxes.medium:,} medium, {boxes.large:,} large "
-        f"(96x96 and more), as COCO has it"
+        f"(96x96 and more), as COCO counts"
     )
     if boxes.images_without:
-        yield f"           {boxes.images_without:,} images without a box"
+        yield f"           {plural(boxes.images_without, 'image')} without a box"
     if boxes.empty:
-        yield f"           {boxes.empty:,} boxes without area"
+        yield f"           {plural(boxes.empty, 'box')} without area"
 
 
 def _numbers(values: tuple[float, ...]) -> str:
-    """As a Python tuple has them; one number ends in a comma."""
+    """The inside of a Python tuple; a single number ends in a comma."""
     text = ", ".join(f"{value:.6f}" for value in values)
     return f"{text}," if len(values) == 1 else text
 
@@ -172,16 +168,17 @@ def _numbers(values: tuple[float, ...]) -> str:
 def _duplicates(found: PackStats) -> Iterator[str]:
     same = found.duplicates
     if same.groups:
-        yield f"duplicates {same.surplus:,} records too many: {same.groups:,} files are packed more than once"
+        repeated = plural(same.groups, "file is", "files are")
+        yield f"duplicates {plural(same.surplus, 'record')} too many: {repeated} packed more than once"
         for group in same.listed[:SHOWN_GROUPS]:
             yield f"           {_places(group)}"
         if same.groups > SHOWN_GROUPS:
             yield f"           ... and {same.groups - SHOWN_GROUPS:,} more (--json lists {len(same.listed):,})"
     else:
-        yield "duplicates none: no two records are of files with the same bytes"
+        yield "duplicates none: all records are from files with different bytes"
     if (both := found.leaks) is None:
         return
-    yield f"in both    {both.records:,} records are also in {printable(both.path)}"
+    yield f"in both    {plural(both.records, 'record is', 'records are')} also in {printable(both.path)}"
     for ours, theirs in both.listed[:SHOWN_GROUPS]:
         yield f"           {_places(ours)} = {_places(theirs)}"
     if len(both.listed) > SHOWN_GROUPS:

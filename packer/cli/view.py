@@ -8,26 +8,28 @@ from typing import Any
 
 import click
 
-from packer.cli.say import say
-from packer.errors import printable
+from packer.cli.output import echo
+from packer.errors import plural, printable
 
 
 @click.command()
 @click.argument("pack", type=click.Path())
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Listen there [default: any that is free].")
-@click.option("--no-browser", is_flag=True, help="Only print the address, and open no browser.")
-@click.option("--export", type=click.Path(), help="Write a contact sheet, one HTML file, and serve nothing.")
-@click.option("--count", default=200, show_default=True, help="With --export: how many records.")
-@click.option("--seed", type=click.IntRange(0), help="With --export: draw the records with it [default: the first].")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free port]")
+@click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
+@click.option("--export", type=click.Path(), help="Export a contact sheet (one HTML file) and exit.")
+@click.option("--count", default=200, show_default=True, help="With --export: number of records.")
+@click.option("--seed", type=click.IntRange(0), help="With --export: sample with this seed.  [default: take the first]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
-    """Look at PACK in the browser: images with their labels, filters, charts, shuffled batches.
+    """Show PACK in the browser.
 
-    Serves on 127.0.0.1 only, under an address with a random token, until Ctrl-C.
+    Images with their labels, filters, charts, and shuffled batches. Listens on 127.0.0.1 only, at an address
+    with a random token, until Ctrl-C.
 
     \b
-    Example: packer view imgs.lmdb
-             packer view imgs.lmdb --export sheet.html --count 100 --seed 0
+    Examples:
+      packer view imgs.lmdb
+      packer view imgs.lmdb --export sheet.html --count 100 --seed 0
     """
     from packer.errors import UsageError
     from packer.format.pack import open_pack
@@ -38,28 +40,27 @@ def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
         if str(getattr(source(name), "name", "")) == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
             if export is None:
-                raise UsageError(option, "goes with --export", "add --export FILE.html, or leave it out")
-            raise UsageError(option, "does not go with --export, which serves nothing", "leave one of them out")
+                raise UsageError(option, "needs --export", "add --export FILE.html, or leave it out")
+            raise UsageError(option, "has no effect with --export", "leave one of them out")
     opened = open_pack(pack)
     if export is not None:
         from packer.view.export import export as write
 
         written = write(opened, export, given["count"], given["seed"])
         facts = {"path": export, "records": written, "of": len(opened)}
-        say(json.dumps(facts) if as_json else f"{printable(export)}: {written:,} of {len(opened):,} records")
+        echo(json.dumps(facts) if as_json else f"{printable(export)}: {written:,} of {plural(len(opened), 'record')}")
         return
-    from packer.view.browser import opened as browser_opened
-    from packer.view.server import Server
+    from packer.view.server import Server, opened_in_browser
 
     with Server(opened, given["port"]) as server:
         if as_json:
-            say(json.dumps({"url": server.url, "pack": pack, "records": len(opened)}))
+            echo(json.dumps({"url": server.url, "pack": pack, "records": len(opened)}))
         else:
-            say(f"{printable(pack)}: {len(opened):,} records at {server.url}")
-            say("Ctrl-C ends it")
+            echo(f"{printable(pack)}: {plural(len(opened), 'record')} at {server.url}")
+            echo("press Ctrl-C to stop")
         sys.stdout.flush()
         if given["no_browser"]:
             server.serve_forever()
         else:
-            with browser_opened(server.url):
+            with opened_in_browser(server.url):
                 server.serve_forever()  # returns at Ctrl-C

@@ -54,7 +54,7 @@ class Pack:
             self.shards: tuple[ShardEntry, ...] = self.manifest.shards
             files = [(self._file(s.container.name), s.container.bytes) for s in self.shards]
             self.region, self._starts = map_files(files)
-            """All container files one after another, uint8, read-only; and where each begins."""
+            """The bytes of all container files, and the offset at which each begins."""
             self._indexes = Indexes(self.path, self.shards)
         except DamagedPack as error:
             error.with_location(self.path, self._shard_at(error.where))
@@ -132,7 +132,8 @@ class Pack:
         if not self._checked[i]:
             self._check_unseen(np.array([i]))
         start = int(self.offsets[i])
-        return self.region.data[start : start + int(self.sizes[i])]
+        data: memoryview = self.region.data[start : start + int(self.sizes[i])]
+        return data
 
     def check(self, records: Int64) -> None:
         """Hold the bytes of these records against their checksums, those not yet seen by this process."""

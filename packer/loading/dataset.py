@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from packer.errors import AnyPath, UsageError, add_note
 from packer.format.pack import Pack, open_pack
 from packer.format.ragged import Ragged
-from packer.loading.fill import RawImages
+from packer.loading.fill import Gather, gather_of
 from packer.loading.targets import Batch, Target, Targets, join_targets, record_number
 
 Indices = Sequence[int] | NDArray[np.int64]
@@ -97,7 +97,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def _read_batch(self, records: NDArray[np.int64]) -> Batch:
         pack = self.pack
         pack.check(records)
-        pixels = self._raw_images.copy(records)
+        pixels = self._gather(pack.offsets[records])
         height, width, channels = pack.shape_of(0)
         # one call for view and permute: channels first in shape, last in memory
         images = torch.as_strided(
@@ -108,8 +108,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return Batch(images, join_targets([self._targets.of(records)]))
 
     @cached_property
-    def _raw_images(self) -> RawImages:
-        return RawImages(self.pack)
+    def _gather(self) -> Gather:
+        return gather_of(self.pack)
 
     @cached_property
     def _dtype(self) -> torch.dtype:

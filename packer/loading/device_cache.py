@@ -13,15 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack, UsageError
+from packer.errors import DamagedPack, UsageError, size_text
 from packer.images.resize import Interpolation
 from packer.loading.crop import CropParams
 from packer.loading.fill import ImageFiller
 from packer.loading.replace import Replacer, problem_of
 from packer.loading.stats import Stats
 from packer.loading.targets import Targets, join_targets
-from packer.system_paging import available_bytes
-from packer.text import size_text
+from packer.system import available_bytes
 from packer.types import Int64
 
 COPIED_BYTES = 64 * 1024**2

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import BadImage, DamagedPack
+from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.images.decode import Decoder, decode
-from packer.images.decode_simplejpeg import decode_into, decode_reduced
 from packer.images.header import Mode
-from packer.images.reduction import HEADROOM, extents
+from packer.images.jpeg import HEADROOM, decode_into, decode_reduced, extents
 from packer.images.resize import Interpolation, resample
 from packer.loading.crop import Augmentation, CropParams, Regions
 from packer.types import Image, Int64
@@ -26,23 +26,47 @@ BatchSlice = NDArray[Any]
 """(n, height, width, channels), C-contiguous: a part of a batch's memory."""
 
 
-class RawImages:
-    """The raw images of a pack, all of one shape: one call copies many of them out of the map, without the GIL."""
+class Gather:
+    """Copies records of one size out of a pack's region: one call for each part of it, without the GIL.
 
-    def __init__(self, pack: Pack) -> None:
-        size = pack.record_bytes
-        assert size is not None
-        self._pack = pack
-        with warnings.catch_warnings():
-            # torch has no read-only tensors and says so; nothing here writes
-            warnings.simplefilter("ignore", UserWarning)
-            region = torch.from_numpy(pack.region)
-        self._rows = torch.as_strided(region, (region.numel() - size + 1, size), (1, 1))
-        """One row of `size` bytes for each byte offset, no copy: any offset will do, aligned or not, in any shard."""
+    Args:
+        region: the mapped pack.
+        record_bytes: bytes of each record.
+    """
 
-    def copy(self, records: Int64, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the bytes of these records, uint8 (n, bytes of one), in `out` if given."""
-        return torch.index_select(self._rows, 0, torch.from_numpy(self._pack.offsets[records]), out=out)
+    def __init__(self, region: Region, record_bytes: int) -> None:
+        self._region, self._record_bytes = region, record_bytes
+        parts = [(number, part) for number, part in enumerate(region.parts) if len(part) >= record_bytes]
+        self._rows = {number: overlapping_rows(part, record_bytes) for number, part in parts}
+
+    def __call__(self, offsets: Int64, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the records that begin at these offsets, uint8 (n, record_bytes), in `out` if given."""
+        if len(self._region.parts) == 1:
+            return torch.index_select(self._rows[0], 0, torch.from_numpy(offsets), out=out)
+        if out is None:
+            out = torch.empty((len(offsets), self._record_bytes), dtype=torch.uint8)
+        for number, rows, places in self._region.by_part(offsets):
+            found = torch.index_select(self._rows[number], 0, torch.from_numpy(places))
+            out.index_copy_(0, torch.from_numpy(rows), found)
+        return out
+
+
+def gather_of(pack: Pack) -> Gather:
+    """Return what copies the records of a pack of raw images of one shape."""
+    assert pack.record_bytes is not None
+    return Gather(pack.region, pack.record_bytes)
+
+
+def overlapping_rows(mapped: NDArray[np.uint8], record_bytes: int) -> torch.Tensor:
+    """Return mapped bytes as one row of `record_bytes` bytes for each byte offset: (offsets, record_bytes), no copy.
+
+    Any offset will do, aligned or not, in any shard. The tensor must never be written to.
+    """
+    with warnings.catch_warnings():
+        # torch has no read-only tensors and says so; nothing here writes
+        warnings.simplefilter("ignore", UserWarning)
+        tensor = torch.from_numpy(mapped)
+    return torch.as_strided(tensor, (tensor.numel() - record_bytes + 1, record_bytes), (1, 1))
 
 
 class ImageFiller:
@@ -122,7 +146,8 @@ class ImageFiller:
         elif encoding != "raw":
             self._decode(records, params.regions, rows)
         elif params.regions is None:
-            self._raw_images.copy(records, torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8)))
+            out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
+            self._gather(self.pack.offsets[records], out)
         else:
             self._cut(records, params.regions, rows)
         if params.flipped is not None:
@@ -130,19 +155,19 @@ class ImageFiller:
                 cv2.flip(rows[i], 1, dst=rows[i])
 
     @cached_property
-    def _raw_images(self) -> RawImages:
-        return RawImages(self.pack)
+    def _gather(self) -> Gather:
+        return gather_of(self.pack)
 
     def _cut(self, records: Int64, regions: Regions, rows: BatchSlice) -> None:
         """Resize parts of raw images, read out of the map without copying the rest."""
-        pack, region = self.pack, self.pack.region
+        pack, region = self.pack, self.pack.region.data
         starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
         widths, heights = (values.astype(int).tolist() for values in self._sizes(records))
         parts = zip(starts, sizes, widths, heights, regions.tolist(), strict=True)
         for i, (start, size, width, height, part) in enumerate(parts):
             if size != width * height * self.channels * self.dtype.itemsize:
                 raise pack.damage(int(records[i]), f"has {size} bytes, which are no {width}x{height} image")
-            image = region[start : start + size].view(self.dtype).reshape(height, width, self.channels)
+            image = np.frombuffer(region[start : start + size], self.dtype).reshape(height, width, self.channels)
             resize_into(image, part, 1, rows[i], self.interpolation)
 
     @cached_property

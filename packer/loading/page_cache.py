@@ -10,13 +10,10 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
-from packer.errors import UsageError
+from packer.errors import UsageError, size_text
+from packer.format.mmap import Region
 from packer.format.pack import Pack
-from packer.system_paging import available_bytes, fetch, keep, share_in_memory
-from packer.text import size_text
+from packer.system import available_bytes
 from packer.types import Int64
 
 AHEAD_BYTES = 64 * 1024**2
@@ -31,7 +28,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
 
     Costs nothing if the pack is in the page cache already, which is looked at once, at the start.
     """
-    if share_in_memory(pack.region, pack.offsets) >= WARM:
+    if pack.region.share_in_memory(pack.offsets) >= WARM:
         yield from batches
         return
     source = iter(batches)
@@ -43,7 +40,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
             if (waiting and ahead > AHEAD_BYTES) or (records := next(source, None)) is None:
                 break
             sizes = pack.sizes[records]
-            fetch(pack.region, pack.offsets[records], sizes)
+            pack.region.fetch(pack.offsets[records], sizes)
             waiting.append((records, int(sizes.sum())))
             ahead += waiting[-1][1]
         if not waiting:
@@ -82,12 +79,9 @@ class RamCache:
         return not self._thread.is_alive()
 
 
-def _read(region: NDArray[np.uint8], stop: threading.Event) -> None:
+def _read(region: Region, stop: threading.Event) -> None:
     locked = True
     for start in range(0, len(region), STEP_BYTES):
         if stop.is_set():
             return
-        size = min(STEP_BYTES, len(region) - start)
-        locked = locked and keep(region, start, size)
-        if not locked:
-            region[start : start + size : 4096].max()  # touching a byte of each page brings it in
+        locked = region.read(start, min(start + STEP_BYTES, len(region)), locked)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.errors import StorageError, UsageError, printable
+from packer.errors import StorageError, UsageError, printable, size_text
 from packer.format.manifest import PARTIAL_SUFFIX
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
@@ -27,7 +27,6 @@ from packer.packing.publish import PACK
 from packer.packing.scan import BASE_SCHEMA, Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
-from packer.text import size_text
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16

@@ -28,7 +28,7 @@ from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Decoding, Recipe, Report, Row, rejected, unmarked
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
-from packer.system import in_use
+from packer.processes.locks import in_use
 from packer.types import Annotation, Record
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -176,8 +176,8 @@ def _write(
         index = builder.write(working_index, places)
         sha256 = digest_of_written(working, working_index, index)
         file = FileEntry(job.name, os.path.getsize(working), sha256)
-    except (DamagedPack, OSError) as error:  # no pack yet: the disk has not kept it, or does not give it back
-        problem = f"is not as it was written: {getattr(error, 'problem', error)}"
+    except DamagedPack as error:  # no pack yet: the disk has not kept it
+        problem = f"is not as it was written: {error.problem}"
         raise StorageError(working, problem, "check the disk and the memory of this machine") from error
     result.entry = ShardEntry(len(builder), file, replace(index, name=os.path.basename(job.index)))
     return result

@@ -6,43 +6,45 @@ from dataclasses import dataclass
 
 from packer.errors import AnyPath
 from packer.format.pack import open_pack
-from packer.stats.duplicates import Duplicates, Leaks, duplicates, leaks
-from packer.stats.labels import (
+from packer.stats.columns import (
     BoxStats,
     ClassCounts,
     KeypointStats,
+    SizeStats,
     Spread,
     box_stats,
     class_counts,
     keypoint_stats,
     points_stats,
+    size_stats,
 )
-from packer.stats.pixels import ChannelStats, Progress, channel_stats
-from packer.stats.sizes import SizeStats, size_stats
+from packer.stats.duplicates import Duplicates, Leaks, duplicates, leaks
+from packer.stats.pixels import ChannelStats, channel_stats
+from packer.types import Progress
 
 __all__ = ["BoxStats", "ChannelStats", "ClassCounts", "KeypointStats", "PackStats", "SizeStats", "Spread", "pack_stats"]
 
 
 @dataclass(frozen=True)
 class PackStats:
-    """The numbers of one pack. What its images do not have is None or empty."""
+    """The numbers of one pack; None or empty for what its images do not have."""
 
     path: str
     records: int
     sizes: SizeStats
     classes: tuple[ClassCounts, ...]
-    """Of images, and of boxes, where they have labels."""
+    """Of images and of boxes, where they have labels."""
     boxes: BoxStats | None
     landmarks: Spread | None
     """Landmarks per image, of images that have any."""
     keypoints: KeypointStats | None
     channels: tuple[ChannelStats, ...]
-    """One for each kind of image (channels and dtype); empty where pixels were left out."""
+    """One for each kind of image (channels and dtype); empty without `pixels`."""
     padded: bool
-    """Whether the build padded images: the black around them counts in `channels` too."""
+    """Whether the build padded images: `channels` includes the padding."""
     duplicates: Duplicates
     leaks: Leaks | None
-    """Records whose source files are also in the pack that it was held against."""
+    """Records whose source files are also in the pack `against`; None without one."""
 
 
 def pack_stats(
@@ -50,9 +52,18 @@ def pack_stats(
 ) -> PackStats:
     """Measure the pack at `path`.
 
-    Args: `against`, another pack in which to look for the same source files; `pixels`, whether images are read (exact
-    channel mean and std need each one); `progress` is told of images read. Raises DamagedPack where a record does not
-    match its checksum, UsageError where there is no pack.
+    Args:
+        path: The pack.
+        against: Another pack, in which the same source files are looked for.
+        pixels: Whether images are read: the exact mean and std of the channels need every one.
+        progress: Receives the number of images read.
+
+    Returns:
+        The numbers. All but `channels` come from the index.
+
+    Raises:
+        PackNotFound: If there is no pack.
+        DamagedPack: If a record does not match its checksum.
     """
     pack = open_pack(path)
     other = None if against is None else open_pack(against)

@@ -1,4 +1,4 @@
-"""Records that were made of the same bytes: within a pack, and across two (a picture of val that is in train too)."""
+"""Records made from files with the same bytes, within a pack and across two (an image of val that is also in train)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from packer.format.pack import Pack
 
 MOST_GROUPS = 1000
-"""So many are listed; all are counted."""
+"""Groups that are listed; all are counted."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A record, and the source file that it was made of."""
+    """A record and the source file that it was made from."""
 
     record: int
     key: str
@@ -30,7 +30,7 @@ class Duplicates:
 
     groups: int
     surplus: int
-    """Records that could go: all but one of each group."""
+    """Records that could be removed: all but one of each group."""
     listed: tuple[tuple[Place, ...], ...]
     """The records of the first groups."""
 
@@ -42,13 +42,13 @@ class Leaks:
     path: str
     """The other pack."""
     records: int
-    """Records of this pack that are in the other too."""
+    """Records of this pack that are also in the other."""
     listed: tuple[tuple[tuple[Place, ...], tuple[Place, ...]], ...]
-    """The records of one file: in this pack, in the other."""
+    """The records of one file: those in this pack, those in the other."""
 
 
 def duplicates(pack: Pack) -> Duplicates:
-    """Groups of records with equal source files; their XXH3-128 are compared, 1 in 10^38 to be wrong."""
+    """Return groups of records with equal source files, as their XXH3-128 has it (1 in 10^38 to be wrong)."""
     digests, records = _digests(pack)
     groups = sorted(group for group in _groups(digests, records) if len(group) > 1)
     listed = tuple(tuple(_place(pack, i) for i in group) for group in groups[:MOST_GROUPS])
@@ -56,7 +56,7 @@ def duplicates(pack: Pack) -> Duplicates:
 
 
 def leaks(pack: Pack, other: Pack) -> Leaks:
-    """Records of `pack` whose source files are in `other` too."""
+    """Return the records of `pack` whose source files are also in `other`."""
     (ours, our_records), (theirs, their_records) = _digests(pack), _digests(other)
     shared = np.intersect1d(ours, theirs)
     ours_in, theirs_in = np.isin(ours, shared), np.isin(theirs, shared)
@@ -70,14 +70,14 @@ def leaks(pack: Pack, other: Pack) -> Leaks:
 
 
 def _digests(pack: Pack) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Digests as void (n,), and their records; those that are not known are left out."""
+    """Return the known digests as void (n,), and their records."""
     rows = np.ascontiguousarray(np.asarray(pack.column("source_xxh3"), np.uint8))
     known = np.flatnonzero(rows.any(axis=1))
     return rows[known].view("V16").reshape(-1), known
 
 
 def _groups(digests: NDArray[Any], records: NDArray[np.int64]) -> list[list[int]]:
-    """Records by digest, in the order of the digests; those of a group ascend."""
+    """Return the records of each digest, in the order of the digests; those of a group ascend."""
     _, inverse, counts = np.unique(digests, return_inverse=True, return_counts=True)
     ordered = records[np.argsort(inverse, kind="stable")]
     return [part.tolist() for part in np.split(ordered, np.cumsum(counts)[:-1])] if len(counts) else []

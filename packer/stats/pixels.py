@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,35 +16,35 @@ from numpy.typing import NDArray
 from packer.format.pack import Pack
 from packer.images.opencv import cv2, quiet_opencv
 from packer.system import usable_cores
+from packer.types import Progress
 
 BLOCK_BYTES = 256 << 10
-"""Small raw images are put together to so many bytes, which stay in a cache: a call of OpenCV costs as 4 KiB do."""
+"""Small raw images are collected into blocks of this size, which fit a cache: an OpenCV call costs as much as 4 KiB."""
 TASK_BYTES = 8 << 20
 ROUND_IMAGES = 512
 MOST_PIXELS = 1 << 24
-"""Of 8 bits in one call: its sums of squares stay far below 2**53, where doubles are exact."""
+"""8-bit pixels per call: sums of squares stay far below 2**53, up to which doubles are exact."""
 
-Progress = Callable[[int], None]
 Kind = tuple[int, str]
 """Channels and dtype of an image."""
 
 
 @dataclass(frozen=True)
 class ChannelStats:
-    """Mean and std of the pixels of all images of one kind, each pixel counting the same, scaled to 0..1."""
+    """Mean and std over all pixels of the images of one kind, scaled to 0..1."""
 
     channels: int
     dtype: str
     images: int
     pixels: int
     mean: tuple[float, ...]
-    """Of each channel, divided by the dtype's highest value (255 or 65535)."""
+    """Mean of each channel, divided by the highest value of the dtype (255 or 65535)."""
     std: tuple[float, ...]
-    """Of the population (divided by n), on the same scale."""
+    """Standard deviation of the population (divided by n), on the same scale."""
 
 
 class Sums:
-    """Sum and sum of squares of each channel, as Python's whole numbers."""
+    """Sum and sum of squares of each channel, as Python integers."""
 
     def __init__(self, channels: int) -> None:
         self.images = self.pixels = 0
@@ -53,20 +53,20 @@ class Sums:
         self._planes: list[NDArray[np.uint8]] = []
 
     def planes_for(self, image: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
-        """Memory for the channels of an image; the same again for the next of its size."""
+        """Return memory for the channels of an image; the same for the next one of its size."""
         if not self._planes or self._planes[0].shape != image.shape[:2]:
             self._planes = [np.empty(image.shape[:2], np.uint8) for _ in range(image.shape[2])]
         return self._planes
 
     def add(self, other: Sums) -> None:
-        """Take another's images in."""
+        """Add the images of `other`."""
         self.images += other.images
         self.pixels += other.pixels
         self.sums = [a + b for a, b in zip(self.sums, other.sums, strict=True)]
         self.squares = [a + b for a, b in zip(self.squares, other.squares, strict=True)]
 
     def stats(self, kind: Kind) -> ChannelStats:
-        """Mean and std; rounded once, at the end."""
+        """Return mean and std, rounded once, at the end."""
         n, highest = self.pixels, int(np.iinfo(kind[1]).max)
         pairs = list(zip(self.sums, self.squares, strict=True))
         mean = tuple(float(Fraction(total, n * highest)) for total, _ in pairs)
@@ -78,10 +78,16 @@ class Sums:
 def channel_stats(
     pack: Pack, progress: Progress | None = None, threads: int | None = None, verify: bool = True
 ) -> tuple[ChannelStats, ...]:
-    """Mean and std of each kind of image in the pack, gray first.
+    """Return mean and std of each kind of image in the pack, gray first.
 
-    Args: `threads`, one a core by default; `verify`, whether records are held against their checksums. Raises
-    DamagedPack, naming the record, where one does not match or cannot be decoded.
+    Args:
+        pack: The pack.
+        progress: Receives the number of images read.
+        threads: Number of threads; one per core by default.
+        verify: Whether records are verified against their checksums.
+
+    Raises:
+        DamagedPack: If a record does not match its checksum, or cannot be decoded.
     """
     size = _one_size(pack)
     images = ROUND_IMAGES if size is None else max(1, TASK_BYTES // size)
@@ -92,14 +98,15 @@ def channel_stats(
             pack.check(records)
         return _of_images(pack, records) if size is None else _of_raw_images(pack, records, size)
 
+    progress = progress or Progress()
+    progress.stage("reading", len(pack))
     totals: dict[Kind, Sums] = {}
     with ThreadPoolExecutor(threads or usable_cores()) as pool:
         try:
             for records, found in _mapped(pool, work, parts):
                 for kind, sums in found.items():
                     totals.setdefault(kind, Sums(kind[0])).add(sums)
-                if progress is not None:
-                    progress(len(records))
+                progress.advance(len(records))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -107,7 +114,7 @@ def channel_stats(
 
 
 def _mapped(pool: ThreadPoolExecutor, work: Any, parts: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    """(part, work(part)), in order, with few parts waiting: those of a large pack are not all made at once."""
+    """Yield (part, work(part)) in order. Few parts wait: those of a large pack are not all made at once."""
     waiting: list[tuple[Any, Any]] = []
     for part in parts:
         waiting.append((part, pool.submit(work, part)))
@@ -119,24 +126,22 @@ def _mapped(pool: ThreadPoolExecutor, work: Any, parts: Iterator[Any]) -> Iterat
 
 
 def _one_size(pack: Pack) -> int | None:
-    """Bytes of each record, where all are raw 8-bit images of one shape."""
+    """Return the bytes per record if all are raw 8-bit images of one shape."""
     return pack.record_bytes if pack.manifest.dtype == "uint8" else None
 
 
 def _of_raw_images(pack: Pack, records: NDArray[np.int64], size: int) -> dict[Kind, Sums]:
-    """Raw images of one shape: small ones are copied into blocks, as rows of one picture."""
+    """Sum raw images of one shape; small ones are copied into blocks, as rows of one image."""
     shape = pack.manifest.shape
     assert shape is not None
     sums, offsets = Sums(shape[2]), pack.offsets[records]
-    # item i is what lies at byte i: numpy copies those that are asked for, wherever they begin
-    items: Any = np.ndarray((len(pack.region) - size + 1,), f"V{size}", pack.region, strides=(1,))
     together = BLOCK_BYTES // size
     if together < 2:
         for offset in offsets.tolist():
-            _add_pixels(sums, pack.region[offset : offset + size].reshape(shape))
+            _add_pixels(sums, np.frombuffer(pack.region.data[offset : offset + size], np.uint8).reshape(shape))
     else:
         for start in range(0, len(offsets), together):
-            block = items[offsets[start : start + together]].view(np.uint8)
+            block = pack.region.gather(offsets[start : start + together], size)
             _add_pixels(sums, block.reshape(-1, shape[0] * shape[1], shape[2]))
     sums.images = len(records)
     return {(shape[2], "uint8"): sums}

@@ -1,4 +1,4 @@
-"""Answers the browser: only to whoever knows the token, only under this machine's own names, only GET.
+"""Answers the browser: only if it knows the token, only under this machine's own names, only GET.
 
 All data goes out as JSON; the page puts it into the document as text, never as HTML.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -18,11 +17,12 @@ from packer.errors import PackerError, UsageError
 from packer.format.pack import Pack
 from packer.view.catalog import SORTS, Catalog, Query
 from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.page import STYLESHEET, html_page, read_static
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
-"""Names under which the page may be asked for, with any port (a tunnel has its own): a page of another site that
-makes its name lead here (DNS rebinding) says another one."""
+"""Host names that are answered, with any port (a tunnel has its own). A page of another site whose name resolves to
+this machine (DNS rebinding) sends another one."""
 MOST_TILES = 64
 SMALLEST_SIDE, LARGEST_TILE = 16, 512
 HEADERS = {
@@ -35,22 +35,21 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-STATIC = os.path.join(os.path.dirname(__file__), "static")
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-STATIC_NAMES = frozenset(
-    ("index.html", "style.css", "app.js", "grid.js", "draw.js", "detail.js", "charts.js", "loop.js")
-)
+HTML, CSS, JS = ("text/html", "text/css", "text/javascript")
+STATIC = {STYLESHEET: CSS, **dict.fromkeys(("app.js", "grid.js", "draw.js", "detail.js", "charts.js", "loop.js"), JS)}
+LINKS = f'<link rel="icon" href="data:,">\n<link rel="stylesheet" href="{STYLESHEET}">\n'
+LINKS += '<script type="module" src="app.js"></script>'
 
 
 class App:
-    """The WSGI application for one pack. Its addresses begin with ``/TOKEN/``; threads may share it."""
+    """The WSGI application of one pack. Its paths begin with ``/TOKEN/``; threads may share it."""
 
     def __init__(self, pack: Pack, token: str) -> None:
         if len(token) < 16:
-            raise ValueError("a token of less than 16 characters can be guessed")
+            raise ValueError("a token of fewer than 16 characters can be guessed")
         self._pack = pack
         self._token = token
-        self._catalogue = Catalog(pack)
+        self._catalog = Catalog(pack)
         self._pictures = Pictures(pack)
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "pack": lambda given: pack_facts(pack),
@@ -82,10 +81,13 @@ class App:
         return self._file(path or "index.html")
 
     def _file(self, name: str) -> Response:
-        if name not in STATIC_NAMES:
+        if name == "index.html":
+            text, kind = html_page("packer view", read_static("view.html"), LINKS, "app"), HTML
+        elif name in STATIC:
+            text, kind = read_static(name), STATIC[name]
+        else:
             return Response("nothing here\n", 404)
-        with open(os.path.join(STATIC, name), "rb") as file:
-            return Response(file.read(), 200, content_type=f"{TYPES[os.path.splitext(name)[1]]}; charset=utf-8")
+        return Response(text, 200, content_type=f"{kind}; charset=utf-8")
 
     def _json(self, name: str, given: Mapping[str, str]) -> Response:
         if name not in self._api:
@@ -100,11 +102,9 @@ class App:
         text = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
         return Response(text, status, content_type="application/json")
 
-    # -- what the page asks
-
     def _tiles(self, given: Mapping[str, str]) -> Any:
-        """A stretch of the records that match: {"count": all that match, "tiles": [...]}."""
-        found = self._catalogue.find(query_of(given))
+        """Return a range of the records that match: {"count": all that match, "tiles": [...]}."""
+        found = self._catalog.find(query_of(given))
         start = number(given, "start", 0, 0, 1 << 62)
         count = number(given, "count", MOST_TILES, 0, MOST_TILES)
         side = number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
@@ -122,21 +122,26 @@ class App:
         return {**record_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))}
 
     def _place(self, given: Mapping[str, str]) -> Any:
-        """Which record stands at a place of the records that match."""
-        found = self._catalogue.find(query_of(given))
+        """Return which record is at a position among those that match."""
+        found = self._catalog.find(query_of(given))
         return {"record": int(found[number(given, "at", 0, 0, len(found) - 1)])}
 
     @cached_property
     def _charts(self) -> Any:
         from packer.view.charts import chart_facts
 
-        return chart_facts(self._pack, self._catalogue)
+        return chart_facts(self._pack, self._catalog)
 
     def _shuffled(self, given: Mapping[str, str]) -> Any:
-        # torch is loaded here, when somebody looks at batches: it takes more memory than all else
-        from packer.view.shuffled import LARGEST_CROP, MOST_SAMPLES, Asked, shuffled_batch
+        # torch is loaded here, when somebody looks at batches: nothing else needs it, and it takes the most memory
+        try:
+            from packer.view.shuffled import LARGEST_CROP, MOST_SAMPLES, BatchQuery, shuffled_batch
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] != "torch":
+                raise
+            raise UsageError("shuffled batches", "need PyTorch", "pip install torch") from None
 
-        asked = Asked(
+        asked = BatchQuery(
             batch=number(given, "batch", 0, 0, 1 << 40),
             epoch=number(given, "epoch", 0, 0, 1 << 40),
             seed=number(given, "seed", 0, 0, 1 << 62),
@@ -149,12 +154,12 @@ class App:
             return shuffled_batch(self._pack, asked)
         except PackerError:
             raise
-        except ValueError as error:  # the loader's own words: images of different sizes need a crop
+        except ValueError as error:  # the loader's message: images of different sizes need a crop
             raise UsageError("crop", str(error)) from None
 
 
 def query_of(given: Mapping[str, str]) -> Query:
-    """The filter and order that a request asks for. Raises UsageError."""
+    """Return the filter and order that a request asks for; raise UsageError if it is not valid."""
     sort = given.get("sort", "record")
     if sort not in SORTS:
         raise UsageError("sort", f"must be one of {', '.join(SORTS)}, got {sort!r}")
@@ -170,7 +175,11 @@ def query_of(given: Mapping[str, str]) -> Query:
 
 
 def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    """A whole number of a request. Raises UsageError where it is none, or out of its range."""
+    """Return an integer of a request.
+
+    Raises:
+        UsageError: If it is not an integer from `low` to `high`.
+    """
     text = given.get(name)
     if text is None:
         return default

@@ -1,4 +1,4 @@
-"""Which records of a pack are shown, and in which order: filters and sorting on the columns of the index, no image."""
+"""Filters and sorts the records of a pack by the columns of its index, without reading an image."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from packer.format.ragged import Ragged
 Records = NDArray[np.int64]
 SORTS = ("record", "box", "image", "boxes")
 NO_CLASS = -1
-_KEPT_ORDERS = 4
+_CACHED_ORDERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for.
+    """A filter and an order.
 
-    class_id: records of this class, or with a box of it; NO_CLASS: those without any class; None: all. min_boxes,
-    max_boxes: numbers of boxes. text: part of the key or of the source's path, upper and lower case alike. sort: by
-    record number, area of the largest box, area of the image, or number of boxes.
+    Attributes:
+        class_id: Records of this class, or with a box of it; NO_CLASS: those without a class; None: all.
+        min_boxes: Fewest boxes.
+        max_boxes: Most boxes.
+        text: Part of the key or of the source's path, in upper or lower case.
+        sort: By record number, area of the largest box, area of the image, or number of boxes: a name of SORTS.
+        descending: Whether the largest comes first.
     """
 
     class_id: int | None = None
@@ -38,22 +42,22 @@ class Query:
 
 
 class Catalog:
-    """The columns of one pack that filters and sorting need; threads may share it."""
+    """The columns of one pack that filters and sorting need. Threads may share it."""
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        self._kept: OrderedDict[Query, Records] = OrderedDict()
+        self._cached: OrderedDict[Query, Records] = OrderedDict()
         self._lock = Lock()
 
     def find(self, query: Query) -> Records:
-        """The numbers of the records that match, in the order asked for. Raises DamagedPack."""
+        """Return the numbers of the records that match, in order; raise DamagedPack if the index is damaged."""
         with self._lock:
-            found = self._kept.get(query)
+            found = self._cached.get(query)
             if found is None:
-                found = self._kept[query] = self._found(query)
-                while len(self._kept) > _KEPT_ORDERS:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(query)
+                found = self._cached[query] = self._found(query)
+                while len(self._cached) > _CACHED_ORDERS:
+                    self._cached.popitem(last=False)
+            self._cached.move_to_end(query)
         return found
 
     def _found(self, query: Query) -> Records:
@@ -74,10 +78,8 @@ class Catalog:
             return found[::-1] if query.descending else found
         values = {"box": self._largest_boxes, "image": self.image_areas, "boxes": self.box_counts}
         by = np.asarray(values[query.sort])[found].astype(np.float64)
-        by = np.where(by < 0, np.inf, -by if query.descending else by)  # without a box: last, either way
+        by = np.where(by < 0, np.inf, -by if query.descending else by)  # without a box: last in both directions
         return np.asarray(found[np.argsort(by, kind="stable")])
-
-    # -- columns
 
     @cached_property
     def labels(self) -> NDArray[Any]:
@@ -85,50 +87,50 @@ class Catalog:
         return np.asarray(self._pack.column("label"))
 
     def ragged(self, name: str) -> Ragged:
-        """A column of lists."""
+        """Return a column of lists."""
         column = self._pack.column(name)
         assert isinstance(column, Ragged)
         return column
 
     @cached_property
     def box_counts(self) -> NDArray[Any]:
-        """Boxes of each image, (n,)."""
+        """Number of boxes of each image, (n,)."""
         return self.ragged("boxes").lengths
 
     @cached_property
     def boxes(self) -> NDArray[np.float32]:
-        """All boxes, one after another, float32 (m, 4)."""
+        """Boxes of all images, float32 (m, 4)."""
         return np.asarray(self.ragged("boxes").flat()).reshape(-1, 4)
 
     @cached_property
     def box_labels(self) -> NDArray[Any]:
-        """The classes of all boxes, one after another."""
+        """Class ids of the boxes of all images, (m,)."""
         return np.asarray(self.ragged("box_labels").flat())
 
     @cached_property
     def box_areas(self) -> NDArray[np.float32]:
-        """Areas of all boxes in pixels, (m,)."""
+        """Areas of the boxes of all images in pixels, (m,)."""
         sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0)
         return np.asarray(sides[:, 0] * sides[:, 1], np.float32)
 
     @cached_property
     def widths(self) -> NDArray[Any]:
-        """Of each image, pixels, (n,)."""
+        """In pixels, (n,)."""
         return np.asarray(self._pack.column("width"))
 
     @cached_property
     def heights(self) -> NDArray[Any]:
-        """Of each image, pixels, (n,)."""
+        """In pixels, (n,)."""
         return np.asarray(self._pack.column("height"))
 
     @property
     def image_areas(self) -> NDArray[np.int64]:
-        """Pixels of each image, (n,)."""
+        """Width x height of each image, (n,)."""
         return np.asarray(self.widths.astype(np.int64) * self.heights)
 
     @cached_property
     def _largest_boxes(self) -> NDArray[np.float32]:
-        """Area of the largest box of each image, -1 where it has none."""
+        """Area of the largest box of each image, (n,); -1 if it has none."""
         largest = np.full(len(self._pack), -1, np.float32)
         filled = np.flatnonzero(self.box_counts)
         if len(filled):
@@ -137,7 +139,7 @@ class Catalog:
         return largest
 
     def of_class(self, class_id: int) -> NDArray[np.bool_]:
-        """Which records are of that class, or have a box of it, (n,)."""
+        """Return which records are of that class or have a box of it, bool (n,)."""
         if class_id == NO_CLASS:
             return np.asarray((self.labels < 0) & (self.ragged("box_labels").lengths == 0))
         mask = np.asarray(self.labels == class_id)
@@ -147,7 +149,7 @@ class Catalog:
         return mask
 
     def _containing(self, name: str, text: bytes) -> NDArray[np.bool_]:
-        """Which rows of a text column hold `text`, (n,): one search over all rows at once."""
+        """Return which rows of a text column contain `text`, bool (n,); one search covers all rows."""
         column = self.ragged(name)
         flat = np.asarray(column.flat()).tobytes().lower()
         offsets = column.offsets - column.offsets[0]

@@ -9,17 +9,18 @@ from numpy.typing import NDArray
 
 from packer.errors import printable
 from packer.format.pack import Pack
+from packer.stats.columns import class_counts
 from packer.view.catalog import Catalog
 from packer.view.facts import numbers
 
 _BINS = 30
 _MOST_CLASSES = 200
 _MOST_SHAPES = 50_000
-"""Records that the mean shape is made of; of larger packs, every so many-th."""
+"""Most records that the mean shape is made from; larger packs are sampled evenly."""
 
 
 def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
-    """Histograms {"edges": n + 1 numbers, "counts": n numbers}, and the mean shape; only what the pack has."""
+    """Return histograms {"edges": n + 1 numbers, "counts": n numbers}, and the mean shape, of what the pack has."""
     fields = pack.manifest.fields
     facts: dict[str, Any] = {
         "images": len(pack),
@@ -32,7 +33,7 @@ def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
         whole = sides[(sides > 0).all(axis=1)]
         facts["boxes"] = len(sides)
         facts["boxes_without_area"] = len(sides) - len(whole)
-        facts["boxes_an_image"] = _whole_histogram(catalog.box_counts)
+        facts["boxes_per_image"] = _whole_histogram(catalog.box_counts)
         facts["box_sizes"] = _histogram(np.sqrt(whole[:, 0] * whole[:, 1]))
         facts["box_aspects"] = _histogram(whole[:, 0] / whole[:, 1], log=True)
     if "landmarks" in fields and (shape := _mean_shape(catalog)) is not None:
@@ -41,13 +42,12 @@ def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
 
 
 def _classes(pack: Pack) -> list[dict[str, Any]]:
-    """For each kind of label (images, boxes), the classes with most of them first."""
+    """Return the classes of images and of boxes, the largest first."""
     found = []
-    for kind, counts in pack.manifest.class_counts.items():
-        order = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
-        rows = [{"id": i, "name": printable(pack.classes[i]), "count": counts[i]} for i in order[:_MOST_CLASSES]]
-        of = "images" if kind == "label" else "boxes"
-        found.append({"of": of, "rows": rows, "more": max(0, len(order) - _MOST_CLASSES)})
+    for counts in class_counts(pack):
+        rows = sorted(zip(range(len(counts.counts)), counts.names, counts.counts, strict=True), key=lambda row: -row[2])
+        shown = [{"id": i, "name": printable(name), "count": count} for i, name, count in rows[:_MOST_CLASSES]]
+        found.append({"of": counts.of, "rows": shown, "more": max(0, len(rows) - _MOST_CLASSES)})
     return found
 
 
@@ -67,7 +67,7 @@ def _histogram(values: NDArray[Any], log: bool = False) -> dict[str, Any]:
 
 
 def _whole_histogram(values: NDArray[Any]) -> dict[str, Any]:
-    """Of whole numbers: a bar for each, or for as many as go into a bar."""
+    """Return a histogram of integers, with one bar for each, or for several if they are many."""
     highest = int(values.max()) if len(values) else 0
     step = highest // _BINS + 1
     edges = np.arange(0, highest + step + 1, step)
@@ -76,7 +76,7 @@ def _whole_histogram(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _mean_shape(catalog: Catalog) -> dict[str, Any] | None:
-    """Mean and spread of each landmark as shares of the image's width and height, over the most common number."""
+    """Return mean and std of each landmark as shares of width and height, of images with the most common number."""
     column = catalog.ragged("landmarks")
     lengths = column.lengths
     some = np.flatnonzero(lengths)

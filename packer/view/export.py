@@ -11,32 +11,31 @@ import numpy as np
 
 from packer.errors import AnyPath, PackerError, StorageError, UsageError, printable
 from packer.format.pack import Pack
-from packer.view.colors import colour_of
 from packer.view.facts import pack_facts, tile_facts
+from packer.view.page import one_file_page
 from packer.view.pictures import Pictures, problem_of
 
 MOST = 10_000
 SIDE = 240
 """Longer side of a picture, pixels."""
 
-STYLE = """
-:root { color-scheme: light dark; font: 14px/1.4 system-ui, sans-serif; }
-body { margin: 2rem; background: Canvas; color: CanvasText; }
-h1 { font-size: 1.3rem; margin: 0; overflow-wrap: anywhere; } p { opacity: .75; margin: .2rem 0 1.2rem; }
-main { display: grid; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr)); gap: 12px; }
-figure { margin: 0; } svg { width: 100%; height: 180px; display: block; background: #8882; border-radius: 6px; }
-figcaption { font-size: 12px; overflow-wrap: anywhere; padding: 2px; } small { opacity: .7; }
-.error { height: 180px; overflow: hidden; padding: 10px; box-sizing: border-box; background: #c332; font-size: 12px;
-border-radius: 6px; }
-i { display: inline-block; width: 9px; height: 9px; border-radius: 2px; margin: 0 4px 0 8px; }
-"""
-
 
 def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int:
-    """Write the contact sheet of `count` records to the file `out`: the first, or as many drawn with `seed`.
+    """Write a contact sheet of the pack.
 
-    Returns the number of records on it. Raises UsageError, StorageError; DamagedPack where an index is damaged (a
-    damaged record shows its error in its place).
+    Args:
+        pack: The pack. A damaged record shows its error in its place.
+        out: The HTML file to write; it is replaced when the new one is complete.
+        count: Number of records.
+        seed: Draws the records; None takes the first ones.
+
+    Returns:
+        The number of records on the sheet.
+
+    Raises:
+        UsageError: If `count` is out of range, or `out` lies in the pack.
+        StorageError: If the file cannot be written.
+        DamagedPack: If an index is damaged.
     """
     if not 1 <= count <= MOST:
         raise UsageError("--count", f"must be 1 to {MOST:,}, got {count:,}")
@@ -44,15 +43,14 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
     if path == os.path.realpath(pack.path) or path.startswith(os.path.realpath(pack.path) + os.sep):
         raise UsageError("--export", "would write into the pack", "choose a file beside it")
     count = min(count, len(pack))
-    chosen = np.arange(count)
+    sampled = np.arange(count)
     if seed is not None:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(pack), count, replace=False))
+        sampled = np.sort(np.random.default_rng(seed).choice(len(pack), count, replace=False))
     try:
         # under another name: an old sheet stays whole until the new one is
         with open(f"{path}.{os.getpid()}.partial", "x", encoding="utf-8") as file:
             try:
-                for part in _page(pack, chosen.tolist(), seed):
-                    file.write(part)
+                file.writelines(_page(pack, sampled.tolist(), seed))
             except BaseException:
                 os.unlink(file.name)
                 raise
@@ -66,19 +64,15 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
 
 def _page(pack: Pack, records: Sequence[int], seed: int | None) -> Iterator[str]:
     facts, pictures = pack_facts(pack), Pictures(pack)
-    names = facts["classes"]
     how = "the first ones" if seed is None else f"drawn with seed {seed}"
-    yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-    # nothing but this file's own style and pictures, whatever a name in the pack may try
-    yield '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-    yield "style-src 'unsafe-inline'\">"
-    yield f"<title>{escape(facts['name'])}</title><style>{STYLE}</style></head><body>\n"
-    yield f"<h1>{escape(facts['name'])}</h1>\n"
-    yield f"<p>{len(records):,} of {len(pack):,} records, {how}; {escape(facts['container'])}, {facts['size']}</p>\n"
-    yield "<main>\n"
+    about = f"{len(records):,} of {len(pack):,} records, {how}; {escape(facts['container'])}, {facts['size']}"
+    body = f'<h1>{escape(facts["name"])}</h1>\n<p class="note">{about}</p>\n<main>\n</main>'
+    # the pictures of a large sheet are never all in memory
+    before, end, after = one_file_page(facts["name"], body, "sheet").rpartition("</main>")
+    yield before
     for record in records:
-        yield _figure(pack, pictures, names, record)
-    yield "</main></body></html>\n"
+        yield _figure(pack, pictures, facts["classes"], record)
+    yield end + after
 
 
 def _figure(pack: Pack, pictures: Pictures, names: Sequence[str], record: int) -> str:
@@ -88,11 +82,12 @@ def _figure(pack: Pack, pictures: Pictures, names: Sequence[str], record: int) -
     except PackerError as error:
         facts = {"key": str(record), "error": str(error)}
     if "error" in facts:
-        return f'<figure><div class="error">{escape(facts["error"])}</div><figcaption>{source}</figcaption></figure>\n'
+        return f'<figure><div class="broken">{escape(facts["error"])}</div><figcaption>{source}</figcaption></figure>\n'
     ids = [facts["label"]] if facts["label"] is not None else []
     ids += [i for i in dict.fromkeys(facts.get("box_labels", ())) if i not in ids]
-    keys = "".join(f'<i style="background:{colour_of(i)}"></i>{escape(_name(names, i))}' for i in ids[:8])
-    return f"<figure>{_drawing(facts)}<figcaption>{keys}<br><small>{source}</small></figcaption></figure>\n"
+    dot = '<span class="dot" style="background:{}"></span>'
+    keys = "".join(dot.format(color_of(i)) + escape(_name(names, i)) for i in ids[:8])
+    return f'<figure>{_drawing(facts)}<figcaption>{keys}<br><small>{source}</small></figcaption></figure>\n'
 
 
 def _name(names: Sequence[str], class_id: int) -> str:
@@ -106,12 +101,12 @@ def _drawing(facts: dict[str, Any]) -> str:
     ]
     labels = facts.get("box_labels", [])
     for n, box in enumerate(facts.get("boxes", ())):
-        line = _line(colour_of(labels[n] if n < len(labels) else None))
+        line = _line(color_of(labels[n] if n < len(labels) else None))
         if None not in box:
             x1, y1, x2, y2 = box
             parts.append(f'<rect x="{x1}" y="{y1}" width="{max(0, x2 - x1)}" height="{max(0, y2 - y1)}" {line}/>')
     for n, polygon in enumerate(facts.get("polygons", ())):
-        line = _line(colour_of(labels[n] if n < len(labels) else None))
+        line = _line(color_of(labels[n] if n < len(labels) else None))
         points = " ".join(f"{x},{y}" for x, y in polygon if x is not None and y is not None)
         parts.append(f'<polygon points="{points}" {line}/>')
     radius = max(width, height) / 90
@@ -121,5 +116,12 @@ def _drawing(facts: dict[str, Any]) -> str:
     return "".join(parts) + "</svg>"
 
 
-def _line(colour: str) -> str:
-    return f'fill="none" stroke="{colour}" stroke-width="2" vector-effect="non-scaling-stroke"'
+def color_of(class_id: int | None) -> str:
+    """Return the CSS color of a class id, gray for none. Neighbors get hues far apart (static/draw.js has the same)."""
+    if class_id is None or class_id < 0:
+        return "hsl(0 0% 60%)"
+    return f"hsl({(class_id * 137.508 + 205) % 360:.0f} 75% 52%)"
+
+
+def _line(color: str) -> str:
+    return f'fill="none" stroke="{color}" stroke-width="2" vector-effect="non-scaling-stroke"'

@@ -1,7 +1,8 @@
-"""What the page is told about a pack and its records, as JSON values."""
+"""What the page shows of a pack and its records, as JSON values."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -9,20 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import printable
+from packer.errors import printable, size_text
 from packer.format.pack import Pack
-from packer.text import size_text
 from packer.types import Annotation
 
 MOST_DRAWN = 300
-"""Boxes that are drawn in one image; more would only hide it."""
+"""Most boxes drawn in one image; more would only hide it."""
 MOST_POINTS = 400
-"""Points of an outline that are drawn."""
+"""Most points drawn of a polygon."""
 MOST_REJECTED = 2000
 
 
 def pack_facts(pack: Pack) -> dict[str, Any]:
-    """Name, size, classes and fields of the pack, and how many inputs were rejected."""
+    """Return name, size, classes and fields of the pack, and the number of rejected inputs."""
     manifest = pack.manifest
     size = sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)
     return {
@@ -34,14 +34,13 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "size": size_text(size),
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
-        "class_counts": {name: list(counts) for name, counts in manifest.class_counts.items()},
         "fields": list(manifest.fields),
         "rejected": len(manifest.rejected),
     }
 
 
 def rejected_facts(pack: Pack) -> dict[str, Any]:
-    """The inputs that are not in the pack, with reasons: the first MOST_REJECTED."""
+    """Return the first MOST_REJECTED inputs that are not in the pack, with reasons."""
     rejected = pack.manifest.rejected
     rows = [
         {"path": printable(r.path), "reason": printable(r.reason), "problem": printable(r.problem)}
@@ -51,7 +50,7 @@ def rejected_facts(pack: Pack) -> dict[str, Any]:
 
 
 def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
-    """What a tile shows of a record, without its picture. Raises DamagedPack."""
+    """Return what a tile shows of a record, without its picture; raise DamagedPack if its row is damaged."""
     height, width, _ = pack.shape_of(record)
     return {
         "record": record,
@@ -63,7 +62,7 @@ def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
 
 
 def drawn_facts(annotation: Annotation) -> dict[str, Any]:
-    """The parts of an annotation that are drawn, in pixels of its image."""
+    """Return the parts of an annotation that are drawn, in pixels of its image."""
     facts: dict[str, Any] = {"label": annotation.label}
     if annotation.boxes is not None:
         facts["box_count"] = len(annotation.boxes)
@@ -80,7 +79,7 @@ def drawn_facts(annotation: Annotation) -> dict[str, Any]:
 
 
 def record_facts(pack: Pack, record: int) -> dict[str, Any]:
-    """All fields of a record, and where it lies and came from. Raises DamagedPack."""
+    """Return all fields of a record, its place and its source; raise DamagedPack if its row is damaged."""
     annotation = pack.annotation(record)
     shard, row = pack.locate(record)
     height, width, channels = pack.shape_of(record)
@@ -105,8 +104,6 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    import json
-
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
@@ -115,7 +112,7 @@ def _thinned(points: Any) -> Any:
 
 
 def numbers(values: Any) -> Any:
-    """Lists of numbers with two decimals, None where JSON has no such number."""
+    """Return lists of numbers with two decimals; None for what JSON has no number for."""
     return _finite(np.round(np.asarray(values, np.float64), 2).tolist())
 
 
@@ -126,7 +123,7 @@ def _finite(value: Any) -> Any:
 
 
 def target_facts(target: Any) -> dict[str, Any]:
-    """The target of one sample of a batch, as `drawn_facts` has it: a class id, or a dict of arrays."""
+    """Return `drawn_facts` of the target of one sample of a batch: a class id, or a dict of arrays."""
     if not isinstance(target, Mapping):
         return {"label": None if int(target) < 0 else int(target)}
     label = target.get("label")

@@ -1,4 +1,4 @@
-"""Makes what the browser shows of an image: 8 bits, RGB or gray, small, as PNG or JPEG; a few are kept."""
+"""Makes the pictures that the browser shows: small, 8 bits, RGB or gray, PNG or JPEG; the latest are cached."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from packer.types import Image
 
 LARGEST_SIDE = 2048
 _SHARP_PIXELS = 64 * 64
-"""Up to so many pixels, PNG: JPEG would blur the few colours of a tiny image."""
+"""Images of up to so many pixels become PNG: JPEG would blur the few colors of a tiny image."""
 _GROUND = 160
-"""Gray below images that are transparent."""
-_KEPT_BYTES = 32 << 20
+"""Gray value behind transparent images."""
+_CACHED_BYTES = 32 << 20
 
 
 class Pictures:
-    """Pictures of the records of a pack; threads may share it."""
+    """Pictures of the records of a pack. Threads may share it."""
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        self._kept: OrderedDict[tuple[int, int], str] = OrderedDict()
+        self._cached: OrderedDict[tuple[int, int], str] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
     def uri(self, record: int, side: int) -> str:
-        """A data: address of record `record`, its longer side at most `side` pixels.
+        """Return a data: URI of a record, its longer side at most `side` pixels.
 
-        Raises DamagedPack where the record cannot be shown.
+        Raises:
+            DamagedPack: If the record cannot be shown.
         """
         name = (record, side)
         with self._lock:
-            found = self._kept.get(name)
+            found = self._cached.get(name)
             if found is not None:
-                self._kept.move_to_end(name)
+                self._cached.move_to_end(name)
                 return found
         try:
             made = data_uri(self._small(record, side))
@@ -54,11 +55,11 @@ class Pictures:
         except PackerError as error:
             raise self._pack.damage(record, f"cannot be shown: {error.problem}") from None
         with self._lock:
-            if name not in self._kept:
-                self._kept[name] = made
+            if name not in self._cached:
+                self._cached[name] = made
                 self._bytes += len(made)
-            while self._bytes > _KEPT_BYTES:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
+            while self._bytes > _CACHED_BYTES:
+                self._bytes -= len(self._cached.popitem(last=False)[1])
         return made
 
     @quiet_opencv()
@@ -82,7 +83,7 @@ def _shrink(height: int, width: int, side: int) -> Resize:
 
 @quiet_opencv()
 def data_uri(image: Image) -> str:
-    """A data: address that shows `image` (height, width, 1..4), uint8 or uint16; larger sides are shrunk first."""
+    """Return a data: URI of `image`, (height, width, 1..4), uint8 or uint16, shrunk to LARGEST_SIDE if it is larger."""
     if max(image.shape[:2]) > LARGEST_SIDE:
         image = _shrink(image.shape[0], image.shape[1], LARGEST_SIDE).apply(image)
     plain = _plain(image)
@@ -92,7 +93,7 @@ def data_uri(image: Image) -> str:
 
 
 def _plain(image: Image) -> Image:
-    """uint8, 1 or 3 channels; 16 bits are scaled so that the brightest value is white."""
+    """Return the image as uint8 with 1 or 3 channels; 16 bits are scaled so that the brightest value is white."""
     if image.dtype != np.uint8:
         image = (image.astype(np.float32) * (255 / max(1, int(image.max())))).astype(np.uint8)
     channels = image.shape[2]
@@ -103,7 +104,7 @@ def _plain(image: Image) -> Image:
 
 
 def problem_of(make: Callable[[], str]) -> dict[str, str]:
-    """{"picture": address}, or {"error": why there is none}."""
+    """Return {"picture": URI}, or {"error": why there is none}."""
     try:
         return {"picture": make()}
     except PackerError as error:

@@ -1,9 +1,16 @@
-"""Listens on 127.0.0.1 until Ctrl-C, a thread for each connection."""
+"""Listens on 127.0.0.1 until Ctrl-C, with a thread per connection, and opens the page in the browser."""
 
 from __future__ import annotations
 
+import html
+import os
 import secrets
 import socketserver
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
@@ -19,32 +26,58 @@ class _Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"  # one connection for many requests
 
     def log_request(self, code: Any = "-", size: Any = "-") -> None:
-        """Say nothing: the terminal is the user's."""
+        """Print nothing: the terminal is the user's."""
 
     def log(self, type: str, message: str, *args: Any) -> None:
-        """Say nothing of broken connections either: a browser breaks many."""
+        """Print nothing of broken connections either: a browser breaks many."""
 
     def version_string(self) -> str:
-        """No versions to whoever asks."""
+        """Send no version numbers."""
         return "packer"
 
 
 class Server(ThreadedWSGIServer):
-    """The server of one pack; it listens when it is made. `url` is the whole address."""
+    """The server of one pack, which listens from its creation. `url` is its whole address.
+
+    Args:
+        pack: The pack.
+        port: The port; 0 takes any that is free.
+
+    Raises:
+        UsageError: If the port is in use.
+    """
 
     daemon_threads = True
 
     def __init__(self, pack: Pack, port: int = 0) -> None:
-        """Args: a port, 0 for any that is free. Raises UsageError where it cannot be had."""
         token = secrets.token_urlsafe(24)
         super().__init__(ADDRESS, port, App(pack, token), _Handler)
         self.url = f"http://{ADDRESS}:{self.port}/{token}/"
 
     def server_bind(self) -> None:
-        """Without looking names up, as the base class would."""
+        """Bind without looking names up, as the base class does."""
         try:
             socketserver.TCPServer.server_bind(self)
         except OSError as error:
-            problem = f"{self.port} cannot be had: {error.strerror or error}"
+            problem = f"cannot listen on port {self.port}: {error.strerror or error}"
             raise UsageError("--port", problem, "choose another, or leave it out") from None
         self.server_name, self.server_port = ADDRESS, int(self.server_address[1])
+
+
+@contextmanager
+def opened_in_browser(url: str) -> Iterator[None]:
+    """Open `url` in the user's browser if there is a screen.
+
+    The browser gets a file that redirects to it, which only this user can read: all users of the machine can read a
+    command line, and the address holds the token.
+    """
+    screen = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not screen:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="packer-view-") as folder:
+        path = os.path.join(folder, "open.html")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">packer view')
+        webbrowser.open(f"file://{path}")
+        yield

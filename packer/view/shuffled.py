@@ -1,4 +1,4 @@
-"""Batches as a training loop would get them: through `PackedLoader` itself, with crop and flip."""
+"""Batches as a training loop gets them: through `PackedLoader`, with crop and flip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST_CROP = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BatchQuery:
     """Which batch: of which seed and epoch, with which crop (side in pixels) and flip."""
 
     batch: int = 0
@@ -32,8 +32,13 @@ class Asked:
     flip: bool = True
 
 
-def shuffled_batch(pack: Pack, asked: Asked) -> dict[str, Any]:
-    """The samples of a batch with their moved annotations. Raises UsageError, DamagedPack."""
+def shuffled_batch(pack: Pack, asked: BatchQuery) -> dict[str, Any]:
+    """Return the samples of a batch, with the annotations as a training loop gets them.
+
+    Raises:
+        UsageError: If there is no such batch, or the query is out of range.
+        DamagedPack: If a record cannot be read.
+    """
     if not 1 <= asked.samples <= MOST_SAMPLES:
         raise UsageError("samples", f"must be 1 to {MOST_SAMPLES}, got {asked.samples}")
     loader = PackedLoader(
@@ -67,7 +72,7 @@ def shuffled_batch(pack: Pack, asked: Asked) -> dict[str, Any]:
     return {"batches": len(loader), "samples": samples, "line": _line(asked)}
 
 
-def _crop(asked: Asked) -> Crop | None:
+def _crop(asked: BatchQuery) -> Crop | None:
     if asked.crop not in CROPS:
         raise UsageError("crop", f"must be one of {', '.join(CROPS)}, got {asked.crop!r}")
     if asked.crop == "none":
@@ -81,8 +86,8 @@ def _crop(asked: Asked) -> Crop | None:
     return made
 
 
-def _line(asked: Asked) -> str:
-    """The loader as a training script would write it."""
+def _line(asked: BatchQuery) -> str:
+    """Return the loader as a training script writes it."""
     names = {"random": f"RandomResizedCrop({asked.side})", "center": f"CenterCrop({asked.side})"}
     crop = names.get(asked.crop, f"Resize(({asked.side}, {asked.side}))" if asked.crop == "resize" else "None")
     return (

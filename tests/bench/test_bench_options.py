@@ -74,7 +74,7 @@ def test_a_report_that_cannot_be_made_is_told_at_once(tmp_path: Path, monkeypatc
     (tmp_path / "taken").write_bytes(b"a file")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     line = refused(2, "bench", tmp_path / "src", "--report", tmp_path / "r")
-    assert line == 'packer: --report: needs matplotlib; pip install "packer[report]"'
+    assert line == 'packer: --report: needs matplotlib; pip install "dataset-packer[report]"'
     assert not (tmp_path / "r").exists()
 
 

@@ -16,7 +16,7 @@ from running import Ran, good, refused
 from torch.utils.data import DataLoader
 
 from packer import PackedLoader, Resize, open_pack
-from packer.bench.chosen import RUNS, chosen_records
+from packer.bench.sample import RUNS, sample_records
 from packer.samplers import BlockShuffleSampler
 
 QUICK = ["--rounds", 2, "--seconds", 0.05, "--threads", 2]
@@ -128,7 +128,7 @@ def test_a_damaged_pack_is_told_of(raw: Path, tmp_path: Path) -> None:
 
 
 class FakePack:
-    """As much of a pack as `chosen_records` looks at."""
+    """As much of a pack as `sample_records` looks at."""
 
     def __init__(self, count: int, each: int, encoding: str) -> None:
         self.sizes = np.full(count, each)
@@ -142,7 +142,7 @@ class FakePack:
 @pytest.mark.parametrize("images", [None, 1, 16, 37, 10**5])
 def test_records_are_chosen_from_all_over(count: int, images: int | None) -> None:
     pack: Any = FakePack(count, 10_000, "jpeg")
-    chosen = chosen_records(pack, images)
+    chosen = sample_records(pack, images)
     assert len(chosen) == min(count, images or 1 << 14)
     assert (np.diff(chosen) > 0).all() and chosen[0] == 0 and chosen[-1] < count
     assert len(chosen) < RUNS or chosen[-1] >= count * (RUNS - 1) // RUNS

@@ -13,10 +13,9 @@ from running import run_script
 
 from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack
 from packer import paging as paging_module
-from packer.errors import DamagedPack, UsageError
+from packer.errors import DamagedPack, UsageError, size_text
 from packer.loading import device_cache, ram_cache
 from packer.loading.fill import ImageFiller
-from packer.text import size_text
 
 OPTIONS = {"shuffle": True, "seed": 3}
 

@@ -13,7 +13,7 @@ from loader_packs import alike, fresh, noise, waves
 from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
-from packer.images.decode_simplejpeg import decode_reduced
+from packer.images.jpeg import decode_reduced
 from packer.loading.fill import reduced_by, resize_into
 from packer.samplers.order import uniform
 

@@ -176,7 +176,7 @@ def test_duplicates_and_leaks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["folder", "voc", "list"])
 def test_plot(tmp_path: Path, layout: str) -> None:
-    pytest.importorskip("matplotlib", reason="the extra packer[report] is not installed")
+    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
     draw_sample(tmp_path / "src", layout, 12, 40)
     good("build", tmp_path / "src", "-o", tmp_path / "pack")
     assert "plot: " in good("stats", tmp_path / "pack", "--plot", tmp_path / "a.png", "--no-pixels").out
@@ -187,7 +187,7 @@ def test_plot(tmp_path: Path, layout: str) -> None:
 
 def test_plot_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    assert "packer[report]" in refused(2, "stats", tmp_path / "nothing", "--plot", tmp_path / "a.png")
+    assert "dataset-packer[report]" in refused(2, "stats", tmp_path / "nothing", "--plot", tmp_path / "a.png")
 
 
 def test_what_is_no_pack(tmp_path: Path) -> None:

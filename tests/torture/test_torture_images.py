@@ -13,8 +13,8 @@ from outcome import Budget
 from torture_images import image_flips, images
 from torture_mutations import KINDS, NAMES, SEEDS, mutation
 
-from packer.images.formats.jpeg import read as read_jpeg
 from packer.images.header import read_header
+from packer.images.jpeg_header import read as read_jpeg
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -49,7 +49,7 @@ def test_any_exif_block_is_read_or_passed_over():
         if made.kind == "exif" and made.data[:3] == b"\xff\xd8\xff":
             started = time.process_time()
             try:
-                orientations[read_jpeg(made.data, True).orientation] += 1
+                orientations[read_jpeg(made.data, True, len(made.data)).orientation] += 1
             except Exception as error:
                 assert type(error).__name__ == "BadImage"
             assert time.process_time() - started < 1

@@ -25,13 +25,14 @@ from torture_fuzz_packs import (  # noqa: E402
 
 import packer.sources.list as lists  # noqa: E402
 from packer.errors import BadImage, BadLabel, UsageError  # noqa: E402
-from packer.images.formats import png, tiff  # noqa: E402
+from packer.images import png_header as png  # noqa: E402
+from packer.images import tiff_header as tiff  # noqa: E402
 from packer.images.header import Header, IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
 from packer.packing.resolve import ClassIds, Resolver  # noqa: E402
 from packer.sources.base import SourceOptions, Tree  # noqa: E402
 from packer.sources.voc_xml import claimed_names, parse_xml, read_annotation  # noqa: E402
+from packer.sources.yolo import BadRow, highest_class, parse_rows  # noqa: E402
 from packer.sources.yolo_config import _config, parse_yaml  # noqa: E402
-from packer.sources.yolo_rows import BadRow, highest_class, parse_rows  # noqa: E402
 from packer.types import RawAnnotation  # noqa: E402
 
 
@@ -247,18 +248,18 @@ def decode_seeds() -> list[bytes]:
     return [bytes([i % 256, i * 7 % 256]) + data for i, data in enumerate(SEEDS.values()) if len(data) <= 1700]
 
 
-SOURCES = ("sources/files.py", "sources/numerals.py", "sources/paths.py", "build/resolve.py")
-FORMATS = tuple(f"ops/formats/{name}.py" for name in ("base", "bmp", "gif", "jpeg", "png", "tiff", "webp"))
-LISTS = tuple(f"sources/{name}.py" for name in ("list", "list_lines", "list_paths", "columns"))
+SOURCES = ("sources/tree.py", "sources/paths.py", "packing/resolve.py")
+FORMATS = tuple(f"images/{name}.py" for name in ("base", "header", "jpeg_header", "png_header", "tiff_header"))
+LISTS = tuple(f"sources/{name}.py" for name in ("list", "list_lines", "columns"))
 INDEX = tuple(f"{name}.py" for name in ("index", "index_layout", "index_schema", "index_rows", "columns", "ragged"))
 
-DECODE = ("ops/orient.py", *(f"ops/decode{name}.py" for name in ("", "_opencv", "_simplejpeg", "_jpeg4py")))
+DECODE = ("images/decode.py", "images/jpeg.py")
 TARGETS = {
-    "header": Target(one_header, header_seeds, 7_000_000, ("ops/header.py", "ops/exif.py", *FORMATS)),
-    "yolo": Target(one_yolo, lambda: YOLO_SEEDS, 5_000_000, ("sources/yolo_rows.py", *SOURCES)),
+    "header": Target(one_header, header_seeds, 7_000_000, FORMATS),
+    "yolo": Target(one_yolo, lambda: YOLO_SEEDS, 5_000_000, ("sources/yolo.py", *SOURCES)),
     "list": Target(one_list, lambda: LIST_SEEDS, 2_000_000, (*LISTS, *SOURCES), most_bytes=500),
     "voc": Target(one_voc, lambda: VOC_SEEDS, 2_000_000, ("sources/voc_xml.py", *SOURCES)),
-    "yaml": Target(one_yaml, lambda: YAML_SEEDS, 1_000_000, ("sources/yolo_config.py", *SOURCES[:3]), ("yaml",)),
+    "yaml": Target(one_yaml, lambda: YAML_SEEDS, 1_000_000, ("sources/yolo_config.py", *SOURCES[:2]), ("yaml",)),
     "manifest": Target(one_manifest, lambda: MANIFEST_SEEDS, 2_000_000, ("manifest.py",)),
     # the fuzzer's process is the disposable one; what it reaches is the code around the decoders
     "decode": Target(decode_one, decode_seeds, 1_000_000, DECODE),

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
-import numpy as np
 from outcome import Budget, Outcome
 from torture_mutations import SEEDS, Mutation, bit_flip, mutation, with_checksums
 
@@ -22,7 +21,8 @@ from packer.errors import BadImage, UsageError
 from packer.images.decode import DECODERS, check_available, decode
 from packer.images.header import DEFAULT_MAX_PIXELS, IncompleteHeader, check_header, decoded_shape, read_header
 from packer.images.resize import Resize
-from packer.packing.convert import Recipe
+from packer.packing.convert import Recipe, Row
+from packer.types import Annotation
 
 BATCH = 400
 SLOW_S, HANG_S = 1.0, 20.0
@@ -92,9 +92,9 @@ def run_one(rng: random.Random, data: bytes, max_pixels: int = DEFAULT_MAX_PIXEL
     encoding = rng.choice(ENCODINGS) if mode != "unchanged" else rng.choice(("raw", "copy"))
     resize = None if encoding == "copy" or mode == "unchanged" else rng.choice(RESIZES)
     recipe = Recipe(b"/", mode, decoder, max_pixels, resize, encoding, 90)
-    row = {"path": b"a", "bytes": len(data), "width": width, "height": height, "annotation": "{}"}
+    row = Row(b"a", len(data), height, width, header.code)
     try:
-        record, _ = recipe.record("0", row, data, np.zeros(0, np.int64))
+        record = recipe.record("0", row, data, Annotation())
     except BadImage:  # at a reduced size other parts of a damaged file are read
         assert resize is not None
         return False

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "ops"))
 
 from ops_images import FILES, RGB, oriented
 
-from packer.images.formats.png import SIGNATURE as PNG
+from packer.images.png_header import SIGNATURE as PNG
 
 
 def seeds() -> dict[str, bytes]:

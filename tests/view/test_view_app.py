@@ -260,7 +260,7 @@ def test_charts_count_everything(boxed: Pack) -> None:
     boxes = np.concatenate([a.boxes for a in annotations])
     assert facts["boxes"] == len(boxes) and sum(facts["box_sizes"]["counts"]) == len(boxes)
     lengths = [len(a.boxes) for a in annotations]
-    assert facts["boxes_an_image"]["counts"] == np.bincount(lengths).tolist()
+    assert facts["boxes_per_image"]["counts"] == np.bincount(lengths).tolist()
     assert sum(facts["image_sizes"]["counts"]) == len(boxed) == sum(facts["image_aspects"]["counts"])
     sides = boxes[:, 2:] - boxes[:, :2]
     assert facts["box_sizes"]["median"] == pytest.approx(np.median(np.sqrt(sides.prod(axis=1))), abs=0.01)

@@ -173,7 +173,7 @@ def test_statistics(opened: Any) -> None:
     opened.click("[data-tab=charts]")
     opened.wait_for_selector("#charts .card")
     titles = opened.locator("#charts h3").all_inner_texts()
-    assert {"Classes, boxes", "Boxes an image", "Box size: square root of its area"} <= set(titles)
+    assert {"Classes, boxes", "Boxes per image", "Box size: square root of its area"} <= set(titles)
     rows = opened.locator(".class-row")
     rows.first.click()  # leads to the records of that class
     opened.wait_for_function("() => document.getElementById('count').textContent.includes(' of 150')")

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import urllib.request
 import webbrowser
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from drawn import draw_plain
 from running import good, refused, start
 
-from packer.view.browser import opened
+from packer.view.server import opened_in_browser
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_the_browser_gets_a_file_that_only_the_user_reads(monkeypatch: pytest.Mo
     asked: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or True)
     monkeypatch.setenv("DISPLAY", ":7")
-    with opened("http://127.0.0.1:1/token/"):
+    with opened_in_browser("http://127.0.0.1:1/token/"):
         (url,) = asked
         assert "token" not in url
         path = Path(url.removeprefix("file://"))
@@ -90,5 +92,28 @@ def test_without_a_screen_no_browser_is_tried(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    with opened("http://127.0.0.1:1/token/"):
+    with opened_in_browser("http://127.0.0.1:1/token/"):
         pass
+
+
+def test_only_shuffled_batches_need_torch(pack: Path, tmp_path: Path) -> None:
+    """A packing server may lack it: page, tiles, statistics and contact sheet work, and one line says what to do."""
+    program = f"""
+import sys
+sys.modules["torch"] = None  # importing it raises ImportError
+from werkzeug.test import Client
+from packer import open_pack
+from packer.view.app import App
+from packer.view.export import export
+
+pack = open_pack({os.fspath(pack)!r})
+client = Client(App(pack, "0123456789abcdef"))
+for path in ("", "style.css", "app.js", "api/pack", "api/tiles", "api/record?record=0", "api/charts", "api/rejected"):
+    answer = client.get("/0123456789abcdef/" + path)
+    assert answer.status_code == 200, (path, answer.text)
+assert export(pack, {os.fspath(tmp_path / "sheet.html")!r}, 3) == 3
+answer = client.get("/0123456789abcdef/api/shuffled")
+assert (answer.status_code, answer.json) == (400, {{"error": "shuffled batches: need PyTorch; pip install torch"}})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

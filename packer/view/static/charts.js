@@ -1,5 +1,5 @@
 // Charts of the whole pack: classes, boxes, sizes, the mean shape of the landmarks.
-import { colourOf, element, svg } from "./draw.js";
+import { colorOf, element, svg } from "./draw.js";
 
 const WIDTH = 360, HEIGHT = 180, LEFT = 8, BASE = 150, TOP = 16;
 const short = (n) => (Math.abs(n) >= 100 ? Math.round(n).toLocaleString("en") : String(Number(Number(n).toPrecision(3))));
@@ -7,7 +7,7 @@ const short = (n) => (Math.abs(n) >= 100 ? Math.round(n).toLocaleString("en") : 
 export function charts(facts, choose) {
   const cards = facts.classes.map((part) => classes(part, choose));
   const add = (title, histogram, unit) => { if (histogram?.counts.length) cards.push(card(title, bars(histogram, unit), `median ${short(histogram.median)} ${unit}`.trim())); };
-  add("Boxes an image", facts.boxes_an_image, "");
+  add("Boxes per image", facts.boxes_per_image, "");
   add("Box size: square root of its area", facts.box_sizes, "px");
   add("Box width / height", facts.box_aspects, "");
   add("Image size: square root of its area", facts.image_sizes, "px");
@@ -26,7 +26,7 @@ function classes({ of, rows, more }, choose) {
   const list = element("div", { class: "classes" });
   for (const row of rows) {
     const fill = element("div", { class: "fill" });
-    fill.style.width = `${(100 * row.count) / most}%`; fill.style.background = colourOf(row.id);
+    fill.style.width = `${(100 * row.count) / most}%`; fill.style.background = colorOf(row.id);
     const line = element("button", { class: "class-row", title: row.name, type: "button" }, element("span", {}, row.name), element("span", { class: "track" }, fill), element("span", {}, row.count.toLocaleString("en")));
     line.addEventListener("click", () => choose(row.id));
     list.append(line);

@@ -15,8 +15,8 @@ export function svg(name, attributes = {}, ...children) {
   return made;
 }
 
-// the same as packer/view/colours.py
-export function colourOf(id) {
+// the same as color_of in packer/view/export.py
+export function colorOf(id) {
   if (id === null || id === undefined || id < 0) return "hsl(0 0% 60%)";
   return `hsl(${((id * 137.508 + 205) % 360).toFixed(0)} 75% 52%)`;
 }
@@ -26,7 +26,7 @@ export const nameOf = (id) => names.classes[id] ?? String(id);
 
 export function dot(id) {
   const made = element("span", { class: "dot" });
-  made.style.background = colourOf(id);
+  made.style.background = colorOf(id);
   return made;
 }
 
@@ -37,11 +37,11 @@ export function marks(facts, { tagged = false, chosen = null } = {}) {
   const { width, height } = facts;
   const over = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "xMidYMid meet", "aria-hidden": "true" });
   const line = (n) => ({
-    fill: n === chosen ? colourOf(facts.box_labels?.[n]) : "none", "fill-opacity": 0.3,
-    stroke: colourOf(facts.box_labels?.[n]), "stroke-width": tagged ? 2.5 : 1.8, "vector-effect": "non-scaling-stroke",
+    fill: n === chosen ? colorOf(facts.box_labels?.[n]) : "none", "fill-opacity": 0.3,
+    stroke: colorOf(facts.box_labels?.[n]), "stroke-width": tagged ? 2.5 : 1.8, "vector-effect": "non-scaling-stroke",
   });
   (facts.polygons ?? []).forEach((points, n) => {
-    if (points.length) over.append(svg("polygon", { class: "outline", points: points.filter(known).join(" "), ...line(n), "fill-opacity": 0.25, fill: colourOf(facts.box_labels?.[n]) }));
+    if (points.length) over.append(svg("polygon", { class: "outline", points: points.filter(known).join(" "), ...line(n), "fill-opacity": 0.25, fill: colorOf(facts.box_labels?.[n]) }));
   });
   (facts.boxes ?? []).forEach((box, n) => {
     if (box.includes(null)) return;

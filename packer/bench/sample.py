@@ -1,0 +1,114 @@
+"""Which images are measured: a sample of a folder, copied for the builds, and a sample of a pack's records."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+
+import numpy as np
+
+from packer.bench.options import IMAGES, LEAST_IMAGES, BenchOptions
+from packer.errors import BadImage, UsageError
+from packer.format.pack import Pack
+from packer.images.header import decoded_shape, read_header
+from packer.sources.tree import find_tree
+from packer.system import available_bytes
+from packer.types import Int64
+
+MOST_SIDE = 224
+MOST_BYTES = 1 << 30
+"""More than the caches of a processor hold, and read from a slow disk in seconds."""
+MOST_DECODED = 1 << 14
+"""Encoded images: reading them once, to warm up, should take seconds too."""
+RUNS = 16
+
+
+@dataclass(frozen=True)
+class Images:
+    """The sample of a folder.
+
+    Attributes:
+        folder: Holds copies of the files, named by their number.
+        files: The user's own files, in the order of the copies' names.
+        size: (width, height) of the batches.
+        found: Number of images in the whole folder.
+        bytes: Size of all files of the sample.
+    """
+
+    folder: str
+    files: tuple[str, ...]
+    size: tuple[int, int]
+    found: int
+    bytes: int
+
+    def original(self, name: str) -> str:
+        """Return the user's file whose copy has this name."""
+        return self.files[int(os.path.splitext(name)[0])]
+
+
+def sample_images(source: str, folder: str, options: BenchOptions) -> Images:
+    """Draw a sample of the images in `source`, and copy it to `folder`; raise UsageError if there are too few."""
+    tree = find_tree(source, lambda path: False)[0]
+    found = list(tree.images)
+    files, shapes, total, most = [], [], 0, available_bytes() // 4
+    for i in np.random.default_rng(options.seed).permutation(len(found)).tolist():
+        path = os.path.join(tree.root, found[i])
+        shape = _shape(path)
+        if shape is None:
+            continue
+        total += os.path.getsize(path)
+        if total > most:
+            break
+        files.append(os.fsdecode(path))
+        shapes.append(shape)
+        if len(files) == (options.images or IMAGES):
+            break
+    if len(files) < LEAST_IMAGES:
+        problem = f"has {len(files)} images that can be read"
+        raise UsageError(source, problem, f"name a folder with at least {LEAST_IMAGES}")
+    # as a walk over the folder meets them: the sample lies on the disk as the whole does
+    ordered = sorted(files)
+    os.makedirs(folder)
+    for number, file in enumerate(ordered):
+        extension = os.path.splitext(file)[1].lower()
+        with open(file, "rb") as own, open(os.path.join(folder, f"{number:06d}{extension}"), "wb") as copy:
+            shutil.copyfileobj(own, copy)
+    size = batch_size_of(np.array(shapes)) if options.resize is None else options.size_of(options.resize)
+    return Images(folder, tuple(ordered), size, len(found), sum(os.path.getsize(file) for file in ordered))
+
+
+def batch_size_of(sizes: Int64) -> tuple[int, int]:
+    """Return the (width, height) that batches of images of these sizes, (n, 2), get: the median, up to MOST_SIDE."""
+    width, height = (int(side) for side in np.median(sizes, axis=0))
+    return max(1, min(width, MOST_SIDE)), max(1, min(height, MOST_SIDE))
+
+
+def _shape(path: bytes) -> tuple[int, int] | None:
+    """Return (width, height) of an image file, None if it is not one."""
+    try:
+        with open(path, "rb") as file:
+            height, width, *_ = decoded_shape(read_header(file.read()), "rgb")
+    except (OSError, BadImage):
+        return None
+    return width, height
+
+
+def sample_records(pack: Pack, images: int | None) -> Int64:
+    """Return the numbers of the records to measure, ascending: `images` of them, or what is read in a few seconds.
+
+    They are runs of neighbors from all over the pack, so that a disk reads them as it reads the whole.
+    """
+    each = max(1.0, float(pack.sizes.sum()) / len(pack))
+    most = int(available_bytes() / 4 / each)
+    if images is None:
+        images = int(MOST_BYTES / each)
+        if pack.manifest.encoding != "raw":
+            images = min(images, MOST_DECODED)
+    count = max(1, min(len(pack), most, images))
+    if count == len(pack):
+        return np.arange(count)
+    runs = min(RUNS, count)
+    firsts = np.arange(runs) * len(pack) // runs
+    lengths = np.full(runs, count // runs) + (np.arange(runs) < count % runs)
+    return np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, lengths, strict=True)])

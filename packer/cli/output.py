@@ -1,0 +1,140 @@
+"""What the commands print: lines, tables and progress bars."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import click
+
+from packer.errors import StorageError
+from packer.types import Progress
+
+
+class ReaderGone(Exception):
+    """Whoever read our output has left (``packer info x | head -1``): not an error of ours."""
+
+
+def echo(text: str) -> None:
+    """Print one line on standard output.
+
+    Args:
+        text: The line.
+
+    Raises:
+        ReaderGone: The pipe is closed.
+        StorageError: The disk is full.
+    """
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as error:
+        raise StorageError("standard output", error.strerror or str(error)) from None
+
+
+def echo_error(text: str) -> None:
+    """Print one line on standard error, with the name of the program before it."""
+    click.echo(f"packer: {text}", err=True)
+
+
+def flush_output() -> None:
+    """Write what standard output still holds. Raises ReaderGone if the pipe is closed."""
+    if sys.stdout is not None:  # None if the caller has closed it
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
+
+
+def drop_output() -> None:
+    """Forget what standard output cannot take: Python must not try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def table_text(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return the lines of a table.
+
+    Args:
+        rows: The cells; the first row is the head.
+        right: The numbers of the columns to align at the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        padded = (c.rjust(width) if i in right else c.ljust(width) for i, (c, width) in enumerate(cells))
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return the counts of a build's inputs: ``found = packed + rejected + skipped``."""
+    found, *parts = (f"{counts[name]} {name}" for name in ("found", "packed", "rejected", "skipped"))
+    return f"{found} = {' + '.join(parts)}"
+
+
+class ProgressBar(Progress):
+    """Shows a bar for each stage on standard error if that is a terminal, and prints notes on standard output.
+
+    Use it in a ``with`` statement, so that no half bar stays on the terminal.
+
+    Args:
+        hidden: Show nothing at all.
+    """
+
+    def __init__(self, hidden: bool = False) -> None:
+        self._hidden = hidden
+        self._bar: Any = None
+        self._bad = 0
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wipe the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
+        """Begin a new bar."""
+        from tqdm import tqdm
+
+        self.close()
+        self._bad = 0
+        disabled = self._hidden or sys.stderr is None or not sys.stderr.isatty()
+        in_bytes = unit == "bytes"
+        self._bar = tqdm(
+            desc=name,
+            total=total,
+            unit="B" if in_bytes else f" {unit}",
+            unit_scale=in_bytes,
+            disable=disabled,
+            leave=False,
+        )
+
+    def advance(self, done: int, bad: int = 0) -> None:
+        """Move the bar."""
+        if self._bar is None:
+            return
+        self._bad += bad
+        if self._bad:
+            self._bar.set_postfix_str(f"{self._bad} bad", refresh=False)
+        self._bar.update(done)
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        if self._hidden:
+            return
+        if self._bar is not None:
+            self._bar.clear()
+        try:
+            echo(text)
+        except ReaderGone:
+            self._hidden = True  # the work is wanted all the same

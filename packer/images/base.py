@@ -1,0 +1,101 @@
+"""What an image file says of itself, as a type, with what all header readers share: Exif and errors."""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal, NamedTuple
+
+from packer.errors import BadImage
+
+Mode = Literal["rgb", "gray", "unchanged"]
+FORMATS = ("jpeg", "png", "bmp", "gif", "webp", "tiff")
+
+
+ORIENTATION_TAG = 274
+_SHORT = 3
+_BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
+
+
+class IncompleteHeader(Exception):  # not a fault of the file: the caller reads on
+    """The first bytes of a file do not say all that its header says: read the whole file."""
+
+
+class Header(NamedTuple):
+    """What an image file says of itself, read without decoding."""
+
+    format: str
+    """jpeg, png, bmp, gif, webp or tiff."""
+    width: int
+    """Pixels, as stored: before the orientation is applied."""
+    height: int
+    """Pixels, as stored."""
+    channels: int
+    """Of the stored image, a palette expanded: 1 gray, 2 gray + alpha, 3 RGB, 4 RGBA or (`cmyk`) CMYK."""
+    bit_depth: int
+    """Bits of one sample of one channel (of one palette index)."""
+    orientation: int = 1
+    """Exif orientation 1..8: how the stored image must be turned to stand upright."""
+    frames: int = 1
+    """1, or more for an animation or a document of several pages (then at least 2, not always counted)."""
+    cmyk: bool = False
+    """Stored as CMYK or YCCK."""
+    hidden_alpha: bool = False
+    """Holds transparency that `channels` leaves out, because the decoders do not give it."""
+    many_scans: bool = False
+    """A JPEG coding whose scans may be far shorter than the work that they make (progressive, arithmetic)."""
+    obstacle: str = ""
+    """Why packer does not decode this variant of the format; empty where it does."""
+
+    @property
+    def code(self) -> int:
+        """All but the size and the frames of a header that was checked, as a number of 18 bits; see `from_code`."""
+        flags = self.cmyk | self.hidden_alpha << 1 | self.many_scans << 2
+        kind = self.orientation << 3 | self.channels << 7 | self.bit_depth << 10
+        return FORMATS.index(self.format) | kind | flags << 15
+
+    @staticmethod
+    def from_code(code: int, width: int, height: int) -> Header:
+        """Return the header with this code and stored size."""
+        return Header(
+            FORMATS[code & 7], width, height, code >> 7 & 7, code >> 10 & 31, code >> 3 & 15, 1,
+            bool(code >> 15 & 1), bool(code >> 16 & 1), bool(code >> 17 & 1),
+        )  # fmt: skip
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """(width, height) of the image with its orientation applied."""
+        return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
+
+
+def orientation_of(block: bytes) -> int:
+    """Return the orientation (1..8) in an Exif block, with or without its ``Exif\\0\\0`` prefix; 1 if in doubt.
+
+    Only the first directory is read, once and in order, so no chain of offsets can make it loop.
+    """
+    if block.startswith(b"Exif\0\0"):
+        block = block[6:]
+    order = _BYTE_ORDERS.get(block[:4])
+    if order is None or len(block) < 14:
+        return 1
+    (start,) = struct.unpack_from(order + "I", block, 4)
+    if start + 2 > len(block):
+        return 1
+    (count,) = struct.unpack_from(order + "H", block, start)
+    first = start + 2
+    for at in range(first, min(first + 12 * count, len(block) - 11), 12):
+        tag, kind, number, value = struct.unpack_from(order + "HHIH", block, at)
+        if tag == ORIENTATION_TAG:
+            return value if kind == _SHORT and number == 1 and 1 <= value <= 8 else 1
+    return 1
+
+
+def bad(problem: str, next_step: str = "replace it or remove it") -> BadImage:
+    """Return a `BadImage` about bytes whose file the caller knows and fills in."""
+    return BadImage("", problem, next_step)
+
+
+def cut_short(format_name: str, complete: bool) -> Exception:
+    """Return the error for data that end too early: the file is truncated, or only its first bytes were given."""
+    if not complete:
+        return IncompleteHeader()
+    return bad(f"truncated {format_name} file", "copy it again from its origin")

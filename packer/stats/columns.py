@@ -1,0 +1,185 @@
+"""Numbers from the columns of the index (sizes, classes, boxes, points): no image is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.format.pack import Pack
+
+SMALL, MEDIUM = 32**2, 96**2
+"""Areas in pixels below which a box is small, or medium: https://cocodataset.org/#detection-eval"""
+MOST_COMMON = 5
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A summary of some numbers; all 0 if there are none."""
+
+    count: int
+    lowest: float
+    median: float
+    mean: float
+    highest: float
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Spread:
+        """Return the summary of `values`."""
+        if not values.size:
+            return cls(0, 0.0, 0.0, 0.0, 0.0)
+        mean = float(np.mean(values, dtype=np.float64))
+        return cls(int(values.size), float(values.min()), float(np.median(values)), mean, float(values.max()))
+
+
+@dataclass(frozen=True)
+class SizeStats:
+    """Sizes of the packed images."""
+
+    width: Spread
+    height: Spread
+    aspect: Spread
+    """Width divided by height."""
+    record_bytes: Spread
+    distinct: int
+    """Number of different sizes."""
+    common: tuple[tuple[int, int, int], ...]
+    """(width, height, images) of the most common sizes, the most common first."""
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """How often each class occurs."""
+
+    of: str
+    """images or boxes."""
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    unlabelled: int
+    """Images (or boxes) without a class."""
+
+    @property
+    def imbalance(self) -> float | None:
+        """Largest count divided by the smallest, of classes that occur; None if none does."""
+        present = [count for count in self.counts if count]
+        return max(present) / min(present) if present else None
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """Classes that do not occur."""
+        return tuple(name for name, count in zip(self.names, self.counts, strict=True) if not count)
+
+
+@dataclass(frozen=True)
+class BoxStats:
+    """Numbers of all boxes, in pixels of the packed images."""
+
+    boxes: int
+    images_without: int
+    """Images that have no box."""
+    per_image: Spread
+    width: Spread
+    height: Spread
+    aspect: Spread
+    """Width divided by height."""
+    area_share: Spread
+    """Area of a box divided by that of its image, 0 to 1."""
+    small: int
+    medium: int
+    large: int
+    """COCO's sizes: areas below 32x32, below 96x96, and above."""
+    empty: int
+    """Boxes without area."""
+
+
+@dataclass(frozen=True)
+class KeypointStats:
+    """Numbers of the keypoints of boxes."""
+
+    per_box: Spread
+    """Keypoints of a box, of boxes that have any."""
+    visibility: tuple[tuple[float, int], ...]
+    """(value, number of keypoints), the values as the source wrote them; COCO: 0 not labelled, 1 hidden, 2 visible."""
+
+
+def size_stats(pack: Pack) -> SizeStats:
+    """Return the sizes of all images of a pack."""
+    width = np.asarray(pack.column("width")).astype(np.int64)
+    height = np.asarray(pack.column("height")).astype(np.int64)
+    codes, counts = np.unique(width << 32 | height, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:MOST_COMMON]
+    common = ((int(codes[i] >> 32), int(codes[i] & 0xFFFFFFFF), int(counts[i])) for i in order)
+    return SizeStats(
+        width=Spread.of(width),
+        height=Spread.of(height),
+        aspect=Spread.of(width / np.maximum(height, 1)),
+        record_bytes=Spread.of(pack.sizes),
+        distinct=len(codes),
+        common=tuple(common),
+    )
+
+
+def class_counts(pack: Pack) -> tuple[ClassCounts, ...]:
+    """Return the class counts of the images and of the boxes, where they have labels."""
+    fields, names = pack.manifest.fields, tuple(pack.manifest.classes)
+    found = []
+    if "label" in fields:
+        found.append(_counts("images", np.asarray(pack.column("label")), names))
+    if "box_labels" in fields:
+        rows: Any = pack.column("box_labels")
+        found.append(_counts("boxes", np.asarray(rows.flat()), names))
+    return tuple(found)
+
+
+def _counts(of: str, labels: NDArray[Any], names: tuple[str, ...]) -> ClassCounts:
+    known = labels[(labels >= 0) & (labels < len(names))]
+    counts = np.bincount(known, minlength=len(names)).tolist()
+    return ClassCounts(of, names, tuple(counts), int(labels.size - known.size))
+
+
+def box_stats(pack: Pack) -> BoxStats | None:
+    """Return the numbers of all boxes; None if the pack has no boxes."""
+    if "boxes" not in pack.manifest.fields:
+        return None
+    rows: Any = pack.column("boxes")
+    lengths = np.asarray(rows.lengths)
+    boxes = np.asarray(rows.flat(), np.float64).reshape(-1, 4)
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    area = width * height
+    image_area = np.asarray(pack.column("width"), np.float64) * np.asarray(pack.column("height"), np.float64)
+    real = (width > 0) & (height > 0)
+    return BoxStats(
+        boxes=len(boxes),
+        images_without=int((lengths == 0).sum()),
+        per_image=Spread.of(lengths),
+        width=Spread.of(width),
+        height=Spread.of(height),
+        aspect=Spread.of(width[real] / height[real]),
+        area_share=Spread.of(area / np.repeat(image_area, lengths)),
+        small=int((area < SMALL).sum()),
+        medium=int(((area >= SMALL) & (area < MEDIUM)).sum()),
+        large=int((area >= MEDIUM).sum()),
+        empty=int((~real).sum()),
+    )
+
+
+def points_stats(pack: Pack) -> Spread | None:
+    """Return landmarks per image, of images that have any; None if the pack has none."""
+    if "landmarks" not in pack.manifest.fields:
+        return None
+    rows: Any = pack.column("landmarks")
+    lengths = np.asarray(rows.lengths)
+    return Spread.of(lengths[lengths > 0])
+
+
+def keypoint_stats(pack: Pack) -> KeypointStats | None:
+    """Return the numbers of the boxes' keypoints; None if the pack has none."""
+    if "keypoints" not in pack.manifest.fields:
+        return None
+    rows: Any = pack.column("keypoints")
+    boxes = rows.flat()
+    lengths = np.asarray(boxes.lengths)
+    values, counts = np.unique(np.asarray(boxes.flat()).reshape(-1, 3)[:, 2], return_counts=True)
+    return KeypointStats(Spread.of(lengths[lengths > 0]), tuple(zip(values.tolist(), counts.tolist(), strict=True)))

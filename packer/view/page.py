@@ -1,0 +1,39 @@
+"""The HTML page around everything that packer shows in a browser: one template and one stylesheet.
+
+The served page links the stylesheet; a contact sheet and a bench report carry it, since they are one file.
+"""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from string import Template
+
+STATIC = os.path.join(os.path.dirname(__file__), "static")
+STYLESHEET = "style.css"
+
+
+def read_static(name: str) -> str:
+    """Return the text of a file in the folder `static`."""
+    with open(os.path.join(STATIC, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def html_page(title: str, body: str, head: str, kind: str) -> str:
+    """Return a whole page.
+
+    Args:
+        title: Its title, as text.
+        body: Its body, as HTML.
+        head: More elements for its head, as HTML.
+        kind: The class of the body, to which rules of the stylesheet refer: ``app``, ``sheet`` or ``report``.
+    """
+    return Template(read_static("page.html")).substitute(title=escape(title), head=head, kind=kind, body=body)
+
+
+def one_file_page(title: str, body: str, kind: str) -> str:
+    """Return a page that needs nothing but itself; the arguments are those of `html_page`."""
+    # nothing but this file's own style and pictures, whatever a name in the data may try
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{read_static(STYLESHEET)}</style>'
+    return html_page(title, body, head, kind)
