@@ -98,7 +98,7 @@ def test_an_empty_set_is_an_error() -> None:
         (1, None, "must be below world_size 1"),
         (-1, 2, "rank: .* got -1"),
         (0, 0, "world_size: .* at least 1, got 0"),
-        (0.5, 2, "rank: must be a whole number, got 0.5"),
+        (0.5, 2, "rank: must be an integer, got 0.5"),
         (True, 2, "rank: .*got True"),
     ],
 )
