@@ -13,7 +13,8 @@ from running import run_script
 
 from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack, system
 from packer.errors import DamagedPack, UsageError, size_text
-from packer.loading import device_cache, ram_cache
+from packer.format.mmap import Region
+from packer.loading import device_cache, page_cache
 from packer.loading.fill import ImageFiller
 
 OPTIONS = {"shuffle": True, "seed": 3}
@@ -118,7 +119,7 @@ def test_ram_reads_all_and_gives_the_same(pack, container):
 
 
 def test_more_than_there_is_memory_is_refused_with_both_figures(pack, monkeypatch):
-    monkeypatch.setattr(ram_cache, "available_bytes", lambda: 5000)
+    monkeypatch.setattr(page_cache, "available_bytes", lambda: 5000)
     size = len(open_pack(pack("raw")).region)
     with pytest.raises(UsageError) as refused:
         PackedLoader(pack("raw"), 4, cache="ram")
@@ -129,13 +130,13 @@ def test_more_than_there_is_memory_is_refused_with_both_figures(pack, monkeypatc
 def test_the_ram_thread_ends_with_the_loader(pack, monkeypatch, allowed):
     steps, go_on = [], threading.Event()
 
-    def keep(region, start, size):
-        steps.append((start, size))
+    def read(region, start, stop, keep):
+        steps.append((start, stop))
         go_on.wait(10)
         return allowed
 
-    monkeypatch.setattr(ram_cache, "keep", keep)
-    monkeypatch.setattr(ram_cache, "STEP_BYTES", 4096)
+    monkeypatch.setattr(Region, "read", read)
+    monkeypatch.setattr(page_cache, "STEP_BYTES", 4096)
     loader = PackedLoader(pack("raw"), 4, cache="ram")
     thread = loader._ram._thread
     assert thread.is_alive() and thread.daemon and not loader._ram.wait(0.01)
@@ -152,18 +153,19 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
     script = """
         import gc, sys, threading
         from packer import PackedLoader
-        from packer.loading import ram_cache
+        from packer.format.mmap import Region
+        from packer.loading import page_cache
 
         gc.disable()
         left = threading.Event()
         steps = []
 
-        def keep(region, start, size):
+        def read(region, start, stop, keep):
             left.wait()
             steps.append(gc.collect())
             return True
 
-        ram_cache.keep, ram_cache.STEP_BYTES = keep, 1024
+        Region.read, page_cache.STEP_BYTES = read, 1024
         loader = PackedLoader(sys.argv[1], 4, cache="ram")
         thread = loader._ram._thread
         loader.itself = loader
@@ -176,7 +178,7 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
 
 
 def test_pages_that_may_not_be_locked_are_read(pack, monkeypatch):
-    monkeypatch.setattr(ram_cache, "keep", lambda *arguments: False)
+    monkeypatch.setattr(system, "lock_in_memory", lambda *arguments: False)
     loader = PackedLoader(pack("raw"), 4, cache="ram")
     assert loader._ram.wait(20) and alike(list(loader), list(PackedLoader(pack("raw"), 4)))
 
