@@ -26,6 +26,8 @@ from packer.processes.pool import Pool
 from packer.processes.worker import Worker
 from packer.types import Progress
 
+pytestmark = pytest.mark.workers
+
 IMAGES = 12
 ONE_SHARD, FOUR_SHARDS = None, 3 * 40 * 30 * 3
 

@@ -15,6 +15,8 @@ from packer.format.pack import open_pack
 from packer.packing import BuildOptions, plan_pack
 from packer.samplers.order import derive, permutation
 
+pytestmark = pytest.mark.workers
+
 FORMATS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 SMALL = ["--shard-size", "12KB"]  # several shards of these sources
 
