@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from packer.errors import UsageError
+from packer.errors import NotInstalled, UsageError
 from packer.format.pack import Pack
 from packer.images.geometry import clip, move, select_boxes
 from packer.loading.crop import CropParams
@@ -214,12 +214,13 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
             keypoints `KeyPoints` (n, k, 2) with their third column as visibility (n, k). All else stays as it is.
 
     Raises:
-        UsageError: if torchvision is not installed, or is older than 0.23, which moves no points, and there are some.
+        NotInstalled: if torchvision is missing.
+        UsageError: if it is older than 0.23, which moves no points, and there are some.
     """
     try:
         kinds = importlib.import_module("torchvision.tv_tensors")
     except ImportError:
-        raise UsageError("torchvision", "is not installed", "pip install torchvision") from None
+        raise NotInstalled("torchvision", "is not installed", "pip install torchvision") from None
     size = (int(image.shape[-2]), int(image.shape[-1]))
     if not isinstance(target, dict):
         return kinds.Image(image), target
