@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from packer.containers import open_container
 from packer.containers.annotation import record_from_json
 from packer.containers.base import Places, ShardSpec
-from packer.system import sync_path
 from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError
 from packer.format.digests import sha256_of
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
@@ -35,6 +34,7 @@ from packer.format.salvage_records import FoundShard, LostRecord, class_counts_o
 from packer.format.verify import check_pack
 from packer.format.verify_records import Window
 from packer.format.written import digest_of_written
+from packer.system import sync_path
 from packer.types import Progress, Record
 
 __all__ = ["LostRecord", "RepairReport", "repair"]
