@@ -184,6 +184,7 @@ def _temporary() -> str:
 def _installation() -> tuple[Rule, ...]:
     """Python, its libraries, packer's own modules, and what the kernel says of the machine: only to be read."""
     folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), PACKER[:-1], TESTS}
+    folders.add(os.path.join(ROOT, "dataset_packer.egg-info"))  # of an editable install
     folders |= {os.path.dirname(os.path.realpath(sys.executable)), "/usr/lib", "/usr/local/lib", "/lib", "/lib64"}
     folders |= {path for path in sys.path if path.endswith("-packages")}
     folders |= {"/proc", "/sys", "/dev/urandom", "/etc/ld.so", "/usr/share/zoneinfo", "/etc/localtime"}
