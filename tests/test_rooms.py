@@ -17,7 +17,8 @@ NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
-    ("view", "bench"),
+    ("bench",),
+    ("view",),
     ("stats",),
     ("loading",),
     ("packing",),
@@ -45,7 +46,7 @@ ONLY_IN = {
     "webdataset": (),
     "tensorflow": (),
     "PIL": ("packer/bench/", "packer/images/"),
-    "cv2": ("packer/images/", "packer/loading/", "packer/sources/synthetic/", "packer/stats/", "packer/bench/"),
+    "cv2": ("packer/images/", "packer/loading/", "packer/sources/synthetic.py", "packer/stats/", "packer/bench/"),
     "simplejpeg": ("packer/images/", "packer/loading/", "packer/bench/"),
     "jpeg4py": ("packer/images/",),
     "defusedxml": ("packer/sources/",),

@@ -34,8 +34,7 @@ from packer.bench.sample import sample_records
 from packer.format.pack import open_pack
 from packer.loading.crop import Resize
 from packer.loading.loader import PackedLoader
-from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
-from packer.samplers.class_order import SortedPackWarning
+from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler, SortedPackWarning
 from packer.samplers.order import Records
 from packer.system import cpu_seconds
 
@@ -105,11 +104,11 @@ class LongPackOrder(ShuffleSampler):
         """Choose the epoch; all but the first have MANY_SAMPLES."""
         super().set_epoch(epoch)
         if epoch:
-            self.num_samples = -(-MANY_SAMPLES // self.num_chosen) * self.num_chosen
+            self.num_samples = -(-MANY_SAMPLES // self.num_indices) * self.num_indices
 
     def _order(self, epoch: int) -> Records:
         order = super()._order(epoch)
-        return np.tile(order, self.num_samples // self.num_chosen)
+        return np.tile(order, self.num_samples // self.num_indices)
 
 
 class FolderReader:
@@ -154,9 +153,9 @@ class PackReader:
         if job.window:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SortedPackWarning)  # nobody learns from these batches
-                order: Sampler = BlockShuffleSampler(pack, job.seed, window=job.window, records=records)
+                order: Sampler = BlockShuffleSampler(pack, job.seed, window=job.window, indices=records)
         else:
-            order = LongPackOrder(pack, job.seed, records=records)
+            order = LongPackOrder(pack, job.seed, indices=records)
         self.loader = PackedLoader(
             pack,
             job.batch_size,

@@ -26,6 +26,7 @@ from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
 from packer.packing.scan import BASE_SCHEMA, Inputs
 from packer.packing.write_shard import ShardJob
+from packer.samplers.order import derive, permutation
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16
@@ -148,7 +149,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
     )
     table = inputs.table
     if options.shuffle is not None:
-        table = table.take(pa.array(np.random.default_rng(options.shuffle).permutation(len(table))))
+        table = table.take(pa.array(permutation(len(table), derive(options.shuffle))))
     facts = _Facts(table, resize)
     image_bytes = facts.raw_bytes if options.encode == "raw" else _encoded_bytes(table, facts, recipe, measure)
     shape, dtype = facts.uniform()

@@ -15,7 +15,7 @@ from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pac
 from packer import paging as paging_module
 from packer.errors import DamagedPack, UsageError, size_text
 from packer.loading import device_cache, ram_cache
-from packer.loading.fill import RowFiller
+from packer.loading.fill import ImageFiller
 
 OPTIONS = {"shuffle": True, "seed": 3}
 
@@ -76,7 +76,7 @@ def test_no_image_is_touched_on_the_host(pack, monkeypatch):
     def never(*arguments):
         raise AssertionError("the host fills images")
 
-    monkeypatch.setattr(RowFiller, "fill", never)
+    monkeypatch.setattr(ImageFiller, "fill", never)
     for images, _ in loader:
         assert images.shape[1:] == (3, 8, 8) and threading.active_count() == before
     assert loader.stats()["images"] == 27

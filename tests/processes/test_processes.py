@@ -24,6 +24,8 @@ import asyncio, json, multiprocessing, os, signal, sys, threading, warnings
 from multiprocessing import forkserver, resource_tracker
 import cv2
 
+pytestmark = pytest.mark.workers
+
 def state():
     server = forkserver._forkserver
     return {

@@ -17,6 +17,8 @@ from running import ROOT, Ran, digests, good
 
 from packer.format.pack import open_pack
 
+pytestmark = pytest.mark.workers
+
 IMAGES = 40
 MANY_SHARDS = ["--shard-size", "16KB", "--workers", "2"]
 

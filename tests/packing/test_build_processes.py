@@ -17,6 +17,8 @@ from running import ROOT, Ran, good, members_of, refused, run_apart, start, unti
 
 from packer.format.pack import open_pack
 
+pytestmark = pytest.mark.workers
+
 IMAGES = 2500
 
 

@@ -25,6 +25,8 @@ from packer.packing.write_shard import pack_shard
 from packer.processes.pool import Pool, Worker
 from packer.types import Progress
 
+pytestmark = pytest.mark.workers
+
 IMAGES = 12
 ONE_SHARD, FOUR_SHARDS = None, 3 * 40 * 30 * 3
 
