@@ -8,12 +8,12 @@ import os
 import numpy as np
 import pytest
 import torch
-from packer.loading.fill import Gather
 
 from packer import system
 from packer.errors import DamagedPack, StorageError
 from packer.format import mmap as mapping
 from packer.format.mmap import map_files
+from packer.loading.fill import Gather
 
 PAGE = mmap.PAGESIZE
 
