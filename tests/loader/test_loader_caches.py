@@ -11,8 +11,7 @@ import torch
 from loader_packs import alike
 from running import run_script
 
-from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack
-from packer import paging as paging_module
+from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack, system
 from packer.errors import DamagedPack, UsageError, size_text
 from packer.loading import device_cache, ram_cache
 from packer.loading.fill import ImageFiller
@@ -183,13 +182,13 @@ def test_pages_that_may_not_be_locked_are_read(pack, monkeypatch):
 
 
 def test_memory_that_the_page_cache_holds_in_a_container_is_free(tmp_path, monkeypatch):
-    free = paging_module.available_bytes()
+    free = system.available_bytes()
     assert free > 1 << 20
-    monkeypatch.setattr(paging_module, "CGROUP", str(tmp_path))
+    monkeypatch.setattr(system, "CGROUP", str(tmp_path))
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("900000\n")
     (tmp_path / "memory.stat").write_text("anon 500000\nfile 400000\nactive_file 100000\ninactive_file 250000\n")
-    assert paging_module.available_bytes() == 450_000
+    assert system.available_bytes() == 450_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert paging_module.available_bytes() > 1 << 20
-    assert np.isfinite(paging_module.available_bytes())
+    assert system.available_bytes() > 1 << 20
+    assert np.isfinite(system.available_bytes())
