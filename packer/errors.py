@@ -68,6 +68,13 @@ def add_note(error: BaseException, text: str) -> None:
         add(text)
 
 
+def _fill_os_error(error: BaseException, problem: str, where: AnyPath | None) -> None:
+    if isinstance(error, OSError):
+        error.strerror, error.filename = problem, where
+    if isinstance(error, FileNotFoundError):
+        error.errno = errno.ENOENT
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
@@ -96,10 +103,7 @@ class PackerError(Exception):
             self._many_lines = True  # the worker's traceback is in it
         # all arguments in `args`: picklable; OSError would take the first for a number
         Exception.__init__(self, where, problem, next_step)
-        if isinstance(self, OSError):
-            self.strerror, self.filename = problem, where or None
-        if isinstance(self, FileNotFoundError):
-            self.errno = errno.ENOENT
+        _fill_os_error(self, problem, where or None)
         self.where = where
         self.problem = problem
         self.next_step = next_step

@@ -56,7 +56,7 @@ class Bench:
 def bare_gather(pack: Pack, batch: int) -> Callable[[], None]:
     """Two threads, each gathering half of the batches of a shuffled epoch."""
     assert pack.record_bytes is not None
-    rows = overlapping_rows(as_tensor(pack.region), pack.record_bytes)
+    rows = overlapping_rows(as_tensor(pack.region.parts[0]), pack.record_bytes)
     order = torch.from_numpy(pack.offsets[np.random.default_rng(0).permutation(len(pack))])
     buffers = [[torch.empty(batch, pack.record_bytes, dtype=torch.uint8) for _ in range(3)] for _ in range(THREADS)]
 

@@ -9,7 +9,8 @@ the line before a block and invisible to readers:
 
 A block of text after a block of shell is what its last command prints; numbers may differ.
 
-A Python block with a title is a module of packer that the page adds: it is written, and can be imported from then on.
+A Python block with a title is a module that the page adds, to packer or beside it: it is written, and can be imported
+from then on.
 """
 
 from __future__ import annotations
@@ -158,14 +159,13 @@ def _command(block: Block, words: list[str]) -> str:
 
 @contextmanager
 def _rooms_that_grow() -> Iterator[None]:
-    """While it lasts, rooms of packer also import from the current folder; what comes from there is forgotten again."""
+    """While it lasts, imports, also those of rooms of packer, look into the current folder; it is forgotten again."""
     import packer.cli
-    import packer.containers
     import packer.samplers
-    import packer.sources
 
-    rooms = (packer.cli, packer.containers, packer.samplers, packer.sources)
-    sources, commands = dict(packer.sources.SOURCES), dict(cli.commands)
+    rooms = (packer.cli, packer.samplers)
+    commands = dict(cli.commands)
+    sys.path.insert(0, os.getcwd())
     for room in rooms:
         room.__path__.append(os.path.join(os.getcwd(), *room.__name__.split(".")))
     try:
@@ -173,8 +173,7 @@ def _rooms_that_grow() -> Iterator[None]:
     finally:
         for room in rooms:
             room.__path__.pop()
-        packer.sources.SOURCES.clear()
-        packer.sources.SOURCES.update(sources)
+        sys.path.remove(os.getcwd())
         cli.commands.clear()
         cli.commands.update(commands)
         for name, module in list(sys.modules.items()):

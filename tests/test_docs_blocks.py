@@ -16,7 +16,10 @@ from drawn import draw, draw_classes, draw_landmarks, draw_shots, draw_voc
 from test_rooms import FLOOR, imported, parsed
 
 RUFF = Path(sys.executable).with_name("ruff")
-NOT_RUN = {"README.md": 1, "bench.md": 1, "coming-from.md": 5, "index.md": 3, "training.md": 2, "view.md": 1}
+NOT_RUN = {
+    "README.md": 1, "bench.md": 1, "coming-from.md": 5, "extending.md": 1, "index.md": 2, "training.md": 2,
+    "view.md": 1,
+}  # fmt: skip
 """Page -> how many blocks of it are not run, each with its reason before it."""
 
 
@@ -64,12 +67,14 @@ def test_blocks_that_do_not_run_are_known() -> None:
 
 def test_modules_that_the_pages_add_keep_the_style_and_the_arrows(tmp_path: Path) -> None:
     added = [block for page in PAGES for block in blocks_of(page) if block.title is not None]
-    assert {Path(str(block.title)).parent.name for block in added} == {"sources", "containers", "samplers", "cli"}
+    assert {Path(str(block.title)).parent.name for block in added} == {"", "samplers", "cli"}
     for block in added:
         file = tmp_path / str(block.title)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(block.text)
         room = file.parent.name
+        if room not in FLOOR:
+            continue  # of a package of one's own
         others = {name.split(".")[1] for name in imported(parsed(file)) if name.startswith("packer.")} - {room}
         assert all(FLOOR[other] > FLOOR[room] for other in others), block
     config = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]

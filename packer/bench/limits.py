@@ -25,9 +25,10 @@ import simplejpeg
 from packer.bench.options import Job
 from packer.bench.sample import sample_records
 from packer.errors import DamagedPack
+from packer.format.mmap import map_files
 from packer.format.pack import open_pack
-from packer.images.reduction import HEADROOM, reduction
-from packer.system_paging import share_in_memory
+from packer.images.jpeg import HEADROOM, reduction
+from packer.system import tells_pages
 
 POLL_S = 0.002
 PIECE_BYTES = 1 << 20
@@ -225,18 +226,14 @@ def _reads(files: Sequence[str], sizes: Sequence[int], images: int) -> Work:
 def pages_in_memory(paths: Sequence[str]) -> float | None:
     """Return about which share of the bytes of these files is in the page cache; file systems may refuse to drop them.
 
-    None if it cannot be known: Linux tells it to those who own a file or may write to it.
+    None if it cannot be known.
     """
     total = found = 0.0
     for path in paths:
-        facts = os.stat(path)
-        size = facts.st_size
-        if not size or not (facts.st_uid == os.geteuid() or os.access(path, os.W_OK)):
+        size = os.path.getsize(path)
+        if not size or not tells_pages(path):
             continue
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            region = np.frombuffer(view, np.uint8)
-            share = share_in_memory(region, np.arange(0, size, mmap.PAGESIZE, dtype=np.int64))
-            del region
+        share = map_files([(path, size)])[0].share_in_memory(np.arange(0, size, mmap.PAGESIZE, dtype=np.int64))
         total += size
         found += share * size
     return found / total if total else None

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from packer.system import forget_pages
+
 ANONYMOUS = (b"Pss_Anon:", b"Pss_Shmem:")
 """Fields of /proc/PID/smaps_rollup: memory of its own, without the page cache, which is given back on demand."""
 RSS, PSS = (b"Rss:",), (b"Pss:",)
@@ -145,7 +147,6 @@ def drop_from_page_cache(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        forget_pages(descriptor)
     finally:
         os.close(descriptor)

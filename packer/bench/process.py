@@ -7,7 +7,6 @@ one before.
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ from packer.bench.options import Job
 from packer.bench.report import Measured, Row
 from packer.errors import PackerError
 from packer.processes.pool import Pool
+from packer.system import lead_group
 from packer.types import Progress
 
 POLL_S = 0.02
@@ -52,8 +52,7 @@ def one_round(pool: Pool, rows: Iterable[Row], progress: Progress) -> None:
 
 def measure_apart(job: Job, report: Callable[[int, int], None], decoding: Any) -> Measured:
     """Do one measurement in a process forked from this one, which must be a worker; raise what it raises."""
-    if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)  # who ends this worker ends all below it
+    lead_group()  # who ends this worker ends all below it
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     here, there = context.Pipe()

@@ -13,7 +13,7 @@ from packer.errors import BadImage, UsageError
 from packer.format.pack import Pack
 from packer.images.header import decoded_shape, read_header
 from packer.sources.tree import find_tree
-from packer.system_paging import available_bytes
+from packer.system import available_bytes
 from packer.types import Int64
 
 MOST_SIDE = 224

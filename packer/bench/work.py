@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
@@ -38,6 +37,7 @@ from packer.loading.loader import PackedLoader
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
 from packer.samplers.class_order import SortedPackWarning
 from packer.samplers.order import Records
+from packer.system import cpu_seconds
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -282,12 +282,4 @@ def _make_cold(job: Job) -> float | None:
 
 def _cpu_s() -> float:
     """Return the processor time of this process and of its living children (workers of a DataLoader)."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    total = used.ru_utime + used.ru_stime
-    ticks = os.sysconf("SC_CLK_TCK")
-    for child in multiprocessing.active_children():
-        with suppress(OSError), open(f"/proc/{child.pid}/stat", "rb") as file:  # elsewhere than on Linux it is missing
-            # state, parent, ... follow the name, which may hold anything
-            fields = file.read().rpartition(b")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / ticks
-    return total
+    return time.process_time() + sum(cpu_seconds(child.pid or 0) for child in multiprocessing.active_children())

@@ -10,8 +10,6 @@ import threading
 from types import FrameType
 from typing import Any
 
-ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line.
@@ -28,7 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
         print("packer: interrupted", file=sys.stderr)
         code = 130
     if arguments is None:
-        for number in ENDING:
+        from packer.system import ENDING_SIGNALS
+
+        for number in ENDING_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # only Python's own end is left to do
     return code
 
@@ -41,9 +41,10 @@ def run(given: list[str]) -> int:
     from packer.cli.group import cli
     from packer.cli.output import ReaderGone, drop_output, flush_output
     from packer.errors import EXIT_IO
+    from packer.system import ENDING_SIGNALS
 
     _open_standard_files()
-    for number in ENDING[1:]:
+    for number in ENDING_SIGNALS[1:]:
         if number == signal.SIGTERM or signal.getsignal(number) == signal.SIG_DFL:  # SIGHUP is ignored under nohup
             signal.signal(number, _terminated)
     before, sys.unraisablehook = sys.unraisablehook, _send_again

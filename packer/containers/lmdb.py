@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,8 +23,9 @@ from packer.containers.npy import (
     looks_like_image,
     npy_payload_offset,
 )
-from packer.containers.storage import fsync_path, mapped, storage_errors
+from packer.containers.storage import mapped, storage_errors
 from packer.errors import DamagedPack
+from packer.system import sync_path
 from packer.types import Record
 
 _TRANSACTION_BYTES = 16 << 20
@@ -67,7 +69,7 @@ class LmdbWriter:
                 raise _disk_error(self._path, error) from error
             finally:
                 self._env.close()
-            fsync_path(self._path)
+            sync_path(self._path)
         # only LMDB knows where it puts values, and it says so only by the addresses at which it maps them
         entries = list(_images(self._path, annotated=False))
         return Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
@@ -159,8 +161,7 @@ def _opened(path: str, **options: Any) -> Any:
 
 def _disk_error(path: str, error: lmdb.Error) -> OSError:
     """Return what LMDB says as an OSError; it calls a page that a full disk took in part an input/output error."""
-    disk = os.statvfs(os.path.dirname(path) or ".")
-    if disk.f_bavail * disk.f_frsize < _MIB:
+    if shutil.disk_usage(os.path.dirname(path) or ".").free < _MIB:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return OSError(None, str(error))
 

@@ -53,15 +53,6 @@ class NewFile:
             os.fsync(self._file.fileno())
 
 
-def fsync_path(path: str) -> None:
-    """Make a closed file durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
 def mapped(path: str) -> Iterator[mmap.mmap]:
     """Map the finished file at `path`. Raises DamagedPack if it is missing or empty."""

@@ -155,7 +155,7 @@ def _mapped(path: AnyPath) -> NDArray[np.uint8]:
         raise DamagedPack(path, "the index is missing", "build the pack again") from error
     except OSError as error:
         raise StorageError(path, f"cannot open the index: {error.strerror}") from error
-    return map_files([(name, size)])[0][:size]
+    return map_files([(name, size)])[0].parts[0][:size]
 
 
 def _check_mapped(data: NDArray[np.uint8], batch: Any) -> None:

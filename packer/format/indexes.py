@@ -54,7 +54,7 @@ class Indexes:
 
     def _open(self, number: int) -> Any:
         path, shard = self.path(number), self._shards[number]
-        data, _ = map_files([(path, shard.index.bytes)])
+        region, _ = map_files([(path, shard.index.bytes)])
         try:
             found = crc32c_of(path)
         except FileNotFoundError:
@@ -63,7 +63,7 @@ class Indexes:
             raise StorageError(path, error.strerror or str(error)) from None
         if found != shard.index.crc32c:
             raise DamagedPack(path, "was altered: it does not match its checksum", RESTORE)
-        table = read_index(path, data[: shard.index.bytes])
+        table = read_index(path, region.parts[0][: shard.index.bytes])
         if len(table) != shard.records:
             raise DamagedPack(path, f"has {len(table)} rows where the pack says {shard.records}", RESTORE)
         return table
@@ -91,11 +91,10 @@ class Indexes:
         found = self._columns.get(name)
         if found is None:
             parts = [column(self[number], name) for number in range(len(self._shards))]
-            ragged = [part for part in parts if isinstance(part, Ragged)]
-            if ragged:
+            if ragged := [part for part in parts if isinstance(part, Ragged)]:
                 found = Ragged.concat(ragged)
             else:
-                found = np.concatenate(parts) if len(parts) > 1 else parts[0]
+                found = np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
                 found.flags.writeable = False  # all callers share it
             self._columns[name] = found
         return found

@@ -1,8 +1,8 @@
-"""Maps files read-only into memory, one after another in one range of addresses.
+"""Maps the files of a pack read-only into memory, under one range of byte offsets.
 
-One range for all shards lets a whole batch be gathered in one call, whichever shards its records lie in.
-The maps hold no file descriptor (a pack of thousands of shards stays below any limit on open files),
-which Python's own `mmap` cannot do before 3.13.
+On POSIX systems they lie one after another in one range of addresses: a whole batch is gathered in one call, whichever
+shards its records lie in. The maps hold no file descriptor there (a pack of thousands of shards stays below any limit
+on open files), which Python's own `mmap` cannot do before 3.13. Elsewhere each file is a map of its own.
 """
 
 from __future__ import annotations
@@ -11,88 +11,189 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer import system
 from packer.errors import DamagedPack, StorageError
+from packer.types import Int64
 
-MAP_FIXED = 0x10  # the same on Linux, macOS and the BSDs; Python's mmap module does not name it
-MAP_FAILED = ctypes.c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-]  # fmt: skip
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+RESTORE = "restore it or build the pack again"
+SAMPLED_PAGES = 64
 
 
-def map_files(files: Sequence[tuple[str, int]]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Map (path, size in bytes) pairs into one read-only array; also where each file begins in it.
+class Region:
+    """The bytes of mapped files: what begins at one offset and ends in the same file is read as one piece.
 
-    Sizes are held against the files before anything is mapped: a page of a map that the file does not
-    cover would kill the process (SIGBUS) when touched. Raises DamagedPack where a file is missing or of
-    another size, StorageError where it cannot be opened or mapped.
+    Attributes:
+        parts: What is mapped, uint8 arrays, read-only: one of all files, or one for each file.
+        starts: The offset at which each part begins.
+        data: Bytes of a file: ``data[start:stop]`` is a memoryview, not copied.
     """
-    starts = np.zeros(len(files), np.int64)
-    total = 0
-    for i, (path, size) in enumerate(files):
-        starts[i] = total
-        total += -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+    def __init__(self, parts: list[NDArray[np.uint8]], starts: list[int]) -> None:
+        self.parts, self.starts = parts, starts
+        self.data: Any = parts[0].data if len(parts) == 1 else self
+
+    def __len__(self) -> int:
+        return self.starts[-1] + len(self.parts[-1])
+
+    def __getitem__(self, wanted: slice) -> memoryview:
+        number = bisect_right(self.starts, wanted.start) - 1
+        start = self.starts[number]
+        return self.parts[number].data[wanted.start - start : wanted.stop - start]
+
+    def by_part(self, offsets: Int64) -> Iterator[tuple[int, Any, Int64]]:
+        """Yield (number of a part, which of `offsets` lie in it, where in it) for each part that has any."""
+        if len(self.parts) == 1:
+            yield 0, slice(None), offsets
+            return
+        numbers = np.searchsorted(self.starts, offsets, "right") - 1
+        for number in np.unique(numbers).tolist():
+            chosen = np.flatnonzero(numbers == number)
+            yield number, chosen, offsets[chosen] - self.starts[number]
+
+    def gather(self, offsets: Int64, size: int) -> NDArray[np.uint8]:
+        """Return a copy of the `size` bytes at each offset, uint8 (n, size)."""
+        out = np.empty(len(offsets), f"V{size}")
+        for number, chosen, places in self.by_part(offsets):
+            part = self.parts[number]
+            # item i is what lies at byte i: numpy copies those that are asked for, wherever they begin
+            items: Any = np.ndarray((len(part) - size + 1,), out.dtype, part, strides=(1,))
+            out[chosen] = items[places]
+        return out.view(np.uint8).reshape(-1, size)
+
+    def fetch(self, offsets: Int64, sizes: Int64) -> None:
+        """Ask for byte ranges to be read from the disk in the background; returns at once.
+
+        Ranges that follow one another are asked for together. The kernel may ignore it.
+        """
+        if system.PORTABLE:
+            return
+        first = offsets // mmap.PAGESIZE
+        end = -(-(offsets + sizes) // mmap.PAGESIZE)
+        order = np.argsort(first, kind="stable")
+        first, end = first[order], np.maximum.accumulate(end[order])
+        begins = np.flatnonzero(np.concatenate([[True], first[1:] > end[:-1]]))
+        stops = np.concatenate([begins[1:], [len(first)]]) - 1
+        base = self.parts[0].ctypes.data
+        for begin, stop in zip(first[begins].tolist(), end[stops].tolist(), strict=True):
+            system.fetch_pages(base + begin * mmap.PAGESIZE, (stop - begin) * mmap.PAGESIZE)
+
+    def share_in_memory(self, offsets: Int64) -> float:
+        """Return about which share of the bytes at these offsets is in memory; 1.0 if nobody can say.
+
+        A few, evenly drawn, are looked at. The container's own pages do not count: reading never brings them in.
+        """
+        drawn = offsets[np.linspace(0, len(offsets) - 1, min(SAMPLED_PAGES, len(offsets))).astype(np.int64)]
+        base = self.parts[0].ctypes.data
+        pages = [base + offset // mmap.PAGESIZE * mmap.PAGESIZE for offset in drawn.tolist()]
+        found = [system.is_in_memory(page) for page in pages]
+        return sum(one is not False for one in found) / len(found) if found else 1.0
+
+    def read(self, start: int, stop: int, keep: bool) -> bool:
+        """Bring the bytes from `start` to `stop` into memory.
+
+        Args:
+            start: The first.
+            stop: The one after the last.
+            keep: Lock them there, if that is allowed.
+
+        Returns:
+            Whether they are locked.
+        """
+        kept = keep and system.lock_in_memory(self.parts[0].ctypes.data + start, stop - start)
+        if not kept:
+            for begin, part in zip(self.starts, self.parts, strict=True):
+                # touching a byte of each page brings it in
+                part[max(0, start - begin) : max(0, stop - begin) : 4096].max(initial=0)
+        return kept
+
+
+def map_files(files: Sequence[tuple[str, int]]) -> tuple[Region, NDArray[np.int64]]:
+    """Map (path, size in bytes) pairs, read-only.
+
+    Sizes are verified before anything is mapped: a page of a map that the file does not cover would kill the process
+    (SIGBUS) when touched.
+
+    Args:
+        files: What to map.
+
+    Returns:
+        All of them, and the offset at which each begins, a multiple of the page size.
+
+    Raises:
+        DamagedPack: A file is missing or of another size.
+        StorageError: A file cannot be opened or mapped.
+    """
+    pages = [-(-size // mmap.PAGESIZE) for _, size in files]
+    starts = np.cumsum([0, *pages], dtype=np.int64) * mmap.PAGESIZE
+    total = int(starts[-1])
+    for path, size in files:
         check_size(path, size)
     if not total:
-        return np.zeros(0, np.uint8), starts
-    base = _reserve(total)
-    try:
-        for (path, size), start in zip(files, starts.tolist(), strict=True):
-            if size:
-                _map_at(base + start, path, size)
-    except BaseException:
-        _libc.munmap(base, total)
-        raise
-    memory = (ctypes.c_uint8 * total).from_address(base)
-    unmap = weakref.finalize(memory, _libc.munmap, base, total)  # when the last array over it is gone
-    unmap.atexit = False  # at exit other threads may still read; the kernel unmaps
-    return np.frombuffer(memoryview(memory).toreadonly(), np.uint8), starts
+        return Region([np.zeros(0, np.uint8)], [0]), starts[:-1]
+    if system.PORTABLE:
+        return Region([_map_alone(*file) for file in files], starts[:-1].tolist()), starts[:-1]
+    return Region([_map_together(files, starts.tolist())], [0]), starts[:-1]
 
 
 def check_size(path: str, size: int) -> None:
-    """Raise DamagedPack where a file is missing or has not `size` bytes."""
+    """Raise DamagedPack if a file is missing or has not `size` bytes."""
     try:
         found = os.stat(path).st_size
     except FileNotFoundError:
-        raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
+        raise DamagedPack(path, "is missing", RESTORE) from None
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
     if found != size:
-        raise DamagedPack(
-            path, f"has {found} bytes where the pack says {size}", "restore it or build the pack again"
-        )
+        raise DamagedPack(path, f"has {found} bytes where the pack says {size}", RESTORE)
 
 
-def _reserve(total: int) -> int:
-    """Addresses for `total` bytes, with nothing behind them yet."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | getattr(mmap, "MAP_NORESERVE", 0)
-    base = _libc.mmap(None, total, 0, flags, -1, 0)
-    if base == MAP_FAILED:
-        raise StorageError("", f"cannot reserve {total} bytes of addresses: {os.strerror(ctypes.get_errno())}")
-    return int(base)
-
-
-def _map_at(address: int, path: str, size: int) -> None:
+def _map_together(files: Sequence[tuple[str, int]], starts: list[int]) -> NDArray[np.uint8]:
+    total = starts[-1]
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        base = system.reserve(total)
+    except OSError as error:
+        raise StorageError("", f"cannot reserve {total} bytes of addresses: {error.strerror}") from None
+    try:
+        for (path, size), start in zip(files, starts, strict=False):
+            if size:
+                _with_file(path, size, partial(system.map_at, base + start, size))
+    except BaseException:
+        system.unmap(base, total)
+        raise
+    memory = (ctypes.c_uint8 * total).from_address(base)
+    unmap = weakref.finalize(memory, system.unmap, base, total)  # when the last array over it is gone
+    unmap.atexit = False  # at exit other threads may still read; the kernel unmaps
+    return np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
+
+
+def _map_alone(path: str, size: int) -> NDArray[np.uint8]:
+    if not size:
+        return np.zeros(0, np.uint8)
+    return np.frombuffer(_with_file(path, size, partial(mmap.mmap, length=size, access=mmap.ACCESS_READ)), np.uint8)
+
+
+def _with_file(path: str, size: int, call: Any) -> Any:
+    """What `call` makes of the open file."""
+    try:
+        descriptor = os.open(path, system.READ_FLAGS)
     except FileNotFoundError:
-        raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
+        raise DamagedPack(path, "is missing", RESTORE) from None
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
     try:
-        if os.fstat(fd).st_size != size:
+        if os.fstat(descriptor).st_size != size:
             raise DamagedPack(path, "changed its size while it was opened", "open the pack again")
-        flags = mmap.MAP_SHARED | MAP_FIXED
-        if _libc.mmap(address, size, mmap.PROT_READ, flags, fd, 0) == MAP_FAILED:
-            raise StorageError(path, f"cannot be mapped: {os.strerror(ctypes.get_errno())}")
+        try:
+            return call(descriptor)
+        except OSError as error:
+            raise StorageError(path, f"cannot be mapped: {error.strerror or error}") from None
     finally:
-        os.close(fd)
+        os.close(descriptor)

@@ -81,8 +81,11 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
         DamagedPack: The manifest cannot be trusted.
     """
     folder = os.path.abspath(os.fsdecode(path))
-    manifest = read_manifest(folder)
-    progress = progress or Progress()
+    return check_pack(folder, read_manifest(folder), progress or Progress(), deep)
+
+
+def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool = False) -> VerifyReport:
+    """Do as `verify` does, for a caller that has the manifest of the pack in `folder`."""
     looks_like_shards, unknown_files = unlisted(folder, manifest)
     problems = [*check_names(manifest), *looks_like_shards]
     jobs: list[DecodeJob] = []
@@ -191,6 +194,7 @@ class _ShardCheck:
     def problems(self, container: Checked, index: Checked) -> list[Problem]:
         """List all that is wrong with the shard; the futures say what is wrong with its files as such."""
         bad_index, name = index.result(), self._shard.container.name
+        table: Any = None
         try:
             table = read_index(self._index) if bad_index is None else None
         except PackerError as error:

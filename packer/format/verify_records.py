@@ -22,7 +22,7 @@ from packer.format.index import read_index
 from packer.format.indexes import lies_outside, overlapping
 from packer.format.schema import DTYPES, ENCODINGS
 from packer.processes.pool import Pool
-from packer.system import usable_cores
+from packer.system import READ_FLAGS, read_at, usable_cores
 from packer.types import Progress, Record
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Window:
 
     def __enter__(self) -> Window:
         try:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._descriptor = os.open(self._path, READ_FLAGS)
             self.file_bytes = os.fstat(self._descriptor).st_size
         except FileNotFoundError:
             pass
@@ -162,7 +162,7 @@ class Window:
         self._start = self._stop = 0
         if self._descriptor is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
-        data = os.pread(self._descriptor, size, offset)
+        data = read_at(self._descriptor, size, offset)
         self._data, self._start, self._stop = memoryview(data), offset, offset + len(data)
 
 

@@ -8,11 +8,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from packer.errors import UsageError
-from packer.images import decode_jpeg4py, decode_opencv, decode_simplejpeg
-from packer.images.formats.base import Header, bad
+from packer.images import jpeg, png_header, tiff_header
+from packer.images.base import Header, bad
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, decoded_shape, read_header
-from packer.images.orient import orient
-from packer.images.reduction import extents, reduction
+from packer.images.jpeg import extents, reduction
+from packer.images.opencv import cv2
 from packer.types import Image
 
 Decoder = Literal["auto", "simplejpeg", "opencv", "jpeg4py"]
@@ -21,13 +21,33 @@ _DTYPES = {"uint8": np.dtype(np.uint8), "uint16": np.dtype(np.uint16)}
 _SCANS_MAX = 100
 """Encoders write about ten; a file of 38 kB can hold a thousand, each as slow as a decode of its own."""
 
-_DecodeJpeg = Callable[[bytes, Header, int, int], Image]  # data, header, channels, factor
-_JPEG: dict[str, _DecodeJpeg] = {
-    "auto": decode_simplejpeg.decode,  # the fastest measured
-    "simplejpeg": decode_simplejpeg.decode,
-    "opencv": decode_opencv.decode_jpeg,
-    "jpeg4py": decode_jpeg4py.decode,
+_AS_STORED = cv2.IMREAD_IGNORE_ORIENTATION  # else OpenCV turns some formats in some modes; orient does all
+_FLAGS = {
+    "rgb": cv2.IMREAD_COLOR | _AS_STORED,
+    "gray": cv2.IMREAD_GRAYSCALE | _AS_STORED,
+    "unchanged": cv2.IMREAD_UNCHANGED,  # never turns
 }
+_COLOR_FLAGS = {
+    1: cv2.IMREAD_COLOR,
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
+_GRAY_FLAGS = {
+    1: cv2.IMREAD_GRAYSCALE,
+    2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
+    4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
+    8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
+}
+
+_GIF = (
+    b"GIF89a\1\0\1\0\x80\0\0\0\0\0\xff\xff\xff"  # header, two colors
+    b",\0\0\0\0\1\0\1\0\0\2\2D\1\0;"  # one pixel
+)
+"""The smallest whole GIF: OpenCV 4.11 is built without a decoder for it."""
+
+_TURNS = {3: cv2.ROTATE_180, 6: cv2.ROTATE_90_CLOCKWISE, 8: cv2.ROTATE_90_COUNTERCLOCKWISE}
+_FLIPS = {2: 1, 4: 0}  # 1: left and right change places, 0: top and bottom
 
 
 def decode(
@@ -38,20 +58,28 @@ def decode(
     max_pixels: int = DEFAULT_MAX_PIXELS,
     header: Header | None = None,
 ) -> Image:
-    """The upright image in the file's bytes: (height, width, channels), C-contiguous.
+    """Return the upright image in the file's bytes: (height, width, channels), C-contiguous.
 
     rgb: uint8, 3 channels. gray: uint8, 1 channel (of a JPEG, its luma as stored). unchanged: as stored,
     1 (gray), 2 (gray + alpha), 3 or 4 (RGBA) channels, uint16 where the file has 16 bits. In rgb and gray,
     16 bits become 8 by dropping the low byte, as OpenCV, libpng and Pillow do, and alpha is dropped: hidden
-    colours appear. CMYK becomes RGB as Pillow does it, without a colour profile, in every mode.
+    colors appear. CMYK becomes RGB as Pillow does it, without a color profile, in every mode.
 
     A JPEG that libjpeg warns of is refused (nothing says how much of it is wrong), also one that
-    lacks only its last two bytes; bytes after the end of an image are nobody's and are ignored.
+    lacks only its last two bytes; bytes after the end of an image belong to nobody and are ignored.
 
-    Args: at_least, (width, height) in the upright frame: a JPEG may be decoded at 1/2, 1/4 or 1/8 if it
-    still covers that; header, if the caller has read and checked it already.
-    Raises: BadImage (not an image, truncated, damaged, too large, several frames), UsageError (jpeg4py's
-    system library is missing).
+    Args:
+        data: The file's bytes, all of them.
+        mode: The channels and bits to decode to.
+        decoder: JPEG decoder.
+        at_least: (width, height) in the upright frame: a JPEG may be decoded at 1/2, 1/4 or 1/8 if it still
+            covers that.
+        max_pixels: Larger images are refused before they are decoded.
+        header: The file's header, if the caller has read and checked it already.
+
+    Raises:
+        BadImage: Not an image, truncated, damaged, too large, or of several frames.
+        UsageError: jpeg4py or its system library is missing.
     """
     if header is None:
         header = read_header(data)
@@ -64,9 +92,9 @@ def decode(
                 raise bad(f"JPEG of more than {_SCANS_MAX} scans", "re-save it with an image editor")
             if at_least is not None:
                 factor = reduction((width, height), at_least, header.orientation)
-            image = _JPEG[decoder](data, header, channels, factor)
+            image = _JPEG_DECODERS[decoder](data, header, channels, factor)
         else:
-            image = decode_opencv.decode(data, header, mode)
+            image = _by_opencv(data, header, mode)
     except MemoryError:
         raise bad(f"no memory to decode {header.width}x{header.height} pixels", "lower --workers") from None
     if header.orientation != 1:
@@ -77,8 +105,102 @@ def decode(
 
 
 def check_available(decoder: str) -> None:
-    """Raises UsageError if that decoder does not exist or lacks its system library; call it before a build."""
+    """Raise UsageError if that decoder does not exist or lacks its system library; call it before a build."""
     if decoder not in DECODERS:
         raise UsageError("--decoder", f"must be one of {', '.join(DECODERS)}, got {decoder!r}")
     if decoder == "jpeg4py":
-        decode_jpeg4py.load()
+        jpeg.load_jpeg4py()
+
+
+def orient(image: Image, orientation: int) -> Image:
+    """Return the upright image of a stored one, C-contiguous.
+
+    Args:
+        image: (height, width, channels), any dtype.
+        orientation: Exif orientation 1..8; 1 is upright already.
+    """
+    if orientation == 1:
+        return np.ascontiguousarray(image)
+    if orientation in _TURNS:
+        turned = cv2.rotate(image, _TURNS[orientation])  # ten times as fast as numpy's views and a copy
+    elif orientation in _FLIPS:
+        turned = cv2.flip(image, _FLIPS[orientation])
+    elif orientation == 5:
+        turned = cv2.transpose(image)
+    elif orientation == 7:
+        turned = cv2.rotate(cv2.transpose(image), cv2.ROTATE_180)
+    else:
+        raise ValueError(f"orientation must be 1..8, got {orientation}")
+    return np.ascontiguousarray(turned.reshape(turned.shape[0], turned.shape[1], image.shape[2]))
+
+
+def _by_opencv(data: bytes, header: Header, mode: Mode) -> Image:
+    """Return the stored (not yet upright) image (height, width, channels) of any format but JPEG."""
+    if header.format == "png":
+        data = png_header.pixel_chunks(data)
+    elif header.format == "tiff":
+        data = tiff_header.plain(data)
+    channels = {"rgb": 3, "gray": 1}.get(mode) or (3 if header.cmyk else header.channels)
+    # libpng rounds gray otherwise than OpenCV: color first, so that equal pixels of any format stay equal
+    flags = _FLAGS["rgb" if mode == "gray" and header.channels >= 3 else mode]
+    return _in_order(_imdecode(data, flags, header), channels)
+
+
+def _jpeg_by_opencv(data: bytes, header: Header, channels: int, factor: int) -> Image:
+    """Return the stored image of a JPEG, uint8 (height, width, channels), at 1/factor of its size.
+
+    OpenCV reports neither warnings nor, in gray images, a missing end: so a quick strict decode goes first.
+    """
+    jpeg.check(data, header)
+    flags = (_COLOR_FLAGS if channels == 3 else _GRAY_FLAGS)[factor]
+    image = _in_order(_imdecode(data, flags | _AS_STORED, header), channels)
+    size = extents(header.width, factor), extents(header.height, factor)
+    if image.shape[1::-1] != size:
+        raise bad(f"OpenCV decodes to {image.shape[1]}x{image.shape[0]} pixels, not {size[0]}x{size[1]}")
+    return image
+
+
+def _imdecode(data: bytes, flags: int, header: Header) -> Image:
+    try:
+        image: Image | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        if error.code == cv2.Error.StsNoMem:
+            raise MemoryError from None
+        image = None
+    if image is None:
+        if header.format == "gif" and cv2.imdecode(np.frombuffer(_GIF, np.uint8), cv2.IMREAD_COLOR) is None:
+            raise bad("this OpenCV reads no GIF", "upgrade opencv-python-headless, or convert it to PNG")
+        raise bad(f"truncated or damaged {header.format} file", "copy it again from its origin")
+    return image
+
+
+def _in_order(image: Image, channels: int) -> Image:
+    """Return OpenCV's gray, BGR or BGRA as (height, width, channels): gray, gray + alpha, RGB or RGBA."""
+    image = image.reshape(*image.shape[:2], -1)
+    have = image.shape[2]
+    if have == channels == 1:
+        return image
+    if (have, channels) == (4, 2):
+        return np.ascontiguousarray(image[..., [0, 3]])
+    codes = {
+        (1, 3): cv2.COLOR_GRAY2RGB,  # an all-gray palette
+        (3, 1): cv2.COLOR_BGR2GRAY,
+        (4, 1): cv2.COLOR_BGRA2GRAY,
+        (3, 3): cv2.COLOR_BGR2RGB,
+        (3, 4): cv2.COLOR_BGR2RGBA,
+        (4, 3): cv2.COLOR_BGRA2RGB,
+        (4, 4): cv2.COLOR_BGRA2RGBA,
+    }
+    if (have, channels) not in codes:
+        raise bad(f"OpenCV decodes {have} channels where the header says {channels}")
+    converted: Image = cv2.cvtColor(image, codes[have, channels])
+    return converted.reshape(*image.shape[:2], channels)
+
+
+_DecodeJpeg = Callable[[bytes, Header, int, int], Image]  # data, header, channels, factor
+_JPEG_DECODERS: dict[str, _DecodeJpeg] = {
+    "auto": jpeg.decode,  # the fastest measured
+    "simplejpeg": jpeg.decode,
+    "opencv": _jpeg_by_opencv,
+    "jpeg4py": jpeg.decode_by_jpeg4py,
+}

@@ -8,7 +8,7 @@ import numpy as np
 import simplejpeg
 
 from packer.errors import BadImage
-from packer.images.formats.base import bad
+from packer.images.base import bad
 from packer.images.opencv import cv2
 from packer.types import Image
 
@@ -18,11 +18,15 @@ _TO_OPENCV = {3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGRA}
 
 
 def encode(image: Image, encoding: Encoding, quality: int = 90) -> bytes:
-    """The image as bytes: C-order pixels (raw), or a file in that format.
+    """Return the image as bytes: C-order pixels (raw), or a file in that format.
 
-    Args: uint8 or uint16 (height, width, channels), gray, RGB or RGBA; quality 1..100, for jpeg alone
-    (4:2:0 chroma).
-    Raises: BadImage where the format cannot hold it (16 bits or alpha in jpeg and bmp, gray + alpha in png).
+    Args:
+        image: uint8 or uint16 (height, width, channels), gray, RGB or RGBA.
+        encoding: The format.
+        quality: 1..100, of jpeg alone (4:2:0 chroma).
+
+    Raises:
+        BadImage: The format cannot hold it (16 bits or alpha in jpeg and bmp, gray + alpha in png).
     """
     if encoding == "raw":
         return image.tobytes()

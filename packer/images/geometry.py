@@ -32,7 +32,7 @@ class Geometry:
 
     @classmethod
     def identity(cls, width: int, height: int) -> Geometry:
-        """The map that leaves an image of that size as it is."""
+        """Return the map that leaves an image of that size as it is."""
         return cls(1.0, 0.0, 0.0, 0.0, 1.0, 0.0, width, height)
 
     @property
@@ -41,7 +41,7 @@ class Geometry:
         return (self.a, self.b, self.c, self.d, self.e, self.f) == (1, 0, 0, 0, 1, 0)
 
     def compose(self, then: Geometry) -> Geometry:
-        """This map first, `then` that one."""
+        """Return the map that is this one first, `then` that one."""
         return Geometry(
             then.a * self.a + then.b * self.d,
             then.a * self.b + then.b * self.e,
@@ -54,13 +54,22 @@ class Geometry:
         )
 
     def points(self, xy: NDArray[np.floating]) -> Float64:
-        """Moves points, shape (..., 2), in float64."""
+        """Return moved points, shape (..., 2), in float64."""
         x, y = np.asarray(xy[..., 0], np.float64), np.asarray(xy[..., 1], np.float64)
         return np.stack([self.a * x + self.b * y + self.c, self.d * x + self.e * y + self.f], axis=-1)
 
 
 def orientation_geometry(orientation: int, width: int, height: int) -> Geometry:
-    """The map from the stored image of that size to the upright one, for Exif orientation 1..8."""
+    """Return the map from a stored image to the upright one.
+
+    Args:
+        orientation: Exif orientation 1..8.
+        width: Of the stored image.
+        height: Of the stored image.
+
+    Raises:
+        ValueError: There is no such orientation.
+    """
     w, h = float(width), float(height)
     maps = {
         1: (1.0, 0.0, 0.0, 0.0, 1.0, 0.0),
@@ -79,7 +88,7 @@ def orientation_geometry(orientation: int, width: int, height: int) -> Geometry:
 
 
 def move(annotation: Annotation, geometry: Geometry) -> Annotation:
-    """The annotation of the moved image; nothing is clipped or dropped.
+    """Return the annotation of the moved image; nothing is clipped or dropped.
 
     A box stays upright: it becomes the box around its two moved corners, exact for turns, flips and scales.
     """
@@ -106,7 +115,7 @@ def move(annotation: Annotation, geometry: Geometry) -> Annotation:
 
 
 def clip(annotation: Annotation, width: int, height: int) -> Annotation:
-    """What of an annotation lies in an image of that size.
+    """Return what of an annotation is in an image of that size.
 
     Boxes and polygons are cut at its edges; a box that has no area left (or never had) is dropped with
     its label, polygon, key points and fields. Landmarks and key points stay as they are, also outside.
@@ -124,22 +133,22 @@ def clip(annotation: Annotation, width: int, height: int) -> Annotation:
 
 
 def select_boxes(annotation: Annotation, keep: NDArray[np.bool_] | Sequence[bool]) -> Annotation:
-    """The annotation with only those boxes, and what belongs to them, whose place in `keep` is true."""
+    """Return the annotation with only the boxes, and what belongs to them, for which `keep` is true."""
     mask = np.asarray(keep, dtype=bool)
-    chosen = [int(i) for i in np.flatnonzero(mask)]
+    indices = [int(i) for i in np.flatnonzero(mask)]
     polygons = annotation.polygons
     return replace(
         annotation,
         boxes=None if annotation.boxes is None else annotation.boxes[mask],
         box_labels=None if annotation.box_labels is None else annotation.box_labels[mask],
-        polygons=None if polygons is None else tuple(polygons[i] for i in chosen),
+        polygons=None if polygons is None else tuple(polygons[i] for i in indices),
         keypoints=None if annotation.keypoints is None else annotation.keypoints[mask],
-        box_fields={name: tuple(values[i] for i in chosen) for name, values in annotation.box_fields.items()},
+        box_fields={name: tuple(values[i] for i in indices) for name, values in annotation.box_fields.items()},
     )
 
 
 def _clip_polygon(polygon: Float32, width: int, height: int) -> Float32:
-    """The part of a polygon inside the image, (m, 2), or (0, 2) (Sutherland and Hodgman 1974).
+    """Return the part of a polygon inside the image, (m, 2), or (0, 2) (Sutherland and Hodgman 1974).
 
     Of a concave polygon that leaves the image and comes back, the parts stay joined along the edge.
     """
@@ -154,13 +163,13 @@ def _clip_polygon(polygon: Float32, width: int, height: int) -> Float32:
         if (depth >= 0).all():
             continue
         before, depth_before = np.roll(points, 1, axis=0), np.roll(depth, 1)
-        kept: list[Float64] = []
+        inner: list[Float64] = []
         for start, stop, from_edge, to_edge in zip(before, points, depth_before, depth, strict=True):
             if (from_edge >= 0) != (to_edge >= 0):
                 crossing = start + (stop - start) * (from_edge / (from_edge - to_edge))
                 crossing[axis] = limit
-                kept.append(crossing)
+                inner.append(crossing)
             if to_edge >= 0:
-                kept.append(stop)
-        points = np.array(kept, np.float64).reshape(-1, 2)
+                inner.append(stop)
+        points = np.array(inner, np.float64).reshape(-1, 2)
     return points.astype(np.float32) if len(points) >= 3 else np.empty((0, 2), np.float32)

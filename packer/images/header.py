@@ -1,47 +1,142 @@
-"""Reads what an image file says of itself, and refuses what must not be decoded, before anything is allocated."""
+"""Reads what an image file says of itself, and refuses what must not be decoded, before anything is allocated.
+
+JPEG and PNG have readers of their own, for speed and strictness, and TIFF, because Pillow reads every field of a
+directory whole, however often it is said, and OpenCV must be given a corrected copy. Pillow opens BMP, GIF and WebP.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+from typing import Any
 
-from packer.errors import NotAnImage
-from packer.images.formats import bmp, gif, jpeg, png, tiff, webp
-from packer.images.formats.base import Header, IncompleteHeader, bad
+from packer.errors import NotAnImage, PackerError
+from packer.images import jpeg_header, png_header, tiff_header
+from packer.images.base import Header, IncompleteHeader, Mode, bad, cut_short, orientation_of
 
 __all__ = ["DEFAULT_MAX_PIXELS", "Header", "IncompleteHeader", "Mode", "check_header", "decoded_shape"]
 __all__ += ["losses", "read_header"]
 
-Mode = Literal["rgb", "gray", "unchanged"]
 DEFAULT_MAX_PIXELS = 64_000_000
 _SNIFF_BYTES = 32
+_READS_MAX = 1 << 22
+"""Pillow reads a GIF block by block: one of a few bytes each must not take minutes."""
+_BMP_RAW_MODES = {"BGR;15": 3, "BGR;16": 3, "BGR": 3, "BGRX": 3, "BGRA": 4}
 
 
 def read_header(data: bytes, complete: bool = True, file_bytes: int | None = None) -> Header:
-    """The header of an image file, in microseconds, whatever the bytes are.
+    """Return the header of an image file, in microseconds, whatever the bytes are.
 
-    Args: the file's bytes; complete=False where they are only its first ones, then `file_bytes` may be its size.
-    Raises: NotAnImage (the bytes are of no known format), BadImage (a broken or truncated header),
-    IncompleteHeader (complete=False, and more bytes are needed: call again with the whole file).
+    Args:
+        data: The file's bytes, or its first ones.
+        complete: Whether they are all of them.
+        file_bytes: Size of the file, if it is known and `complete` is false.
+
+    Raises:
+        NotAnImage: The bytes are of no known format.
+        BadImage: The header is broken or truncated.
+        IncompleteHeader: More bytes are needed: call again with the whole file.
     """
-    if data[:3] == jpeg.SIGNATURE:
-        return jpeg.read(data, complete, file_bytes or (len(data) if complete else 0))
-    if data[:8] == png.SIGNATURE:
-        return png.read(data, complete)
-    if data[:4] in tiff.SIGNATURES:
-        return tiff.read(data, complete)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return webp.read(data, complete)
-    if data[:6] in gif.SIGNATURES:
-        return gif.read(data, complete)
-    if data[:2] == b"BM" and (len(data) < 18 or data[15:18] == b"\0\0\0"):  # else: text that begins with BM
-        return bmp.read(data, complete)
-    if len(data) < _SNIFF_BYTES and not complete:
-        raise IncompleteHeader
+    if data[:3] == jpeg_header.SIGNATURE:
+        return jpeg_header.read(data, complete, file_bytes or (len(data) if complete else 0))
+    if data[:8] == png_header.SIGNATURE:
+        return png_header.read(data, complete)
+    if data[:4] in tiff_header.SIGNATURES:
+        return tiff_header.read(data, complete)
+    kind = _format_of(data)
+    if (kind or len(data) < _SNIFF_BYTES) and not complete:
+        raise IncompleteHeader  # the formats below need the whole file
+    if kind:
+        return _by_pillow(data, kind)
     raise NotAnImage("", f"not an image: {_looks_like(data)}", "remove it or convert it to JPEG or PNG")
 
 
+def _format_of(data: bytes) -> str:
+    """Return bmp, gif or webp if the bytes begin as such a file, "" if not."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    if data[:6] in (b"GIF87a", b"GIF89a"):
+        return "gif"
+    # text that begins with BM has other bytes where the size of the header is
+    return "bmp" if data[:2] == b"BM" and (len(data) < 18 or data[15:18] == b"\0\0\0") else ""
+
+
+class _File:
+    """Bytes as the file that Pillow reads; `data` may be a view of a file on the disk."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at, self._left = data, 0, _READS_MAX
+
+    def read(self, size: int = -1) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise bad("a file of too many blocks")
+        start = self._at
+        self._at = len(self._data) if size < 0 else min(start + size, len(self._data))
+        return self._data[start : self._at]
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
+        self._at = max(0, min(base + offset, len(self._data)))
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+def _by_pillow(data: bytes, kind: str) -> Header:
+    """Return the header of a BMP, GIF or WebP file as Pillow opens it; no pixel is decoded.
+
+    The class of the format is called, not `PIL.Image.open`: that warns of large images, by a limit of the process.
+    """
+    from PIL import BmpImagePlugin, GifImagePlugin, WebPImagePlugin
+
+    opener: Any = {
+        "bmp": BmpImagePlugin.BmpImageFile,
+        "gif": GifImagePlugin.GifImageFile,
+        "webp": WebPImagePlugin.WebPImageFile,
+    }[kind]
+    try:
+        image = opener(_File(data))
+        width, height = image.size
+        frames = 2 if getattr(image, "is_animated", False) else 1
+    except PackerError:
+        raise
+    except Exception as error:  # whatever Pillow stumbles over in damaged bytes
+        reason = str(error).strip().partition("\n")[0]
+        if reason.startswith("Unsupported"):
+            raise bad(f"cannot decode this {kind} file: {reason}", "convert it to an 8-bit PNG") from None
+        raise bad(f"truncated or damaged {kind} file" + (f" ({reason})" if reason else "")) from None
+    if not width or not height:
+        raise bad(f"{kind} of {width}x{height} pixels")
+    if kind == "bmp":
+        return _bmp(data, image)
+    alpha = image.mode == "RGBA" if kind == "webp" else "transparency" in image.info
+    orientation = orientation_of(image.info.get("exif", b"")) if kind == "webp" else 1
+    return Header(kind, width, height, 4 if alpha else 3, 8, orientation, frames)
+
+
+def _bmp(data: bytes, image: Any) -> Header:
+    """Return the header of a BMP file that Pillow opened, whose pixels are all there."""
+    width, height = image.size
+    _, _, offset, (raw_mode, stride, *_) = image.tile[0]
+    compression = image.info["compression"]
+    channels, obstacle = _BMP_RAW_MODES.get(raw_mode, 0), ""
+    if compression not in (0, 3):
+        obstacle = f"BMP with compression {compression}"
+    elif not channels and image.mode not in ("1", "L", "P"):
+        obstacle = "BMP with unusual color masks"  # OpenCV would read other colors without a word
+    elif not channels:
+        palette = image.palette.palette if image.mode == "P" else b""
+        entry = 4 if image.palette and image.palette.rawmode == "BGRX" else 3
+        gray = palette[0::entry] == palette[1::entry] == palette[2::entry]
+        channels = 1 if gray else 3
+    if not obstacle and offset + stride * height > len(data):
+        raise cut_short("BMP", complete=True)
+    return Header("bmp", width, height, channels or 3, 8, obstacle=obstacle)
+
+
 def check_header(header: Header, max_pixels: int = DEFAULT_MAX_PIXELS) -> None:
-    """Raises BadImage for what packer does not decode: too many pixels, several frames, odd variants."""
+    """Raise BadImage for what packer does not decode: too many pixels, several frames, odd variants."""
     if header.width * header.height > max_pixels:
         pixels = f"{header.width}x{header.height} pixels"
         raise bad(f"{pixels} are more than {max_pixels}", "raise --max-pixels if it is meant to be so large")
@@ -53,7 +148,7 @@ def check_header(header: Header, max_pixels: int = DEFAULT_MAX_PIXELS) -> None:
 
 
 def decoded_shape(header: Header, mode: Mode) -> tuple[int, int, int, str]:
-    """(height, width, channels, dtype) that `decode` gives for this header; dtype is uint8 or uint16."""
+    """Return (height, width, channels, dtype) that `decode` gives for this header; dtype is uint8 or uint16."""
     width, height = header.upright_size
     if mode != "unchanged":
         return height, width, 1 if mode == "gray" else 3, "uint8"
@@ -61,7 +156,7 @@ def decoded_shape(header: Header, mode: Mode) -> tuple[int, int, int, str]:
 
 
 def losses(header: Header, mode: Mode) -> tuple[str, ...]:
-    """What decoding in `mode` loses of this image: "16 to 8 bits", "alpha dropped", "colour dropped", ..."""
+    """Return what decoding in `mode` loses of this image: "16 to 8 bits", "alpha dropped", "color dropped", ..."""
     lost = []
     if header.bit_depth == 16 and mode != "unchanged":
         lost.append("16 to 8 bits")
@@ -69,7 +164,7 @@ def losses(header: Header, mode: Mode) -> tuple[str, ...]:
     if header.hidden_alpha or (has_alpha and mode != "unchanged"):
         lost.append("alpha dropped")
     if mode == "gray" and header.channels >= 3:
-        lost.append("colour dropped")
+        lost.append("color dropped")
     elif header.cmyk:
         lost.append("CMYK to RGB")
     return tuple(lost)

@@ -5,13 +5,14 @@ Both are switches of the whole process. They are set while packer works, and put
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import cv2
+
+from packer.system import at_fork
 
 __all__ = ["cv2", "quiet_opencv"]
 
@@ -48,8 +49,7 @@ class _Switches:
 
 
 _SWITCHES = _Switches()
-if hasattr(os, "register_at_fork"):  # another thread may hold the lock at that moment
-    os.register_at_fork(after_in_child=_SWITCHES.unlock)
+at_fork(after_in_child=_SWITCHES.unlock)  # another thread may hold the lock at that moment
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import numpy as np
 from packer.errors import BadImage, UsageError
 from packer.images.geometry import Geometry
 from packer.images.header import DEFAULT_MAX_PIXELS
+from packer.images.jpeg import HEADROOM, extents, reduction
 from packer.images.opencv import cv2
-from packer.images.reduction import HEADROOM, extents, reduction
 from packer.types import Image
 
 Fit = Literal["stretch", "short", "long", "crop", "pad"]
@@ -45,8 +45,8 @@ class Resize:
     """How images are brought to a size, in pixels.
 
     stretch: exactly width x height, whatever the aspect; short, long: that side of the image becomes N
-    (= width = height), the other follows; crop: the largest centred part of the aspect width:height,
-    scaled to it; pad: scaled to fit into width x height, centred, the rest black.
+    (= width = height), the other follows; crop: the largest centered part of the aspect width:height,
+    scaled to it; pad: scaled to fit into width x height, centered, the rest black.
     """
 
     width: int
@@ -65,24 +65,24 @@ class Resize:
 
     @classmethod
     def of(cls, text: str, fit: str | None = None) -> Resize:
-        """From the command line's words; without a fit, "256" means short and "300x200" stretch."""
+        """Return a Resize from the command line's words; without a fit, "256" means short and "300x200" stretch."""
         width, height = parse_size(text)
-        chosen = fit or ("stretch" if "x" in text.lower() else "short")
-        return cls(width, height, chosen)  # type: ignore[arg-type]  # __post_init__ checks it
+        fit_name = fit or ("stretch" if "x" in text.lower() else "short")
+        return cls(width, height, fit_name)  # type: ignore[arg-type]  # __post_init__ checks it
 
     def output_size(self, width: int, height: int) -> tuple[int, int]:
-        """(width, height) that an upright image of that size gets."""
+        """Return the (width, height) that an upright image of that size gets."""
         return self._plan(width, height).output
 
     def geometry(self, width: int, height: int) -> Geometry:
-        """Where the points of an upright image of that size go."""
+        """Return where the points of an upright image of that size go."""
         plan = self._plan(width, height)
         (x, y, region_width, region_height), (scaled_width, scaled_height) = plan.region, plan.scaled
         a, e = scaled_width / region_width, scaled_height / region_height
         return Geometry(a, 0.0, plan.at[0] - x * a, 0.0, e, plan.at[1] - y * e, *plan.output)
 
     def at_least(self, width: int, height: int) -> tuple[int, int]:
-        """The smallest (width, height) that an image may be decoded at without visible loss to the result."""
+        """Return the smallest (width, height) that an image may be decoded at without visible loss to the result."""
         if self.fit == "crop":
             region_width, region_height = self._crop_size(width, height)
             scaled = -(-width * self.width // region_width), -(-height * self.height // region_height)
@@ -91,13 +91,17 @@ class Resize:
         return HEADROOM * scaled[0], HEADROOM * scaled[1]
 
     def apply(self, image: Image, source_size: tuple[int, int] | None = None) -> Image:
-        """The resized image: (height, width, channels) of `output_size`, same dtype, C-contiguous.
+        """Return the image resized by the filter "area" (see `Interpolation`).
 
-        By the filter "area" (see `Interpolation`).
+        Args:
+            image: uint8 or uint16 (height, width, 1..4).
+            source_size: Upright (width, height) of the file's image, if `image` was decoded at 1/2, 1/4 or 1/8 of it.
 
-        Args: uint8 or uint16 (height, width, 1..4); the upright (width, height) of the file's image where
-        `image` was decoded at 1/2, 1/4 or 1/8 of it.
-        Raises: BadImage where the result would be absurdly large (a side by side of 1x100000 pixels).
+        Returns:
+            (height, width, channels) of `output_size`, same dtype, C-contiguous.
+
+        Raises:
+            BadImage: The result would be absurdly large (``--fit short`` of 1x100000 pixels).
         """
         width, height = source_size or (image.shape[1], image.shape[0])
         factor = _factor(image, width, height)
@@ -145,14 +149,14 @@ class Resize:
         return _Plan(whole, scaled, (0, 0), scaled)
 
     def _crop_size(self, width: int, height: int) -> tuple[int, int]:
-        """(width, height) of the largest part of an image that has the aspect of the target."""
+        """Return (width, height) of the largest part of an image that has the aspect of the target."""
         if width * self.height >= height * self.width:
             return min(width, _rounded(height * self.width, self.height)), height
         return width, min(height, _rounded(width * self.height, self.width))
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """(width, height) of "256" or "300x200"; UsageError quotes anything else."""
+    """Return (width, height) of "256" or "300x200"; raise UsageError for anything else."""
     sides = text.strip().lower().split("x")
     if len(sides) > 2 or not all(side.isascii() and side.isdigit() and len(side) < 9 for side in sides):
         raise UsageError("--resize", f"must be N or WIDTHxHEIGHT in pixels, got {text!r}", "write --resize 256")

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from packer.system import at_fork
+
 END_S = 1.0
 """A thread that has done its work takes microseconds to end."""
 FORK_S = 5.0
@@ -163,5 +165,4 @@ def _after_fork() -> None:
         _forking.paused.pop().release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -17,7 +17,7 @@ from packer.errors import AnyPath, UsageError, add_note
 from packer.format.pack import Pack, open_pack
 from packer.format.ragged import Ragged
 from packer.loading.batch import Batch
-from packer.loading.gather import as_tensor, overlapping_rows
+from packer.loading.gather import Gather
 from packer.loading.targets import Target, is_plain, target_of
 
 Indices = Sequence[int] | NDArray[np.int64]
@@ -93,7 +93,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def _read_batch(self, records: NDArray[np.int64]) -> Batch:
         pack = self.pack
         pack.check(records)
-        pixels = torch.index_select(self._rows, 0, torch.from_numpy(pack.offsets[records]))
+        pixels = self._gather(pack.offsets[records])
         height, width, channels = pack.shape_of(0)
         # one call for view and permute: channels first in shape, last in memory
         images = torch.as_strided(
@@ -106,10 +106,10 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return Batch(images, [self._target(i) for i in records.tolist()])
 
     @cached_property
-    def _rows(self) -> torch.Tensor:
+    def _gather(self) -> Gather:
         size = self.pack.record_bytes
         assert size is not None
-        return overlapping_rows(as_tensor(self.pack.region), size)
+        return Gather(self.pack.region, size)
 
     @cached_property
     def _dtype(self) -> torch.dtype:

@@ -20,7 +20,7 @@ from packer.loading.moved import batched
 from packer.loading.pipeline import TargetsOf
 from packer.loading.replace import Replacer, problem_of
 from packer.loading.stats import Stats
-from packer.system_paging import available_bytes
+from packer.system import available_bytes
 from packer.types import Int64
 
 COPIED_BYTES = 64 * 1024**2

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from packer.errors import BadImage, DamagedPack, UsageError
 from packer.format.pack import Pack
 from packer.images.decode import Decoder, decode
-from packer.images.decode_simplejpeg import decode_into, decode_reduced
 from packer.images.header import Mode
-from packer.images.reduction import HEADROOM, extents
+from packer.images.jpeg import HEADROOM, decode_into, decode_reduced, extents
 from packer.images.resize import Interpolation, resample
 from packer.loading.crop import Crop, Regions
 from packer.loading.draws import uniform
-from packer.loading.gather import as_tensor, overlapping_rows
+from packer.loading.gather import Gather
 from packer.types import Image, Int64
 
 Rows = NDArray[Any]
@@ -148,7 +147,8 @@ class RowFiller:
         elif encoding != "raw":
             self._decode(records, placement.regions, rows)
         elif placement.regions is None:
-            self._gather(records, rows)
+            out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
+            self._gather(self.pack.offsets[records], out)
         else:
             self._cut(records, placement.regions, rows)
         if placement.flipped is not None:
@@ -156,27 +156,21 @@ class RowFiller:
                 flip(rows[i])
 
     @cached_property
-    def _overlapping(self) -> torch.Tensor:
+    def _gather(self) -> Gather:
         size = self.pack.record_bytes
         assert size is not None
-        return overlapping_rows(as_tensor(self.pack.region), size)
-
-    def _gather(self, records: Int64, rows: Rows) -> None:
-        """Raw images as they are: one call, without the GIL."""
-        offsets = torch.from_numpy(self.pack.offsets[records])
-        out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
-        torch.index_select(self._overlapping, 0, offsets, out=out)
+        return Gather(self.pack.region, size)
 
     def _cut(self, records: Int64, regions: Regions, rows: Rows) -> None:
         """Parts of raw images, read out of the map without copying the rest."""
-        pack, region = self.pack, self.pack.region
+        pack, region = self.pack, self.pack.region.data
         starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
         widths, heights = (values.astype(int).tolist() for values in self._sizes(records))
         parts = zip(starts, sizes, widths, heights, regions.tolist(), strict=True)
         for i, (start, size, width, height, part) in enumerate(parts):
             if size != width * height * self.channels * self.dtype.itemsize:
                 raise pack.damage(int(records[i]), f"has {size} bytes, which are no {width}x{height} image")
-            image = region[start : start + size].view(self.dtype).reshape(height, width, self.channels)
+            image = np.frombuffer(region[start : start + size], self.dtype).reshape(height, width, self.channels)
             place(image, part, 1, rows[i], self.interpolation)
 
     @cached_property

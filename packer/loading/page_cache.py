@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 import weakref
 
-import numpy as np
-from numpy.typing import NDArray
-
 from packer.errors import UsageError, size_text
+from packer.format.mmap import Region
 from packer.format.pack import Pack
-from packer.system_paging import available_bytes, keep
+from packer.system import available_bytes
 
 STEP_BYTES = 32 * 1024**2
 
@@ -42,12 +40,9 @@ class RamCache:
         return not self._thread.is_alive()
 
 
-def _read(region: NDArray[np.uint8], stop: threading.Event) -> None:
+def _read(region: Region, stop: threading.Event) -> None:
     locked = True
     for start in range(0, len(region), STEP_BYTES):
         if stop.is_set():
             return
-        size = min(STEP_BYTES, len(region) - start)
-        locked = locked and keep(region, start, size)
-        if not locked:
-            region[start : start + size : 4096].max()  # touching a byte of each page brings it in
+        locked = region.read(start, min(start + STEP_BYTES, len(region)), locked)

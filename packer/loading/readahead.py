@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from packer.format.pack import Pack
-from packer.system_paging import fetch, share_in_memory
 from packer.types import Int64
 
 AHEAD_BYTES = 64 * 1024**2
@@ -20,7 +19,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
 
     Costs nothing where the pack is in the page cache already: that is looked at once, at the start.
     """
-    if share_in_memory(pack.region, pack.offsets) >= WARM:
+    if pack.region.share_in_memory(pack.offsets) >= WARM:
         yield from batches
         return
     source = iter(batches)
@@ -32,7 +31,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
             if (waiting and ahead > AHEAD_BYTES) or (records := next(source, None)) is None:
                 break
             sizes = pack.sizes[records]
-            fetch(pack.region, pack.offsets[records], sizes)
+            pack.region.fetch(pack.offsets[records], sizes)
             waiting.append((records, int(sizes.sum())))
             ahead += waiting[-1][1]
         if not waiting:

@@ -12,17 +12,16 @@ from xxhash import xxh3_128_digest
 
 from packer.errors import BadImage, BadInput
 from packer.format.manifest import Rejected
+from packer.images.base import Header
 from packer.images.decode import Decoder, decode
 from packer.images.encode import Encoding, encode
-from packer.images.formats.base import Header
 from packer.images.geometry import clip, move
 from packer.images.header import Mode, decoded_shape
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
+from packer.system import READ_FLAGS
 from packer.types import Annotation, Image, Record
 
-# a pipe put in the file's place must not hang the build
-OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 AT_REST = "build again when the source is at rest"
 
 
@@ -77,7 +76,7 @@ class Recipe:
         """
         size = row.bytes
         try:
-            descriptor = os.open(self.root + b"/" + row.path, OPEN_FLAGS)
+            descriptor = os.open(self.root + b"/" + row.path, READ_FLAGS)
             try:
                 data = os.read(descriptor, size + 1)
                 while 0 < len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):

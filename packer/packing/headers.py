@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import BadImage, BadInput
-from packer.images.formats.base import Header
+from packer.images.base import Header
 from packer.images.header import IncompleteHeader, check_header, read_header
-from packer.packing.convert import AT_REST, OPEN_FLAGS, unreadable
+from packer.packing.convert import AT_REST, unreadable
+from packer.system import READ_FLAGS, expect_random_reads
 
 HEAD_BYTES = 16 * 1024  # holds the header of nearly every image; the rest are read whole
 READ_WHOLE_BYTES = 256 * 1024
@@ -62,7 +63,7 @@ def read_headers(job: HeaderJob, *_: Any) -> Headers:
 
 def _read_file_header(path: bytes) -> tuple[Header, int]:
     try:
-        descriptor = os.open(path, OPEN_FLAGS)
+        descriptor = os.open(path, READ_FLAGS)
         try:
             facts = os.fstat(descriptor)
             if not stat.S_ISREG(facts.st_mode):
@@ -101,8 +102,7 @@ class FileView:
         self._descriptor = descriptor
         self._size = size
         self._at, self._part = 0, b""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        expect_random_reads(descriptor)
 
     def __len__(self) -> int:
         return self._size

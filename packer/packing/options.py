@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from packer.containers import CONTAINERS, EXTENSIONS
+from packer.containers import container_names, container_of
 from packer.errors import UsageError, printable
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
@@ -62,8 +62,8 @@ class BuildOptions:
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
         if self.format is not None:
-            _choice("--format", self.format, CONTAINERS)
-            if (meant := _container_of(self.out)) not in (None, self.format):
+            _choice("--format", self.format, container_names())
+            if (meant := container_of(self.out)) not in (None, self.format):
                 problem = f"the extension of {printable(self.out or '')} means {meant}, and --format says {self.format}"
                 raise UsageError("--out", problem, "leave out --format, or choose another name")
         _choice("--encode", self.encode, ENCODINGS)
@@ -124,7 +124,7 @@ class BuildOptions:
     @property
     def container(self) -> str:
         """The container of the shards: ``--format``, else what the extension of ``--out`` says, else lmdb."""
-        return self.format or _container_of(self.out) or DEFAULT_CONTAINER
+        return self.format or container_of(self.out) or DEFAULT_CONTAINER
 
     @property
     def output(self) -> str:
@@ -135,11 +135,6 @@ class BuildOptions:
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
         return f"{source}.{self.container}"
-
-
-def _container_of(out: str | None) -> str | None:
-    """The container that the name of a pack means, None for a name that means none."""
-    return EXTENSIONS.get(os.path.splitext((out or "").rstrip("/"))[1].lower())
 
 
 def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -12,8 +12,9 @@ from contextlib import suppress
 from packer.errors import StorageError, UsageError, printable
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.packing.journal import Journal
+from packer.processes.locks import FolderLock, lock_folder, wait_until_unused
 from packer.processes.signals import held_signals
-from packer.system import exchange_names, try_lock, wait_until_unused
+from packer.system import exchange_names, sync_path
 
 WORKERS_END_S = 30.0
 JOURNAL, TABLE, PACK, OLD = "journal", "inputs.arrow", "pack", "old"
@@ -34,7 +35,7 @@ class Output:
         self.table = os.path.join(self.partial, TABLE)
         self.journal = Journal("")
         self._overwrite = overwrite
-        self._lock: int | None = None
+        self._lock: FolderLock | None = None
         self._published = False
         _check_apart(self.path, source)
         self._check_free()
@@ -68,17 +69,10 @@ class Output:
         return self
 
     def _open(self) -> None:
-        while self._lock is None:
-            os.makedirs(self.partial, exist_ok=True)
-            lock = try_lock(self.partial)
-            if lock is None:
-                problem = "another build is writing there"
-                raise UsageError(self.partial, problem, "wait for it, or choose another --out")
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(self.partial), os.fstat(lock)):
-                    self._lock = lock
-                    break
-            os.close(lock)  # a build that ended just now has removed it
+        self._lock = lock_folder(self.partial)
+        if self._lock is None:
+            problem = "another build is writing there"
+            raise UsageError(self.partial, problem, "wait for it, or choose another --out")
         unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD})
         if unknown_files:
             self._close()
@@ -121,7 +115,7 @@ class Output:
 
     def _close(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.close()
             self._lock = None
 
     def publish(self, manifest: Manifest) -> None:
@@ -129,12 +123,12 @@ class Output:
         try:
             self._keep_only({file.name for shard in manifest.shards for file in (shard.container, shard.index)})
             _write(os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
-            sync_folder(self.folder)
+            sync_path(self.folder)
             self._check_free()
             with held_signals():
                 self._take_name()
                 self._published = True
-                sync_folder(os.path.dirname(self.path))
+                sync_path(os.path.dirname(self.path))
                 shutil.rmtree(self.partial, ignore_errors=True)
         except OSError as error:
             raise StorageError(self.path, f"cannot be finished: {error.strerror or error}") from None
@@ -160,15 +154,6 @@ def _check_apart(output: str, source: str) -> None:
         raise UsageError(output, "would replace the source folder", "choose another --out")
     if real_output.startswith(real_source.rstrip("/") + "/"):
         raise UsageError(output, "lies in the source folder", "choose an --out outside of it")
-
-
-def sync_folder(path: str) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write(path: str, data: bytes) -> None:

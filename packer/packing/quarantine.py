@@ -89,7 +89,7 @@ def write_list(folder: str, rejected: Sequence[Rejected]) -> None:
             file.write("".join(lines).encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())
-        os.rename(working, path)
+        os.replace(working, path)
     except OSError as error:
         with suppress(OSError):
             os.unlink(working)

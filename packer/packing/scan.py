@@ -17,30 +17,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, BadInput, BadLabel, NotAnImage, StorageError, UsageError, printable
+from packer.errors import BadInput, BadLabel, StorageError, UsageError, printable
 from packer.format.index_rows import annotation_arrays
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import SCHEMA as INDEX_SCHEMA
-from packer.images.formats.base import Header
+from packer.images.base import Header
 from packer.images.header import (
-    IncompleteHeader,
     Mode,
     decoded_shape,
     losses,
-    read_header,
 )
 from packer.packing.convert import rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver, read_classes
-from packer.sources import check_options, open_source, recognise
+from packer.sources import check_options, open_source, recognize
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.tree import find_tree
 from packer.types import Annotation, Progress
 
-SNIFFED_BYTES = 64  # enough to tell an image by
-SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
 IMAGES_A_JOB = 2048
 TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height change places."""
@@ -112,7 +108,7 @@ def read_inputs(
     if not os.path.isdir(options.source):
         problem = "is no folder" if os.path.lexists(options.source) else "no such folder"
         raise UsageError(options.source, problem, "give the folder that holds the images")
-    tree, skipped = find_tree(os.path.abspath(options.source), _looks_like_an_image)
+    tree, skipped = find_tree(os.path.abspath(options.source))
     inputs = Inputs(table=BASE_SCHEMA.empty_table())
     for path, reason in skipped:
         if reason.partition(":")[0] in FAULTS:  # who knows how many images: not left out on purpose
@@ -141,11 +137,11 @@ def read_inputs(
 def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Source]:
     specs = list(options.labels)
     if specs == ["auto"]:
-        choice = recognise(tree, SourceOptions(options.split, _one(options.columns)))
+        choice = recognize(tree, SourceOptions(options.split, _one(options.columns)))
         inputs.notes.append(f"--labels {printable(choice.spec)}: {choice.why}")
         specs = [choice.spec]
     check_options(specs, SourceOptions(options.split, _one(options.columns)))
-    inputs.labels = tuple(spec if not spec.startswith("list:") else "list" for spec in specs)
+    inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
     columns: Iterator[str | None] = iter(options.columns)
     sources = []
     for spec in specs:
@@ -287,17 +283,3 @@ def write_table(table: Any, path: str) -> None:
         raise StorageError(path, f"cannot be written: {error.strerror or error}") from None
 
 
-def _looks_like_an_image(path: bytes) -> bool:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            head = file.read(SNIFFED_BYTES)
-        if len(head) < SMALLEST_IMAGE_BYTES:
-            return False  # a short text, whatever it begins with
-        read_header(head, complete=len(head) < SNIFFED_BYTES)
-    except NotAnImage:
-        return False
-    except (BadImage, IncompleteHeader):
-        return True
-    except OSError:
-        return False
-    return True

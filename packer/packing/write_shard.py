@@ -28,7 +28,7 @@ from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Decoding, Recipe, Report, Row, rejected, unmarked
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
-from packer.system import in_use
+from packer.processes.locks import in_use
 from packer.types import Annotation, Record
 
 TEMPORARY_SUFFIX = ".tmp"

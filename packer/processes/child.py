@@ -9,17 +9,15 @@ import importlib
 import mmap
 import os
 import pickle
-import signal
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import IO, Any, NoReturn
 
 from packer.errors import PackerError
-from packer.processes.signals import OF_THE_GROUP
+from packer.system import end_group, ignore_group_signals
 
 DONE, BAD, DECODING, TURNS, ROW = range(5)
 """Counters of a job: rows that are done, bad ones among them, images being decoded at this moment, decodes begun and
@@ -55,28 +53,26 @@ class Reporter:
         self._counters[DONE] += done
         self._counters[BAD] += bad
 
-    @contextmanager
-    def decoding(self, row: int) -> Iterator[None]:
-        """Says meanwhile that `row` is being decoded."""
+    def decoding(self, row: int) -> Reporter:
+        """Return a context in which `row` is being decoded; many times a millisecond, hence no contextmanager."""
         with self._lock:
             self._counters[ROW] = row + 1
             self._counters[DECODING] += 1
             self._counters[TURNS] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._counters[DECODING] -= 1
-                self._counters[TURNS] += 1
+        return self
+
+    def __enter__(self) -> None:
+        """`decoding` has said all."""
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._counters[DECODING] -= 1
+            self._counters[TURNS] += 1
 
 
 def serve(counters: int | str, preload: str) -> NoReturn:
     """Load the modules `preload`, then do one job after another until the parent is gone."""
-    for number in OF_THE_GROUP:  # the parent decides what they mean
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_GROUP)
+    ignore_group_signals()
     source, target = _channel()
     reporter = Reporter(counters_in(counters))
     target.write(READY)
@@ -118,6 +114,5 @@ def _receive(source: IO[bytes], jobs: SimpleQueue[Any]) -> None:
     except Exception as error:
         if not isinstance(error, EOFError):
             traceback.print_exc()
-    if hasattr(os, "getpgrp") and os.getpgrp() == os.getpid():  # a job has made it a group, to end with it
-        os.killpg(0, signal.SIGKILL)
+    end_group()  # if a job has made it one, to end with it
     os._exit(1)

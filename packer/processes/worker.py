@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,13 +18,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from packer.processes.child import COUNTERS_BYTES, DECODING, READY, ROW, counters_in
-from packer.processes.signals import blocked_signals
+from packer.system import PORTABLE, blocked_group_signals, kill_group
 
 JOIN_S = 10.0
 BOOT = "import sys; sys.path[:] = {path!a}; from packer.processes.child import serve; serve({counters!a}, {preload!a})"
 """`sys` is part of Python itself; all else is imported from that path, and so never from the current folder."""
 NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # Windows: Ctrl-C is for the parent
-INHERITED = os.name == "posix"
+INHERITED = not PORTABLE
 """A worker gets the file of its counters by its descriptor; else by its name."""
 DEAD = object()
 """Stands for the results of a worker that is dead."""
@@ -63,7 +62,7 @@ class Worker:
             boot = BOOT.format(path=import_path(), counters=handle if INHERITED else self._file, preload=preload)
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
             command = [sys.executable, *flags, "-c", boot]
-            with blocked_signals():
+            with blocked_group_signals():
                 self.process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, creationflags=NEW_GROUP,
                     pass_fds=(handle,) if INHERITED else (),
@@ -102,9 +101,8 @@ class Worker:
 
     def kill(self) -> None:
         """Kill it, and its group if it leads one."""
-        if hasattr(os, "killpg") and self.process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process.returncode is None:
+            kill_group(self.process.pid)
         self.process.kill()
 
     def end(self) -> int | None:

@@ -4,59 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING
 
+from packer.containers.plugins import load_named, plugins
 from packer.errors import UsageError
-from packer.sources.base import Source, SourceOptions, Tree
+from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
 
-if TYPE_CHECKING:
-    from packer.sources.auto import Choice
+GROUP = "packer.sources"
+"""Entry points of this group add sources: a name, and the `SourceType`."""
 
 SOURCES = {
-    "none": "packer.sources.none",
-    "folder": "packer.sources.folder",
-    "voc": "packer.sources.voc",
-    "yolo": "packer.sources.yolo",
-    "list": "packer.sources.list",
+    "none": "packer.sources.folder:NoneSource",
+    "voc": "packer.sources.voc:VocSource",
+    "yolo": "packer.sources.yolo:YoloSource",
+    "folder": "packer.sources.folder:FolderSource",
+    "list": "packer.sources.list:ListSource",
 }
-"""Name on the command line -> module; each has ``open_tree(tree, options) -> Source``."""
+"""Name on the command line -> where its `SourceType` is, as an entry point says it; in the order of `recognize`."""
 
-CHOICES = ("auto", *(f"{name}:FILE" if name == "list" else name for name in SOURCES))
-"""The words that ``--labels`` takes."""
+CHOICES = ("auto", "none", "folder", "voc", "yolo", "list:FILE")
+"""The built-in words that ``--labels`` takes."""
 
 
-def recognise(tree: Tree, options: SourceOptions) -> Choice:
-    """Which source fits this tree: (spec, why). Raises UsageError where several do, naming them."""
-    from packer.sources.auto import recognise_tree
+def recognize(tree: Tree, options: SourceOptions) -> Choice:
+    """Return which source fits a tree, those of other packages included.
 
-    return recognise_tree(tree, options)
+    Raises:
+        UsageError: Several fit, and the error names them; or the labels are of a kind that none reads.
+    """
+    from packer.sources.auto import choose
+
+    names = (*SOURCES, *plugins(GROUP, tuple(SOURCES)))
+    return choose(tree, {name: _type_of(name) for name in names}, only_lists=options.columns is not None)
 
 
 def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
-    """The source that ``--labels SPEC`` names, over this tree.
+    """Return the source that ``--labels SPEC`` names, over a tree.
 
-    For ``auto`` the first of its `notes` says what was recognised and why. Raises UsageError for an unknown
-    name, and where the tree does not have that layout.
+    For ``auto`` the first of its `notes` says what was recognized and why.
+
+    Raises:
+        UsageError: There is no such source, or the tree does not have its layout.
     """
     if spec == "auto":
-        choice = recognise(tree, options)
+        choice = recognize(tree, options)
         source = open_source(choice.spec, tree, options)
         source.notes.insert(0, f"--labels {choice.spec}: {choice.why}")
         return source
+    added = plugins(GROUP, tuple(SOURCES))  # also for a built-in name: another package may claim it too
     name, colon, file = spec.partition(":")
-    if name not in SOURCES or bool(colon) != (name == "list") or (colon and not file):
-        raise UsageError("", f"--labels {spec} is not known", f"choose one of {', '.join(CHOICES)}")
-    if name == "list":
-        options = replace(options, file=file)
-    opened: Source = import_module(SOURCES[name]).open_tree(tree, options)
-    return opened
+    opener = _type_of(name) if name in SOURCES or name in added else None
+    if opener is None or bool(colon) != getattr(opener, "takes_file", False) or (colon and not file):
+        choices = ", ".join((*CHOICES, *added))
+        raise UsageError("", f"--labels {spec} is not known", f"choose one of {choices}")
+    return opener(tree, replace(options, file=file) if colon else options)
 
 
 def check_options(specs: Sequence[str], options: SourceOptions) -> None:
-    """Raises UsageError for ``--split`` or ``--columns`` where none of the sources could use it."""
+    """Raise UsageError for ``--split`` or ``--columns`` if none of the sources could use it."""
     names = {spec.partition(":")[0] for spec in specs}
     if options.split is not None and names == {"list"}:
-        raise UsageError("", "--split with a list alone: a list has no splits", "write one list a split")
+        raise UsageError("", "--split with a list alone: a list has no splits", "write one list per split")
     if options.columns is not None and not names & {"list", "auto"}:
         raise UsageError("", "--columns is for lists", "pass --labels list:FILE, or leave out --columns")
+
+
+def _type_of(name: str) -> SourceType:
+    found: SourceType = load_named(GROUP, SOURCES, name)
+    return found

@@ -1,10 +1,10 @@
 """The grammar of ``--columns``: which column of a list's line means what.
 
-path label                                one class an image
+path label                                one class per image
 path (x y)*5                              five points: x1 y1 x2 y2 ...
 path x*5 y*5                              five points: x1 .. x5, then y1 .. y5
 path (xmin ymin xmax ymax class)*         boxes to the end of the line
-path cx cy w h _ _                        one box by its centre, and two columns to skip
+path cx cy w h _ _                        one box by its center, and two columns to skip
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from packer.errors import UsageError
-from packer.sources.numerals import number
-from packer.sources.paths import as_text, quoted
+from packer.errors import UsageError, plural
+from packer.sources.paths import as_text, number, quoted
 from packer.types import Point
 
 Box = tuple[float, float, float, float]
@@ -50,27 +49,27 @@ class Columns:
     tail: tuple[str, ...] = ()
 
     def fits(self, count: int) -> bool:
-        """Whether a line of so many columns can be read."""
+        """Return whether a line of so many columns can be read."""
         more = count - len(self.head)
         return more == 0 or (more > 0 and bool(self.tail) and more % len(self.tail) == 0)
 
     def path(self, cells: Sequence[bytes]) -> bytes | None:
-        """The path in a line, also in one that is wrong otherwise; None where the line ends before it."""
+        """Return the path in a line, also in one that is otherwise wrong; None if the line ends before it."""
         index = self.head.index("path")
         return (cells[index] or None) if index < len(cells) else None
 
     def classes(self, cells: Sequence[bytes]) -> list[bytes]:
-        """All labels and classes in a line; empty where it does not fit."""
+        """Return all labels and classes in a line; none if it does not fit."""
         if not self.fits(len(cells)):
             return []
         places = _places(self, len(cells))
         return [cells[i] for i in (*places.get("label", ()), *places.get("class", ()))]
 
     def read(self, cells: Sequence[bytes]) -> Row:
-        """Raises ValueError for another number of columns, and for a value that is no number."""
+        """Return what a line says. Raise ValueError for another number of columns, and for what is no number."""
         if not self.fits(len(cells)):
             more = f" and any number of {len(self.tail)} more" if self.tail else ""
-            raise ValueError(f"has {len(cells)} columns, and --columns needs {len(self.head)}{more}")
+            raise ValueError(f"has {plural(len(cells), 'column')}, and --columns needs {len(self.head)}{more}")
         places = _places(self, len(cells))
         label = _name(cells[places["label"][0]], "label") if "label" in places else None
         boxes = self._boxes(cells, places)
@@ -99,7 +98,7 @@ class Columns:
 
 
 def parse_columns(text: str) -> Columns:
-    """The columns that `text` describes. Raises UsageError saying what is wrong in it."""
+    """Return the columns that `text` describes. Raise UsageError with what is wrong in it."""
     head: list[str] = []
     tail: tuple[str, ...] = ()
     position = 0
@@ -129,15 +128,15 @@ def _check_names(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in NAMES:
             choices = "path label class xmin ymin xmax ymax cx cy w h x y _"
-            raise _wrong(f"{quoted(name)} is no column name", f"the names are: {choices}")
+            raise _wrong(f"{quoted(name)} is not a column name", f"the names are: {choices}")
 
 
 def _check(columns: Columns) -> None:
     head, tail = Counter(columns.head), Counter(columns.tail)
     if head["path"] != 1 or tail["path"]:
-        raise _wrong("path must stand in it once")
+        raise _wrong("path must appear once")
     if head["label"] > 1 or tail["label"]:
-        raise _wrong("label is the image's class and stands once", "a box's class is: class")
+        raise _wrong("label is the image's class and appears once", "a box's class is: class")
     form = columns.box_form
     used = {name for name in (*head, *tail) if name in NUMBERS - {"x", "y"}}
     if used and used != set(form or ()):
@@ -152,7 +151,7 @@ def _check(columns: Columns) -> None:
         if form is None:
             raise _wrong("class is a box's class, and there is no box", "an image's class is: label")
         if (head["class"], tail["class"]) != (head[form[0]], tail[form[0]]):
-            raise _wrong("class must stand once for each box", "one class for the whole image is: label")
+            raise _wrong("class must appear once for each box", "one class for the whole image is: label")
 
 
 def _wrong(problem: str, next_step: str = EXAMPLE) -> UsageError:

@@ -1,17 +1,19 @@
-"""Class folders, as torchvision's ImageFolder reads them: the first folder of an image's path is its class."""
+"""Class folders, as torchvision's ImageFolder reads them (`FolderSource`), and images without labels (`NoneSource`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError
-from packer.sources.base import SourceOptions, Tree
-from packer.sources.paths import SPLIT_FOLDER, as_bytes, as_text, named
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, printable
+from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, as_text, folder_of, named
 from packer.types import RawAnnotation
+
+NOTHING = RawAnnotation(origin="")
 
 
 def split_prefix(tree: Tree, split: str | None) -> bytes:
-    """The folder of a split with its slash, b"" without ``--split``. Raises UsageError where it is missing."""
+    """Return the folder of a split with its slash, b"" without ``--split``. Raise UsageError if it is missing."""
     if split is None:
         return b""
     folder = as_bytes(split).strip(b"/")
@@ -26,8 +28,10 @@ def split_prefix(tree: Tree, split: str | None) -> bytes:
 class FolderSource:
     """The class of ``cat/deep/1.jpg`` is ``cat``; with ``--split train`` that of ``train/cat/1.jpg``.
 
-    Empty class folders count, so that ids do not depend on which classes have images. Raises UsageError where
-    the folders are splits and ``--split`` is missing, or names none of them.
+    Empty class folders count, so that ids do not depend on which classes have images.
+
+    Raises:
+        UsageError: The folders are splits and ``--split`` is missing, or names none of them.
     """
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
@@ -37,20 +41,75 @@ class FolderSource:
         names = _subfolders(tree, self._prefix)
         self.classes: tuple[str, ...] | None = tuple(as_text(name) for name in names)
         self.notes: list[str] = _other_classes(tree, self._prefix, names) if options.split else []
+        self._of_folder: dict[bytes, RawAnnotation] = {}
+        """All images of a class have the same annotation."""
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return the class folders, if there are two or more.
+
+        They are what remains of the images' folders without images/ and the like, and without splits. One alone is
+        no class: it may be the name of the set.
+        """
+        classes: set[bytes] = set()
+        splits: set[bytes] = set()
+        for folder in {folder_of(image) for image in tree.images}:
+            parts = [part for part in folder.split(b"/") if part and part.lower() not in IMAGE_FOLDERS]
+            if parts and SPLIT_FOLDER.fullmatch(parts[0]):
+                splits.add(parts.pop(0))
+            classes.update(parts[:1])
+        if len(classes) < 2:
+            return []
+        below = f" below the splits {', '.join(sorted(map(printable, splits)))}" if splits else ""
+        return [Choice("folder", f"the images are in {len(classes)} class folders{below}")]
 
     def in_split(self, image: bytes) -> bool:
-        """Whether the image lies in the split's folder."""
+        """Return whether the image is in the split's folder."""
         return image.startswith(self._prefix)
 
     def annotate(self, image: bytes) -> RawAnnotation:
-        """The class of the image. Raises NoLabel for an image that lies in no class folder."""
-        name, slash, _ = image[len(self._prefix) :].partition(b"/")
-        if not slash:
-            raise NoLabel(image, "lies in no class folder", "move it into one, or out of the source")
-        return RawAnnotation(origin=as_text(self._prefix + name + b"/"), label=as_text(name))
+        """Return the class of the image.
+
+        Raises:
+            NoLabel: The image is in no class folder.
+        """
+        folder = image[: image.find(b"/", len(self._prefix)) + 1]
+        annotation = self._of_folder.get(folder)
+        if annotation is None:
+            if len(folder) <= len(self._prefix):
+                raise NoLabel(image, "is in no class folder", "move it into one, or out of the source")
+            name = as_text(folder[len(self._prefix) : -1])
+            annotation = self._of_folder[folder] = RawAnnotation(origin=as_text(folder), label=name)
+        return annotation
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Nothing: an empty class folder is no fault."""
+        """Return nothing: an empty class folder is no fault."""
+        return iter(())
+
+
+class NoneSource:
+    """Every image has an empty annotation; with ``--split`` those in the folder of that name."""
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        self.classes: tuple[str, ...] | None = None
+        self.notes: list[str] = []
+        self._prefix = split_prefix(tree, options.split)
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return nothing: this is what is left if no other source fits."""
+        return []
+
+    def in_split(self, image: bytes) -> bool:
+        """Return whether the image is in the split's folder."""
+        return image.startswith(self._prefix)
+
+    def annotate(self, image: bytes) -> RawAnnotation:
+        """Return an annotation with nothing in it."""
+        return NOTHING
+
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
+        """Return nothing: there are no labels."""
         return iter(())
 
 
@@ -83,6 +142,3 @@ def _other_classes(tree: Tree, prefix: bytes, names: list[bytes]) -> list[str]:
                     "class ids differ between them unless both are built with one --classes FILE"
                 )
     return notes
-
-
-open_tree = FolderSource

@@ -1,17 +1,20 @@
-"""A list: a text or CSV file with one image a line, its columns said by ``--columns``."""
+"""A list: a text or CSV file with one image per line, its columns given by ``--columns``."""
 
 from __future__ import annotations
 
 import os
 from array import array
 from collections.abc import Iterator
+from itertools import islice
 
-from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, printable
-from packer.sources.base import SourceOptions, Tree
+from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
+from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.columns import Columns, parse_columns
-from packer.sources.files import MIB, lines_of, read_file
 from packer.sources.list_lines import (
+    COMMA,
+    MIXED,
     SAMPLE_LINES,
+    TAB,
     Opening,
     find_separator,
     guess_columns,
@@ -19,20 +22,27 @@ from packer.sources.list_lines import (
     read_opening,
     split_line,
 )
-from packer.sources.list_paths import PathFinder
-from packer.sources.numerals import class_id
-from packer.sources.paths import as_bytes, quoted
+from packer.sources.paths import PathFinder, as_bytes, as_text, class_id, extension_of, folder_of, quoted, stem_of
+from packer.sources.tree import MIB, lines_of, read_file, read_head
+from packer.sources.yolo_config import NAME_FILES
 from packer.types import RawAnnotation
 
 MOST_LIST_BYTES = 2048 * MIB
 MOST_LINE_BYTES = MIB
+LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
+MOST_CANDIDATES = 64
+CELLS = 64
+"""To recognize a list, so many columns at each end of a line are looked at for a path."""
 
 
 class ListSource:
     """The file is read and its paths are looked up once; a line is parsed when its image is asked for.
 
-    Raises UsageError where there is no such file, and where its columns are not clear.
+    Raises:
+        UsageError: There is no such file, or its columns are not clear.
     """
+
+    takes_file = True
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         file = options.file or ""
@@ -53,19 +63,43 @@ class ListSource:
         self._scan()
         self.classes: tuple[str, ...] | None = self._numbered_classes()
 
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return the lists near the root that name images and say something of each."""
+        images = {stem_of(image) for image in tree.images}
+        candidates = (
+            path
+            for path in tree.files
+            if path.count(b"/") <= 1
+            and extension_of(path) in LIST_EXTENSIONS
+            and path.rpartition(b"/")[2].lower() not in NAME_FILES
+            and stem_of(path) not in images
+        )
+        found = []
+        for path in islice(candidates, MOST_CANDIDATES):
+            folder = tree.root + b"/" + folder_of(path) if b"/" in path else tree.root
+            if _names_images(tree, path, PathFinder(tree, folder)):
+                file = as_text(tree.root.rstrip(b"/") + b"/" + path)
+                found.append(Choice(f"list:{file}", f"{printable(path)} names images and says something of each"))
+        return found
+
     def in_split(self, image: bytes) -> bool:
-        """Always: a list has no splits."""
+        """Return True: a list has no splits."""
         return True
 
     def annotate(self, image: bytes) -> RawAnnotation:
-        """What the image's line says. Raises NoLabel where the list does not name it, BadLabel naming file, line
-        and value."""
+        """Return what the image's line says.
+
+        Raises:
+            NoLabel: The list does not name the image.
+            BadLabel: The line is wrong; the error names file, line and value.
+        """
         index = self._line_of.get(image)
         if index is None:
             raise NoLabel(image, f"is not in {self._name}", "add a line for it, or remove the image")
         if image in self._repeats:
             lines = ", ".join(self._where(i) for i in (index, *self._repeats[image]))
-            raise BadLabel(image, f"stands in several lines: {lines}", "keep one")
+            raise BadLabel(image, f"appears in several lines: {lines}", "keep one")
         try:
             row = self._columns.read(split_line(self._line(index), self._separator))
         except ValueError as error:
@@ -80,11 +114,11 @@ class ListSource:
         )
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Lines that name no image of the source, and lines that name nothing."""
+        """Yield lines that name no image of the source, and lines that name nothing."""
         return iter(self._bad)
 
     def _cut(self) -> None:
-        """Notes where each line begins: 8 bytes a line, where a list of bytes objects takes 40 and more."""
+        """Note where each line begins: 8 bytes per line, when a list of bytes objects takes 40 and more."""
         start = 0
         while start < len(self._data):
             self._starts.append(start)
@@ -102,12 +136,12 @@ class ListSource:
         return BadLabel(self._where(index), problem, next_step)
 
     def _layout(self, columns_text: str | None) -> tuple[Columns, bytes, Opening]:
-        """Columns, separator, and what stands before the data."""
+        """Return the columns, the separator, and what is before the data."""
         columns = None if columns_text is None else parse_columns(columns_text)
         first = [self._line(i) for i in range(min(len(self._starts) - 1, SAMPLE_LINES * 2))]
         sample = [line for line in first if line.strip(b" \t")][:SAMPLE_LINES]
         if not sample:
-            raise UsageError(self._name, "is empty", "give a list with one image a line")
+            raise UsageError(self._name, "is empty", "give a list with one image per line")
 
         def found(path: bytes) -> bool:
             return self._finder.find(path) is not None
@@ -132,7 +166,7 @@ class ListSource:
         return columns, separator, opening
 
     def _scan(self) -> None:
-        """Looks up every path."""
+        """Look up every path."""
         lines = 0
         for index in range(self._opening.lines, len(self._starts) - 1):
             line = self._line(index)
@@ -146,11 +180,13 @@ class ListSource:
             except ValueError as error:
                 self._bad.append(self._error(index, str(error)))
         if self._opening.count not in (None, lines):
-            problem = f"says {self._opening.count} images, and {lines} lines follow"
+            problem = (
+                f"says {plural(self._opening.count or 0, 'image')}, and {plural(lines, 'line follows', 'lines follow')}"
+            )
             self._bad.insert(0, self._error(0, problem, "correct the number, or complete the list"))
 
     def _numbered_classes(self) -> tuple[str, ...] | None:
-        """The classes if all labels are whole numbers, None otherwise. Lines that are rejected have no say."""
+        """Return the classes if all labels are whole numbers, else None. Lines that are rejected have no say."""
         highest = -1
         odd: tuple[int, bytes] | None = None
         for image, index in self._line_of.items():
@@ -179,14 +215,14 @@ class ListSource:
         return True
 
     def _place(self, index: int, cells: list[bytes]) -> None:
-        """Notes the line for its image, or why it has none."""
+        """Note the line for its image, or why it has none."""
         path = self._columns.path(cells)
         if path is None:
             raise ValueError("names no image")
         image = self._finder.find(path)
         if image is None:
             if self._finder.escapes(path):
-                problem = f"{quoted(path)} lies outside the source folder"
+                problem = f"{quoted(path)} is outside the source folder"
                 self._bad.append(self._error(index, problem, "move it into the source"))
             else:
                 problem = f"there is no image {quoted(path)}"
@@ -198,7 +234,7 @@ class ListSource:
 
 
 def _read(file: str) -> tuple[bytes, bytes]:
-    """The list with LF line ends and in UTF-8, and the absolute path of its folder."""
+    """Return the list with LF line ends and in UTF-8, and the absolute path of its folder."""
     path = os.path.realpath(as_bytes(file) if file else b"")
     if not file or not os.path.isfile(path):
         raise UsageError(f"--labels list:{file}", "there is no such file", "name the list, relative to this folder")
@@ -210,7 +246,7 @@ def _read(file: str) -> tuple[bytes, bytes]:
 
 
 def as_lines(data: bytes, file: str) -> bytes:
-    """The bytes of a list with LF line ends and in UTF-8. Raises UsageError where it is no text."""
+    """Return the bytes of a list with LF line ends and in UTF-8. Raise UsageError if it is not text."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         try:
             data = data.decode("utf-16").encode("utf-8")
@@ -219,8 +255,23 @@ def as_lines(data: bytes, file: str) -> bytes:
     if b"\r" in data or data.startswith(b"\xef\xbb\xbf"):
         data = b"\n".join(lines_of(data))
     if b"\0" in data[:MIB]:
-        raise UsageError(file, "is no text file", "name the list")
+        raise UsageError(file, "is not a text file", "name the list")
     return data
 
 
-open_tree = ListSource
+def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
+    """Return whether one of the first lines names an image and has more columns; a bare list of paths is a split."""
+    try:
+        data = read_head(tree.root, path, MIB)
+    except BadLabel:
+        return False
+    for line in lines_of(data)[:LOOKS]:
+        for separator in (TAB, COMMA, MIXED):
+            try:
+                cells = split_line(line, separator)
+            except ValueError:
+                continue
+            looked_at = [*cells[:CELLS], *cells[CELLS:][-CELLS:]]
+            if len(cells) > 1 and any(finder.find(cell) is not None for cell in looked_at):
+                return True
+    return False

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from packer.errors import UsageError
 from packer.sources.columns import NAMES, Columns
-from packer.sources.numerals import is_number
-from packer.sources.paths import extension_of
+from packer.sources.paths import extension_of, is_number
 from packer.sources.tree import IMAGE_EXTENSIONS
 
 TAB, COMMA, BLANKS, MIXED = b"\t", b",", b" ", b" ,"
@@ -32,9 +31,12 @@ Finds = Callable[[bytes], bool]
 
 
 def split_line(line: bytes, separator: bytes) -> list[bytes]:
-    """The columns of a line; blanks around them are dropped, quotes follow the rules of CSV (RFC 4180).
+    """Return the columns of a line; blanks around them are dropped, quotes follow the rules of CSV (RFC 4180).
 
-    Raises ValueError for a quote that is not closed.
+    Not by the csv module: that reads text and not bytes, allows no blanks around quotes, and no runs of separators.
+
+    Raises:
+        ValueError: A quote is not closed.
     """
     if b'"' not in line:
         if separator == BLANKS:
@@ -56,7 +58,7 @@ def split_line(line: bytes, separator: bytes) -> list[bytes]:
 
 
 def find_separator(lines: Sequence[bytes], columns: Columns | None, finds: Finds) -> bytes:
-    """The separator under which most of the lines make sense; tab before comma before blanks."""
+    """Return the separator under which most of the lines make sense; tab before comma before blanks."""
     if columns is None:
         halves = len(lines) / 2
         return next((s for s in (TAB, COMMA) if sum(s in line for line in lines) > halves), BLANKS)
@@ -77,12 +79,12 @@ def find_separator(lines: Sequence[bytes], columns: Columns | None, finds: Finds
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What stands before the data of a list."""
+    """What is before the data of a list."""
 
     lines: int = 0
     """So many lines at the start are no data (blank lines counted)."""
     count: int | None = None
-    """The number of images that a first line says."""
+    """The number of images that a first line gives."""
     header: tuple[bytes, ...] = ()
     """The cells of a header line."""
     header_line: int = 0
@@ -90,7 +92,7 @@ class Opening:
 
 
 def read_opening(lines: Sequence[bytes], separator: bytes, columns: Columns | None, finds: Finds) -> Opening:
-    """Recognises a line with the number of images, and a line with the names of the columns."""
+    """Recognize a line with the number of images, and a line with the names of the columns."""
     full = [(i, line) for i, line in enumerate(lines[: SAMPLE_LINES * 2]) if line.strip(b" \t")][:2]
     opening = Opening()
     if full and re.fullmatch(rb"[0-9]{1,12}", token := full[0][1].strip(b" \t,")) and not finds(token):
@@ -122,14 +124,14 @@ def _is_header(cells: Sequence[bytes], columns: Columns | None, finds: Finds, co
 
 
 def _is_unlike_data(cells: Sequence[bytes], columns: Columns | None, finds: Finds) -> bool:
-    """Whether a line names no image, not even one that is missing, and says nothing in numbers, or does not fit."""
+    """Return whether a line names no image, not even one that is missing, and has no numbers, or does not fit."""
     if any(extension_of(cell) in IMAGE_EXTENSIONS or finds(cell) for cell in cells):
         return False
     return (columns is not None and not columns.fits(len(cells))) or not any(is_number(cell) for cell in cells)
 
 
 def _name_images(lines: Sequence[bytes], separator: bytes, columns: Columns | None, finds: Finds) -> bool:
-    """Whether one of these lines names an image."""
+    """Return whether one of these lines names an image."""
     for line in lines:
         try:
             cells = split_line(line, separator)
@@ -141,7 +143,7 @@ def _name_images(lines: Sequence[bytes], separator: bytes, columns: Columns | No
 
 
 def header_columns(header: Sequence[bytes]) -> tuple[Columns, list[str]] | None:
-    """The columns that a header names, and the names that are skipped; None where it is no help."""
+    """Return the columns that a header names, and the names that are skipped; None if it is no help."""
     words = [_word(cell) for cell in header]
     paths = [i for i, word in enumerate(words) if word in PATH_WORDS]
     if not paths or not set(words) & (NAMES - {"path", "_"}):
@@ -155,7 +157,7 @@ def header_columns(header: Sequence[bytes]) -> tuple[Columns, list[str]] | None:
 
 
 def guess_columns(rows: Sequence[Sequence[bytes]], where: str) -> Columns:
-    """``path label``, which can be nothing else. Raises UsageError with the possible readings for all others."""
+    """Return ``path label``, which can be nothing else. Raise UsageError with the possible readings for all others."""
     counts = {len(cells) for cells in rows}
     if counts == {2}:
         return Columns(("path", "label"))

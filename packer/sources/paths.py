@@ -1,11 +1,17 @@
-"""Names and places in a tree: stems, folders, well-known folder names, and paths as text."""
+"""Names, places and numbers as annotation files write them: stems, folders, paths as text, strict decimals.
+
+Python's own ``float`` also takes ``1_0``, ``nan``, ``1e400`` and full-width digits; none is a coordinate.
+"""
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
 from packer.errors import printable
+from packer.sources.base import Tree
 
 IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
 """Folders that hold the images of a VOC or YOLO set (compared in lower case): never a class."""
@@ -17,49 +23,147 @@ SPLIT_FOLDER = re.compile(
 """Folders that hold a part of a set: train, val, test2017."""
 
 
+MOST_CLASSES = 65536
+"""Class ids are 0..65535: more is a typing error, and must not cost memory."""
+
+NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+WHOLE = re.compile(rb"[0-9]+")
+LONGEST = 64  # characters; 17 digits write every float64
+LARGEST = 1e9
+"""No picture is that large; beyond, sums could leave float32."""
+LONGEST_PATH = 4096
+"""No path that the operating system takes is longer; following a million folders that are not there takes minutes."""
+MOST_FOLDERS = 65536
+"""The real places of so many folders are kept."""
+
+
 def as_text(path: bytes) -> str:
-    """A path or name as text that gives the same bytes back, in any locale."""
+    """Return a path or name as text that gives the same bytes back, in any locale."""
     return path.decode("utf-8", "surrogateescape")  # os.fsdecode would depend on the locale
 
 
 def as_bytes(path: str) -> bytes:
-    """The inverse of `as_text`; also of what the shell hands over in a UTF-8 locale."""
+    """Return the inverse of `as_text`; also of what the shell hands over in a UTF-8 locale."""
     return path.encode("utf-8", "surrogateescape")
 
 
 def folder_of(path: bytes) -> bytes:
-    """The folder of a relative path, b"" for the root."""
+    """Return the folder of a relative path, b"" for the root."""
     return path.rpartition(b"/")[0]
 
 
 def stem_of(path: bytes) -> bytes:
-    """The file name without folder and last extension: ``a/b.c.jpg`` -> ``b.c``."""
+    """Return the file name without folder and last extension: ``a/b.c.jpg`` -> ``b.c``."""
     name = path.rpartition(b"/")[2]
     stem, dot, _ = name.rpartition(b".")
     return stem if dot and stem else name
 
 
 def extension_of(path: bytes) -> bytes:
-    """The last extension in lower case with its dot, b"" for none: ``a/b.JPG`` -> ``.jpg``."""
+    """Return the last extension in lower case with its dot, b"" for none: ``a/b.JPG`` -> ``.jpg``."""
     name = path.rpartition(b"/")[2]
     stem, dot, extension = name.rpartition(b".")
     return (dot + extension).lower() if dot and stem else b""
 
 
 def named(paths: Iterable[bytes], limit: int = 3) -> str:
-    """Some of these paths, for a message: ``a.xml, b.xml and 4 more``."""
+    """Return some of these paths, for a message: ``a.xml, b.xml and 4 more``."""
     every = list(paths)
     text = ", ".join(printable(path) for path in every[:limit])
     return f"{text} and {len(every) - limit} more" if len(every) > limit else text
 
 
 def spread(paths: Sequence[bytes], limit: int) -> Sequence[bytes]:
-    """At most `limit` of these, from all over."""
+    """Return at most `limit` of these, from all over."""
     return paths[:: max(1, len(paths) // limit)][:limit]
 
 
 def quoted(value: bytes | str) -> str:
-    """A value out of a file, for a message: safe to print, at most 40 characters, in quotes."""
+    """Return a value out of a file, for a message: safe to print, at most 40 characters, in quotes."""
     text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
     text = printable(text if len(text) <= 40 else text[:37] + "...")
     return f'"{text}"'
+
+
+def is_number(token: bytes) -> bool:
+    """Return whether `number` takes the token."""
+    return len(token) <= LONGEST and bool(NUMBER.fullmatch(token)) and abs(float(token)) <= LARGEST
+
+
+def number(token: bytes) -> float:
+    """Return the number that the token writes, -1e9..1e9. Raise ValueError quoting it if it writes none."""
+    if not is_number(token):
+        raise ValueError(f"{quoted(token)} is not a number")
+    return float(token)
+
+
+def exact_number(token: bytes) -> int | float:
+    """Return the same as `number`, but an int if the token is written as one, so that it is stored as it stood."""
+    value = number(token)
+    return int(token) if re.fullmatch(rb"[+-]?[0-9]{1,15}", token) else value
+
+
+def class_id(token: bytes) -> int | None:
+    """Return the class id 0..65535 that the token writes, None if it writes none."""
+    if len(token) > LONGEST or not WHOLE.fullmatch(token):
+        return None
+    value = int(token)
+    return value if value < MOST_CLASSES else None
+
+
+class PathFinder:
+    """Finds the image that a list's path names, never outside the source; looks at names only, and opens nothing."""
+
+    def __init__(self, tree: Tree, list_folder: bytes) -> None:
+        """Take the tree, and the absolute path of the folder that holds the list."""
+        self._root = tree.root.rstrip(b"/")
+        self._images = {image: image for image in tree.images}
+        self._folder = list_folder
+        self._real_folders: dict[bytes, bytes] = {}
+
+    def find(self, written: bytes) -> bytes | None:
+        """Return the image relative to the root, None if there is none.
+
+        The path as written comes first, then with backslashes as slashes; relative to the root first, then to the
+        list's folder.
+        """
+        image = self._images.get(written)  # the tree's own object: a million paths are not held twice
+        if image is not None:
+            return image
+        for place in self._places(written):
+            if (image := self._images.get(place)) is not None:
+                return image
+        return None
+
+    def escapes(self, written: bytes) -> bool:
+        """Return whether the path may lead out of the source folder, by ``..``, from ``/`` or through a symlink."""
+        if b"\0" in written or len(written) > LONGEST_PATH:
+            return False
+        places = self._places(written)
+        if not places:
+            return True
+        top = os.path.realpath(self._root) + b"/"
+        return not all((self._real(place) + b"/").startswith(top) for place in places)
+
+    def _real(self, place: bytes) -> bytes:
+        """Return where a place inside the root really is; each folder is looked at once."""
+        folder, _, name = place.rpartition(b"/")
+        if folder not in self._real_folders:
+            if len(self._real_folders) >= MOST_FOLDERS:
+                self._real_folders.clear()
+            self._real_folders[folder] = os.path.realpath(self._root + b"/" + folder)
+        path = self._real_folders[folder] + b"/" + name
+        return os.path.realpath(path) if os.path.islink(path) else path
+
+    def _places(self, written: bytes) -> list[bytes]:
+        """Return where the path may lie, relative to the root and inside it."""
+        if len(written) > LONGEST_PATH:
+            return []
+        spellings = [written, written.replace(b"\\", b"/")] if b"\\" in written else [written]
+        places = []
+        for spelling in spellings:
+            for base in (self._root, self._folder):
+                place = posixpath.normpath(posixpath.join(base, spelling))
+                if place.startswith(self._root + b"/"):
+                    places.append(place[len(self._root) + 1 :])
+        return places

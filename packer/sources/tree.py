@@ -1,14 +1,17 @@
-"""Finds the files of a source folder once, for all sources: by byte order, never leaving the folder."""
+"""Finds the files of a source folder once, for all sources, never leaving it; and reads annotation files."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from packer.errors import StorageError, UsageError
+from packer.errors import BadImage, BadLabel, NotAnImage, StorageError, UsageError
+from packer.images.header import IncompleteHeader, read_header
 from packer.sources.base import Tree
 from packer.sources.paths import extension_of
+from packer.system import READ_FLAGS
 
 IMAGE_EXTENSIONS = frozenset(
     b".jpg .jpeg .jpe .jfif .png .bmp .dib .gif .webp .tif .tiff"
@@ -16,17 +19,42 @@ IMAGE_EXTENSIONS = frozenset(
     b" .ppm .pgm .pbm .pnm .jp2 .avif .heic .heif".split()
 )
 
+MIB = 1024 * 1024
+SNIFFED_BYTES = 64  # enough to tell an image by
+SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
+
 Skipped = tuple[bytes, str]
 """A path relative to the root, and why it was not taken."""
 
 
-def find_tree(root: bytes | str, is_image: Callable[[bytes], bool]) -> tuple[Tree, list[Skipped]]:
-    """The tree below `root`, and what was not taken, with reasons.
+def looks_like_image(path: bytes) -> bool:
+    """Return whether a file begins as an image, also as a damaged one; False if it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(SNIFFED_BYTES)
+        if len(head) < SMALLEST_IMAGE_BYTES:
+            return False  # a short text, whatever it begins with
+        read_header(head, complete=len(head) < SNIFFED_BYTES)
+    except (NotAnImage, OSError):
+        return False
+    except (BadImage, IncompleteHeader):
+        return True
+    return True
 
-    A file is an image where its extension claims so or `is_image` (given its absolute path) says so. Hidden
-    names (``.x``, ``__MACOSX``) are left out, and listed where their extension is an image's. A symlink is taken
-    only where it leads to a file inside the root. Raises UsageError where `root` is no folder, StorageError
-    where it cannot be read.
+
+def find_tree(root: bytes | str, is_image: Callable[[bytes], bool] = looks_like_image) -> tuple[Tree, list[Skipped]]:
+    """Return the tree below a folder, and what was not taken, with reasons.
+
+    Hidden names (``.x``, ``__MACOSX``) are left out, and listed if their extension is an image's. A symlink is
+    taken only if it leads to a file inside the root.
+
+    Args:
+        root: The folder.
+        is_image: Tells by its absolute path whether a file is an image whose extension does not claim so.
+
+    Raises:
+        UsageError: `root` is not a folder.
+        StorageError: It cannot be read.
     """
     absolute = os.path.realpath(os.fsencode(root))
     if not os.path.isdir(absolute):
@@ -66,7 +94,10 @@ class _Walk:
                 self.skipped.append((path, kind))
 
     def _entries(self, folder: bytes, hidden: bool) -> list[tuple[bytes, str]]:
-        """What lies in a folder, the last in byte order first; a folder sorts as its name with a slash."""
+        """Return what is in a folder, the last in byte order first; a folder sorts as its name with a slash.
+
+        If there are only files in it, as in the folder of a class, they are taken at once.
+        """
         prefix = folder + b"/" if folder else b""
         try:
             with os.scandir(os.path.join(self.root, folder)) as entries:
@@ -74,6 +105,14 @@ class _Walk:
         except OSError as error:
             if not hidden:
                 self.skipped.append((folder, _reason(error)))
+            return []
+        if all(kind == "file" for _, kind in found):
+            found.sort()
+            for path, _ in found:
+                if path[path.rfind(b".") :].lower() in IMAGE_EXTENSIONS:  # never hidden: its stem is not empty
+                    self.images.append(path)
+                else:
+                    self._take(path)
             return []
         found.sort(key=lambda item: item[0] + b"/" if item[1].endswith("folder") else item[0], reverse=True)
         return found
@@ -100,16 +139,19 @@ class _Walk:
 
 
 def _kind(entry: os.DirEntry[bytes], hidden: bool) -> str:
-    """folder, file, symlink, or why it is neither; what is hidden is never opened or followed."""
-    hidden = hidden or entry.name.startswith(b".") or entry.name == b"__MACOSX"
+    """Return folder, file, symlink, or why it is neither; what is hidden is never opened or followed."""
+    name = entry.name
+    hidden = hidden or name[:1] == b"." or name == b"__MACOSX"
     try:
+        if not hidden and entry.is_file(follow_symlinks=False):
+            return "file"
         if entry.is_dir(follow_symlinks=False):
             return "hidden folder" if hidden else "folder"
         if hidden:
             return "hidden"
         if entry.is_symlink():
             return "symlink"
-        return "file" if entry.is_file(follow_symlinks=False) else "not a regular file"
+        return "not a regular file"
     except OSError as error:
         return _reason(error)
 
@@ -118,3 +160,46 @@ def _reason(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return "permission"
     return "vanished" if isinstance(error, FileNotFoundError) else f"unreadable: {error.strerror}"
+
+
+def read_file(root: bytes, path: bytes, most_bytes: int) -> bytes:
+    """Return the bytes of ``root/path``.
+
+    Raises:
+        BadLabel: It is unreadable, not a regular file, or larger than `most_bytes`.
+    """
+    data = read_head(root, path, most_bytes + 1)
+    if len(data) > most_bytes:
+        raise BadLabel(path, f"is larger than the {most_bytes} bytes allowed", "split it, or remove it")
+    return data
+
+
+def read_head(root: bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> bytes:
+    """Return the first bytes of ``root/path``, and the last `tail_bytes` of the rest.
+
+    Raises:
+        BadLabel: It is unreadable or not a regular file.
+    """
+    try:
+        with open(os.open(os.path.join(root, path), READ_FLAGS), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadLabel(path, "is not a regular file", "replace it with one")
+            head = file.read(num_bytes)
+            if tail_bytes:
+                file.seek(max(len(head), file.seek(0, os.SEEK_END) - tail_bytes))
+            return head + file.read(tail_bytes)
+    except PermissionError:
+        raise BadLabel(path, "cannot be read: permission denied", "make it readable") from None
+    except FileNotFoundError:
+        raise BadLabel(path, "vanished during the build", "start again") from None
+    except OSError as error:
+        raise BadLabel(path, f"cannot be read: {error.strerror}", "check the disk") from None
+
+
+def lines_of(data: bytes) -> list[bytes]:
+    """Return the lines of a text file: LF, CRLF or CR, with or without BOM, and at no other character."""
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines = data.split(b"\n")
+    return lines[:-1] if lines[-1] == b"" else lines

@@ -9,20 +9,19 @@ from itertools import combinations
 
 from packer.errors import BadLabel, printable
 from packer.sources.base import Tree
-from packer.sources.files import MIB, lines_of, read_head
-from packer.sources.numerals import is_number
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     LABEL_FOLDERS,
     SPLIT_FOLDER,
     extension_of,
     folder_of,
+    is_number,
     named,
     quoted,
     spread,
     stem_of,
 )
-from packer.sources.tree import IMAGE_EXTENSIONS
+from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_head
 from packer.sources.yolo_config import NAME_FILES
 
 TABLES = frozenset(b".txt .csv .tsv .lst .list".split())
@@ -48,7 +47,7 @@ MOST_FOLDERS, MOST_SIBLINGS = 10_000, 8
 
 
 def unread_labels(tree: Tree) -> str | None:
-    """Names the files that seem to be labels of several images, None if there are none; for a tree that no source fits.
+    """Name the files that seem to be labels of several images, None if there are none; for a tree that no source fits.
 
     Looks at names, and at the first MiB of a few files.
     """
@@ -76,12 +75,12 @@ def unread_labels(tree: Tree) -> str | None:
 
 
 def _plain(name: bytes) -> bytes:
-    """The stem of an image's file name; other names stay as they are."""
+    """Return the stem of an image's file name; other names stay as they are."""
     return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name
 
 
 def _looked_at(tree: Tree) -> list[bytes]:
-    """A few files of each folder and extension, those near the root first."""
+    """Return a few files of each folder and extension, those near the root first."""
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     for path in tree.files:
         if extension_of(path) in TABLES | TREES and path.rpartition(b"/")[2].lower() not in NAME_FILES:
@@ -101,29 +100,29 @@ def _read(tree: Tree, path: bytes, ends: bool = False) -> bytes:
 
 
 def _base(text: bytes) -> bytes:
-    """The last part of a path in either spelling, without blanks around it."""
+    """Return the last part of a path in either spelling, without blanks around it."""
     return text.strip(b" \t\"'").replace(b"\\", b"/").rpartition(b"/")[2]
 
 
 def _strings(tree: Tree, path: bytes, stems: set[bytes]) -> set[bytes]:
-    """The names and stems of images that stand between quotes or tags, or behind a YAML key."""
+    """Return the names and stems of images that stand between quotes or tags, or behind a YAML key."""
     found = STRINGS.findall(_read(tree, path, ends=True))  # COCO may put the names of its images last
     bases = (_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found)
     return {base for base in bases if _plain(base) in stems}
 
 
 def _images_of(words: Iterable[bytes], stems: set[bytes]) -> set[bytes]:
-    """The stems of the images whose file names stand among the words; another extension than the image's is as good."""
+    """Return the stems of the images whose file names are among the words, whatever their extension."""
     return {stem for word in words if (stem := _plain(word)) != word and stem in stems}
 
 
 def _ids(words: set[bytes]) -> set[bytes]:
-    """The words that nothing but one image would be called."""
+    """Return the words that nothing but one image would be called."""
     return {word for word in words if len(word) >= ID_CHARACTERS and re.search(rb"\d", word)}
 
 
 def _tell(strings: set[bytes], stems: set[bytes]) -> bool:
-    """Whether these strings mean images: several file names, several ids, or most of the stems that are words."""
+    """Return whether these strings mean images: several file names, several ids, or most stems that are words."""
     words = {word for word in strings & stems if not word.isdigit()}
     return (
         len(_images_of(strings, stems)) >= min(SEVERAL, len(stems))
@@ -133,7 +132,7 @@ def _tell(strings: set[bytes], stems: set[bytes]) -> bool:
 
 
 def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
-    """Whether most lines are data of images: a file name in any column, or a stem in the first.
+    """Return whether most lines are data of images: a file name in any column, or a stem in the first.
 
     A bare list of images is none: it is a split. A line of numbers belongs to the image in a line above it, as in the
     lists of WIDER FACE.
@@ -160,7 +159,7 @@ def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
 
 
 def paired_folders(tree: Tree) -> str | None:
-    """Names two folders that hold two pictures of the same things, such as images/ and masks/; None for none.
+    """Name two folders that hold two pictures of the same things, such as images/ and masks/; None for none.
 
     Class folders may well count their images alike (cat/001.jpg, dog/001.jpg). They are a pair if one is called like a
     folder of masks or images, or if they are the only two and the names they share are more than numbers.
@@ -186,7 +185,7 @@ def paired_folders(tree: Tree) -> str | None:
 
 
 def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Folders whose paths differ in one part: those named as a pair (True), and those that are the only two (False)."""
+    """Yield folders whose paths differ in one part: named as a pair (True), or the only two (False)."""
     there = set(folders)
     siblings: dict[tuple[bytes, bytes], list[tuple[bytes, bytes]]] = defaultdict(list)
     for folder in folders:
@@ -206,7 +205,7 @@ def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool]]:
 
 
 def _is_count(stems: set[bytes]) -> bool:
-    """Whether the stems count through, as img_001, img_002, img_003 do."""
+    """Return whether the stems count through, as img_001, img_002, img_003 do."""
     found = [re.fullmatch(rb"(\D*)(\d{1,18})(\D*)", stem) for stem in stems]
     matches = [match for match in found if match]
     if len(matches) < len(found) or len({(match[1], match[3]) for match in matches}) > 1:

@@ -1,15 +1,26 @@
-"""Pascal VOC: one XML file an image, matched by stem; splits from ``ImageSets/Main``."""
+"""Pascal VOC: one XML file per image, matched by stem, never by guessing between equals; splits from ``ImageSets``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, printable
-from packer.sources.base import SourceOptions, Tree
-from packer.sources.files import MIB, lines_of, read_file
-from packer.sources.paths import as_bytes, as_text, extension_of, folder_of, named, quoted, stem_of
-from packer.sources.stems import match_by_stem
-from packer.sources.tree import IMAGE_EXTENSIONS
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.paths import (
+    IMAGE_FOLDERS,
+    LABEL_FOLDERS,
+    as_bytes,
+    as_text,
+    extension_of,
+    folder_of,
+    named,
+    quoted,
+    spread,
+    stem_of,
+)
+from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_file
 from packer.sources.voc_xml import claimed_names, parse_xml, read_annotation
 from packer.types import RawAnnotation
 
@@ -18,7 +29,11 @@ MOST_SPLIT_BYTES = 64 * MIB
 
 
 class VocSource:
-    """Raises UsageError where ``--split`` names no file of the only ``ImageSets/Main`` in the tree."""
+    """A VOC set.
+
+    Raises:
+        UsageError: ``--split`` names no file of the only ``ImageSets/Main`` in the tree.
+    """
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.classes: tuple[str, ...] | None = None
@@ -33,13 +48,35 @@ class VocSource:
         """Image -> the different file name that its XML claims."""
         self.notes: list[str] = []
 
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return VOC if images have an XML file of their name, and a few of those are annotations."""
+        xml = [path for path in tree.files if extension_of(path) == b".xml"]
+        if not xml:
+            return []
+        matches = match_by_stem(tree.images, xml)
+        # two images or two XML files that fit equally well are VOC too; they are refused one by one
+        fitting = len(matches.label_of) + len(matches.refused)
+        if not fitting:
+            return []
+        unclaimed = set(matches.unclaimed)
+        seen = list(matches.label_of.values()) or [path for path in xml if path not in unclaimed]
+        if not any(_is_annotation(tree.root, path, damaged=False) for path in spread(seen, LOOKS)):
+            return []
+        images = plural(len(tree.images), "image has", "images have")
+        return [Choice("voc", f"{fitting} of {images} a Pascal VOC XML file of their name")]
+
     def in_split(self, image: bytes) -> bool:
-        """Whether the stem of the image stands in the split's file."""
+        """Return whether the stem of the image is in the split's file."""
         return self._split is None or stem_of(image) in self._split
 
     def annotate(self, image: bytes) -> RawAnnotation:
-        """Boxes of the image's XML file. Raises NoLabel where none fits; BadLabel where several fit equally
-        well, or the file is wrong."""
+        """Return the boxes of the image's XML file.
+
+        Raises:
+            NoLabel: No file fits the image.
+            BadLabel: Several fit equally well, or the file is wrong.
+        """
         path = self._matches.of(image)
         if path is None:
             raise NoLabel(image, f"there is no {printable(stem_of(image))}.xml for it", "add it, or remove the image")
@@ -52,13 +89,13 @@ class VocSource:
         return annotation
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """XML files that fit no image (XML of other kinds is passed over), and names in the split without one."""
+        """Yield XML files that fit no image (other XML is passed over), and names in the split that have none."""
         self._note_renamed()
         for path in self._matches.unclaimed:
             stem = stem_of(path)
             # a name of the split that has no image at all is reported at its line, below
             asked = self._split is None or (stem in self._split and stem in self._stems)
-            if asked and self._is_annotation(path):
+            if asked and _is_annotation(self._root, path, damaged=True):
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
         for stem, where in (self._split or {}).items():
             if stem not in self._stems:
@@ -67,17 +104,19 @@ class VocSource:
     def _note_renamed(self) -> None:
         if self._renamed:
             image = min(self._renamed)
+            claims = plural(len(self._renamed), "XML file claims", "XML files claim")
+            example = f"{printable(self._matches.label_of[image])} claims {quoted(self._renamed[image])}"
             self.notes.append(
-                f"{len(self._renamed)} XML files claim another <filename> or <path> than their image's, e.g. "
-                f"{printable(self._matches.label_of[image])} claims {quoted(self._renamed[image])}; matched by stem"
+                f"{claims} another <filename> or <path> than the image's, e.g. {example}; matched by stem"
             )
 
-    def _is_annotation(self, path: bytes) -> bool:
-        """False for sound XML of another kind; a broken file may be an annotation."""
-        try:
-            return parse_xml(read_file(self._root, path, MOST_XML_BYTES), path).tag == "annotation"
-        except BadLabel:
-            return True
+
+def _is_annotation(root: bytes, path: bytes, damaged: bool) -> bool:
+    """Return False for sound XML of another kind, and `damaged` for what cannot be read."""
+    try:
+        return parse_xml(read_file(root, path, MOST_XML_BYTES), path).tag == "annotation"
+    except BadLabel:
+        return damaged
 
 
 def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, str]:
@@ -101,9 +140,93 @@ def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, str]:
 
 
 def _plain(name: bytes, stems: set[bytes]) -> bytes:
-    """The stem in a split's line; some tools write folders and extensions too."""
+    """Return the stem in a split's line; some tools write folders and extensions too."""
     name = name.rpartition(b"/")[2]
     return stem_of(name) if name not in stems and extension_of(name) in IMAGE_EXTENSIONS else name
 
 
-open_tree = VocSource
+@dataclass(slots=True)
+class Matches:
+    """The outcome: every image is in `label_of`, in `refused`, or has no label."""
+
+    label_of: dict[bytes, bytes] = field(default_factory=dict)
+    """image -> its label file."""
+    refused: dict[bytes, str] = field(default_factory=dict)
+    """image -> why no label file is its own."""
+    unclaimed: list[bytes] = field(default_factory=list)
+    """Label files that fit no image, in the order given."""
+
+    def of(self, image: bytes) -> bytes | None:
+        """Return the label file of an image, None for none. Raise BadLabel if several fit equally well."""
+        if image in self.refused:
+            raise BadLabel(image, self.refused[image], "rename or move one of them")
+        return self.label_of.get(image)
+
+
+def match_by_stem(images: Iterable[bytes], labels: Iterable[bytes]) -> Matches:
+    """Match label files to the images of the same stem, in three rounds.
+
+    First those in the same folder, then those in the mirrored one (``JPEGImages/a/1.jpg`` and
+    ``Annotations/a/1.xml``, ``a/1.jpg`` and ``a/Annotations/1.xml``), then those anywhere. Within a round a
+    label file and an image that have only each other are a match; where there are more, all of them are refused.
+    """
+    labels = list(labels)
+    open_labels: dict[bytes, list[bytes]] = defaultdict(list)
+    for label in labels:
+        open_labels[stem_of(label)].append(label)
+    open_images: dict[bytes, list[bytes]] = defaultdict(list)
+    for image in images:
+        if stem_of(image) in open_labels:
+            open_images[stem_of(image)].append(image)
+    result = Matches()
+    for stem, candidates in open_images.items():
+        left_images, left_labels = candidates, open_labels[stem]
+        for image_key, label_key in _ROUNDS:
+            images_by, labels_by = _group(left_images, image_key), _group(left_labels, label_key)
+            left_images, left_labels = _round(images_by, labels_by, result)
+        open_labels[stem] = left_labels
+    left = {label for group in open_labels.values() for label in group}
+    result.unclaimed = [label for label in labels if label in left]
+    return result
+
+
+def _round(
+    images: dict[bytes, list[bytes]], labels: dict[bytes, list[bytes]], result: Matches
+) -> tuple[list[bytes], list[bytes]]:
+    """Settle the folders in which both are found, and return the images and labels that are left."""
+    for folder in images.keys() & labels.keys():
+        here, theirs = images.pop(folder), labels.pop(folder)
+        if len(here) == len(theirs) == 1:
+            result.label_of[here[0]] = theirs[0]
+            continue
+        for image in here:
+            result.refused[image] = (
+                f"{len(theirs)} label files fit it equally well: {named(theirs)}"
+                if len(theirs) > 1
+                else f"{named(theirs)} fits {len(here)} images equally well: {named(here)}"
+            )
+    return [x for group in images.values() for x in group], [x for group in labels.values() for x in group]
+
+
+def _group(paths: list[bytes], key: Callable[[bytes], bytes]) -> dict[bytes, list[bytes]]:
+    groups: dict[bytes, list[bytes]] = defaultdict(list)
+    for path in paths:
+        groups[key(path)].append(path)
+    return groups
+
+
+def _without(path: bytes, names: frozenset[bytes]) -> bytes:
+    """Return the folder of a path without its last component that is one of these names."""
+    parts = folder_of(path).split(b"/")
+    for i in reversed(range(len(parts))):
+        if parts[i].lower() in names:
+            del parts[i]
+            break
+    return b"/".join(parts)
+
+
+_ROUNDS: tuple[tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]], ...] = (
+    (folder_of, folder_of),
+    (lambda image: _without(image, IMAGE_FOLDERS), lambda label: _without(label, LABEL_FOLDERS)),
+    (lambda image: b"", lambda label: b""),
+)

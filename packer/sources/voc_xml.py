@@ -15,8 +15,7 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from packer.errors import BadLabel
-from packer.sources.numerals import exact_number
-from packer.sources.paths import as_text, quoted
+from packer.sources.paths import as_text, exact_number, quoted
 from packer.types import Json, RawAnnotation
 
 Box = tuple[float, float, float, float]
@@ -33,7 +32,7 @@ DECLARED = re.compile(rb"""\A(<\?xml[^>]{0,200}?)\sencoding\s*=\s*["']([A-Za-z0-
 
 
 def parse_xml(data: bytes, path: bytes) -> Element:
-    """The root element. Raises BadLabel for what is no XML, and for a DTD (entities: bombs, file access)."""
+    """Return the root element. Raise BadLabel for what is not XML, and for a DTD (entities: bombs, file access)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some codecs that an XML may name warn about its bytes
@@ -59,11 +58,14 @@ def _known_to_expat(data: bytes) -> bytes:
 
 
 def read_annotation(root: Element, path: bytes) -> RawAnnotation:
-    """The annotation in an ``<annotation>`` element. Raises BadLabel naming the file and the object's number.
+    """Return the annotation in an ``<annotation>`` element.
 
     VOC pixels are counted from 1 and its edges are inclusive: the box (xmin, ymin, xmax, ymax) covers
     (xmin - 1, ymin - 1, xmax, ymax) in the frame of `packer.types`. The four numbers as written stay in the
     box field ``voc_bndbox``.
+
+    Raises:
+        BadLabel: It is wrong; the error names the file and the object's number.
     """
     if root.tag != "annotation":
         raise BadLabel(path, f"its root is <{_tag(root)}>, not <annotation>", "move it away from the image")
@@ -95,7 +97,7 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
 
 
 def claimed_names(root: Element) -> list[str]:
-    """The file names that ``<filename>`` and ``<path>`` claim, without folders; only ever compared."""
+    """Return the file names that ``<filename>`` and ``<path>`` claim, without folders; only ever compared."""
     claims = (root.findtext(tag, "").strip() for tag in ("filename", "path"))
     return [re.split(r"[/\\]", claim)[-1] for claim in claims if claim]
 
@@ -124,10 +126,10 @@ def _size(root: Element) -> tuple[int, int] | None:
 
 
 def _whole(parent: Element, tag: str) -> int:
-    """A whole number, 0 where the tag is absent or empty."""
+    """Return a whole number, 0 if the tag is absent or empty."""
     text = _text(parent, tag)
     if not re.fullmatch(r"(?:[0-9]{1,9}(?:\.0{0,9})?)?", text):
-        raise ValueError(f"<{tag}> {quoted(text)} is no whole number")
+        raise ValueError(f"<{tag}> {quoted(text)} is not a whole number")
     return int(float(text or "0"))
 
 
@@ -140,7 +142,7 @@ def _number(parent: Element, tag: str) -> float:
 
 
 def _text(parent: Element, tag: str, required: bool = False) -> str:
-    """The text of the only such tag, stripped; "" where it is absent or empty and that is allowed."""
+    """Return the text of the only such tag, stripped; "" if it is absent or empty and that is allowed."""
     child = _only(parent, tag)
     text = (child.text or "").strip() if child is not None else ""
     if required and not text:

@@ -1,20 +1,41 @@
-"""YOLO: one TXT file an image, in ``labels/`` with the image's relative path, or beside the image."""
+"""YOLO: one TXT file per image, in ``labels/`` with the image's relative path, or beside the image.
+
+One row per object: ``class cx cy w h``, ``class x1 y1 ... xm ym`` (a polygon of m >= 3 points), or, if data.yaml has
+``kpt_shape: [k, dims]``, ``class cx cy w h`` and k times ``x y [visibility]``. All coordinates are fractions of the
+image's width and height. (Format: Ultralytics, "Datasets overview", detect/segment/pose.)
+"""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 
-from packer.errors import BadLabel, NoImage, NoLabel, printable
-from packer.sources.base import SourceOptions, Tree
-from packer.sources.files import MIB, read_file
-from packer.sources.numerals import MOST_CLASSES
-from packer.sources.paths import as_text, extension_of, folder_of, named, stem_of
-from packer.sources.yolo_config import NAME_FILES, read_config
-from packer.sources.yolo_rows import BadRow, Rows, highest_class, parse_rows
-from packer.sources.yolo_split import Split, find_split
-from packer.types import RawAnnotation
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.paths import (
+    MOST_CLASSES,
+    as_text,
+    class_id,
+    extension_of,
+    folder_of,
+    named,
+    number,
+    quoted,
+    spread,
+    stem_of,
+)
+from packer.sources.tree import MIB, lines_of, read_file
+from packer.sources.yolo_config import NAME_FILES, Split, find_split, read_config
+from packer.types import Point, RawAnnotation
+
+Box = tuple[float, float, float, float]
+Keypoint = tuple[float, float, float]
+BLANKS = re.compile(rb"[ \t]+")
+VISIBLE = 2.0  # what COCO writes for a point that is labeled and visible
+MOST_COLUMNS = 20_000
 
 MOST_LABEL_BYTES = 16 * MIB
 IMAGES_TO_LABELS = {
@@ -27,7 +48,7 @@ LABELS_TO_IMAGES = {b"labels": b"images", b"Labels": b"Images", b"LABELS": b"IMA
 
 
 def label_of(image: bytes, files: set[bytes]) -> bytes | None:
-    """The label file of an image, None for none: the mirrored one before the one beside it."""
+    """Return the label file of an image, None for none: the mirrored one before the one beside it."""
     name = stem_of(image) + b".txt"
     mirrored = _swapped(folder_of(image), IMAGES_TO_LABELS)
     for folder in (mirrored, folder_of(image)):
@@ -37,8 +58,11 @@ def label_of(image: bytes, files: set[bytes]) -> bytes | None:
 
 
 class YoloSource:
-    """Coordinates stay fractions of the image (``relative``). Raises UsageError where data.yaml is wrong, or
-    ``--split`` is not to be found."""
+    """Coordinates stay fractions of the image (``relative``).
+
+    Raises:
+        UsageError: data.yaml is wrong, or ``--split`` is not found.
+    """
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.notes: list[str] = []
@@ -54,16 +78,36 @@ class YoloSource:
         names = self._config.names
         self.classes: tuple[str, ...] | None = self._numbered() if names is None else names
 
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return YOLO if images have a text file of their name, and a few of those follow the grammar."""
+        texts = {path for path in tree.files if extension_of(path) == b".txt"}
+        labels = [path for image in tree.images if (path := label_of(image, texts)) is not None] if texts else []
+        if not labels:
+            return []
+        try:
+            kpt_shape = read_config(tree).kpt_shape
+        except UsageError:
+            kpt_shape = None  # opening the source says what is wrong
+        if not any(_has_rows(tree.root, path, kpt_shape, empty=True) for path in spread(labels, LOOKS)):
+            return []
+        images = plural(len(tree.images), "image has", "images have")
+        return [Choice("yolo", f"{len(labels)} of {images} a YOLO text file of their name")]
+
     def in_split(self, image: bytes) -> bool:
-        """Whether data.yaml's entry for the split, or the split's folder, has this image."""
+        """Return whether data.yaml's entry for the split, or the split's folder, has this image."""
         return self._split is None or self._split.in_split(image)
 
     def annotate(self, image: bytes) -> RawAnnotation:
-        """The objects of the image, none for an empty file. Raises NoLabel where there is no file, BadLabel
-        naming file, line and value."""
+        """Return the objects of the image, none for an empty file.
+
+        Raises:
+            NoLabel: There is no file.
+            BadLabel: The file is wrong; the error names file, line and value.
+        """
         path = label_of(image, self._files)
         if path is None:
-            step = "add an empty file if nothing is in the picture"
+            step = "add an empty file if nothing is in the image"
             raise NoLabel(image, f"there is no {printable(stem_of(image))}.txt for it", step)
         if len(self._claims[path]) > 1:
             images = self._claims[path]
@@ -77,8 +121,11 @@ class YoloSource:
         return self._annotation(rows, path)
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Label files without image. Other text files (README.txt) are none: outside ``labels`` a file counts
-        only where it lies beside images and holds YOLO rows."""
+        """Yield label files without an image.
+
+        Other text files (README.txt) are none: outside ``labels`` a file counts only if it is beside images and
+        holds YOLO rows.
+        """
         if self._split is not None:
             yield from self._split.missing
         image_folders = {folder_of(image) for image in self._tree.images}
@@ -88,7 +135,8 @@ class YoloSource:
             images_folder = _swapped(folder_of(path), LABELS_TO_IMAGES)
             if self._split is not None and not _in_split(self._split, path, images_folder):
                 continue
-            if images_folder is not None or (folder_of(path) in image_folders and self._has_rows(path)):
+            beside = folder_of(path) in image_folders
+            if images_folder is not None or (beside and _has_rows(self._tree.root, path, self._config.kpt_shape)):
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
 
     def _annotation(self, rows: Rows, path: bytes) -> RawAnnotation:
@@ -110,16 +158,18 @@ class YoloSource:
                 highest = max(highest, highest_class(read_file(self._tree.root, path, MOST_LABEL_BYTES)))
         return tuple(str(i) for i in range(highest + 1))
 
-    def _has_rows(self, path: bytes) -> bool:
-        try:
-            data = read_file(self._tree.root, path, MOST_LABEL_BYTES)
-            return bool(parse_rows(data, kpt_shape=self._config.kpt_shape).classes)
-        except (BadLabel, BadRow):
-            return False
+
+def _has_rows(root: bytes, path: bytes, kpt_shape: tuple[int, int] | None, empty: bool = False) -> bool:
+    """Return whether the file follows the grammar; if `empty`, also one without rows in a labels folder."""
+    try:
+        rows = parse_rows(read_file(root, path, MOST_LABEL_BYTES), kpt_shape=kpt_shape)
+    except (BadLabel, BadRow):
+        return False
+    return bool(rows.classes) or (empty and b"/labels/" in b"/" + path.lower())
 
 
 def _swapped(folder: bytes, names: dict[bytes, bytes]) -> bytes | None:
-    """The folder with its last component of these names replaced, None where it has none."""
+    """Return the folder with its last component of these names replaced, None if it has none."""
     parts = folder.split(b"/")
     for i in reversed(range(len(parts))):
         if parts[i] in names:
@@ -133,4 +183,96 @@ def _in_split(split: Split, path: bytes, images_folder: bytes | None) -> bool:
     return split.in_split(place)
 
 
-open_tree = YoloSource
+@dataclass(slots=True)
+class Rows:
+    """The objects of one file, in its order; polygons: () for an object without one."""
+
+    classes: list[int] = field(default_factory=list)
+    boxes: list[Box] = field(default_factory=list)
+    """xyxy, fractions."""
+    polygons: list[tuple[Point, ...]] = field(default_factory=list)
+    keypoints: list[tuple[Keypoint, ...]] = field(default_factory=list)
+
+
+class BadRow(ValueError):
+    """A row that does not follow the grammar; `line` counts from 1."""
+
+    def __init__(self, line: int, problem: str, next_step: str = "fix the row") -> None:
+        super().__init__(line, problem, next_step)
+        self.line, self.problem, self.next_step = line, problem, next_step
+
+
+def parse_rows(data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[int, int] | None = None) -> Rows:
+    """Return all rows of a file; blank lines are passed over. Raise BadRow."""
+    rows = Rows()
+    for count, line in enumerate(lines_of(data), 1):
+        tokens = BLANKS.split(line.strip(b" \t"))
+        if tokens == [b""]:
+            continue
+        try:
+            _check_columns(len(tokens), kpt_shape)
+            rows.classes.append(_class(tokens[0], num_classes))
+            values = [number(token) for token in tokens[1:]]
+            if kpt_shape is None and len(values) > 4:
+                polygon = tuple(zip(values[::2], values[1::2], strict=True))
+                rows.polygons.append(polygon)
+                rows.boxes.append(_extent(polygon))
+            else:
+                rows.polygons.append(())
+                rows.boxes.append(_xyxy(values[:4]))
+                if kpt_shape is not None:
+                    rows.keypoints.append(_keypoints(values[4:], kpt_shape[1]))
+        except BadRow as error:
+            raise BadRow(count, error.problem, error.next_step) from None
+        except ValueError as error:
+            raise BadRow(count, str(error)) from None
+    return rows
+
+
+def highest_class(data: bytes) -> int:
+    """Return the highest class id in a file, -1 for none; rows that are wrong are passed over."""
+    tokens = (BLANKS.split(line.strip(b" \t"), maxsplit=1)[0] for line in lines_of(data))
+    return max((found for token in tokens if (found := class_id(token)) is not None), default=-1)
+
+
+def _check_columns(count: int, kpt_shape: tuple[int, int] | None) -> None:
+    if kpt_shape is not None:
+        points, dims = kpt_shape
+        if count != 5 + points * dims:
+            problem = f"has {plural(count, 'column')}, and kpt_shape [{points}, {dims}] needs {5 + points * dims}"
+            raise BadRow(0, problem, "fix the row, or kpt_shape in data.yaml")
+    elif count > MOST_COLUMNS:
+        raise BadRow(0, f"has {count} columns, more than {MOST_COLUMNS}")
+    elif count < 5:
+        raise BadRow(0, f"has {plural(count, 'column')}, and a box needs 5: class cx cy w h")
+    elif count > 5 and count % 2 == 0:
+        problem = f"has {count} columns, and a box has 5, a polygon an odd number"
+        raise BadRow(0, problem, "for key points set kpt_shape in data.yaml; remove a confidence column")
+
+
+def _class(token: bytes, num_classes: int) -> int:
+    found = class_id(token)
+    if found is None:
+        raise ValueError(f"class {quoted(token)} is not a whole number from 0 to {MOST_CLASSES - 1}")
+    if found >= num_classes:
+        raise BadRow(0, f"class {found} is not among the {plural(num_classes, 'class')}", "fix the row, or the names")
+    return found
+
+
+def _xyxy(values: list[float]) -> Box:
+    cx, cy, width, height = values
+    if width < 0 or height < 0:
+        name, value = ("width", width) if width < 0 else ("height", height)
+        raise ValueError(f"{name} {value:g} is below 0")
+    return cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2
+
+
+def _extent(polygon: tuple[Point, ...]) -> Box:
+    xs, ys = zip(*polygon, strict=True)
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def _keypoints(values: list[float], dims: int) -> tuple[Keypoint, ...]:
+    if dims == 2:
+        return tuple((x, y, VISIBLE) for x, y in zip(values[::2], values[1::2], strict=True))
+    return tuple(zip(values[::3], values[1::3], values[2::3], strict=True))

@@ -135,15 +135,13 @@ def _of_raw_images(pack: Pack, records: NDArray[np.int64], size: int) -> dict[Ki
     shape = pack.manifest.shape
     assert shape is not None
     sums, offsets = Sums(shape[2]), pack.offsets[records]
-    # item i is what lies at byte i: numpy copies those that are asked for, wherever they begin
-    items: Any = np.ndarray((len(pack.region) - size + 1,), f"V{size}", pack.region, strides=(1,))
     together = BLOCK_BYTES // size
     if together < 2:
         for offset in offsets.tolist():
-            _add_pixels(sums, pack.region[offset : offset + size].reshape(shape))
+            _add_pixels(sums, np.frombuffer(pack.region.data[offset : offset + size], np.uint8).reshape(shape))
     else:
         for start in range(0, len(offsets), together):
-            block = items[offsets[start : start + together]].view(np.uint8)
+            block = pack.region.gather(offsets[start : start + together], size)
             _add_pixels(sums, block.reshape(-1, shape[0] * shape[1], shape[2]))
     sums.images = len(records)
     return {(shape[2], "uint8"): sums}

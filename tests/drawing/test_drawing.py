@@ -16,8 +16,7 @@ from running import good, refused
 
 from packer import open_pack
 from packer.errors import UsageError
-from packer.sources.synthetic import LAYOUTS, draw_sample
-from packer.sources.synthetic_scene import CLASSES, scene
+from packer.sources.synthetic import CLASSES, LAYOUTS, draw_sample, scene
 
 
 def digest_of(folder: Path) -> str:
@@ -49,7 +48,7 @@ def test_packs_without_an_option(tmp_path: Path, layout: str) -> None:
 def test_boxes_hold_their_shape_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pixels that are not background lie inside the boxes, and reach each side of each box."""
     drawn = [scene(number, 96, 3, 4) for number in range(20)]
-    monkeypatch.setattr("packer.sources.synthetic_scene._add_shape", lambda *_: None)
+    monkeypatch.setattr("packer.sources.synthetic._add_shape", lambda *_: None)
     for number, one in enumerate(drawn):
         differs = (one.image != scene(number, 96, 3, 4).image).any(axis=2)
         for shape in one.shapes:

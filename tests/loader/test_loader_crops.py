@@ -12,7 +12,7 @@ from loader_packs import alike, fresh, noise, waves
 from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
-from packer.images.decode_simplejpeg import decode_reduced
+from packer.images.jpeg import decode_reduced
 from packer.loading.draws import uniform
 from packer.loading.fill import flip, place, reduced_by
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from loader_packs import alike
 
-from packer import PackedLoader, open_pack
-from packer import paging as paging_module
+from packer import PackedLoader, open_pack, system
+from packer.format.mmap import Region
 from packer.loading import readahead
 from packer.loading.readahead import announced
 
@@ -21,8 +21,8 @@ PAGE = mmap.PAGESIZE
 def cold(monkeypatch):
     """The pack seems cold; returns the record offsets that were asked for, in order."""
     asked = []
-    monkeypatch.setattr(readahead, "share_in_memory", lambda region, offsets: 0.0)
-    monkeypatch.setattr(readahead, "fetch", lambda region, offsets, sizes: asked.extend(offsets.tolist()))
+    monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 0.0)
+    monkeypatch.setattr(Region, "fetch", lambda region, offsets, sizes: asked.extend(offsets.tolist()))
     return asked
 
 
@@ -47,8 +47,8 @@ def test_everything_is_asked_for_before_it_is_handed_out(pack, cold, monkeypatch
 
 
 def test_a_warm_pack_costs_nothing(pack, monkeypatch):
-    monkeypatch.setattr(readahead, "share_in_memory", lambda region, offsets: 1.0)
-    monkeypatch.setattr(readahead, "fetch", None)
+    monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 1.0)
+    monkeypatch.setattr(Region, "fetch", None)
     assert len(list(PackedLoader(pack("raw"), 4))) == 7
 
 
@@ -62,29 +62,24 @@ def test_cold_or_warm_the_batches_are_the_same(pack, cold, kind):
 def test_ranges_are_whole_pages_and_merged(monkeypatch):
     asked = []
 
-    class Libc:
-        @staticmethod
-        def madvise(address, size, advice):
-            asked.append((address, size, advice))
-
-    monkeypatch.setattr(paging_module, "_libc", Libc)
+    monkeypatch.setattr(system, "PORTABLE", False)
+    monkeypatch.setattr(system, "fetch_pages", lambda address, size: asked.append((address, size)))
     region = np.zeros(64 * PAGE, np.uint8)
     base = region.ctypes.data
     # one page in the middle; two records of one page; neighbours; one inside another; the last byte
     offsets = np.array([40, 3, 3, 8, 9, 20, 21, 64]) * PAGE + [5, 0, 100, 0, 0, 0, 0, -1]
     sizes = np.array([10, 50, PAGE, PAGE, 1, 9 * PAGE, 10, 1])
-    paging_module.fetch(region, offsets, sizes)
-    ranges = [((address - base) // PAGE, size // PAGE) for address, size, _ in asked]
-    assert all((address - base) % PAGE == size % PAGE == 0 for address, size, _ in asked)
+    Region([region], [0]).fetch(offsets, sizes)
+    ranges = [((address - base) // PAGE, size // PAGE) for address, size in asked]
+    assert all((address - base) % PAGE == size % PAGE == 0 for address, size in asked)
     assert ranges == [(3, 2), (8, 2), (20, 9), (40, 1), (63, 1)]
-    assert {advice for *_, advice in asked} == {mmap.MADV_WILLNEED}
     rng = np.random.default_rng(0)
     for _ in range(50):
         asked.clear()
         offsets = rng.integers(0, 63 * PAGE, 20)
         sizes = rng.integers(1, PAGE, 20)
-        paging_module.fetch(region, offsets, sizes)
-        spans = [((address - base) // PAGE, size // PAGE) for address, size, _ in asked]
+        Region([region], [0]).fetch(offsets, sizes)
+        spans = [((address - base) // PAGE, size // PAGE) for address, size in asked]
         pages = [page for first, count in spans for page in range(first, first + count)]
         wanted = {p for o, s in zip(offsets, sizes, strict=True) for p in range(o // PAGE, (o + s - 1) // PAGE + 1)}
         assert sorted(pages) == sorted(wanted)
@@ -99,11 +94,7 @@ def test_pages_dropped_from_the_cache_are_read_again(pack):
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
-    assert 0 <= paging_module.share_in_memory(opened.region, opened.offsets) <= 1
+    assert 0 <= opened.region.share_in_memory(opened.offsets) <= 1
     assert alike(list(PackedLoader(opened, 4)), expected)
     # after one epoch it is warm: pages that hold no image are never read, and must not count as missing
-    assert paging_module.share_in_memory(opened.region, opened.offsets) == 1
-
-
-def test_residency_of_nothing():
-    assert paging_module.share_in_memory(np.zeros(0, np.uint8), np.zeros(0, np.int64)) == 1.0
+    assert opened.region.share_in_memory(opened.offsets) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zlib
 from contextlib import suppress
 from typing import Any
@@ -34,11 +35,9 @@ from ops_images import (
 from PIL import Image
 
 from packer.errors import BadImage, UsageError
-from packer.images import decode_jpeg4py
-from packer.images.decode import DECODERS, Decoder, check_available, decode
+from packer.images.decode import DECODERS, Decoder, check_available, decode, orient
 from packer.images.header import Mode, decoded_shape, read_header
 from packer.images.opencv import quiet_opencv
-from packer.images.orient import orient
 
 MODES: tuple[Mode, ...] = ("rgb", "gray", "unchanged")
 # Lossless formats agree exactly in rgb and unchanged; gray rounds the same formula at another place.
@@ -117,7 +116,7 @@ def as_stored_bytes(upright: np.ndarray) -> bytes:
 def test_tiffs_that_opencv_reads_wrong_are_refused() -> None:
     deep = [np.ascontiguousarray(RGB[..., i]).astype(">u2").tobytes() for i in range(3)]
     for data, words in (
-        (tiff(16, 2, 3, deep, ((284, 3, [2]),)), "separate colour planes"),
+        (tiff(16, 2, 3, deep, ((284, 3, [2]),)), "separate color planes"),
         (tiff(16, 0, 1, deep[:1]), "photometric interpretation 0 with 1 samples of 16 bits"),
         (tiff(4, 1, 1, [bytes(384)]), "photometric interpretation 1 with 1 samples of 4 bits"),
     ):
@@ -181,6 +180,7 @@ def test_damaged_jpeg_data_are_refused_by_every_decoder(decoder: Decoder, capfd:
     assert capfd.readouterr() == ("", "")
 
 
+@quiet_opencv()  # as whoever calls the decoder does
 def test_broken_files_leave_the_terminal_alone(capfd: pytest.CaptureFixture[str]) -> None:
     for name in ("PNG rgb", "TIFF tiff_lzw", "WEBP rgb", "GIF rgb", "JPEG rgb"):
         data = FILES[name]
@@ -274,8 +274,10 @@ def test_unknown_and_unavailable_decoders(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(UsageError, match="apt-get install libturbojpeg0") as raised:
             use()
         assert "\n" not in str(raised.value)
+    monkeypatch.setitem(sys.modules, "jpeg4py", None)
+    with pytest.raises(UsageError, match="jpeg4py is not installed; pip install jpeg4py"):
+        check_available("jpeg4py")
     assert decode(FILES["PNG rgb"], decoder="jpeg4py").shape == (HEIGHT, WIDTH, 3)
-    assert callable(decode_jpeg4py.load)
 
 
 def test_no_memory_is_an_error_of_that_image(monkeypatch: pytest.MonkeyPatch) -> None:

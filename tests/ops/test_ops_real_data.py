@@ -14,6 +14,7 @@ from ops_images import difference, needs, pillow_pixels
 from packer.errors import BadImage
 from packer.images.decode import DECODERS, Decoder, decode
 from packer.images.header import Mode, decoded_shape, losses, read_header
+from packer.images.opencv import quiet_opencv
 
 MODES: tuple[Mode, ...] = ("rgb", "gray", "unchanged")
 
@@ -37,6 +38,7 @@ def test_all_orientations_show_the_same_scene(real_data: Path, scene: str) -> No
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
+@quiet_opencv()
 def test_every_odd_file_is_decoded_or_refused_with_a_reason(
     real_data: Path, decoder: Decoder, capfd: pytest.CaptureFixture[str]
 ) -> None:

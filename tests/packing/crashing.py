@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import packer.packing.convert
-from packer.images.formats.base import Header
+from packer.images.header import Header
 from packer.packing.convert import Row
 from packer.types import Image
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packer.errors import UsageError
-from packer.sources import check_options, open_source, recognise
+from packer.sources import check_options, open_source, recognize
 from packer.sources.base import SourceOptions
 
 XML = "<annotation/>"
@@ -25,7 +25,7 @@ YOLO = {"images/train/1.jpg": "", "labels/train/1.txt": "0 .5 .5 1 1"}
     ({"train/1.jpg": "", "val/1.jpg": ""}, "none"),
 ])  # fmt: skip
 def test_one_fits(make_tree, files, spec):
-    choice = recognise(make_tree(files), SourceOptions())
+    choice = recognize(make_tree(files), SourceOptions())
     assert choice.spec == spec and choice.why
 
 
@@ -38,9 +38,9 @@ def test_a_list_is_found(make_tree):
 
 def test_columns_mean_a_list(make_tree):
     tree = make_tree(FOLDER | {"l.txt": "cat/1.jpg 1 2\n"})
-    assert recognise(tree, SourceOptions(columns="path x y")).spec.endswith("/l.txt")
+    assert recognize(tree, SourceOptions(columns="path x y")).spec.endswith("/l.txt")
     with pytest.raises(UsageError, match="no list was found"):
-        recognise(make_tree({"l.txt": ""}), SourceOptions(columns="path x y"))
+        recognize(make_tree({"l.txt": ""}), SourceOptions(columns="path x y"))
 
 
 @pytest.mark.parametrize("files", [
@@ -48,7 +48,7 @@ def test_columns_mean_a_list(make_tree):
     {"set/images/1.jpg": "", "set/README.txt": "1.jpg"},
 ])  # fmt: skip
 def test_one_folder_is_no_class_by_itself(make_tree, files):
-    choice = recognise(make_tree(files), SourceOptions())
+    choice = recognize(make_tree(files), SourceOptions())
     assert choice.spec == "none" and "(--labels folder" in choice.why
 
 
@@ -80,7 +80,7 @@ WIDER = "0--Parade/0_Parade_1.jpg\n2\n1 2 3 4 0\n5 6 7 8 0\n1--Fair/1_Fair_2.jpg
 ])  # fmt: skip
 def test_labels_that_cannot_be_read_stop(make_tree, files, message):
     with pytest.raises(UsageError, match=message):
-        recognise(make_tree(files), SourceOptions())
+        recognize(make_tree(files), SourceOptions())
     assert open_source("none", make_tree(files), SourceOptions()).annotate(b"x").label is None
 
 
@@ -94,15 +94,15 @@ README = "These are photos: b.jpg and c.jpg and a 1.jpg,\nall taken in 2007 and 
     {"x.json": '["b.jpg"]'}, {"b.thm": "", "c.thm": ""}, {"x.json": b"\xff" * 99}, {"x.csv": "", "x.xml": ""},
 ])  # fmt: skip
 def test_other_files_stop_nothing(make_tree, files):
-    assert recognise(make_tree(PLAIN | files), SourceOptions()).spec == "none"
+    assert recognize(make_tree(PLAIN | files), SourceOptions()).spec == "none"
     classes = {f"{name}/{i}.jpg": "" for name in ("cat", "dog") for i in range(9)}
-    assert recognise(make_tree(PLAIN | files | classes), SourceOptions()).spec == "folder"
+    assert recognize(make_tree(PLAIN | files | classes), SourceOptions()).spec == "folder"
 
 
 def test_a_map_of_class_numbers_is_no_label(make_tree):
     classes = {f"{c}/{i}.jpg": "" for c in range(3) for i in range(40)}
     maps = {"classes.csv": "0,cat\n1,dog\n2,bird\n", "names.json": '{"0": "cat", "1": "dog", "2": "bird"}'}
-    assert recognise(make_tree(classes | maps), SourceOptions()).spec == "folder"
+    assert recognize(make_tree(classes | maps), SourceOptions()).spec == "folder"
 
 
 @pytest.mark.parametrize(("files", "message"), [
@@ -118,7 +118,7 @@ def test_a_map_of_class_numbers_is_no_label(make_tree):
 ])  # fmt: skip
 def test_folders_of_pairs_stop(make_tree, files, message):
     with pytest.raises(UsageError, match=f"{message}.* hold images of the same names; choose one: --labels folder "):
-        recognise(make_tree(files), SourceOptions())
+        recognize(make_tree(files), SourceOptions())
 
 
 def test_pairs_are_packed_where_the_labels_are_said(make_tree):
@@ -134,12 +134,12 @@ def test_pairs_are_packed_where_the_labels_are_said(make_tree):
     {f"{d}/{i}.jpg": "" for d in ("mask", *"abcdefgh") for i in range(3)},
 ])  # fmt: skip
 def test_class_folders_may_share_names(make_tree, files):
-    assert recognise(make_tree(files), SourceOptions()).spec == "folder"
+    assert recognize(make_tree(files), SourceOptions()).spec == "folder"
 
 
 def test_two_that_fit_are_refused_with_both_options(make_tree):
     with pytest.raises(UsageError, match=r"2 kinds of labels fit.*--labels voc .*--labels folder "):
-        recognise(make_tree(FOLDER | {"cat/1.xml": XML, "dog/1.xml": "", "x.xml": ""}), SourceOptions())
+        recognize(make_tree(FOLDER | {"cat/1.xml": XML, "dog/1.xml": "", "x.xml": ""}), SourceOptions())
 
 
 def test_splits_of_class_folders_lead_to_the_option(make_tree):
@@ -169,4 +169,4 @@ def test_the_path_may_stand_at_the_end_of_a_long_line(make_tree):
     numbers = " ".join(str(i) for i in range(300))
     tree = make_tree({"cat/1.jpg": "", "dog/2.jpg": "", "faces.txt": f"{numbers} 1.jpg\n{numbers} cat/1.jpg\n"})
     with pytest.raises(UsageError, match=r"2 kinds of labels fit.*faces\.txt"):
-        recognise(tree, SourceOptions())
+        recognize(tree, SourceOptions())

@@ -14,7 +14,7 @@ def test_the_first_folder_is_the_class(make_tree):
     source = open_source("folder", tree, SourceOptions())
     assert source.classes == ("Dog", "bird", "cat", "empty")
     assert source.annotate(b"cat/deep/1.jpg").label == "cat"
-    with pytest.raises(NoLabel, match=r"^top\.jpg: lies in no class folder"):
+    with pytest.raises(NoLabel, match=r"^top\.jpg: is in no class folder"):
         source.annotate(b"top.jpg")
     assert list(source.unmatched_labels()) == []
 

@@ -14,7 +14,7 @@ from packer.sources import open_source
 from packer.sources.base import SourceOptions
 from packer.sources.columns import BOX_FORMS, Columns, parse_columns
 from packer.sources.list_lines import BLANKS, COMMA, TAB, split_line
-from packer.sources.list_paths import PathFinder
+from packer.sources.paths import PathFinder
 
 
 def open_list(tree, columns=None, name="list.txt"):
@@ -46,16 +46,16 @@ def test_columns(text, head, tail):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("", "path must stand in it once"), ("label", "path must"), ("path path", "path must"), ("(path)*", "path must"),
-    ("path xx", '"xx" is no column name'),
+    ("", "path must appear once"), ("label", "path must"), ("path path", "path must"), ("(path)*", "path must"),
+    ("path xx", '"xx" is not a column name'),
     ("path (x y", "is not understood"), ("path ((x y)*2)*", "understood|name"),
-    ("path ()*2", "no column name"), ("path *", "path must"), ("path x*5 y*4", "5 x and 4 y"), ("path y x*", "x and"),
+    ("path ()*2", "a column name"), ("path *", "path must"), ("path x*5 y*4", "5 x and 4 y"), ("path y x*", "x and"),
     ("path (x y)* label", "must come last"), ("path x*0", "no columns"), ("path x*99999", "more than 10000"),
     ("path label label", "label"), ("path (label)*", "label"), ("path class", "an image's class is: label"),
     ("path xmin ymin xmax", "a box is"), ("path xmin ymin xmax ymax w h", "a box is"),
     ("path cx cy xmax ymax", "a box is"),
     ("path (xmin ymin xmax ymax)*2 class", "once for each box"), ("path class (cx cy w h)*", "once for each box"),
-    ("path xmin*2 ymin xmax ymax", "equally many"), ("path X Y", "no column name"),
+    ("path xmin*2 ymin xmax ymax", "equally many"), ("path X Y", "not a column name"),
 ])  # fmt: skip
 def test_columns_that_are_wrong(text, message):
     with pytest.raises(UsageError, match=message) as caught:
@@ -173,8 +173,8 @@ def test_bad_lines_name_line_and_value(source_of):
     unmatched_labels = list(source.unmatched_labels())
     assert [str(error).split(";")[0] for error in unmatched_labels] == [
         'list.txt:3: there is no image "missing.jpg"', "list.txt:4: has a quote that is not closed, or text after one",
-        'list.txt:6: "../x.jpg" lies outside the source folder',
-        'list.txt:7: "/etc/passwd" lies outside the source folder',
+        'list.txt:6: "../x.jpg" is outside the source folder',
+        'list.txt:7: "/etc/passwd" is outside the source folder',
     ]  # fmt: skip
     assert [isinstance(error, NoImage) for error in unmatched_labels] == [True, False, False, False]
 
@@ -215,7 +215,7 @@ def test_a_rejected_line_has_no_say_in_the_classes(source_of, line):
 
 def test_two_lines_for_one_image(source_of):
     source = source_of("a.jpg cat\nb.jpg dog\n./a.jpg cat\n")
-    with pytest.raises(BadLabel, match=r"^a\.jpg: stands in several lines: list\.txt:1, list\.txt:3"):
+    with pytest.raises(BadLabel, match=r"^a\.jpg: appears in several lines: list\.txt:1, list\.txt:3"):
         source.annotate(b"a.jpg")
 
 
@@ -229,7 +229,7 @@ def test_paths_are_relative_to_the_root_or_the_list(make_tree, tmp_path):
     source = open_list(tree, name="d/list.txt")
     assert [source.annotate(image).label for image in tree.images] == ["2", "4", "1", "3"]
     assert [str(error).split(";")[0] for error in source.unmatched_labels()] == [
-        'list.txt:5: "out/x.jpg" lies outside the source folder'
+        'list.txt:5: "out/x.jpg" is outside the source folder'
     ]
     (tmp_path / "list.txt").write_text("src/d/a.jpg 1\n")  # a list outside the source
     outside = open_source(f"list:{tmp_path}/list.txt", tree, SourceOptions())
@@ -247,7 +247,7 @@ def test_a_list_that_is_none(make_tree, tmp_path):
         with pytest.raises(UsageError, match="there is no such file"):
             open_source(f"list:{file}", tree, SourceOptions())
     (tmp_path / "binary").write_bytes(b"\0\1\2")
-    with pytest.raises(UsageError, match="is no text file"):
+    with pytest.raises(UsageError, match="is not a text file"):
         open_source(f"list:{tmp_path}/binary", tree, SourceOptions())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packer.errors import NoImage, NoLabel, UsageError
-from packer.sources import open_source, recognise
+from packer.sources import open_source, recognize
 from packer.sources.base import SourceOptions
 from packer.sources.tree import find_tree
 
@@ -26,7 +26,7 @@ def read(source, images):
 
 def test_bccd(real_data):
     tree = tree_of(real_data / "voc_bccd")
-    assert recognise(tree, SourceOptions()).spec == "voc"
+    assert recognize(tree, SourceOptions()).spec == "voc"
     source = open_source("voc", tree, SourceOptions())
     annotations, unlabelled = read(source, tree.images)
     assert len(annotations) == 364 and not unlabelled and not list(source.unmatched_labels())
@@ -43,7 +43,7 @@ def test_bccd(real_data):
 
 def test_coco128(real_data):
     tree = tree_of(real_data / "yolo_coco128")
-    assert recognise(tree, SourceOptions()).spec == "yolo"
+    assert recognize(tree, SourceOptions()).spec == "yolo"
     source = open_source("yolo", tree, SourceOptions())
     annotations, unlabelled = read(source, tree.images)
     assert len(annotations) == 254 and len(source.classes) == 80 and source.classes[79] == "toothbrush"
@@ -59,7 +59,7 @@ def test_landmarks(real_data):
     tree = tree_of(real_data / "list_landmarks")
     file = real_data / "list_landmarks" / "landmarks.txt"
     with pytest.raises(UsageError, match=r"--labels folder .*--labels list:/.*landmarks\.txt"):
-        recognise(tree, SourceOptions())
+        recognize(tree, SourceOptions())
     with pytest.raises(UsageError, match=r'"path \(x y\)\*5" .*"path x\*5 y\*5"'):
         open_source(f"list:{file}", tree, SourceOptions())
     source = open_source(f"list:{file}", tree, SourceOptions(columns="path x*5 y*5"))
@@ -82,4 +82,4 @@ def test_cifar_folders(real_data):
 
 def test_photos_have_no_labels(real_data):
     tree = tree_of(real_data / "photos")
-    assert len(tree.images) == 125 and recognise(tree, SourceOptions()).spec == "none"
+    assert len(tree.images) == 125 and recognize(tree, SourceOptions()).spec == "none"

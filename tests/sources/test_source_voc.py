@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.sources import open_source
 from packer.sources.base import SourceOptions
-from packer.sources.stems import match_by_stem
+from packer.sources.voc import match_by_stem
 from packer.sources.voc_xml import parse_xml, read_annotation
 
 
@@ -88,9 +88,9 @@ def test_what_is_drawn_is_read(objects):
     (voc(thing(box=(1, 2, "１２", 4))), "not a number"),
     (voc(thing(box=(1, 2, "9" * 5000, 4))), "not a number"),
     (voc(thing(box=(1, 2, "", 4))), "its <xmax> is empty"),
-    (voc(thing(more="<difficult>yes</difficult>")), '<difficult> "yes" is no whole number'),
+    (voc(thing(more="<difficult>yes</difficult>")), '<difficult> "yes" is not a whole number'),
     (voc(head="<size/><size/>"), "it has 2 <size>"),
-    (voc(head="<size><width>-3</width></size>"), '<width> "-3" is no whole number'),
+    (voc(head="<size><width>-3</width></size>"), '<width> "-3" is not a whole number'),
     ("<html/>", "its root is <html>, not <annotation>"),
     ("", "not readable as XML"),
     (voc(thing())[:-5], "not readable as XML"),
@@ -220,7 +220,7 @@ def test_claimed_file_names_are_reported_and_never_opened(make_tree, claim):
         os.path.join(tree.root, name) for name in (b"1.xml", b"2.xml")
     ]
     assert len(source.notes) == 1
-    assert source.notes[0].startswith("1 XML files claim another") and "1.xml" in source.notes[0]
+    assert source.notes[0].startswith("1 XML file claims another") and "1.xml" in source.notes[0]
 
 
 def test_splits(make_tree):

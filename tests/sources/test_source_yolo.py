@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.sources import open_source
 from packer.sources.base import SourceOptions
-from packer.sources.yolo_rows import BadRow, parse_rows
+from packer.sources.yolo import BadRow, parse_rows
 
 NUMBER = rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 ROW = re.compile(rb"[ \t]*([0-9]+)((?:[ \t]+%s){4}(?:(?:[ \t]+%s){2})*)[ \t]*" % (NUMBER, NUMBER))
@@ -74,9 +74,9 @@ def test_keypoints():
     ("0 .5 .5 1", "has 4 columns, and a box needs 5"),
     ("0 .5 .5 1 1 .9", "has 6 columns.*kpt_shape in data.yaml"),
     ("80 .5 .5 1 1", "class 80 is not among the 80 classes"),
-    ("-1 .5 .5 1 1", 'class "-1" is no whole number'),
-    ("1.0 .5 .5 1 1", 'class "1.0" is no whole number'),
-    ("9" * 5000 + " .5 .5 1 1", "is no whole number"),
+    ("-1 .5 .5 1 1", 'class "-1" is not a whole number'),
+    ("1.0 .5 .5 1 1", 'class "1.0" is not a whole number'),
+    ("9" * 5000 + " .5 .5 1 1", "is not a whole number"),
     ("0 .5 .5 nan 1", '"nan" is not a number'),
     ("0 .5 .5 1_0 1", '"1_0" is not a number'),
     ("0 .5 .5 0x1 1", '"0x1" is not a number'),
@@ -132,17 +132,17 @@ def test_names(make_tree, text, names):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("names: [a, a]", 'the class name "a" stands twice'),
+    ("names: [a, a]", 'the class name "a" appears twice'),
     ("names: [a]\nnc: 2", "nc: says 2 classes, and names: has 1"),
-    ("names: {x: a}", '"x" is no class number'),
-    ("names: {99999999999: a}", "is no class number"),
+    ("names: {x: a}", '"x" is not a class number'),
+    ("names: {99999999999: a}", "is not a class number"),
     ("names: 3", "neither a list"),
     ("names: [[a]]", "neither a list"),
     ("names: [a\nb: {", r"data\.yaml:2: is not YAML"),
     ("names: [a]\nkpt_shape: [17, 4]", "kpt_shape"),
     ("names: [a]\nx: " + "[" * 100_000, r"data\.yaml:2: is deeper than 32 levels"),
-    ("names: [a]\nnames: [b]", r'data\.yaml:2: the key "names" stands twice'),
-    ("names: [a]\nx: {[1]: 2}", r"data\.yaml:2: has a key that is no text"),
+    ("names: [a]\nnames: [b]", r'data\.yaml:2: the key "names" appears twice'),
+    ("names: [a]\nx: {[1]: 2}", r"data\.yaml:2: has a key that is not text"),
     ("names: [a]\nx: *y", r"data\.yaml:2: is not YAML"),
     ("names: [a]\n---\nnames: [b]", r"data\.yaml:2: holds a second document"),
     ("names: [a]\nx: [" + "a," * 262_145 + "]", r"data\.yaml:2: has more than 262144 values"),
@@ -190,5 +190,5 @@ def test_splits_that_are_not_there(make_tree):
     with pytest.raises(UsageError, match="--split test fits no folders; its folders are: images/train2017"):
         open_source("yolo", make_tree(SPLITS), SourceOptions("test"))
     tree = make_tree({"data.yaml": "names: [a]\ntrain: /elsewhere/train"})
-    with pytest.raises(UsageError, match=r"data\.yaml: train: /elsewhere/train is no folder"):
+    with pytest.raises(UsageError, match=r"data\.yaml: train: /elsewhere/train is not a folder"):
         open_source("yolo", tree, SourceOptions("train"))

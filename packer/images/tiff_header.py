@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from packer.images.exif import ORIENTATION_TAG
-from packer.images.formats.base import Header, bad, cut_short
+from packer.images.base import ORIENTATION_TAG, Header, bad, cut_short
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 256, 257, 258, 262, 277, 338, 339
@@ -26,11 +25,11 @@ _UNASSOCIATED, _ASSOCIATED = 2, 1
 _SEPARATE = 2
 
 Fields = dict[int, tuple[int, str, tuple[int, ...]]]
-"""tag -> (where its first value stands in the file, the struct format of one value, its first values)."""
+"""tag -> (where its first value is in the file, the struct format of one value, its first values)."""
 
 
 def read(data: bytes, complete: bool) -> Header:
-    """The header of TIFF bytes; the directory may stand last, then the whole file is needed."""
+    """Return the header of TIFF bytes; the directory may be last, then the whole file is needed."""
     fields, next_directory = _directory(data, complete)
 
     def first(tag: int, default: int) -> int:
@@ -42,13 +41,13 @@ def read(data: bytes, complete: bool) -> Header:
     if not width or not height:
         raise bad(f"TIFF of {width}x{height} pixels")
     orientation = first(ORIENTATION_TAG, 1)
-    colour = 1 if photometric in (_WHITE_IS_0, _BLACK_IS_0) else 3
+    color = 1 if photometric in (_WHITE_IS_0, _BLACK_IS_0) else 3
     alpha = samples == 4 and photometric == _RGB
     return Header(
         "tiff",
         width,
         height,
-        4 if alpha or photometric == _CMYK else colour,
+        4 if alpha or photometric == _CMYK else color,
         bits[0],
         orientation if 1 <= orientation <= 8 else 1,
         2 if next_directory else 1,
@@ -59,10 +58,10 @@ def read(data: bytes, complete: bool) -> Header:
 
 
 def plain(data: bytes) -> bytes:
-    """The same TIFF with orientation 1 and its alpha declared as already multiplied in.
+    """Return the same TIFF with orientation 1 and its alpha declared as already multiplied in.
 
-    OpenCV turns TIFFs whatever it is told, and multiplies separate alpha into the colours; declared so,
-    it hands over the pixels as they are stored (colours stored multiplied stay so).
+    OpenCV turns TIFFs whatever it is told, and multiplies separate alpha into the colors; declared so,
+    it gives the pixels as they are stored (colors stored multiplied stay so).
     """
     fields, _ = _directory(data, complete=True)
     out = bytearray(data)
@@ -74,7 +73,7 @@ def plain(data: bytes) -> bytes:
 
 
 def _obstacle(layout: tuple[int, int, int], bits: tuple[int, ...], sample_format: int) -> str:
-    """Why this TIFF is not decoded; `layout` is (photometric interpretation, samples, planar configuration)."""
+    """Return why this TIFF is not decoded; `layout` is (photometric interpretation, samples, planar configuration)."""
     depth = bits[0]
     if sample_format != 1:
         return f"TIFF of {depth}-bit {'floating point' if sample_format == 3 else 'signed'} samples"
@@ -82,17 +81,17 @@ def _obstacle(layout: tuple[int, int, int], bits: tuple[int, ...], sample_format
     if (samples, depth) not in _DECODED.get(photometric, ()) or len(set(bits)) > 1:
         return f"TIFF of photometric interpretation {photometric} with {samples} samples of {depth} bits"
     if planes == _SEPARATE and depth == 16 and samples > 1:
-        return "TIFF of 16 bits with separate colour planes"  # OpenCV mixes them up without a word
+        return "TIFF of 16 bits with separate color planes"  # OpenCV mixes them up without a word
     return ""
 
 
 def _unpack(form: str, data: bytes, at: int) -> tuple[int, ...]:
-    """By a slice: `data` may be a file of which only what is asked for is read."""
+    """Unpack a slice: `data` may be a file of which only what is asked for is read."""
     return struct.unpack(form, data[at : at + struct.calcsize(form)])
 
 
 def _directory(data: bytes, complete: bool) -> tuple[Fields, int]:
-    """The fields of the first directory, and the offset of the next one (0: there is none)."""
+    """Return the fields of the first directory, and the offset of the next one (0: there is none)."""
     order = ">" if data[:1] == b"M" else "<"
     big = data[2:4] in (b"+\0", b"\0+")
     offset, count_format, entry_bytes = ("Q", "Q", 20) if big else ("I", "H", 12)

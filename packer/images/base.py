@@ -1,16 +1,23 @@
-"""What a header says, as a type, and the errors that all header readers raise alike."""
+"""What an image file says of itself, as a type, with what all header readers share: Exif and errors."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import struct
+from typing import Literal, NamedTuple
 
 from packer.errors import BadImage
 
+Mode = Literal["rgb", "gray", "unchanged"]
 FORMATS = ("jpeg", "png", "bmp", "gif", "webp", "tiff")
 
 
+ORIENTATION_TAG = 274
+_SHORT = 3
+_BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
+
+
 class IncompleteHeader(Exception):  # not a fault of the file: the caller reads on
-    """The given first bytes of a file do not reach to the end of its header: read the whole file."""
+    """The first bytes of a file do not say all that its header says: read the whole file."""
 
 
 class Header(NamedTuple):
@@ -41,7 +48,7 @@ class Header(NamedTuple):
 
     @property
     def code(self) -> int:
-        """All but the size and the frames of a header that was checked, as a number of 17 bits; see `from_code`."""
+        """All but the size and the frames of a header that was checked, as a number of 18 bits; see `from_code`."""
         flags = self.cmyk | self.hidden_alpha << 1 | self.many_scans << 2
         kind = self.orientation << 3 | self.channels << 7 | self.bit_depth << 10
         return FORMATS.index(self.format) | kind | flags << 15
@@ -60,13 +67,35 @@ class Header(NamedTuple):
         return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
 
 
+def orientation_of(block: bytes) -> int:
+    """Return the orientation (1..8) in an Exif block, with or without its ``Exif\\0\\0`` prefix; 1 if in doubt.
+
+    Only the first directory is read, once and in order, so no chain of offsets can make it loop.
+    """
+    if block.startswith(b"Exif\0\0"):
+        block = block[6:]
+    order = _BYTE_ORDERS.get(block[:4])
+    if order is None or len(block) < 14:
+        return 1
+    (start,) = struct.unpack_from(order + "I", block, 4)
+    if start + 2 > len(block):
+        return 1
+    (count,) = struct.unpack_from(order + "H", block, start)
+    first = start + 2
+    for at in range(first, min(first + 12 * count, len(block) - 11), 12):
+        tag, kind, number, value = struct.unpack_from(order + "HHIH", block, at)
+        if tag == ORIENTATION_TAG:
+            return value if kind == _SHORT and number == 1 and 1 <= value <= 8 else 1
+    return 1
+
+
 def bad(problem: str, next_step: str = "replace it or remove it") -> BadImage:
-    """A `BadImage` about bytes whose file the caller knows and fills in."""
+    """Return a `BadImage` about bytes whose file the caller knows and fills in."""
     return BadImage("", problem, next_step)
 
 
 def cut_short(format_name: str, complete: bool) -> Exception:
-    """The error for data that end too early: the file is truncated, or only its first bytes were given."""
+    """Return the error for data that end too early: the file is truncated, or only its first bytes were given."""
     if not complete:
         return IncompleteHeader()
     return bad(f"truncated {format_name} file", "copy it again from its origin")

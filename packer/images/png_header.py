@@ -6,12 +6,11 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from packer.images.exif import orientation_of
-from packer.images.formats.base import Header, bad, cut_short
+from packer.images.base import Header, bad, cut_short, orientation_of
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHUNK = struct.Struct(">I4s")  # length, type; then the data and their CRC-32
-_IHDR = struct.Struct(">IIBBBBB")  # width, height, bit depth, colour type, compression, filter, interlace
+_IHDR = struct.Struct(">IIBBBBB")  # width, height, bit depth, color type, compression, filter, interlace
 _CHUNKS_MAX = 1 << 17
 _CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _BIT_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
@@ -19,20 +18,20 @@ _PIXEL_CHUNKS = frozenset((b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"))
 
 
 def read(data: bytes, complete: bool) -> Header:
-    """The header of PNG bytes; the whole file is needed, since an eXIf chunk may follow the pixels."""
+    """Return the header of PNG bytes; the whole file is needed, since an eXIf chunk may follow the pixels."""
     if len(data) < 33:
         raise cut_short("PNG", complete)
     if data[8:16] != b"\0\0\0\rIHDR":
         raise bad("PNG without a header chunk")
-    width, height, bit_depth, colour, compression, filtering, interlace = _IHDR.unpack(data[16:29])
-    if bit_depth not in _BIT_DEPTHS.get(colour, ()) or compression or filtering or interlace > 1:
-        raise bad(f"PNG of colour type {colour} and bit depth {bit_depth}, which the format does not have")
+    width, height, bit_depth, color, compression, filtering, interlace = _IHDR.unpack(data[16:29])
+    if bit_depth not in _BIT_DEPTHS.get(color, ()) or compression or filtering or interlace > 1:
+        raise bad(f"PNG of color type {color} and bit depth {bit_depth}, which the format does not have")
     if not 0 < width < 1 << 31 or not 0 < height < 1 << 31:
         raise bad(f"PNG of {width}x{height} pixels")
     if zlib.crc32(data[12:29]) != int.from_bytes(data[29:33], "big"):
         raise bad("checksum of the PNG header is wrong")
-    channels, orientation, frames, hidden_alpha = _CHANNELS[colour], 1, 1, False
-    palette = colour != 3
+    channels, orientation, frames, hidden_alpha = _CHANNELS[color], 1, 1, False
+    palette = color != 3
     for kind, start, stop in _chunks(data, complete):
         if kind == b"PLTE":
             palette = True
@@ -43,13 +42,13 @@ def read(data: bytes, complete: bool) -> Header:
         elif kind == b"acTL" and stop - start >= 4:
             frames = max(1, int.from_bytes(data[start : start + 4], "big"))
         elif kind == b"tRNS":
-            hidden_alpha = colour == 0  # OpenCV leaves gray + tRNS gray
-            channels = 4 if colour in (2, 3) else channels
+            hidden_alpha = color == 0  # OpenCV leaves gray + tRNS gray
+            channels = 4 if color in (2, 3) else channels
     return Header("png", width, height, channels, bit_depth, orientation, frames, hidden_alpha=hidden_alpha)
 
 
 def pixel_chunks(data: bytes) -> bytes:
-    """The same PNG with nothing but the chunks that decide its pixels; their checksums are checked.
+    """Return the same PNG with nothing but the chunks that decide its pixels; their checksums are checked.
 
     libpng writes a line to the terminal for every odd ICC profile, histogram or damaged chunk; stripped
     and checked here, it has nothing to say. Nor does it then see an orientation, which `orient` applies.
@@ -65,7 +64,7 @@ def pixel_chunks(data: bytes) -> bytes:
 
 
 def _chunks(data: bytes, complete: bool) -> Iterator[tuple[bytes, int, int]]:
-    """(type, first byte, end) of each chunk's data, up to IEND; bytes after it belong to nobody."""
+    """Yield (type, first byte, end) of each chunk's data, up to IEND; bytes after it belong to nobody."""
     at, end = 8, len(data)
     for _ in range(_CHUNKS_MAX):
         if at + 12 > end:

@@ -1,0 +1,298 @@
+"""Saves what can be saved of a damaged pack, and never changes the only copy of anything.
+
+A file that comes out with the very digest that the manifest has is the original, and takes its place. What does not
+goes, with all good shards, into a new pack beside the old one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+from packer.containers import open_container
+from packer.containers.annotation import record_from_json
+from packer.containers.base import Places, ShardSpec
+from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError
+from packer.format.digests import sha256_of
+from packer.format.index import INDEX_SUFFIX, IndexBuilder
+from packer.format.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    PARTIAL_SUFFIX,
+    FileEntry,
+    Manifest,
+    Rejected,
+    ShardEntry,
+    parse_manifest,
+    read_manifest,
+)
+from packer.format.salvage_records import FoundShard, LostRecord, class_counts_of, good_records, manifest_of, shards_in
+from packer.format.verify import check_pack
+from packer.format.verify_records import Window
+from packer.format.written import digest_of_written
+from packer.system import sync_path
+from packer.types import Progress, Record
+
+__all__ = ["LostRecord", "RepairReport", "repair"]
+
+REPAIRED_SUFFIX = ".repaired"
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What `repair` has done."""
+
+    path: str
+    out: str | None
+    """The new pack; None if the pack at `path` is whole (again)."""
+    records: int
+    """In the pack that is whole."""
+    restored: tuple[str, ...]
+    """Files that were made again, byte for byte, and are back in their place."""
+    remade: tuple[str, ...]
+    """Shards that were written anew in the new pack."""
+    lost: tuple[LostRecord, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def lost_records(self) -> int:
+        """Number of records that are lost."""
+        return sum(entry.records for entry in self.lost)
+
+
+def repair(path: AnyPath, out: str | None = None, progress: Progress | None = None) -> RepairReport:
+    """Make the pack at `path` whole again, or a new pack of what can be saved of it.
+
+    Files that can be made again byte for byte (their digests say so) are put back in their place. If that is not all
+    that is damaged, or `out` is given, the pack at `path` stays as it is and a new one is made.
+
+    Args:
+        path: The damaged pack.
+        out: Where a new pack goes; None: NAME.repaired beside the damaged one, and only if it is needed.
+        progress: Receives the stages verifying and repairing, in bytes.
+
+    Returns:
+        What was restored, written anew and lost.
+
+    Raises:
+        UsageError: There is no pack, or the place of the new one is taken.
+        DamagedPack: Nothing can be saved.
+        StorageError: The disk refuses.
+    """
+    folder = os.path.abspath(os.fsdecode(path))
+    target = folder.rstrip("/") + REPAIRED_SUFFIX if out is None else os.path.abspath(out)
+    try:
+        return _Repair(folder, target, out is None, progress or Progress()).run()
+    except PackerError:
+        raise
+    except OSError as error:
+        raise StorageError(error.filename or folder, error.strerror or str(error)) from None
+
+
+@dataclass(slots=True)
+class _Repair:
+    """A repair on its way; `target` and `in_place` say where its result may go."""
+
+    folder: str
+    target: str
+    in_place: bool
+    progress: Progress
+    made: list[tuple[ShardEntry, tuple[FileEntry, ...]]] = field(default_factory=list)
+    """Each shard of the new pack, and its files that still lie in the old pack alone."""
+    lost: list[LostRecord] = field(default_factory=list)
+    remade: list[str] = field(default_factory=list)
+    healed: list[str] = field(default_factory=list)
+    """Files that were made again byte for byte."""
+    whole: bool = True
+    """All is as it was, byte for byte."""
+
+    def run(self) -> RepairReport:
+        manifest, known = self._manifest()
+        problems = check_pack(self.folder, manifest, self.progress).problems if known else ()
+        if known and not problems and not self.healed:
+            return RepairReport(self.folder, None, manifest.records, (), (), (), ())
+        damaged = {problem.file for problem in problems}
+        shards = []
+        for entry in manifest.shards:
+            container, index = (known and file.name not in damaged for file in (entry.container, entry.index))
+            shards.append(FoundShard(entry, manifest.container, self.folder, container, index, known))
+        notes: tuple[str, ...] = ()
+        if not known:
+            manifest, notes = manifest_of(manifest, shards)
+        self.progress.stage("repairing", sum(shard.entry.container.bytes for shard in shards), "B")
+        with _new_folder(self.target, self.folder) as work:
+            for shard in shards:
+                self._make(work, manifest, shard)
+            if self.whole and known and self.in_place:
+                return self._put_back(work, manifest)
+            manifest = self._finished(work, manifest, notes)
+            notes = manifest.notes[len(manifest.notes) - len(notes) - 1 :]
+            _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
+            _sync_folder(work)
+            os.rename(work, self.target)
+            _sync_folder(os.path.dirname(self.target))
+        return RepairReport(self.folder, self.target, manifest.records, (), tuple(self.remade), tuple(self.lost), notes)
+
+    def _manifest(self) -> tuple[Manifest, bool]:
+        """Return the manifest, or one that only lists the files; and whether it is the original."""
+        try:
+            return read_manifest(self.folder), True
+        except (DamagedPack, PackNotFound):
+            if not os.path.isdir(self.folder):
+                raise
+            path = os.path.join(self.folder, MANIFEST_NAME)
+            with suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
+                # its digest is over what it says: with other line ends it is still the original
+                text = json.dumps(json.loads(file.read(MAX_MANIFEST_BYTES)), indent=1) + "\n"
+                manifest = parse_manifest(path, text.encode("ascii"))
+                self.healed.append(MANIFEST_NAME)
+                return manifest, True
+            if (listed := shards_in(self.folder)) is None:
+                raise
+            return listed, False
+
+    def _make(self, work: str, manifest: Manifest, shard: FoundShard) -> None:
+        """Make the damaged files of a shard anew."""
+        old, lost = shard.entry, list[LostRecord]()
+        if shard.container_intact and shard.index_intact:
+            self.made.append((old, (old.container, old.index)))
+            return
+        try:
+            if shard.container_intact:
+                entry: ShardEntry | None = _write_index(work, shard)
+            else:
+                entry = _write_shard(work, manifest, old, good_records(shard, lost))
+        except ValueError as error:
+            if isinstance(error, PackerError):
+                raise
+            raise DamagedPack(shard.container, f"its records cannot be written again: {error}") from error
+        self.lost += lost
+        files = ((old.container, shard.container_intact), (old.index, shard.index_intact))
+        made = () if entry is None else (entry.container, entry.index)
+        healed = [a.name for (a, intact), b in zip(files, made, strict=False) if not intact and a.sha256 == b.sha256]
+        self.healed += healed
+        self.whole &= not lost and len(healed) == sum(not intact for _, intact in files)
+        if entry is not None:
+            if not shard.container_intact and old.container.name not in healed:
+                self.remade.append(shard.name)
+            self.made.append((entry, (entry.container,) if shard.container_intact else ()))
+
+    def _put_back(self, work: str, manifest: Manifest) -> RepairReport:
+        """Give the files that were made again their places; each is the original, as its digest says."""
+        if MANIFEST_NAME in self.healed:
+            _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
+        for name in self.healed:
+            os.replace(os.path.join(work, name), os.path.join(self.folder, name))
+        _sync_folder(self.folder)
+        return RepairReport(self.folder, None, manifest.records, tuple(self.healed), (), (), ())
+
+    def _finished(self, work: str, old: Manifest, notes: tuple[str, ...]) -> Manifest:
+        """Copy the good files, and return the manifest of the new pack."""
+        for _, staying in self.made:
+            for file in staying:
+                self._copy(work, file)
+        records = sum(entry.records for entry, _ in self.made)
+        if not records:
+            raise DamagedPack(self.folder, "nothing vouches for any of its records", "build the pack again")
+        lost = sum(entry.records for entry in self.lost)
+        class_counts, boxes = class_counts_of(
+            [os.path.join(work, entry.index.name) for entry, _ in self.made], len(old.classes)
+        )
+        counts = {**old.counts, "packed": records, "rejected": old.counts["rejected"] + lost}
+        counts["found"] = sum(counts[name] for name in ("packed", "rejected", "skipped"))
+        return replace(
+            old,
+            records=records,
+            counts={**counts, **({"boxes": boxes} if "boxes" in counts or boxes else {})},
+            class_counts=class_counts,
+            shards=tuple(entry for entry, _ in self.made),
+            rejected=(*old.rejected, *(Rejected(e.path or "", "lost", f"{e}, was damaged") for e in self.lost)),
+            notes=(*old.notes, *notes, f"repaired: {records} records are left, {lost} are lost"),
+        )
+
+    def _copy(self, work: str, file: FileEntry) -> None:
+        source, target = os.path.join(self.folder, file.name), os.path.join(work, file.name)
+        shutil.copyfile(source, target)
+        sync_path(target)
+        if sha256_of(target, self.progress.advance) != file.sha256:
+            raise DamagedPack(source, "changed while it was copied", "check the disk, and repair again")
+
+
+def _write_shard(folder: str, manifest: Manifest, old: ShardEntry, records: Iterable[Record]) -> ShardEntry | None:
+    """Write the shard `old` anew, of these records; None, and no file, if there are none."""
+    path = os.path.join(folder, old.container.name)
+    raw = manifest.encoding == "raw"
+    spec = ShardSpec(
+        classes=manifest.classes,
+        encoding=manifest.encoding,
+        shape=manifest.shape if raw else None,
+        dtype=manifest.dtype or "uint8",
+        planned_records=old.records,
+        planned_bytes=old.container.bytes,
+    )
+    builder, writer = IndexBuilder(), None
+    for record in records:
+        writer = writer or open_container(manifest.container).create(path, spec)
+        builder.add(record)
+        writer.write(record)
+    return None if writer is None else _with_index(folder, path, builder, writer.close())
+
+
+def _write_index(folder: str, shard: FoundShard) -> ShardEntry:
+    """Write an index for an intact container, of the annotations that it holds."""
+    builder = IndexBuilder()
+    entries = list(open_container(shard.format).scan(shard.container))
+    with Window(shard.container) as window:
+        for entry in entries:
+            builder.add(record_from_json(entry.annotation or b"", bytes(window.bytes(entry.offset, entry.size))))
+    places = Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
+    return _with_index(folder, shard.container, builder, places)
+
+
+def _with_index(folder: str, container: str, builder: IndexBuilder, places: Places) -> ShardEntry:
+    name = os.path.basename(container)
+    index = os.path.join(folder, os.path.splitext(name)[0] + INDEX_SUFFIX)
+    entry = builder.write(index, places)
+    digest = digest_of_written(container, index, entry)
+    return ShardEntry(len(builder), FileEntry(name, os.path.getsize(container), digest), entry)
+
+
+@contextmanager
+def _new_folder(target: str, source: str) -> Iterator[str]:
+    """Make the folder in which the new pack grows; it is removed if it has not become `target`."""
+    if os.path.lexists(target):
+        raise UsageError(target, "exists", "move it away, or name another place")
+    if os.path.realpath(target).startswith(os.path.realpath(source) + os.sep):
+        raise UsageError(target, "lies in the damaged pack", "name another place")
+    partial = target + PARTIAL_SUFFIX
+    try:
+        os.mkdir(partial)
+    except FileExistsError:
+        problem = "exists: another repair or build is working there, or was killed"
+        raise UsageError(partial, problem, "wait for it, or remove the folder") from None
+    except FileNotFoundError:
+        raise UsageError(os.path.dirname(target), "no such folder for the pack", "create it") from None
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: str) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,245 @@
+"""What is left of a pack: the good records of a damaged shard, and what records say of the pack they were in."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_128_digest
+
+from packer.containers import CONTAINERS, open_container
+from packer.containers.annotation import annotation_json, class_names, path_text, record_from_json
+from packer.containers.base import Entry
+from packer.errors import DamagedPack, PackerError, WorkerDied
+from packer.format.columns import column
+from packer.format.index import INDEX_SUFFIX, read_index
+from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
+from packer.format.verify import SHARD_NAME
+from packer.format.verify_records import Rows, Window, record_problems
+from packer.processes.pool import Pool
+from packer.types import Annotation, Record
+
+
+@dataclass(frozen=True, slots=True)
+class LostRecord:
+    """A record that nothing vouches for any more; or several of a shard whose keys are not known."""
+
+    shard: str
+    key: str | None
+    path: str | None
+    """Of its source file, as the index has it."""
+    records: int = 1
+
+    def __str__(self) -> str:
+        if self.key is None:
+            return f"{self.shard}: {self.records} records, their keys are not known"
+        return f"{self.shard}: record {self.key}" + ("" if self.path is None else f" ({self.path})")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundShard:
+    """A shard as it was found."""
+
+    entry: ShardEntry
+    format: str
+    """``--format``."""
+    folder: str
+    container_intact: bool
+    index_intact: bool
+    known: bool
+    """The manifest says what its files and records were."""
+
+    @property
+    def name(self) -> str:
+        """Name of the container file."""
+        return self.entry.container.name
+
+    @property
+    def container(self) -> str:
+        """Path of the container."""
+        return os.path.join(self.folder, self.entry.container.name)
+
+    @property
+    def index(self) -> str:
+        """Path of the index."""
+        return os.path.join(self.folder, self.entry.index.name)
+
+
+def good_records(shard: FoundShard, lost: list[LostRecord], classes: dict[int, str] | None = None) -> Iterator[Record]:
+    """Yield the good records of a shard, in key order.
+
+    An image counts if it matches its checksum in the index. Its annotation counts if the index is intact, or if the
+    container has the same one; also if the container cannot be read, and nobody knows that the index was altered.
+
+    Args:
+        shard: The shard.
+        lost: Gets the other records.
+        classes: Gets the class names that the container's annotations say, by id.
+    """
+    entries = {} if shard.index_intact else {entry.key: entry for entry in _scan_apart(shard)}
+    if classes is not None:
+        for entry in entries.values():
+            with suppress(ValueError, TypeError, KeyError, AttributeError):
+                classes.update(class_names(entry.annotation or b""))
+    with Window(shard.container) as window:
+        try:
+            table = read_index(shard.index)
+        except PackerError:
+            yield from _without_index(shard, entries, window, lost)
+            return
+        rows = Rows(table, shard.index)
+        for row, problem in enumerate(record_problems(shard.container, table)):
+            record = None
+            if problem is None:
+                data = bytes(window.bytes(rows.number("offset", row), rows.number("size", row)))
+                record = _vouched(shard, rows, row, data, entries)
+            if record is None:
+                lost.append(LostRecord(shard.name, rows.key(row), path_text(rows.path(row))))
+            else:
+                yield record
+
+
+def _vouched(shard: FoundShard, rows: Rows, row: int, data: bytes, entries: dict[str, Entry]) -> Record | None:
+    try:
+        record = rows.record(row, data)
+        entry = entries.get(record.key)
+        if shard.index_intact or (entry is None and not shard.known):
+            return record
+        if entry is None or entry.annotation is None:
+            return None
+        same = annotation_json(record_from_json(entry.annotation, b""), ()) == annotation_json(record, ())
+    except (PackerError, ValueError):
+        return None
+    return record if same else None
+
+
+def _without_index(
+    shard: FoundShard, entries: dict[str, Entry], window: Window, lost: list[LostRecord]
+) -> Iterator[Record]:
+    kept = 0
+    if shard.format == "tfrecord":  # each of its frames has checksums of its own
+        for entry in entries.values():
+            with suppress(ValueError):
+                yield record_from_json(entry.annotation or b"", bytes(window.bytes(entry.offset, entry.size)))
+                kept += 1
+    if missing := (shard.entry.records if shard.known else len(entries)) - kept:
+        lost.append(LostRecord(shard.name, None, None, missing))
+
+
+def _scan_apart(shard: FoundShard) -> list[Entry]:
+    """Scan a container in a process of its own: a damaged file may crash the library of its format."""
+    with suppress(WorkerDied), Pool(1, None, "packer.containers") as pool:
+        for _, entries in pool.run(_scan, [(shard.format, shard.container)]):
+            return list(entries)
+    return []
+
+
+def _scan(job: tuple[str, str], *_: Any) -> list[Entry]:
+    entries: list[Entry] = []
+    with suppress(PackerError):  # what was found before an error counts
+        entries.extend(open_container(job[0]).scan(job[1]))
+    return entries
+
+
+def shards_in(folder: str) -> Manifest | None:
+    """Return a manifest that only lists the shards in a folder, by their names; None if there are none."""
+    names = os.listdir(folder)
+    formats = {open_container(name).suffix: name for name in CONTAINERS} | {".mdb": "lmdb"}
+    stems: dict[str, set[str]] = {}
+    for name in names:
+        if found := SHARD_NAME.match(name):
+            stems.setdefault(found[1], set()).add(os.path.splitext(name)[1])
+    seen = Counter(formats[suffix] for suffixes in stems.values() for suffix in suffixes if suffix in formats)
+    if not seen:
+        return None
+    container = seen.most_common(1)[0][0]
+    shards = []
+    for stem in sorted(stems):
+        file = stem + (".mdb" if stem == "data" else open_container(container).suffix)
+        size = os.path.getsize(os.path.join(folder, file)) if file in names else 0
+        shards.append(ShardEntry(0, FileEntry(file, size, ""), IndexEntry(stem + INDEX_SUFFIX, 0, "", 0)))
+    return Manifest(
+        container=container,
+        encoding="copy",
+        mode="unchanged",
+        dtype=None,
+        shape=None,
+        classes=(),
+        fields=(),
+        records=0,
+        counts={"found": 0, "packed": 0, "rejected": 0, "skipped": 0},
+        class_counts={},
+        options={"labels": []},
+        shards=tuple(shards),
+        packer=version("packer"),
+    )
+
+
+def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifest, tuple[str, ...]]:
+    """Return a manifest with all that the good records of these shards say, and notes on what they do not say.
+
+    Raises:
+        DamagedPack: There is no good record.
+    """
+    encodings, dtypes, fields = set[str](), set[str](), set[str]()
+    shapes = set[tuple[int, int, int]]()
+    labels, classes, copied = {-1}, dict[int, str](), True
+    folder = ""
+    for shard in shards:
+        folder = shard.folder
+        for record in good_records(shard, [], classes):
+            encodings.add(record.encoding)
+            shapes.add(record.shape)
+            dtypes.add(record.dtype)
+            fields.update(_fields_of(record.annotation))
+            a = record.annotation
+            labels.update([] if a.label is None else [a.label], [] if a.box_labels is None else a.box_labels.tolist())
+            copied = copied and xxh3_128_digest(record.data) == record.source_xxh3
+    if not encodings:
+        raise DamagedPack(folder, "nothing vouches for any of its records", "build the pack again")
+    encoding = "copy" if copied or len(encodings) > 1 else min(encodings)
+    channels = {shape[2] for shape in shapes} if dtypes == {"uint8"} else set()
+    manifest = replace(
+        listed,
+        encoding=encoding if encoding in ("raw", "jpeg", "png", "bmp") else "copy",
+        mode="rgb" if channels == {3} else "gray" if channels == {1} else "unchanged",
+        dtype=min(dtypes) if len(dtypes) == 1 else None,
+        shape=min(shapes) if len(shapes) == 1 else None,
+        classes=tuple(classes.get(i, str(i)) for i in range(max(labels) + 1)),
+        fields=tuple(sorted(fields)),
+    )
+    numbers = [int(digits) for s in listed.shards if (digits := "".join(filter(str.isdigit, s.index.name)))]
+    missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
+    notes = [f"{MANIFEST_NAME} was damaged or missing, and was made anew from the shards"]
+    notes.append("not known: the options of the build, names of classes that no record has, inputs and notes")
+    notes += [f"shards that are missing: {', '.join(map(str, missing))}"] if missing else []
+    return manifest, tuple(notes)
+
+
+def _fields_of(annotation: Annotation) -> Iterator[str]:
+    for name in ("label", "boxes", "box_labels", "landmarks", "polygons", "keypoints"):
+        if getattr(annotation, name) is not None:
+            yield name
+    for name in annotation.box_fields:
+        yield f"box_fields.{name}"
+    if annotation.extras:
+        yield "extras"
+
+
+def class_counts_of(indexes: Iterable[str], classes: int) -> tuple[dict[str, list[int]], int]:
+    """Return `Manifest.class_counts` of these index files, and the number of boxes."""
+    counters: dict[str, Counter[int]] = {"label": Counter(), "boxes": Counter()}
+    boxes = 0
+    for index in indexes:
+        table = read_index(index)
+        rows: dict[str, Any] = {name: column(table, name) for name in ("label", "boxes", "box_labels")}
+        counters["label"].update(label for label in np.asarray(rows["label"]).tolist() if label >= 0)
+        counters["boxes"].update(rows["box_labels"].flat().tolist())
+        boxes += len(rows["boxes"].flat())
+    return {name: [c[i] for i in range(classes)] for name, c in counters.items() if c}, boxes

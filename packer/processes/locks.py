@@ -1,0 +1,141 @@
+"""Locks on folders, so that two builds do not write to one; where the system has no `flock`, files stand for them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from packer.system import PORTABLE
+
+POLL_S = 0.02
+
+
+class FolderLock:
+    """A lock on a folder. It is given back by `close`, or when the process ends."""
+
+    def __init__(self, descriptor: int, path: str | None = None) -> None:
+        self._descriptor: int | None = descriptor
+        self._path = path
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+            if self._path is not None:
+                with suppress(OSError):
+                    os.unlink(self._path)
+
+
+def lock_folder(folder: str) -> FolderLock | None:
+    """Create a folder, if need be, and lock it for this process alone; None if another one has it. Raises OSError."""
+    while True:
+        os.makedirs(folder, exist_ok=True)
+        if PORTABLE:
+            lock = _lock_file(_lock_name(folder) + ".lock")
+            if lock is None or os.path.isdir(folder):
+                return lock
+        else:
+            descriptor = _flock(folder, shared=False)
+            if descriptor is None:
+                return None
+            lock = FolderLock(descriptor)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(folder), os.fstat(descriptor)):
+                    return lock
+        lock.close()  # whoever had it a moment ago has removed the folder
+
+
+@contextmanager
+def in_use(folder: str) -> Iterator[None]:
+    """Say that this process writes to a folder, as others may at the same time; see `wait_until_unused`."""
+    if PORTABLE:
+        lock = _lock_file(f"{_lock_name(folder)}-{os.getpid()}-{time.monotonic_ns()}.use")
+    else:
+        descriptor = _flock(folder, shared=True)
+        lock = None if descriptor is None else FolderLock(descriptor)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def wait_until_unused(folder: str, timeout_s: float) -> bool:
+    """Wait until no process says that it writes to a folder; False if one still does after that time."""
+    end = time.monotonic() + timeout_s
+    while _is_used(folder):
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _is_used(folder: str) -> bool:
+    if PORTABLE:
+        place, name = os.path.split(_lock_name(folder) + "-")
+        return any(_is_held(os.path.join(place, other)) for other in os.listdir(place) if other.startswith(name))
+    descriptor = _flock(folder, shared=False)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is None
+
+
+def _flock(folder: str, shared: bool) -> int | None:
+    """The descriptor that holds a lock; None if the lock is to be exclusive and another process has one."""
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _lock_name(folder: str) -> str:
+    """How the names of a folder's lock files begin: not inside of it, where Windows could not rename it meanwhile."""
+    place = os.path.join(tempfile.gettempdir(), "packer-locks")
+    os.makedirs(place, exist_ok=True)
+    return os.path.join(place, hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest())
+
+
+def _lock_file(path: str) -> FolderLock | None:
+    """A lock that is a file with the number of its process; None if another one has it."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            if _is_held(path):
+                return None
+        else:
+            os.write(descriptor, b"%d" % os.getpid())
+            return FolderLock(descriptor, path)
+
+
+def _is_held(path: str) -> bool:
+    """Whether the process of a lock file lives; the file of one that does not is removed."""
+    with suppress(FileNotFoundError):
+        if os.name == "posix":
+            with open(path, "rb") as file:
+                number = file.read()
+            with suppress(PermissionError):  # it lives, and is somebody else's
+                try:
+                    os.kill(int(number or os.getpid()), 0)  # nothing yet: it is just being made
+                except ProcessLookupError:
+                    os.unlink(path)
+                    return False
+            return True
+        try:
+            os.unlink(path)
+        except PermissionError:  # Windows removes no file that a process has open
+            return True
+    return False
