@@ -76,8 +76,7 @@ def test_each_signal_costs_one_image(source: Path, way: str) -> None:
     assert open_pack(source.parent / "p").paths == [b"%03d.jpg" % i for i in range(IMAGES) if i != 4]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("shard_bytes", [ONE_SHARD, FOUR_SHARDS])
+@pytest.mark.parametrize(("workers", "shard_bytes"), [(1, FOUR_SHARDS), (2, FOUR_SHARDS), (4, ONE_SHARD)])
 def test_many_in_any_shards_with_any_threads(source: Path, workers: int, shard_bytes: int | None) -> None:
     """Several in one shard, the first, the last; the pack is the one that has never had them."""
     bad = {0: "SIGSEGV", 1: "SIGABRT", 5: "SIGSEGV", 11: "SIGSEGV"}
@@ -131,8 +130,7 @@ def test_what_is_no_crash_ends_the_build(source: Path, way: str) -> None:
     assert str(caught.value) == f"a worker process died ({how}"
 
 
-@pytest.mark.parametrize("way", ["sleeps", "never"])
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize(("way", "workers"), [("sleeps", 4), ("never", 1)])
 def test_an_image_that_is_never_finished(source: Path, way: str, workers: int) -> None:
     """Also in a library call that holds the GIL for ever."""
     mark(source / "004.jpg", way)

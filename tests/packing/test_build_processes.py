@@ -86,8 +86,10 @@ MOMENTS: dict[str, Callable[[int, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [*((signal.SIGINT, moment) for moment in MOMENTS), (signal.SIGTERM, "first worker"), (signal.SIGHUP, "pack")],
+)
 def test_at_any_moment(tmp_path: Path, number: int, moment: str) -> None:
     """While libraries are loaded, workers start, packing begins or ends: no traceback, and a whole pack or none."""
     source = draw_plain(tmp_path / "src", 20)
