@@ -245,4 +245,4 @@ def test_readers_of_a_pack_that_is_being_replaced(make_pack, tmp_path, container
     stop.set()
     for thread in threads:
         thread.join(10)
-    assert set(outcomes) <= known | {"UsageError", "DamagedPack"} and known & set(outcomes)
+    assert set(outcomes) <= known | {"PackNotFound", "DamagedPack"} and known & set(outcomes)
