@@ -1,7 +1,7 @@
 """Reads the source once: which images there are, how large, what their labels say, and which are bad.
 
-Everything that packing needs later is in one compact table, so that labels are parsed once, mistakes in them show before
-hours of packing, and workers share the table as a mapped file.
+Everything that packing needs later is in one compact table, so that labels are parsed once, mistakes in them show
+before hours of packing, and workers share the table as a mapped file.
 """
 
 from __future__ import annotations
