@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packer.errors import UsageError
+from packer.errors import UsageError, plural
 from packer.format.pack import Pack
 from packer.samplers.order import Records, compact
 from packer.samplers.ranks import whole
@@ -45,7 +45,8 @@ def chosen(records: ArrayLike, num_records: int) -> Records:
     seen = np.zeros(num_records, np.bool_)
     seen[given] = True
     if (distinct := np.count_nonzero(seen)) < len(given):
-        raise UsageError("records", f"names {len(given) - distinct} records twice", "numpy.unique leaves one of each")
+        twice = plural(len(given) - distinct, "record")
+        raise UsageError("records", f"names {twice} twice", "numpy.unique leaves one of each")
     return given.astype(compact(num_records))  # a copy: the caller's array may change
 
 

@@ -60,7 +60,7 @@ def test_a_sequence_of_chosen_records_stays_as_given() -> None:
         ([], "records: holds none"),
         ([0, 10], "records: must be from 0 to 9, got 0 to 10"),
         ([-1, 3], "records: must be from 0 to 9, got -1 to 3"),
-        ([1, 2, 1], "records: names 1 records twice"),
+        ([1, 2, 1], "records: names 1 record twice"),
         ([True] * 10, r"got bool of shape \(10,\); numpy.flatnonzero makes numbers"),
         ([0.0, 1.0], "got float64"),
         ([[1], [2]], r"shape \(2, 1\)"),
