@@ -55,7 +55,7 @@ def test_it_ends_at_once(pack: Path, number: int) -> None:
         assert process.stdout is not None
         first = process.stdout.readline()
         assert f"{pack}: 3 records at http://127.0.0.1:" in first
-        assert process.stdout.readline() == "Ctrl-C ends it\n"
+        assert process.stdout.readline() == "press Ctrl-C to stop\n"
         process.send_signal(number)
         _, err = process.communicate(timeout=10)
     assert "Traceback" not in err and process.returncode in {0, 130, 143}
