@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from packer.errors import PackerError
     from packer.format.pack import Pack, open_pack
-    from packer.loading.collate import collate
     from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
-    from packer.loading.data_loader import DataLoader
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
+    from packer.loading.targets import as_tv_tensors, collate
     from packer.loading.to_device import CudaPrefetcher
-    from packer.loading.tv_target import as_tv_tensors
     from packer.packing import BuildOptions, BuildSummary, build_pack
 
 __version__ = "0.1.0"
@@ -28,16 +26,15 @@ _HOMES = {
     "BuildSummary": "packer.packing",
     "CenterCrop": "packer.loading.crop",
     "CudaPrefetcher": "packer.loading.to_device",
-    "DataLoader": "packer.loading.data_loader",
     "Pack": "packer.format.pack",
     "PackedDataset": "packer.loading.dataset",
     "PackedLoader": "packer.loading.loader",
     "PackerError": "packer.errors",
     "RandomResizedCrop": "packer.loading.crop",
     "Resize": "packer.loading.crop",
-    "as_tv_tensors": "packer.loading.tv_target",
+    "as_tv_tensors": "packer.loading.targets",
     "build_pack": "packer.packing",
-    "collate": "packer.loading.collate",
+    "collate": "packer.loading.targets",
     "open_pack": "packer.format.pack",
 }
 
@@ -46,7 +43,6 @@ __all__ = [
     "BuildSummary",
     "CenterCrop",
     "CudaPrefetcher",
-    "DataLoader",
     "Pack",
     "PackedDataset",
     "PackedLoader",

@@ -73,7 +73,22 @@ def _cgroup_bytes(folder: str) -> int:
     return left + int(numbers.get(b"active_file", 0)) + int(numbers.get(b"inactive_file", 0))
 
 
+def load_average() -> float | None:
+    """Return how many processes wanted a core during the last minute; None if the system does not tell."""
+    return None if PORTABLE else round(os.getloadavg()[0], 2)
+
+
 # -- processes
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of another process; 0.0 if it has ended, or the system is not Linux."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # what precedes is a name, which may hold anything
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def at_fork(**hooks: Callable[[], Any]) -> None:
@@ -228,6 +243,11 @@ def is_in_memory(address: int) -> bool | None:
 
     state = ctypes.c_ubyte()
     return bool(state.value & 1) if _libc().mincore(address, mmap.PAGESIZE, ctypes.byref(state)) == 0 else None
+
+
+def tells_pages(path: str) -> bool:
+    """Return whether `is_in_memory` is told of this file: Linux does it for those who own it or may write to it."""
+    return not PORTABLE and (os.stat(path).st_uid == os.geteuid() or os.access(path, os.W_OK))
 
 
 def lock_in_memory(address: int, size: int) -> bool:

@@ -26,7 +26,7 @@ from packer.bench.measure import Figure, drop_from_page_cache, in_threads, take_
 from packer.containers import CONTAINERS
 from packer.format.pack import Pack, open_pack
 from packer.loading import pipeline
-from packer.loading.gather import as_tensor, overlapping_rows
+from packer.loading.fill import overlapping_rows
 
 THREADS = 2
 Work = Callable[[], Any]
@@ -56,7 +56,7 @@ class Bench:
 def bare_gather(pack: Pack, batch: int) -> Callable[[], None]:
     """Two threads, each gathering half of the batches of a shuffled epoch."""
     assert pack.record_bytes is not None
-    rows = overlapping_rows(as_tensor(pack.region.parts[0]), pack.record_bytes)
+    rows = overlapping_rows(pack.region.parts[0], pack.record_bytes)
     order = torch.from_numpy(pack.offsets[np.random.default_rng(0).permutation(len(pack))])
     buffers = [[torch.empty(batch, pack.record_bytes, dtype=torch.uint8) for _ in range(3)] for _ in range(THREADS)]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ REAL_DATA = Path(os.environ.get("PACKER_TEST_DATA", ROOT.parent / "shared" / "da
 sys.path.insert(0, str(ROOT / "tests" / "audit"))
 
 import audit_guard  # noqa: E402
+import running  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,6 +34,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     log = os.environ.pop(audit_guard.LOG, None)
     if log is not None:
         Path(log).unlink()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Build packs without worker processes, except for tests with the mark `workers`."""
+    with nullcontext() if item.get_closest_marker("workers") else running.builds_here():
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ MakePack = Callable[[str, str], Path]
 CLASSES = ("ant", "bee", "cat")
 
 
-def noise(seed: int, height: int, width: int, channels: int, dtype: str = "uint8") -> np.ndarray:
+def noise(seed: int, height: int, width: int, channels: int = 3, dtype: str = "uint8") -> np.ndarray:
     """(height, width, channels); no two places and no two images are alike."""
     top = 1 << (8 * np.dtype(dtype).itemsize)
     return np.random.default_rng(seed).integers(0, top, (height, width, channels)).astype(dtype)

@@ -6,20 +6,24 @@ import contextlib
 import hashlib
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import audit_guard
 
 from packer.__main__ import main
+from packer.processes.pool import Pool
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,6 +56,39 @@ def run(*arguments: Any) -> Ran:
     finally:
         signal.signal(signal.SIGTERM, before)
     return Ran(code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def builds_here() -> Iterator[None]:
+    """Meanwhile builds run their jobs in this process: a worker takes half a second to start.
+
+    Jobs and results are pickled as on their way to a worker. Other users of the pool have workers.
+    """
+    start, run = Pool.start, Pool.run
+
+    def is_build(pool: Pool) -> bool:
+        return "packer.packing" in pool._preload
+
+    def start_here(pool: Pool, workers: int) -> None:
+        if not is_build(pool):
+            start(pool, workers)
+
+    def run_here(pool: Pool, work: Any, jobs: Sequence[Any], tick: Any = lambda done, bad: None) -> Iterator[Any]:
+        if not is_build(pool):
+            yield from run(pool, work, jobs, tick)
+            return
+        counts = [0, 0]
+
+        def report(done: int, bad: int) -> None:
+            counts[:] = counts[0] + done, counts[1] + bad
+
+        for number, job in enumerate(jobs):
+            result = work(pickle.loads(pickle.dumps(job)), report, lambda row: nullcontext())
+            tick(*counts)
+            yield number, pickle.loads(pickle.dumps(result))
+
+    with mock.patch.object(Pool, "start", start_here), mock.patch.object(Pool, "run", run_here):
+        yield
 
 
 def good(*arguments: Any) -> Ran:

@@ -64,7 +64,7 @@ def test_packing_needs_neither_torch_nor_jpeg4py(tmp_path: Path, container: str)
     assert (tmp_path / "sheet.html").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", ["PackedLoader", "PackedDataset", "DataLoader", "CudaPrefetcher", "collate"])
+@pytest.mark.parametrize("name", ["PackedLoader", "PackedDataset", "CudaPrefetcher", "collate"])
 def test_training_says_what_to_install(tmp_path: Path, name: str) -> None:
     ran = run_without(tmp_path, f"from packer import {name}")
     assert ran.stderr.splitlines()[-1] == f"packer.errors.NotInstalled: {name}: needs PyTorch; pip install torch"

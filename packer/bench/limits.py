@@ -28,7 +28,7 @@ from packer.errors import DamagedPack
 from packer.format.mmap import map_files
 from packer.format.pack import open_pack
 from packer.images.jpeg import HEADROOM, reduction
-from packer.system import PORTABLE
+from packer.system import tells_pages
 
 POLL_S = 0.002
 PIECE_BYTES = 1 << 20
@@ -226,13 +226,12 @@ def _reads(files: Sequence[str], sizes: Sequence[int], images: int) -> Work:
 def pages_in_memory(paths: Sequence[str]) -> float | None:
     """Return about which share of the bytes of these files is in the page cache; file systems may refuse to drop them.
 
-    None if it cannot be known: Linux tells it to those who own a file or may write to it.
+    None if it cannot be known.
     """
     total = found = 0.0
     for path in paths:
-        facts = os.stat(path)
-        size = facts.st_size
-        if not size or PORTABLE or not (facts.st_uid == os.geteuid() or os.access(path, os.W_OK)):
+        size = os.path.getsize(path)
+        if not size or not tells_pages(path):
             continue
         share = map_files([(path, size)])[0].share_in_memory(np.arange(0, size, mmap.PAGESIZE, dtype=np.int64))
         total += size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 from packer import __version__
 from packer.containers import CONTAINERS
 from packer.errors import UsageError
-from packer.system import memory_bytes, usable_cores
+from packer.system import load_average, memory_bytes, usable_cores
 
 ENCODINGS = ("raw", "jpeg")
 IMAGES, LEAST_IMAGES = 1000, 8
@@ -154,7 +153,7 @@ def machine() -> dict[str, Any]:
         "cores": usable_cores(),
         "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_before": load_average(),
         "date": time.strftime("%Y-%m-%d"),
         "versions": {"packer": __version__, "python": platform.python_version(), **_versions()},
     }

@@ -13,8 +13,8 @@ from typing import Any
 from packer.bench.measure import Figure
 from packer.bench.report import PACED, Report, Row, settings_text
 from packer.errors import StorageError, printable
+from packer.stats.page import one_file_page
 from packer.stats.plots import figure_class, save_figure
-from packer.view.page import one_file_page
 
 COLORS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b"}
 MARKERS = {"PIL": "P", "cv2": "X", "lmdb": "o", "hdf5": "s", "tfrecord": "^", "webdataset": "D"}

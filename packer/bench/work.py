@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
@@ -34,9 +34,9 @@ from packer.bench.sample import sample_records
 from packer.format.pack import open_pack
 from packer.loading.crop import Resize
 from packer.loading.loader import PackedLoader
-from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
-from packer.samplers.class_order import SortedPackWarning
+from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler, SortedPackWarning
 from packer.samplers.order import Records
+from packer.system import cpu_seconds
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -104,11 +104,11 @@ class LongPackOrder(ShuffleSampler):
         """Choose the epoch; all but the first have MANY_SAMPLES."""
         super().set_epoch(epoch)
         if epoch:
-            self.num_samples = -(-MANY_SAMPLES // self.num_chosen) * self.num_chosen
+            self.num_samples = -(-MANY_SAMPLES // self.num_indices) * self.num_indices
 
     def _order(self, epoch: int) -> Records:
         order = super()._order(epoch)
-        return np.tile(order, self.num_samples // self.num_chosen)
+        return np.tile(order, self.num_samples // self.num_indices)
 
 
 class FolderReader:
@@ -153,9 +153,9 @@ class PackReader:
         if job.window:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SortedPackWarning)  # nobody learns from these batches
-                order: Sampler = BlockShuffleSampler(pack, job.seed, window=job.window, records=records)
+                order: Sampler = BlockShuffleSampler(pack, job.seed, window=job.window, indices=records)
         else:
-            order = LongPackOrder(pack, job.seed, records=records)
+            order = LongPackOrder(pack, job.seed, indices=records)
         self.loader = PackedLoader(
             pack,
             job.batch_size,
@@ -281,10 +281,4 @@ def _make_cold(job: Job) -> float | None:
 
 def _cpu_s() -> float:
     """Return the processor time of this process and of its living children (workers of a DataLoader)."""
-    total = time.process_time()
-    for child in multiprocessing.active_children():
-        with suppress(OSError), open(f"/proc/{child.pid}/stat", "rb") as file:  # elsewhere than on Linux it is missing
-            # state, parent, ... follow the name, which may hold anything
-            fields = file.read().rpartition(b")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
+    return time.process_time() + sum(cpu_seconds(child.pid or 0) for child in multiprocessing.active_children())

@@ -113,6 +113,6 @@ class _Column:
         return np.cumsum(np.frombuffer(self._lengths, np.int64))
 
     def common_length(self) -> int | None:
-        """The length of every row, None where they differ or one is missing."""
+        """Return the length of every row, None if they differ or one is missing."""
         lengths = set(self._lengths[1:])
         return min(lengths) if len(lengths) == 1 and self.present == len(self._lengths) - 1 else None

@@ -61,7 +61,7 @@ class SafeFile(io.RawIOBase):
         super().close()
 
     def finish(self) -> None:
-        """Fsync and close the file; raises StorageError where a write failed on the way."""
+        """Fsync and close the file. Raises StorageError if a write failed on the way."""
         with storage_errors(self._path), self:
             if self._error is not None:
                 raise self._error

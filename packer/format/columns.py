@@ -22,9 +22,9 @@ _DTYPES = {"float": np.float32, **{name: np.dtype(name) for name in ("int8", "in
 
 
 def column(table: Any, name: str) -> NDArray[Any] | Ragged:
-    """Column `name` of an index (packer/format/index.py, SCHEMA) without a copy.
+    """Return column `name` of an index (packer/format/schema.py) without a copy.
 
-    Numbers: array (n,); `label` has -1 where there is none; `dtype` and `encoding` are codes (int8) of
+    Numbers: array (n,); `label` has -1 if there is none; `dtype` and `encoding` are codes (int8) of
     index.DTYPES and index.ENCODINGS; `source_xxh3`: uint8 (n, 16). Lists: Ragged, a missing list as
     an empty one. Text and bytes (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
     """
@@ -33,13 +33,13 @@ def column(table: Any, name: str) -> NDArray[Any] | Ragged:
 
 
 def present(table: Any, name: str) -> NDArray[np.bool_]:
-    """bool (n,): which rows have the column `name` at all (an empty list counts)."""
+    """Return which rows have the column `name` at all, bool (n,); an empty list counts."""
     flags = _bitmap(table, name)
     return np.ones(len(table), np.bool_) if flags is None else flags
 
 
 def annotation_of(table: Any, i: int) -> Annotation:
-    """The annotation of row `i`; for many rows keep one `Annotations`."""
+    """Return the annotation of row `i`; for many rows keep one `Annotations`."""
     return Annotations(table)[i]
 
 
@@ -68,11 +68,11 @@ class Annotations:
         return [-1] * self._rows if self._labels is None else np.asarray(self._labels).tolist()
 
     def __getitem__(self, i: int) -> Annotation:
-        """The annotation of row `i`. Raises DamagedPack where the row was altered so that it makes no sense."""
+        """Return the annotation of row `i`. Raises DamagedPack if the row makes no sense."""
         row = range(len(self))[i]
         try:
             return self._annotation(row)
-        except ValueError as error:  # text that is no JSON, points that are no array
+        except ValueError as error:  # text that is not JSON, points that are not an array
             raise DamagedPack(self._path, f"row {row} of the index is damaged: {error}") from error
 
     def _annotation(self, row: int) -> Annotation:

@@ -1,4 +1,4 @@
-"""pack.json: what a pack is and how it was made; written last, so that a directory without one is no pack."""
+"""pack.json: what a pack is and how it was made; written last, so that a directory without one is not a pack."""
 
 from __future__ import annotations
 

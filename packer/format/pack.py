@@ -33,9 +33,17 @@ __all__ = ["RESTORE", "Pack", "open_pack"]
 def open_pack(path: AnyPath) -> Pack:
     """Open the pack in the directory `path`; the cost does not depend on the number of records.
 
-    Raises UsageError where there is no pack, DamagedPack where the manifest was altered or a file is missing or of
-    another size than it says. An index is held against its checksum when it is first needed, a record when it is
-    first read.
+    An index is verified against its checksum when it is first needed, a record when it is first read.
+
+    Args:
+        path: The directory of the pack.
+
+    Returns:
+        The open pack.
+
+    Raises:
+        PackNotFound: There is no pack.
+        DamagedPack: The manifest was altered, or a file is missing or of another size than it says.
     """
     return Pack(path)
 
@@ -44,7 +52,7 @@ class Pack:
     """An open pack. Records are numbered from 0 in the order in which they were packed.
 
     Safe to share between threads and forked processes: it holds memory maps and no handle. Pickles as its
-    path; where the pack was replaced in between, unpickling raises DamagedPack.
+    path; if the pack was replaced in between, unpickling raises DamagedPack.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -66,7 +74,7 @@ class Pack:
         return os.path.join(self.path, name)
 
     def _shard_at(self, file: AnyPath) -> str | None:
-        """The shard of a file of this pack, None for its manifest."""
+        """Return the shard of a file of this pack, None for its manifest."""
         name = os.path.basename(os.fsdecode(file))
         names = (s.container.name for s in getattr(self, "shards", ()) if name in (s.container.name, s.index.name))
         return next(names, None)
@@ -96,7 +104,7 @@ class Pack:
 
     @cached_property
     def record_bytes(self) -> int | None:
-        """Bytes of every record where all are raw images of one shape, else None."""
+        """Bytes of every record if all are raw images of one shape, else None."""
         shape, manifest = self.manifest.shape, self.manifest
         if manifest.encoding != "raw" or shape is None or manifest.dtype is None:
             return None
@@ -112,7 +120,7 @@ class Pack:
         return size
 
     def locate(self, i: int) -> tuple[int, int]:
-        """(number of its shard, row in that shard) of record `i`."""
+        """Return (number of its shard, row in that shard) of record `i`."""
         self._require(i)
         shard = int(np.searchsorted(self._firsts, i, side="right")) - 1
         return shard, i - int(self._firsts[shard])
@@ -124,10 +132,10 @@ class Pack:
     # -- records
 
     def record(self, i: int) -> memoryview:
-        """The bytes of record `i`, mapped, not copied; read-only.
+        """Return the bytes of record `i`, mapped, not copied; read-only.
 
-        Raises DamagedPack where they do not match their checksum, which is looked at the first time that
-        this process touches the record.
+        Raises:
+            DamagedPack: They do not match their checksum, which is verified when this process first touches the record.
         """
         self._require(i)
         if not self._checked[i]:
@@ -137,7 +145,7 @@ class Pack:
         return data
 
     def check(self, records: Int64) -> None:
-        """Hold the bytes of these records against their checksums, those not yet seen by this process."""
+        """Verify these records against their checksums, those not yet seen by this process."""
         seen = self._checked[records]
         if np.count_nonzero(seen) < len(seen):
             self._check_unseen(records[~seen])
@@ -155,7 +163,7 @@ class Pack:
         self._checked[records] = True
 
     def damage(self, i: int, problem: str) -> DamagedPack:
-        """The error that says what is wrong with record `i`."""
+        """Return the error that says what is wrong with record `i`."""
         number, row = self.locate(i)
         shard, key = self.shards[number].container.name, self.key(i)
         error = DamagedPack(self._file(shard), f"record {key} (row {row}) {problem}", RESTORE)
@@ -165,18 +173,18 @@ class Pack:
         raise self.damage(i, problem)
 
     def shape_of(self, i: int) -> tuple[int, int, int]:
-        """(height, width, channels) of the decoded image of record `i`."""
+        """Return (height, width, channels) of the decoded image of record `i`."""
         if self.manifest.shape is not None:
             return self.manifest.shape
         height, width, channels = (int(self._scalars(name)[i]) for name in ("height", "width", "channels"))
         return height, width, channels
 
     def dtype_of(self, i: int) -> str:
-        """uint8 or uint16: of the decoded image of record `i`."""
+        """Return uint8 or uint16, of the decoded image of record `i`."""
         return self.manifest.dtype or self._named("dtype", DTYPES, i)
 
     def encoding_of(self, i: int) -> str:
-        """raw, or the format of the image file that record `i` holds."""
+        """Return raw, or the format of the image file that record `i` holds."""
         encoding = self.manifest.encoding
         return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
 
@@ -187,15 +195,16 @@ class Pack:
         return names[code]
 
     def image(self, i: int, decoder: str = "auto") -> Image:
-        """The image of record `i`, (height, width, channels); a read-only view where it is stored raw.
+        """Return the image of record `i`, (height, width, channels); a read-only view if it is stored raw.
 
-        Raises DamagedPack where the record is not what its checksum and its row in the index say.
+        Raises:
+            DamagedPack: The record is not what its checksum and its row in the index say.
         """
         data, shape, dtype = self.record(i), self.shape_of(i), self.dtype_of(i)
         if self.encoding_of(i) != "raw":
             return self._decoded(i, bytes(data), shape, decoder)
         if min(shape) < 1 or len(data) != np.dtype(dtype).itemsize * shape[0] * shape[1] * shape[2]:
-            self._damaged(i, f"has {len(data)} bytes, which are no {dtype} pixels of shape {shape}")
+            self._damaged(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
         return np.frombuffer(data, dtype).reshape(shape)
 
     def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
@@ -211,13 +220,13 @@ class Pack:
             self._damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
 
     def sample(self, i: int, decoder: str = "auto") -> Sample:
-        """Image and annotation of record `i`."""
+        """Return image and annotation of record `i`."""
         return Sample(self.image(i, decoder), self.annotation(i))
 
     # -- annotations
 
     def annotation(self, i: int) -> Annotation:
-        """The annotation of record `i`; its arrays are read-only views of the index."""
+        """Return the annotation of record `i`; its arrays are read-only views of the index."""
         shard, row = self.locate(i)
         try:
             return self._indexes.annotations(shard)[row]
@@ -226,10 +235,13 @@ class Pack:
             raise
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """A column of the index over all shards, no image touched (docs/formats.md lists the columns).
+        """Return a column of the index over all shards, no image touched (docs/formats.md lists the columns).
 
-        Numbers: array (n,), `label` -1 where an image has none. Lists (boxes, box_labels, landmarks, ...):
-        Ragged, row i being the array of record i.
+        It is joined once, and read-only.
+
+        Returns:
+            Numbers: array (n,), `label` -1 if an image has none. Lists (boxes, box_labels, landmarks, ...): Ragged, row
+            i being the array of record i.
         """
         return self._indexes.column(name)
 
@@ -245,7 +257,7 @@ class Pack:
         return self.column("key")
 
     def key(self, i: int) -> str:
-        """The key of record `i`: ``00000042``."""
+        """Return the key of record `i`: ``00000042``."""
         return bytes(self._keys[i]).decode("ascii", "replace")
 
     @cached_property

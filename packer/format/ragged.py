@@ -29,7 +29,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Row `index`; or, for a slice of step 1, the Ragged of those rows (nothing is copied)."""
+        """Return row `index`; or, for a slice of step 1, the Ragged of those rows (nothing is copied)."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:

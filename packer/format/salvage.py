@@ -132,9 +132,9 @@ class _Repair:
             manifest = self._finished(work, manifest, notes)
             notes = manifest.notes[len(manifest.notes) - len(notes) - 1 :]
             _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
-            _sync_folder(work)
+            sync_path(work)
             os.rename(work, self.target)
-            _sync_folder(os.path.dirname(self.target))
+            sync_path(os.path.dirname(self.target))
         return RepairReport(self.folder, self.target, manifest.records, (), tuple(self.remade), tuple(self.lost), notes)
 
     def _manifest(self) -> tuple[Manifest, bool]:
@@ -187,7 +187,7 @@ class _Repair:
             _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
         for name in self.healed:
             os.replace(os.path.join(work, name), os.path.join(self.folder, name))
-        _sync_folder(self.folder)
+        sync_path(self.folder)
         return RepairReport(self.folder, None, manifest.records, tuple(self.healed), (), (), ())
 
     def _finished(self, work: str, old: Manifest, notes: tuple[str, ...]) -> Manifest:
@@ -287,12 +287,3 @@ def _write(path: str, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: str) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

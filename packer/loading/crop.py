@@ -1,4 +1,6 @@
-"""Which part of each image a batch takes, and how large it becomes: frozen descriptions, computed for a whole batch.
+"""Which part of each image a batch takes, how large it becomes, and whether it is mirrored.
+
+Frozen descriptions, computed for a whole batch from (seed, epoch, record) alone.
 
 Parameters, defaults and distributions are torchvision's (torchvision.transforms.v2, BSD-3-Clause).
 """
@@ -6,14 +8,18 @@ Parameters, defaults and distributions are torchvision's (torchvision.transforms
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.errors import UsageError
+from packer.images.geometry import Geometry
 from packer.images.resize import INTERPOLATIONS, Interpolation
-from packer.loading.draws import Float64
+from packer.samplers.order import Float64, uniform
+from packer.types import Int64
 
 Regions = NDArray[np.float64]
 """float64 (n, 4): x, y, width, height in pixels of each source image; may reach beyond it (then zeros)."""
@@ -24,18 +30,83 @@ _TRIES = 10
 class Crop(Protocol):
     """A description of how images become one size; may have an `interpolation`, else it is "area"."""
 
-    draws: int
+    num_random: int
     """Random numbers that each image needs."""
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        """(height, width) of every image afterwards; `shape` is that of all images before, None if they differ."""
+        """Return (height, width) of all images afterwards; `shape` is that of all before, None if they differ."""
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """The region of each image that becomes the output; `random` is (n, draws) in [0, 1)."""
+        """Return the region of each image that becomes the output; `random` is (n, num_random) in [0, 1)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CropParams:
+    """What some images become: the region of each that fills the output, and whether it is mirrored."""
+
+    regions: Regions | None
+    flipped: NDArray[np.bool_] | None
+    output: tuple[int, int]
+    """(height, width)."""
+
+    def geometry(self, row: int) -> Geometry | None:
+        """Return the map from stored image `row` to its output; None if nothing moves."""
+        height, width = self.output
+        geometry = Geometry.identity(width, height)
+        if self.regions is not None:
+            x, y, w, h = self.regions[row].tolist()
+            sx, sy = width / w, height / h
+            geometry = Geometry(sx, 0.0, -x * sx, 0.0, sy, -y * sy, width, height)
+        if self.flipped is not None and self.flipped[row]:
+            geometry = replace(geometry, a=-geometry.a, c=width - geometry.c)
+        return None if geometry.is_identity else geometry
+
+
+@dataclass(frozen=True, slots=True)
+class Augmentation:
+    """What happens to each image of an epoch: its crop, the chance of a horizontal flip, and the seed of both."""
+
+    crop: Crop | None = None
+    flip: float = 0.0
+    seed: int = 0
+
+    def params(
+        self, records: Int64, epoch: int, output: tuple[int, int], sizes_of: Callable[[Int64], tuple[Float64, Float64]]
+    ) -> CropParams:
+        """Return crop and flip of each record; `sizes_of` gives the widths and heights that a crop needs."""
+        count = 0 if self.crop is None else self.crop.num_random
+        needed = count or self.flip
+        random = uniform(self.seed, epoch, records, count + 1) if needed else np.zeros((len(records), 1))
+        regions = None if self.crop is None else self.crop.regions(*sizes_of(records), random[:, 1:])
+        return CropParams(regions, random[:, 0] < self.flip if self.flip else None, output)
+
+    @property
+    def identity(self) -> dict[str, str | int | float | None]:
+        """What of it a state holds: equal here and in a state that may be resumed."""
+        crop = self.crop
+        # the default repr is an address, another one in each process
+        text = type(crop).__qualname__ if type(crop).__repr__ is object.__repr__ else repr(crop)
+        return {"view_seed": self.seed, "crop": None if crop is None else text, "flip": float(self.flip)}
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise UsageError if a state is of another augmentation. Those of packer 0.1.0 hold the seed alone."""
+        here = self.identity
+        seed = state.get("view_seed")
+        if type(seed) is not int or seed != here["view_seed"]:
+            problem = f"has seed {seed!r} for crops and flips, here {here['view_seed']}"
+            raise UsageError("state", problem, "give its seed")
+        if "crop" not in state and "flip" not in state:
+            return
+        for name in ("crop", "flip"):
+            if name not in state:
+                raise UsageError("state", f"has no {name}", "resume with what the state was made with, or begin anew")
+            if type(state[name]) is not type(here[name]) or state[name] != here[name]:
+                problem = f"has {name} {state[name]!r}, here {here[name]!r}"
+                raise UsageError("state", problem, f"give its {name}, or begin anew")
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    """(height, width), as torchvision has it."""
+    """Return (height, width). Raise ValueError if one of them is below 1."""
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
         raise ValueError(f"size must be >= 1 pixel, got {size}")
@@ -67,7 +138,7 @@ class RandomResizedCrop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "area"
 
-    draws = 2 * _TRIES + 2
+    num_random = 2 * _TRIES + 2
 
     def __post_init__(self) -> None:
         _pair(self.size)
@@ -76,11 +147,11 @@ class RandomResizedCrop:
             raise ValueError(f"scale and ratio must be ranges above 0, got {self.scale} and {self.ratio}")
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        """`size` as (height, width)."""
+        """Return `size` as (height, width)."""
         return _pair(self.size)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """As torchvision draws them: the first of ten tries that fits, else the largest centred part."""
+        """Return regions as torchvision draws them: the first of ten tries that fits, else the largest centred part."""
         low, high = self.scale
         areas = (widths * heights)[:, None] * (low + (high - low) * random[:, :_TRIES])
         log_low, log_high = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -118,14 +189,14 @@ class Resize:
     size: int | tuple[int, int]
     interpolation: Interpolation = "area"
 
-    draws = 0
+    num_random = 0
 
     def __post_init__(self) -> None:
         _pair(self.size)
         _check_interpolation(self.interpolation)
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        """`size`; or the shape of all images with its short side made `size`."""
+        """Return `size`; or the shape of all images with its short side made `size`."""
         if not isinstance(self.size, int):
             return self.size
         if shape is None:
@@ -134,7 +205,7 @@ class Resize:
         return max(1, shape[0] * self.size // short), max(1, shape[1] * self.size // short)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """The whole image."""
+        """Return the whole images."""
         zeros = np.zeros_like(widths)
         return np.stack([zeros, zeros, widths, heights], axis=1)
 
@@ -157,7 +228,7 @@ class CenterCrop:
     resize: int | None = None
     interpolation: Interpolation = "area"
 
-    draws = 0
+    num_random = 0
 
     def __post_init__(self) -> None:
         _pair(self.size)
@@ -166,11 +237,11 @@ class CenterCrop:
             raise ValueError(f"resize must be >= 1 pixel, got {self.resize}")
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        """`size` as (height, width)."""
+        """Return `size` as (height, width)."""
         return _pair(self.size)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """The centred part that becomes the output."""
+        """Return the centred parts."""
         height, width = _pair(self.size)
         scale = np.ones_like(widths) if self.resize is None else np.minimum(widths, heights) / self.resize
         w, h = np.maximum(1, np.rint(width * scale)), np.maximum(1, np.rint(height * scale))
@@ -178,6 +249,6 @@ class CenterCrop:
 
 
 def _centred(sides: Float64, parts: Float64) -> Float64:
-    """Where the middle part of each side begins; as torchvision rounds it, inside and with a border."""
+    """Return where the middle part of each side begins, rounded as in torchvision, inside and with a border."""
     left = sides - parts
     return np.where(left < 0, np.ceil(left / 2), np.rint(left / 2))

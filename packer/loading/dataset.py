@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -16,9 +15,8 @@ from torch.utils.data import Dataset
 from packer.errors import AnyPath, UsageError, add_note
 from packer.format.pack import Pack, open_pack
 from packer.format.ragged import Ragged
-from packer.loading.batch import Batch
-from packer.loading.gather import Gather
-from packer.loading.targets import Target, is_plain, target_of
+from packer.loading.fill import Gather, gather_of
+from packer.loading.targets import Batch, Target, Targets, join_targets, record_number
 
 Indices = Sequence[int] | NDArray[np.int64]
 
@@ -28,11 +26,22 @@ DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
 class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     """The records of a pack: ``image, target = dataset[i]``.
 
-    image: uint8 tensor (channels, height, width), channels last in memory (uint16 where a pack keeps it).
-    target: int where the pack has class labels only, else a dict (`packer.loading.targets.target_of`).
+    image: uint8 tensor (channels, height, width), channels last in memory (uint16 if a pack keeps it).
+    target: int if the pack has class labels only, else a dict (`packer.loading.targets.target_of`).
 
     Give `packer.collate` to the DataLoader as its `collate_fn`: batches of raw images of one shape are then
-    never stacked or copied again. Pickles small, and works under fork, spawn and forkserver.
+    never stacked or copied again. Pickles small, and works under fork, spawn and forkserver. A DamagedPack in a
+    worker arrives through torch's DataLoader as a DamagedPack whose text names the file and the record.
+
+    Args:
+        path: the pack's directory.
+        transform: a function of each image.
+        target_transform: a function of each target.
+        decoder: of JPEGs: auto, simplejpeg, opencv or jpeg4py.
+
+    Raises:
+        UsageError: if there is no pack, or the decoder is not installed.
+        DamagedPack: if a file of the pack is missing or of another size than it should be.
     """
 
     def __init__(
@@ -42,11 +51,6 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         target_transform: Callable[[Any], Any] | None = None,
         decoder: str = "auto",
     ) -> None:
-        """Args: the pack's directory; functions for each image and each target; the JPEG decoder.
-
-        Raises UsageError where there is no pack or the decoder is not installed, DamagedPack where a file
-        of it is missing or of another size than it should be.
-        """
         if decoder not in DECODERS:
             raise UsageError("decoder", f"must be one of {', '.join(DECODERS)}; got {decoder!r}")
         if decoder == "jpeg4py":
@@ -70,15 +74,15 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return f"PackedDataset({self.pack!r})"
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """Sample `index`; negative ones count from the end."""
-        i = self._number(index)
+        """Return sample `index`; negative ones count from the end."""
+        i = record_number(index, len(self.pack))
         array = self.pack.image(i, self.decoder)
         # a copy where the array is a view of the map, which must not be handed out for writing
         image = torch.from_numpy(array if array.flags.writeable else array.copy())
-        return self._transformed(i, image.permute(2, 0, 1), self._target(i))
+        return self._transformed(i, image.permute(2, 0, 1), self._targets.target(i))
 
     def __getitems__(self, indices: Indices) -> Sequence[tuple[Any, Any]]:
-        """The samples of a whole batch, as a DataLoader asks for them.
+        """Return the samples of a whole batch, as a DataLoader asks for them.
 
         Raw images of one shape are copied out in one call into one tensor (see `Batch`).
         """
@@ -101,32 +105,19 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             (len(records), channels, height, width),
             (height * width * channels, 1, width * channels, channels),
         )
-        if self._plain:
-            return Batch(images, torch.from_numpy(self._labels[records]))
-        return Batch(images, [self._target(i) for i in records.tolist()])
+        return Batch(images, join_targets([self._targets.of(records)]))
 
     @cached_property
     def _gather(self) -> Gather:
-        size = self.pack.record_bytes
-        assert size is not None
-        return Gather(self.pack.region, size)
+        return gather_of(self.pack)
 
     @cached_property
     def _dtype(self) -> torch.dtype:
         return torch.uint16 if self.pack.dtype_of(0) == "uint16" else torch.uint8
 
     @cached_property
-    def _plain(self) -> bool:
-        return is_plain(self.pack.manifest.fields)
-
-    @cached_property
-    def _labels(self) -> NDArray[np.int64]:
-        return np.asarray(self.pack.column("label")).astype(np.int64)
-
-    def _target(self, i: int) -> Target:
-        if self._plain:
-            return int(self._labels[i])
-        return target_of(self.pack.annotation(i), self.pack.manifest.fields)
+    def _targets(self) -> Targets:
+        return Targets(self.pack)
 
     def _transformed(self, i: int, image: torch.Tensor, target: Target) -> tuple[Any, Any]:
         try:
@@ -138,11 +129,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             add_note(error, f"in a transform of record {self.pack.key(i)} of {self.pack.path}")
             raise
 
-    def _number(self, index: Any) -> int:
-        return _number(index, len(self.pack))
-
     def _numbers(self, indices: Indices) -> NDArray[np.int64]:
-        """Record numbers of sample indices, each checked to be a whole number in range."""
+        """Return record numbers of sample indices, each checked to be an integer in range."""
         if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
             records = indices
         else:
@@ -172,7 +160,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     @cached_property
     def targets(self) -> Sequence[Target]:
         """The target of every sample, no image touched: a list of class ids, or of dicts, made when asked for."""
-        return self._labels.tolist() if self._plain else _Targets(self.pack)
+        return self._targets if self._targets.labels is None else self._targets.labels.tolist()
 
     @property
     def keys(self) -> list[str]:
@@ -184,10 +172,10 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         """The path of every sample's source file, relative to the source folder."""
         return self.pack.paths
 
-    @property
+    @cached_property
     def labels(self) -> NDArray[np.int64]:
         """Class id of every image, int64 (n,), -1 for none."""
-        return self._labels
+        return np.asarray(self.pack.column("label")).astype(np.int64)
 
     @cached_property
     def boxes(self) -> Ragged:
@@ -201,37 +189,14 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def landmarks(self) -> Ragged:
-        """Landmarks of every image: row i is float32 (k, 2); `numpy.asarray` of it is (n, k, 2) where k is the same."""
+        """Landmarks of every image: row i is float32 (k, 2); `numpy.asarray` of it is (n, k, 2) if k is the same."""
         return self._ragged("landmarks")
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """Any column of the index as an array or `Ragged`, no image touched (docs/formats.md lists them)."""
+        """Return any column of the index as an array or `Ragged`, no image touched (docs/formats.md lists them)."""
         return self.pack.column(name)
 
     def _ragged(self, name: str) -> Ragged:
         column = self.pack.column(name)
         assert isinstance(column, Ragged)
         return column
-
-
-def _number(index: Any, n: int) -> int:
-    """The record number of a sample index, which must be a whole number of any type, from -n to n - 1."""
-    if isinstance(index, slice):
-        raise TypeError("a PackedDataset takes no slices; use torch.utils.data.Subset(dataset, range(a, b))")
-    i = operator.index(index)
-    if not -n <= i < n:
-        raise IndexError(f"sample {i} of {n}")
-    return i + n if i < 0 else i
-
-
-class _Targets(Sequence[Target]):
-    """The dicts of all samples, made when they are asked for."""
-
-    def __init__(self, pack: Pack) -> None:
-        self._pack = pack  # not the dataset, which keeps this: a ring would keep the map until the next gc
-
-    def __len__(self) -> int:
-        return len(self._pack)
-
-    def __getitem__(self, index: Any) -> Any:
-        return target_of(self._pack.annotation(_number(index, len(self))), self._pack.manifest.fields)

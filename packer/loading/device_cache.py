@@ -1,7 +1,7 @@
 """``cache="device"``: a pack of raw images of one shape lives on the device, and batches are made there.
 
 No image crosses the bus after the first epoch has begun, and the host does nothing for an image. Crops are resized by
-the filters of `ops.resize.resample`, written as matrices; the host rounds after each axis, and this once.
+the filters of `images.resize.resample`, written as matrices; the host rounds after each axis, and this once.
 """
 
 from __future__ import annotations
@@ -15,26 +15,34 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, UsageError, size_text
 from packer.images.resize import Interpolation
-from packer.loading.fill import Placement, RowFiller
-from packer.loading.moved import batched
-from packer.loading.pipeline import TargetsOf
+from packer.loading.crop import CropParams
+from packer.loading.fill import ImageFiller
 from packer.loading.replace import Replacer, problem_of
 from packer.loading.stats import Stats
+from packer.loading.targets import Targets, join_targets
 from packer.system import available_bytes
 from packer.types import Int64
 
 COPIED_BYTES = 64 * 1024**2
 HEADROOM = 0.9
-_WHOLE = Placement(None, None)
 
 
 class DeviceCache:
-    """Yields (images, targets) as `Pipeline` does, from device memory."""
+    """Yields (images, targets) as `Pipeline` does, from device memory.
+
+    Args:
+        filler: copies images out of the pack.
+        targets: those of the records.
+        device: where the images live.
+        replacer: finds stand-ins for damaged records; None: they are errors.
+
+    Raises:
+        UsageError: if the pack cannot live on the device; it says both sizes.
+    """
 
     def __init__(
-        self, filler: RowFiller, targets_of: TargetsOf, device: torch.device, replacer: Replacer | None = None
+        self, filler: ImageFiller, targets: Targets, device: torch.device, replacer: Replacer | None = None
     ) -> None:
-        """Copy the pack to the device. Raises UsageError where it cannot live there, with both figures."""
         pack = filler.pack
         if pack.record_bytes is None:
             raise UsageError(pack.path, 'cache="device" needs raw images of one shape', "pack with --resize and raw")
@@ -47,14 +55,15 @@ class DeviceCache:
                 'leave out cache="device", or pack smaller images',
             )  # fmt: skip
         self.filler = filler
-        self.targets_of = targets_of
+        self.targets = targets
         self.device = device
         self.replacer = replacer
+        self._whole = CropParams(None, None, pack.shape_of(0)[:2])
         self._bad = np.zeros(len(pack), np.bool_)
         self._images = self._copied(pack.record_bytes)
 
     def _copied(self, record_bytes: int) -> torch.Tensor:
-        """All images on the device, uint8 (records, bytes of one)."""
+        """Return all images on the device, uint8 (records, bytes of one)."""
         pack = self.filler.pack
         images = torch.empty((len(pack), record_bytes), dtype=torch.uint8, device=self.device)
         step = max(1, COPIED_BYTES // record_bytes)
@@ -64,7 +73,7 @@ class DeviceCache:
             part = host[: len(records)]
             rows = part.numpy().reshape(len(records), *pack.shape_of(0))
             try:
-                self.filler.fill(records, _WHOLE, rows)
+                self.filler.fill(records, self._whole, rows)
             except DamagedPack:
                 if self.replacer is None:
                     raise
@@ -75,29 +84,29 @@ class DeviceCache:
     def _fill_one_by_one(self, records: Int64, rows: NDArray[Any]) -> None:
         for i, record in enumerate(records.tolist()):
             one = slice(i, i + 1)
-            problem = problem_of(lambda one=one: self.filler.fill(records[one], _WHOLE, rows[one]))  # type: ignore[misc]
+            problem = problem_of(lambda one=one: self.filler.fill(records[one], self._whole, rows[one]))  # type: ignore[misc]
             self._bad[record] = problem is not None
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
-        """One batch for each array of record numbers, in order; images uint8 on the device."""
+        """Yield one batch for each array of record numbers, in order; images uint8 on the device."""
         for records in batches:
             if self.replacer is not None and self._bad[records].any():
-                records, places = self.replacer.stand_ins(records, epoch)  # noqa: PLW2901
-                self.replacer.report([what for _, what in places], stats)
-            placement = self.filler.placement(records, epoch)
+                records, replaced = self.replacer.stand_ins(records, epoch)  # noqa: PLW2901
+                self.replacer.report([what for _, what in replaced], stats)
+            params = self.filler.params(records, epoch)
             images = self._gathered(records)
-            if placement.regions is not None:
-                images = _cropped(images, placement.regions, self.filler.output, self.filler.interpolation)
-            if placement.flipped is not None:
-                flipped = torch.from_numpy(placement.flipped).to(self.device, non_blocking=True)
+            if params.regions is not None:
+                images = _cropped(images, params.regions, self.filler.output, self.filler.interpolation)
+            if params.flipped is not None:
+                flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
                 images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
-            targets = batched([self.targets_of(records, placement)])
+            targets = join_targets([self.targets.of(records, params)])
             stats.images += len(records)
             stats.batches += 1
             yield images, targets
 
     def _gathered(self, records: Int64) -> torch.Tensor:
-        """(n, channels, height, width), channels last in memory."""
+        """Return images (n, channels, height, width), channels last in memory."""
         numbers = torch.from_numpy(records).to(self.device, non_blocking=True)
         rows = torch.index_select(self._images, 0, numbers)
         return rows.view(len(records), *self.filler.pack.shape_of(0)).permute(0, 3, 1, 2)
@@ -110,11 +119,11 @@ def _free_bytes(device: torch.device) -> int:
 def _cropped(
     images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
-    """Each image's region (x, y, width, height), resized to (height, width) `output`, uint8, channels last."""
-    places = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
+    """Return each image's region (x, y, width, height), resized to (height, width) `output`, uint8, channels last."""
+    corners = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
     n, channels, height, width = images.shape
-    across = _weights(places[:, 0], places[:, 2], (width, output[1]), interpolation)
-    down = _weights(places[:, 1], places[:, 3], (height, output[0]), interpolation)
+    across = _weights(corners[:, 0], corners[:, 2], (width, output[1]), interpolation)
+    down = _weights(corners[:, 1], corners[:, 3], (height, output[0]), interpolation)
     rows = torch.bmm(down, images.permute(0, 2, 3, 1).reshape(n, height, width * channels).float())
     columns = rows.view(n, output[0], width, channels).transpose(1, 2).reshape(n, width, output[0] * channels)
     values = torch.bmm(across, columns).round_().clamp_(0, 255).to(torch.uint8)
@@ -126,7 +135,7 @@ def _cropped(
 def _weights(
     start: torch.Tensor, size: torch.Tensor, sides: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
-    """(n, outputs, pixels): what each source pixel adds to each output pixel, along one axis.
+    """Return (n, outputs, pixels): what each source pixel adds to each output pixel, along one axis.
 
     `sides` is (pixels, outputs). Beyond the image there is black, which adds nothing.
     """

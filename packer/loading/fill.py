@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
 from functools import cached_property
 from typing import Any, cast
 
@@ -13,78 +12,88 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, DamagedPack, UsageError
+from packer.errors import BadImage, DamagedPack
+from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.images.decode import Decoder, decode
 from packer.images.header import Mode
 from packer.images.jpeg import HEADROOM, decode_into, decode_reduced, extents
 from packer.images.resize import Interpolation, resample
-from packer.loading.crop import Crop, Regions
-from packer.loading.draws import uniform
-from packer.loading.gather import Gather
+from packer.loading.crop import Augmentation, CropParams, Regions
 from packer.types import Image, Int64
 
-Rows = NDArray[Any]
-"""(n, height, width, channels), C-contiguous: a part of the batch's memory."""
+BatchSlice = NDArray[Any]
+"""(n, height, width, channels), C-contiguous: a part of a batch's memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """How a batch looks at each image: its crop, the chance of a horizontal flip, and the seed of both."""
+class Gather:
+    """Copies records of one size out of a pack's region: one call for each part of it, without the GIL.
 
-    crop: Crop | None = None
-    flip: float = 0.0
-    seed: int = 0
+    Args:
+        region: the mapped pack.
+        record_bytes: bytes of each record.
+    """
 
-    @property
-    def identity(self) -> dict[str, str | int | float | None]:
-        """What of it a state holds: equal here and in a state that may be resumed."""
-        crop = self.crop
-        # the default repr is an address, another one in each process
-        told = type(crop).__qualname__ if type(crop).__repr__ is object.__repr__ else repr(crop)
-        return {"view_seed": self.seed, "crop": None if crop is None else told, "flip": float(self.flip)}
+    def __init__(self, region: Region, record_bytes: int) -> None:
+        self._region, self._record_bytes = region, record_bytes
+        parts = [(number, part) for number, part in enumerate(region.parts) if len(part) >= record_bytes]
+        self._rows = {number: overlapping_rows(part, record_bytes) for number, part in parts}
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Raise UsageError where a state is of another view. Those of packer 0.1.0 say the seed alone."""
-        here = self.identity
-        seed = state.get("view_seed")
-        if type(seed) is not int or seed != here["view_seed"]:
-            problem = f"has seed {seed!r} for crops and flips, here {here['view_seed']}"
-            raise UsageError("state", problem, "give its seed")
-        if "crop" not in state and "flip" not in state:
-            return
-        for name in ("crop", "flip"):
-            if name not in state:
-                raise UsageError("state", f"has no {name}", "resume with what the state was made with, or begin anew")
-            if type(state[name]) is not type(here[name]) or state[name] != here[name]:
-                problem = f"has {name} {state[name]!r}, here {here[name]!r}"
-                raise UsageError("state", problem, f"give its {name}, or begin anew")
+    def __call__(self, offsets: Int64, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the records that begin at these offsets, uint8 (n, record_bytes), in `out` if given."""
+        if len(self._region.parts) == 1:
+            return torch.index_select(self._rows[0], 0, torch.from_numpy(offsets), out=out)
+        if out is None:
+            out = torch.empty((len(offsets), self._record_bytes), dtype=torch.uint8)
+        for number, rows, places in self._region.by_part(offsets):
+            found = torch.index_select(self._rows[number], 0, torch.from_numpy(places))
+            out.index_copy_(0, torch.from_numpy(rows), found)
+        return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Placement:
-    """Where the images of some records go: the region of each that fills its row, and whether it is mirrored."""
-
-    regions: Regions | None
-    flipped: NDArray[np.bool_] | None
+def gather_of(pack: Pack) -> Gather:
+    """Return what copies the records of a pack of raw images of one shape."""
+    assert pack.record_bytes is not None
+    return Gather(pack.region, pack.record_bytes)
 
 
-class RowFiller:
-    """Fills rows for records; one for all threads, holds nothing that they change."""
+def overlapping_rows(mapped: NDArray[np.uint8], record_bytes: int) -> torch.Tensor:
+    """Return mapped bytes as one row of `record_bytes` bytes for each byte offset: (offsets, record_bytes), no copy.
 
-    def __init__(self, pack: Pack, view: View, decoder: str = "auto", verify: bool = True) -> None:
-        """Raises ValueError where the images differ in shape and no crop makes them alike."""
+    Any offset will do, aligned or not, in any shard. The tensor must never be written to.
+    """
+    with warnings.catch_warnings():
+        # torch has no read-only tensors and says so; nothing here writes
+        warnings.simplefilter("ignore", UserWarning)
+        tensor = torch.from_numpy(mapped)
+    return torch.as_strided(tensor, (tensor.numel() - record_bytes + 1, record_bytes), (1, 1))
+
+
+class ImageFiller:
+    """Fills rows of a batch with the images of records; one for all threads, holds nothing that they change.
+
+    Args:
+        pack: the pack.
+        augmentation: crop and flip of each image.
+        decoder: of JPEGs.
+        verify: verify each record against its checksum the first time that this process touches it.
+
+    Raises:
+        ValueError: if the images differ in shape and no crop makes them alike.
+    """
+
+    def __init__(self, pack: Pack, augmentation: Augmentation, decoder: str = "auto", verify: bool = True) -> None:
         self.pack = pack
-        self.view = view
+        self.augmentation = augmentation
         self.decoder = cast(Decoder, decoder)
         self.verify = verify
         # a crop of the caller's own making may name no filter
-        self.interpolation: Interpolation = getattr(view.crop, "interpolation", "area")
+        self.interpolation: Interpolation = getattr(augmentation.crop, "interpolation", "area")
         shape = pack.manifest.shape
         self.mode = cast(Mode, pack.manifest.mode)
         self.channels = self._channels()
-        if view.crop is not None:
-            self.output = view.crop.output(None if shape is None else shape[:2])
+        if augmentation.crop is not None:
+            self.output = augmentation.crop.output(None if shape is None else shape[:2])
         elif shape is None:
             raise ValueError(f"{pack.path}: images differ in size; give a crop, such as RandomResizedCrop(224)")
         else:
@@ -112,19 +121,9 @@ class RowFiller:
             raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images do not fit one batch")
         return np.dtype(self.pack.dtype_of(0))
 
-    def placement(self, records: Int64, epoch: int) -> Placement:
-        """Crop and flip of each record: they depend on (seed, epoch, record) alone."""
-        view = self.view
-        draws = 0 if view.crop is None else view.crop.draws
-        if not draws and not view.flip:
-            random = np.zeros((len(records), 1))
-        else:
-            random = uniform(view.seed, epoch, records, draws + 1)
-        regions = None
-        if view.crop is not None:
-            widths, heights = self._sizes(records)
-            regions = view.crop.regions(widths, heights, random[:, 1:])
-        return Placement(regions, random[:, 0] < view.flip if view.flip else None)
+    def params(self, records: Int64, epoch: int) -> CropParams:
+        """Return crop and flip of each record: they depend on (seed, epoch, record) alone."""
+        return self.augmentation.params(records, epoch, self.output, self._sizes)
 
     def _sizes(self, records: Int64) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         shape = self.pack.manifest.shape
@@ -137,32 +136,30 @@ class RowFiller:
     def _all_sizes(self) -> tuple[NDArray[Any], NDArray[Any]]:
         return np.asarray(self.pack.column("width")), np.asarray(self.pack.column("height"))
 
-    def fill(self, records: Int64, placement: Placement, rows: Rows) -> None:
-        """Put the image of each record into its row. Raises DamagedPack, naming the record."""
+    def fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
+        """Put the image of each record into its row. Raise DamagedPack, naming the record, if one cannot be read."""
         if self.verify:
             self.pack.check(records)
         encoding = self.pack.manifest.encoding
-        if self._own_jpeg and placement.regions is None:
+        if self._own_jpeg and params.regions is None:
             self._decode_whole(records, rows)
         elif encoding != "raw":
-            self._decode(records, placement.regions, rows)
-        elif placement.regions is None:
+            self._decode(records, params.regions, rows)
+        elif params.regions is None:
             out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
             self._gather(self.pack.offsets[records], out)
         else:
-            self._cut(records, placement.regions, rows)
-        if placement.flipped is not None:
-            for i in np.flatnonzero(placement.flipped).tolist():
-                flip(rows[i])
+            self._cut(records, params.regions, rows)
+        if params.flipped is not None:
+            for i in np.flatnonzero(params.flipped).tolist():
+                cv2.flip(rows[i], 1, dst=rows[i])
 
     @cached_property
     def _gather(self) -> Gather:
-        size = self.pack.record_bytes
-        assert size is not None
-        return Gather(self.pack.region, size)
+        return gather_of(self.pack)
 
-    def _cut(self, records: Int64, regions: Regions, rows: Rows) -> None:
-        """Parts of raw images, read out of the map without copying the rest."""
+    def _cut(self, records: Int64, regions: Regions, rows: BatchSlice) -> None:
+        """Resize parts of raw images, read out of the map without copying the rest."""
         pack, region = self.pack, self.pack.region.data
         starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
         widths, heights = (values.astype(int).tolist() for values in self._sizes(records))
@@ -171,17 +168,18 @@ class RowFiller:
             if size != width * height * self.channels * self.dtype.itemsize:
                 raise pack.damage(int(records[i]), f"has {size} bytes, which are no {width}x{height} image")
             image = np.frombuffer(region[start : start + size], self.dtype).reshape(height, width, self.channels)
-            place(image, part, 1, rows[i], self.interpolation)
+            resize_into(image, part, 1, rows[i], self.interpolation)
 
     @cached_property
     def _own_jpeg(self) -> bool:
-        """Whether records are JPEGs of packer's own making, upright and of a size that the index has: no header needs
-        to be read."""
+        """Whether records are JPEGs of packer's own making, upright and of the size in the index: no header is read."""
         return self.pack.manifest.encoding == "jpeg" and self.decoder in ("auto", "simplejpeg")
 
-    def _decode_whole(self, records: Int64, rows: Rows) -> None:
-        """JPEGs of packer's own making, right into their rows: what Python does for one would cost as much as a
-        small one's decode, so it is little."""
+    def _decode_whole(self, records: Int64, rows: BatchSlice) -> None:
+        """Decode JPEGs of packer's own making right into their rows.
+
+        What Python does for one would cost as much as a small one's decode, so it is little.
+        """
         region = self.pack.region.data
         starts, sizes = self.pack.offsets[records].tolist(), self.pack.sizes[records].tolist()
         for i, (row, start, size) in enumerate(zip(rows, starts, sizes, strict=True)):
@@ -193,7 +191,7 @@ class RowFiller:
     def _damaged(self, record: int, error: BadImage) -> DamagedPack:
         return self.pack.damage(record, f"cannot be decoded: {error.problem}")
 
-    def _decode(self, records: Int64, regions: Regions | None, rows: Rows) -> None:
+    def _decode(self, records: Int64, regions: Regions | None, rows: BatchSlice) -> None:
         pack, region = self.pack, self.pack.region.data
         widths, heights = (values.tolist() for values in self._sizes(records))
         starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
@@ -213,10 +211,10 @@ class RowFiller:
             if part is None:
                 rows[i] = image
             else:
-                place(image, part, factor, rows[i], self.interpolation)
+                resize_into(image, part, factor, rows[i], self.interpolation)
 
     def _at_least(self, part: list[float], width: float, height: float) -> tuple[int, int]:
-        """The smallest (width, height) that the whole image may be decoded at without visible loss to this part."""
+        """Return the smallest (width, height) to decode the whole image at without visible loss to this part."""
         if self.interpolation == "nearest":
             return int(width), int(height)
         across, down = HEADROOM * self.output[1], HEADROOM * self.output[0]
@@ -224,7 +222,7 @@ class RowFiller:
 
 
 def reduced_by(shape: tuple[int, int], image: Image) -> int:
-    """1, 2, 4 or 8: how many times `image` is smaller than (height, width). Raises BadImage where it is none of them.
+    """Return how many times `image` is smaller than (height, width): 1, 2, 4 or 8. Raise BadImage if none of them.
 
     Not the quotient of two sides: 17 pixels at 1/8 are 3.
     """
@@ -234,7 +232,9 @@ def reduced_by(shape: tuple[int, int], image: Image) -> int:
     raise BadImage("", f"decodes to shape {image.shape}, the index says {shape}")
 
 
-def place(image: Image, part: list[float], factor: int, row: Rows, interpolation: Interpolation = "area") -> None:
+def resize_into(
+    image: Image, part: list[float], factor: int, row: Image, interpolation: Interpolation = "area"
+) -> None:
     """Resize the part (x, y, width, height) of an image into `row`; `image` may be 1/`factor` of the full one."""
     # edges are rounded, not the size: half a pixel at both ends would reach beyond the image
     x, y = round(part[0] / factor), round(part[1] / factor)
@@ -248,17 +248,9 @@ def place(image: Image, part: list[float], factor: int, row: Rows, interpolation
 
 
 def _bordered(image: Image, x: int, y: int, width: int, height: int) -> Image:
-    """The part of an image that reaches beyond it, black where there is nothing."""
+    """Return the part of an image that reaches beyond it, black where there is nothing."""
     canvas = np.zeros((height, width, image.shape[2]), image.dtype)
     x1, y1, x2, y2 = max(x, 0), max(y, 0), min(x + width, image.shape[1]), min(y + height, image.shape[0])
     if x2 > x1 and y2 > y1:
         canvas[y1 - y : y2 - y, x1 - x : x2 - x] = image[y1:y2, x1:x2]
     return canvas
-
-
-def flip(row: Rows) -> None:
-    """Mirror one image left to right, in place."""
-    cv2.flip(row, 1, dst=row)
-
-
-__all__ = ["Placement", "RowFiller", "View", "flip", "place"]

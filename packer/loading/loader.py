@@ -13,20 +13,18 @@ from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack, open_pack
 from packer.images.decode import check_available
 from packer.images.opencv import quiet_opencv
-from packer.loading.crop import Crop
+from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
-from packer.loading.fill import RowFiller, View
-from packer.loading.moved import Targets
-from packer.loading.normalize import Normalize
+from packer.loading.fill import ImageFiller
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
 from packer.loading.replace import Replaced, Replacer
 from packer.loading.stats import Stats
-from packer.loading.to_device import Transfer
+from packer.loading.targets import Targets
+from packer.loading.to_device import Normalize, Transfer
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
-from packer.samplers.ranks import whole
-from packer.samplers.state import checked, state_of
+from packer.samplers.ranks import check_int
 from packer.system import usable_cores
 
 
@@ -45,9 +43,39 @@ class PackedLoader:
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
-    targets: int64 (n,) where the pack has class labels only, else a list of n dicts (`loading.target.target_of`), on
+    targets: int64 (n,) if the pack has class labels only, else a list of n dicts (`loading.targets.target_of`), on
     `device`. The randomness of a sample depends on (seed, epoch, record) alone: the same batches for any number of
-    threads; and the same samples in each global batch for any number of ranks.
+    threads; and the same samples in each global batch for any number of ranks. No record is read before the first
+    batch is asked for.
+
+    Args:
+        data: a pack's directory, an open Pack, or a PackedDataset (its transforms and decoder are used).
+        batch_size: samples of a batch on this rank.
+        shuffle: a new order each epoch (`ShuffleSampler`); or give a `sampler`.
+        sampler: the order of the records; it brings its own seed and drop_last.
+        seed: of order, crops and flips; default 0, or that of the sampler.
+        drop_last: leave out the samples that do not fill a batch.
+        crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed if images differ in size.
+        flip: chance of a horizontal flip; True is 0.5. Boxes, landmarks and polygons move with crop and flip.
+        min_area: boxes that a crop cuts to less than this area, in pixels, are dropped.
+        transform: a function of one image tensor, run in the threads (for heavy Python, use PackedDataset in a
+            DataLoader with worker processes); its results must be tensors of one shape.
+        target_transform: a function of each target, run in the threads.
+        device: where the batches go.
+        mean: see `Normalize`; `std` and `dtype` too.
+        threads: default: the cores that the process may use.
+        prefetch: batches made ahead, and kept in flight to a GPU.
+        decoder: of JPEGs: auto, simplejpeg, opencv or jpeg4py.
+        cache: "ram" reads the whole pack ahead into the page cache, and keeps it there if allowed; "device" puts
+            it on the device (raw images of one shape), where batches are then made.
+        verify: verify each record against its checksum the first time that this process touches it.
+        on_error: "replace" puts another record of the same epoch, drawn from (seed, epoch, record), in the place of
+            one that is damaged, with its own target; `replaced` and `stats` report it. A damaged index is an error.
+
+    Raises:
+        UsageError: if these do not go together, or there is no pack.
+        ValueError: if a crop or a value of it is missing or out of range.
+        DamagedPack: if the pack is not whole.
     """
 
     def __init__(  # noqa: PLR0913 - the one place where a user says how to train; each is handed on as part of a spec
@@ -75,49 +103,25 @@ class PackedLoader:
         verify: bool = True,
         on_error: str = "raise",
     ) -> None:
-        """Open the pack and prepare; no record is read yet.
-
-        Args:
-            data: a pack's directory, an open Pack, or a PackedDataset (its transforms and decoder are used).
-            batch_size: samples of a batch on this rank.
-            shuffle: a new order each epoch (`ShuffleSampler`); or give a `sampler`, which brings its own seed.
-            seed: of order, crops and flips; default 0, or that of the sampler.
-            drop_last: leave out the samples that do not fill a batch.
-            crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed where images differ in size.
-            flip: chance of a horizontal flip; True is 0.5. Boxes, landmarks and outlines move with crop and flip;
-                boxes of less than `min_area` pixels afterwards are dropped.
-            transform: a function of one image tensor, run in the threads (for heavy Python, use PackedDataset in a
-                DataLoader with worker processes); its results must be tensors of one shape.
-            device, mean, std, dtype: see `Normalize`.
-            threads: default the cores that the process may use.
-            prefetch: batches made ahead, and kept in flight to a GPU.
-            cache: "ram" reads the whole pack ahead into the page cache, and keeps it there where allowed; "device" puts
-                it on the device (raw images of one shape), where batches are then made.
-            verify: hold each record against its checksum the first time that this process touches it.
-            on_error: "replace" puts another record of the same epoch, drawn from (seed, epoch, record), in the place of
-                one that is damaged, with its own target; `replaced` and `stats` tell. A damaged index is an error.
-
-        Raises UsageError or ValueError where these do not go together, DamagedPack where the pack is not whole.
-        """
         dataset = data if isinstance(data, PackedDataset) else None
         if dataset is not None:
             transform, target_transform = transform or dataset.transform, target_transform or dataset.target_transform
             decoder = dataset.decoder
         self.pack = dataset.pack if dataset is not None else data if isinstance(data, Pack) else open_pack(data)  # type: ignore[arg-type]
         check_available(decoder)
-        self.batch_size = whole("batch_size", batch_size, 1)
+        self.batch_size = check_int("batch_size", batch_size, 1)
         self.device = torch.device(device)
         work = Work(
-            usable_cores() if threads is None else whole("threads", threads, 1),
-            whole("prefetch", prefetch, 1),
+            usable_cores() if threads is None else check_int("threads", threads, 1),
+            check_int("prefetch", prefetch, 1),
             pinned=self.device.type == "cuda",
         )
         for name, given in (("shuffle", shuffle), ("drop_last", drop_last)):
             if sampler is not None and given:
-                raise UsageError(name, "goes with no sampler, which has its own", "give it to the sampler")
+                raise UsageError(name, "cannot be combined with a sampler, which has its own", "give it to the sampler")
         chance = float(flip) * 0.5 if isinstance(flip, bool) else float(flip)
         if not 0 <= chance <= 1:
-            raise UsageError("flip", f"is a chance from 0 to 1, got {flip}")
+            raise UsageError("flip", f"must be a chance from 0 to 1, got {flip}")
         if sampler is None:
             kind = ShuffleSampler if shuffle else SequentialSampler
             sampler = kind(self.pack, 0 if seed is None else seed, drop_last=drop_last)
@@ -128,12 +132,13 @@ class PackedLoader:
             raise UsageError("sampler", "is for another pack", "make it of this pack")
         self.sampler = sampler
         sampler.num_batches(self.batch_size)  # raises where drop_last would leave none
-        self._view = View(crop, chance, sampler.seed if seed is None else whole("seed", seed, 0, (1 << 64) - 1))
+        seed = sampler.seed if seed is None else check_int("seed", seed, 0, (1 << 64) - 1)
+        self._augmentation = Augmentation(crop, chance, seed)
         if on_error not in ("raise", "replace"):
             raise UsageError("on_error", f'must be "raise" or "replace", got {on_error!r}')
-        filler = RowFiller(self.pack, self._view, decoder, verify)
-        self._replacer = Replacer(filler, sampler, self._view.seed) if on_error == "replace" else None
-        targets = Targets(filler, min_area, target_transform)
+        filler = ImageFiller(self.pack, self._augmentation, decoder, verify)
+        self._replacer = Replacer(filler, sampler, seed) if on_error == "replace" else None
+        targets = Targets(self.pack, target_transform, min_area)
         self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
         self._ram = None
         if cache == "ram":
@@ -175,7 +180,7 @@ class PackedLoader:
         self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
-        """The batches of one epoch; after `load_state_dict`, the rest of that epoch.
+        """Yield the batches of one epoch; after `load_state_dict`, the rest of that epoch.
 
         It begins when its first batch is asked for: epoch, rank and world size are those of that moment. Several
         iterations may go on at once; state and stats are those of the one that was begun last.
@@ -209,12 +214,12 @@ class PackedLoader:
                     batches.close()
 
     def _following(self) -> _Iteration:
-        """Where an iteration begins that is begun now."""
+        """Return where an iteration begins that is begun now."""
         epoch = self.sampler.epoch
         return _Iteration(epoch, self._loaded.get(epoch, 0), self.sampler.global_batch(self.batch_size))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where training stands: small, fit for JSON and `torch.save`. Take it between two batches.
+        """Return where training stands: small, fit for JSON and `torch.save`. Take it between two batches.
 
         It describes the iteration that was begun last, whatever epoch was set since; once that one has ended, the
         epoch that was set.
@@ -222,19 +227,22 @@ class PackedLoader:
         here = self._counted
         if here is None or (here.ended and self._times_set != self.sampler.times_set):
             here = self._following()
-        return {**state_of(self.sampler, here.epoch, here.position, here.global_batch), **self._view.identity}
+        return {**self.sampler.state_at(here.epoch, here.position, here.global_batch), **self._augmentation.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken: the next iteration gives the batches that were not yet received.
+        """Resume where `state` was taken: the next iteration gives the batches that were not yet received.
 
-        Another number of ranks will do, if batch_size times ranks is the same. Raises UsageError where the state is
-        of another pack, seed, order, batch size, crop or flip.
+        Args:
+            state: of `state_dict`, by another number of ranks if batch_size times ranks is the same.
+
+        Raises:
+            UsageError: if the state is of another pack, seed, order, batch size, crop or flip.
         """
         order = state
         if isinstance(state, Mapping):
-            order = {name: value for name, value in state.items() if name not in self._view.identity}
-        epoch, position = checked(self.sampler, order, self.sampler.global_batch(self.batch_size))
-        self._view.check(state)
+            order = {name: value for name, value in state.items() if name not in self._augmentation.identity}
+        epoch, position = self.sampler.check_state(order, self.batch_size)
+        self._augmentation.check(state)
         self.sampler.set_epoch(epoch)
         self._loaded, self._counted = {epoch: position}, None
 
@@ -244,6 +252,5 @@ class PackedLoader:
         return [] if self._replacer is None else self._replacer.reported
 
     def stats(self) -> dict[str, float]:
-        """Of this epoch, or of the last: see `Stats.summary`."""
+        """Return times and counts of this epoch, or of the last: see `Stats.summary`."""
         return self._stats.summary()
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,14 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, add_note
-from packer.loading.buffers import BufferPool
-from packer.loading.collate import stacked
-from packer.loading.crew import Crew, Parts
-from packer.loading.fill import Placement, RowFiller
-from packer.loading.moved import batched
-from packer.loading.readahead import announced
-from packer.loading.replace import Places, Replacer
+from packer.loading.fill import ImageFiller
+from packer.loading.page_cache import announced
+from packer.loading.replace import Replacements, Replacer
 from packer.loading.stats import Stats
+from packer.loading.targets import Targets, join_targets, stack_images
+from packer.loading.threads import Results, ThreadPool
 from packer.types import Int64
 
 BLOCK_BYTES = 4 << 20
@@ -36,9 +36,6 @@ DECODED_A_PART = 16
 """A part of images to decode has so many bytes of pixels, and at least so many images."""
 
 Transform = Callable[[torch.Tensor], Any]
-TargetsOf = Callable[[Int64, Placement], Any]
-
-
 _NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
 
 
@@ -47,7 +44,7 @@ class _Pending:
     """A block of batches that threads are working on."""
 
     rows: NDArray[Any]
-    parts: Parts
+    results: Results
     ends: list[int]
     """Row at which each batch ends."""
     part_size: int
@@ -65,16 +62,23 @@ class Work:
 
 
 class Pipeline:
-    """Yields (images, targets) for runs of record numbers; the images uint8 (n, channels, height, width)."""
+    """Yields (images, targets) for runs of record numbers; the images uint8 (n, channels, height, width).
+
+    Args:
+        filler: fills rows of a batch with images.
+        targets: those of the records.
+        batch_size: images of the largest batch.
+        work: how much is done at once.
+        transform: the user's function of each image (channels, height, width), after crop and flip.
+        replacer: finds stand-ins for damaged records; None: they are errors.
+    """
 
     def __init__(
-        self, filler: RowFiller, targets_of: TargetsOf, batch_size: int, work: Work,
+        self, filler: ImageFiller, targets: Targets, batch_size: int, work: Work,
         transform: Transform | None = None, replacer: Replacer | None = None,
     ) -> None:  # fmt: skip
-        """Args: what fills images; what makes targets; images of the largest batch; how much at once; the user's
-        function of each image (channels, height, width), after crop and flip; what finds others for bad records."""
         self.filler = filler
-        self.targets_of = targets_of
+        self.targets = targets
         self.work = work
         self.transform = transform
         self.replacer = replacer
@@ -83,19 +87,19 @@ class Pipeline:
         # a transform may take long: then nobody should wait for more than one batch
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
         self._batches_a_block = 1 if transform else max(1, min(fit, BLOCK_BATCHES))
-        self._pool = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
+        self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
         self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
-        """One batch for each array of record numbers, in order. What a thread raises is raised here."""
-        crew = Crew(self.work.threads)
+        """Yield one batch for each array of record numbers, in order. What a thread raises is raised here."""
+        threads = ThreadPool(self.work.threads)
         pending: deque[_Pending] = deque()
         source = announced(batches, self.filler.pack)
         wait = True
         try:
             while True:
                 while len(pending) <= self.work.prefetch and (block := list(islice(source, self._batches_a_block))):
-                    pending.append(self._begin(crew, block, epoch, stats))
+                    pending.append(self._begin(threads, block, epoch, stats))
                 if not pending:
                     return
                 yield from self._finish(pending.popleft(), stats)
@@ -104,13 +108,13 @@ class Pipeline:
             wait = False
             raise
         finally:
-            crew.close(wait)
+            threads.close(wait)
             pending.clear()
-            self._pool.trim(2 * self.work.prefetch + 4)  # in the threads, on their way, and with the consumer
+            self._buffers.trim(2 * self.work.prefetch + 4)  # in the threads, on their way, and with the consumer
 
-    def _begin(self, crew: Crew, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
+    def _begin(self, threads: ThreadPool, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
         records = block[0] if len(block) == 1 else np.concatenate(block)
-        rows = self._pool.take()[: len(records) * self._row_bytes]
+        rows = self._buffers.take()[: len(records) * self._row_bytes]
         shaped = rows.view(self.filler.dtype).reshape(len(records), *self.filler.row_shape)
         size = self._part_size(len(records))
 
@@ -118,8 +122,8 @@ class Pipeline:
             rows = slice(part * size, (part + 1) * size)
             return self._fill(records[rows], epoch, shaped[rows], stats)
 
-        parts = crew.do(-(-len(records) // size), fill)
-        return _Pending(shaped, parts, list(accumulate(len(batch) for batch in block)), size)
+        results = threads.run(-(-len(records) // size), fill)
+        return _Pending(shaped, results, list(accumulate(len(batch) for batch in block)), size)
 
     def _part_size(self, records: int) -> int:
         if self._stage == "decode" or self.transform is not None:
@@ -130,23 +134,23 @@ class Pipeline:
 
     def _fill(self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats) -> Any:
         started = time.perf_counter()
-        placement = self.filler.placement(records, epoch)
-        places: Places = ()
+        params = self.filler.params(records, epoch)
+        replaced: Replacements = ()
         try:
-            self.filler.fill(records, placement, rows)
+            self.filler.fill(records, params, rows)
         except DamagedPack:
             if self.replacer is None:
                 raise
-            records, places = self.replacer.stand_ins(records, epoch)
-            placement = self.filler.placement(records, epoch)
-            self.filler.fill(records, placement, rows)
+            records, replaced = self.replacer.stand_ins(records, epoch)
+            params = self.filler.params(records, epoch)
+            self.filler.fill(records, params, rows)
         filled = time.perf_counter()
         stats.add(self._stage, filled - started)
-        targets = self.targets_of(records, placement)
+        targets = self.targets.of(records, params)
         made = time.perf_counter()
         stats.add("targets", made - filled)
         if self.transform is None:
-            return targets, None, places
+            return targets, None, replaced
         images: list[Any] = []
         try:
             for row in rows:
@@ -156,13 +160,13 @@ class Pipeline:
             add_note(error, f"in the transform of record {pack.key(int(records[len(images)]))} of {pack.path}")
             raise
         stats.add("transform", time.perf_counter() - made)
-        return targets, images, places
+        return targets, images, replaced
 
     def _finish(self, block: _Pending, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
-        """The batches of a block whose parts are done, or as soon as they are."""
-        parts = block.parts.wait()
-        targets = batched([targets for targets, _, _ in parts])
-        replaced = [(n * block.part_size + row, what) for n, (_, _, places) in enumerate(parts) for row, what in places]
+        """Yield the batches of a block whose parts are done, or as soon as they are."""
+        parts = block.results.wait()
+        targets = join_targets([targets for targets, _, _ in parts])
+        replaced = [(n * block.part_size + row, what) for n, (_, _, some) in enumerate(parts) for row, what in some]
         images: Any
         if self.transform is None:
             images = torch.from_numpy(block.rows).permute(0, 3, 1, 2)
@@ -176,4 +180,60 @@ class Pipeline:
             if replaced and self.replacer is not None:
                 self.replacer.report([what for row, what in replaced if start <= row < end], stats)
             part = images[start:end]
-            yield part if self.transform is None else stacked(part), targets[start:end]
+            yield part if self.transform is None else stack_images(part), targets[start:end]
+
+
+Memory = NDArray[np.uint8]
+
+
+def _references(arrays: list[Memory], number: int) -> int:
+    return sys.getrefcount(arrays[number])
+
+
+_FREE = _references([np.zeros(1, np.uint8)], 0)
+"""What `_references` gives for an array that only its list knows."""
+
+
+class BufferPool:
+    """Buffers of one size, for batches that are built on the CPU.
+
+    A fresh allocation of a large batch costs more than filling it (the kernel hands out zeroed pages one by one), and
+    pinned memory is dearer still. A tensor over a buffer refers to it, and so does every view of that tensor:
+    a buffer without references is free. A batch that the consumer keeps is therefore never overwritten; the
+    pool grows instead.
+
+    Args:
+        size: bytes of each buffer.
+        pinned: whether they are page-locked, so that copies to a GPU need no wait.
+    """
+
+    def __init__(self, size: int, pinned: bool = False) -> None:
+        self.size = size
+        self.pinned = pinned
+        self._buffers: list[Memory] = []
+        self._lock = threading.Lock()  # two iterations may go on at once, in two threads
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def take(self) -> Memory:
+        """Return a buffer that nobody refers to, uint8 (size,), its content undefined."""
+        with self._lock:
+            for number in range(len(self._buffers)):
+                if _references(self._buffers, number) == _FREE:
+                    return self._buffers[number]
+            # torch aligns to 64 bytes; numpy only to 16
+            memory = torch.empty(self.size, dtype=torch.uint8, device="cpu", pin_memory=self.pinned).numpy()
+            self._buffers.append(memory)
+            return memory
+
+    def trim(self, count: int) -> None:
+        """Give free buffers back to the system, as long as there are more than `count`: batches were kept once."""
+        # the garbage collector may call it within `take`: waiting would be for ever, and the next call will do
+        if self._lock.acquire(blocking=False):
+            try:
+                for number in reversed(range(len(self._buffers))):
+                    if len(self._buffers) > count and _references(self._buffers, number) == _FREE:
+                        del self._buffers[number]
+            finally:
+                self._lock.release()

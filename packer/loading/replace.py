@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer.errors import DamagedPack, DamagedRecordWarning, printable
-from packer.loading.draws import uniform
-from packer.loading.fill import RowFiller
+from packer.loading.fill import ImageFiller
 from packer.loading.stats import Stats
 from packer.samplers import Sampler
+from packer.samplers.order import uniform
 from packer.types import Int64
 
 MOST_LISTED = 1000
@@ -41,16 +41,16 @@ class Replaced:
     problem: str
 
 
-Places = Sequence[tuple[int, Replaced]]
+Replacements = Sequence[tuple[int, Replaced]]
 """Position in a batch, and which record should have been there."""
 
 _warned: set[tuple[str, int]] = set()
 
 
 class Replacer:
-    """Finds stand-ins, for all threads; and keeps what the consumer was told of."""
+    """Finds stand-ins, for all threads; and keeps what was reported to the consumer."""
 
-    def __init__(self, filler: RowFiller, sampler: Sampler, seed: int) -> None:
+    def __init__(self, filler: ImageFiller, sampler: Sampler, seed: int) -> None:
         self._filler = filler
         self._sampler = sampler
         self._seed = seed
@@ -59,19 +59,20 @@ class Replacer:
         self._found: dict[tuple[int, int], tuple[int, Replaced]] = {}
         self._reported: dict[int, Replaced] = {}
 
-    def stand_ins(self, records: Int64, epoch: int) -> tuple[Int64, Places]:
-        """The same records, those that cannot be read replaced, and which those are.
+    def stand_ins(self, records: Int64, epoch: int) -> tuple[Int64, Replacements]:
+        """Return the same records, those that cannot be read replaced, and which those are.
 
-        Raises DamagedPack where every record of the epoch is bad, and where an index is damaged: then no record is.
+        Raises:
+            DamagedPack: if every record of the epoch is bad, or an index is damaged: then no record is to blame.
         """
         readable = records.copy()
-        places = []
+        replacements = []
         for position, record in enumerate(records.tolist()):
             found = self._stand_in(record, epoch)
             if found is not None:
                 readable[position] = found[0]
-                places.append((position, found[1]))
-        return readable, places
+                replacements.append((position, found[1]))
+        return readable, replacements
 
     def _stand_in(self, record: int, epoch: int) -> tuple[int, Replaced] | None:
         found = self._found.get((epoch, record))
@@ -87,10 +88,10 @@ class Replacer:
     def _candidate(self, record: int, epoch: int, error: DamagedPack) -> int:
         order = self._of_epoch(epoch)
         random = uniform(self._seed ^ STREAM, epoch, np.array([record]), DRAWS)[0]
-        places = (random * len(order)).astype(np.int64).tolist()
+        positions = (random * len(order)).astype(np.int64).tolist()
         tried = {record}
-        for place in (*places, *range(places[-1], len(order)), *range(places[-1])):
-            candidate = int(order[place])
+        for position in (*positions, *range(positions[-1], len(order)), *range(positions[-1])):
+            candidate = int(order[position])
             if candidate not in tried:
                 if self._problem(candidate, epoch) is None:
                     return candidate
@@ -101,22 +102,20 @@ class Replacer:
         ).with_location(self._filler.pack.path)  # fmt: skip
 
     def _of_epoch(self, epoch: int) -> Int64:
-        """The records of an epoch, those of all ranks."""
+        """Return the records of an epoch, those of all ranks."""
         with self._lock:
             if self._order is None or self._order[0] != epoch:
                 self._order = epoch, self._sampler.order(epoch).astype(np.int64)
             return self._order[1]
 
     def _problem(self, record: int, epoch: int) -> DamagedPack | None:
-        """What is wrong with a record, tried alone, as this epoch looks at it."""
+        """Return what is wrong with a record, tried alone, with its crop of this epoch."""
         one = np.array([record])
         row = np.empty((1, *self._filler.row_shape), self._filler.dtype)
-        return problem_of(lambda: self._filler.fill(one, self._filler.placement(one, epoch), row))
-
-    # -- telling
+        return problem_of(lambda: self._filler.fill(one, self._filler.params(one, epoch), row))
 
     def report(self, replaced: Sequence[Replaced], stats: Stats) -> None:
-        """The consumer gets a batch in which these records were replaced."""
+        """Count and warn of the replaced records of a batch that the consumer gets."""
         stats.replaced += len(replaced)
         pack = self._filler.pack
         for one in replaced:
@@ -135,7 +134,7 @@ class Replacer:
 
 
 def problem_of(action: Callable[[], None]) -> DamagedPack | None:
-    """The error with which reading one record fails. Raises it where it is no record's: an index, the whole pack."""
+    """Return the error with which reading one record fails. Raise it if it is not of a record: an index, the pack."""
     try:
         action()
     except DamagedPack as error:

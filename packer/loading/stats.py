@@ -16,10 +16,10 @@ class Stats:
     replaced: int = 0
     """Images that stand in for damaged ones."""
     waited_s: float = 0.0
-    """How long the consumer stood still because its next batch was not ready."""
+    """How long the consumer waited because its next batch was not ready."""
     stage_s: dict[str, float] = field(default_factory=dict)
     """Seconds of all threads in read (raw images), decode (encoded ones), transform, targets, copy (to the device,
-    and normalising there)."""
+    and normalizing there)."""
     _started: float = field(default_factory=time.perf_counter)
     _ended: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -30,14 +30,16 @@ class Stats:
             self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
 
     def end(self) -> None:
-        """The epoch is over."""
+        """End the epoch."""
         self._ended = time.perf_counter()
 
     def summary(self) -> dict[str, float]:
-        """images, batches, replaced (images that stand in for damaged ones), seconds, images_per_s, waiting (share of
-        the time), and seconds of each stage.
+        """Return what the epoch has cost so far.
 
-        `waiting` near 0 says that the consumer (the GPU) is the limit; near 1, that the loader is.
+        Returns:
+            images, batches, replaced (images that stand in for damaged ones), seconds, images_per_s, waiting (share of
+            the time), and seconds of each stage. `waiting` near 0 says that the consumer (the GPU) is the limit;
+            near 1, that the loader is.
         """
         seconds = max((self._ended or time.perf_counter()) - self._started, 1e-9)
         stages = {f"{name}_s": round(value, 4) for name, value in sorted(self.stage_s.items())}

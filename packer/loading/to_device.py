@@ -1,4 +1,4 @@
-"""CudaPrefetcher: copies batches to the GPU ahead of the consumer, on a stream of its own.
+"""CudaPrefetcher: copies batches to the GPU ahead of the consumer, on a stream of its own, and normalizes them there.
 
 Apex's `data_prefetcher` (BSD-3-Clause) made the pattern known; unlike it, this one takes any nesting of tensors, keeps
 several batches in flight, and guards both ends: pinned memory is not written again before its copy is done, and a
@@ -11,20 +11,81 @@ import copy
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from packer.errors import UsageError
-from packer.loading.normalize import Normalize
 from packer.loading.stats import Stats
 
 IMAGES = (torch.uint8, torch.uint16)
 
 
+@dataclass(frozen=True)
+class Normalize:
+    """Turns uint8 images into what a model takes.
+
+    Args:
+        mean: of each channel, of values from 0 to 1, as torchvision has them; None: images stay in their range.
+        std: likewise. With both: (x / 255 - mean) / std, computed in float32.
+        dtype: of the result; default float32 with mean and std, else uint8. Alone: x / 255 for a floating dtype, the
+            values as they are for an integer one.
+        memory_format: of the result.
+
+    Raises:
+        ValueError: if these do not go together.
+    """
+
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    dtype: torch.dtype | None = None
+    memory_format: torch.memory_format = torch.channels_last
+
+    def __post_init__(self) -> None:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("mean and std come together: give both or neither")
+        if self.mean is not None and self.std is not None and (len(self.mean) != len(self.std) or 0 in self.std):
+            problem = f"mean and std must have one number per channel, std no 0; got {self.mean}, {self.std}"
+            raise ValueError(problem)
+        if self.mean is not None and self.dtype is not None and not self.dtype.is_floating_point:
+            raise ValueError(f"normalized images are fractions, which {self.dtype} cannot hold")
+
+    @property
+    def nothing(self) -> bool:
+        """Whether images stay as they are."""
+        return self.mean is None and self.dtype is None
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return images (n, channels, height, width), on the device where they are."""
+        if not self.nothing:
+            images = self._values(images)
+        return images.contiguous(memory_format=self.memory_format)
+
+    def _values(self, images: torch.Tensor) -> torch.Tensor:
+        dtype = self.dtype or torch.float32
+        if not dtype.is_floating_point:
+            return images.to(dtype)
+        full = 65535.0 if images.dtype == torch.uint16 else 255.0
+        values = images.to(torch.float32)
+        if self.mean is None or self.std is None:
+            return values.div_(full).to(dtype)
+        if images.shape[1] != len(self.mean):
+            raise ValueError(f"mean has {len(self.mean)} channels, the images have {images.shape[1]}")
+        mean = _per_channel(tuple(float(m) * full for m in self.mean), images.device)
+        std = _per_channel(tuple(float(s) * full for s in self.std), images.device)
+        return values.sub_(mean).div_(std).to(dtype)
+
+
+@lru_cache(maxsize=64)
+def _per_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """Return float32 (1, channels, 1, 1). Kept: to make one on a GPU is a copy that the host waits for, each batch."""
+    return torch.tensor(values, dtype=torch.float32, device=device).view(1, -1, 1, 1)
+
+
 class CudaPrefetcher:
-    """Iterates a loader's batches, moved to `device` and normalised there.
+    """Iterates a loader's batches, moved to `device` and normalized there.
 
     Wraps a PackedLoader or any DataLoader; batches may be nested tuples, named tuples, lists, dicts and dataclasses.
     The first uint8 (or uint16) tensor of four dimensions in a batch is its images: they cross the bus as bytes and are
@@ -32,6 +93,16 @@ class CudaPrefetcher:
 
     A PackedLoader given a `device` does all this itself; around one, this takes batches ahead of your loop, and
     the loader's `state_dict` counts those.
+
+    Args:
+        loader: what to iterate. Copies overlap with computing only from pinned memory: give a DataLoader
+            ``pin_memory=True``.
+        device: where the batches go.
+        depth: batches that are kept in flight.
+        mean: see `Normalize`; `std`, `dtype` and `memory_format` too.
+
+    Raises:
+        ValueError: while iterating, for a batch without images if mean, std or dtype are given.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the signature that the field knows
@@ -44,11 +115,6 @@ class CudaPrefetcher:
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.channels_last,
     ) -> None:
-        """Args: the loader; the device; how many batches are kept in flight; then as `Normalise` has them.
-
-        Copies overlap with computing only from pinned memory: give a DataLoader ``pin_memory=True``. Raises ValueError
-        for a batch without images where mean, std or dtype ask for them.
-        """
         self.loader = loader
         self._transfer = Transfer(device, depth, Normalize(mean, std, dtype, memory_format))
 
@@ -57,7 +123,7 @@ class CudaPrefetcher:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches on the device, in the loader's order; what the loader raises comes out as it is."""
+        """Yield batches on the device, in the loader's order; what the loader raises comes out as it is."""
         return self._transfer.run(self.loader)
 
 
@@ -79,14 +145,14 @@ class Transfer:
                 raise UsageError("device", problem, 'use device="cpu", or see torch.cuda.is_available()') from None
 
     def run(self, batches: Iterable[Any], stats: Stats | None = None) -> Generator[Any, None, None]:
-        """The batches on the device, in order; `stats` counts the time of the stage "copy", normalising included."""
+        """Yield the batches on the device, in order; `stats` counts their time as "copy", normalizing included."""
         source = iter(batches)
         stats = stats or Stats()
         try:
             if self._stream is None:
                 for batch in source:
                     started = time.perf_counter()
-                    there = self._moved(batch)
+                    there = self._to_device(batch)
                     stats.add("copy", time.perf_counter() - started)
                     yield there
             else:
@@ -95,8 +161,8 @@ class Transfer:
             if isinstance(source, Generator):
                 source.close()
 
-    def _moved(self, batch: Any) -> Any:
-        walk = _Walk(self._on_this_device)
+    def _to_device(self, batch: Any) -> Any:
+        walk = _Walk(self._tensor_to_device)
         there = walk.walk(batch)
         if not walk.images_seen and not self.normalize.nothing:
             raise ValueError(
@@ -105,7 +171,7 @@ class Transfer:
             )
         return there
 
-    def _on_this_device(self, tensor: torch.Tensor, images: bool) -> torch.Tensor:
+    def _tensor_to_device(self, tensor: torch.Tensor, images: bool) -> torch.Tensor:
         there = tensor.to(self.device, non_blocking=True)
         return self.normalize(there) if images else there
 
@@ -127,7 +193,7 @@ class Transfer:
                 flight.release()
 
     def _launch(self, source: Iterator[Any], stream: Any) -> _Flight | None:
-        """The next batch, on its way; None at the end."""
+        """Start the copy of the next batch; return None at the end."""
         # the source, too: what it makes on the device itself is then in order with what is done to it here
         with torch.cuda.stream(stream):
             try:
@@ -137,7 +203,7 @@ class Transfer:
             begun, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             begun.record(stream)
             try:
-                batch = self._moved(host)
+                batch = self._to_device(host)
             except BaseException:
                 stream.synchronize()  # copies still read the pinned memory
                 raise
@@ -145,7 +211,7 @@ class Transfer:
         return _Flight(host, batch, begun, done)
 
     def _land(self, flight: _Flight, stats: Stats) -> Any:
-        """The batch, safe to use on the consumer's current stream."""
+        """Return the batch, safe to use on the consumer's current stream."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(flight.done)
         batch = flight.batch
@@ -155,46 +221,44 @@ class Transfer:
             tensor.record_stream(current)
             return tensor
 
-        moved(batch, claim)
+        map_tensors(batch, claim)
         flight.release()
         stats.add("copy", flight.begun.elapsed_time(flight.done) / 1000)
         return batch
 
 
+@dataclass(slots=True, eq=False)
 class _Flight:
     """A batch on its way: the pinned memory it comes from must not be written until the copy is done."""
 
-    __slots__ = ("batch", "begun", "done", "host")
-
-    def __init__(self, host: Any, batch: Any, begun: Any, done: Any) -> None:
-        self.host = host
-        self.batch = batch
-        self.begun = begun
-        self.done = done
+    host: Any
+    batch: Any
+    begun: Any
+    done: Any
 
     def release(self) -> None:
-        """Let go of the pinned memory; the copy out of it is waited for, which `depth` made long ago."""
+        """Release the pinned memory once the copy out of it is done; it started `depth` batches ago."""
         self.done.synchronize()
         self.host = None
 
 
-def moved(batch: Any, move: Callable[[torch.Tensor, bool], torch.Tensor]) -> Any:
-    """The batch with `move(tensor, whether it is the images)` in place of each tensor, its nesting kept."""
-    return _Walk(move).walk(batch)
+def map_tensors(batch: Any, function: Callable[[torch.Tensor, bool], torch.Tensor]) -> Any:
+    """Return the batch with `function(tensor, whether it is the images)` in place of each tensor, its nesting kept."""
+    return _Walk(function).walk(batch)
 
 
 class _Walk:
     """One pass through a nested batch."""
 
-    def __init__(self, move: Callable[[torch.Tensor, bool], torch.Tensor]) -> None:
-        self._move = move
+    def __init__(self, function: Callable[[torch.Tensor, bool], torch.Tensor]) -> None:
+        self._function = function
         self.images_seen = False
 
     def walk(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
             images = not self.images_seen and item.dim() == 4 and item.dtype in IMAGES
             self.images_seen |= images
-            return self._move(item, images)
+            return self._function(item, images)
         if isinstance(item, Mapping):
             return _like(item, {key: self.walk(value) for key, value in item.items()})
         if isinstance(item, tuple):
@@ -212,7 +276,7 @@ class _Walk:
 
 
 def _like(item: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
-    """A mapping of the same type, with what else it holds (the factory of a defaultdict), and these values."""
+    """Return a mapping of the same type, with what else it holds (the factory of a defaultdict), and these values."""
     if type(item) is dict or not isinstance(item, MutableMapping):
         return values
     there = copy.copy(item)

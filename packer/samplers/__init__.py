@@ -7,8 +7,8 @@
 | `BalancedSampler` | to train where some classes are rare |
 | `BlockShuffleSampler` | to train from a disk that seeks slowly, with packs larger than memory |
 
-`subset` chooses records by their columns; all samplers take the numbers as `records=`. numpy only: torch is asked for
-rank and world_size where it is there already, and never imported.
+`subset` selects records by their columns; all samplers take the numbers as `indices=`. numpy only: torch is asked for
+rank and world_size if it is loaded already, and never imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from packer.samplers.balanced import BalancedSampler
 from packer.samplers.base import Sampler
 from packer.samplers.block import BlockShuffleSampler
-from packer.samplers.class_order import SortedPackWarning
+from packer.samplers.order import SortedPackWarning
 from packer.samplers.sequential import SequentialSampler
 from packer.samplers.shuffle import ShuffleSampler
 from packer.samplers.subset import subset

@@ -1,24 +1,35 @@
-"""The contract of all samplers: one global order an epoch, of which every rank takes its stride."""
+"""The contract of all samplers: one global order per epoch, of which every rank takes its share, and its state.
+
+A state is a small dict:
+
+    {"version": 1, "epoch": 3, "position": 5120, "global_batch": 512, "kind": "shuffle", "seed": 0,
+     "num_records": 50000, "num_samples": 50000, "drop_last": False, "pack": "9f...", "records": None}
+
+`position` counts the samples that all ranks together have consumed, so that another number of ranks with the
+same global batch resumes where these stopped. The rest, and the sampler's own options, must be as they were.
+"""
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sized
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from packer.errors import UsageError
-from packer.samplers import state
 from packer.samplers.order import PIECE, Records
-from packer.samplers.ranks import Ranks, launched, whole
-from packer.samplers.records import chosen, length_of, manifest_digest, numbers_digest
+from packer.samplers.ranks import Ranks, check_int, length_of, warn_if_ungrouped
+from packer.samplers.subset import check_indices, digest_of, pack_of
+from packer.types import Int64
+
+STATE_VERSION = 1
 
 Data = int | Sized
 """What is sampled: a number of records, a Pack, a PackedDataset, or whatever has a length."""
+Scalar = str | int | float | bool | None
 
 
 class Sampler(ABC):
@@ -28,44 +39,45 @@ class Sampler(ABC):
     batch b is positions b*G to (b+1)*G - 1 of it, and rank r takes every world_size-th of them from the r-th on.
     So the samples of a global batch do not depend on how many ranks share it, and a run may be resumed by another
     number of ranks with the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as
-    `rank_batches`. Every rank gets equally many samples:
+    `rank_batches`. Call `set_epoch` before each epoch: without it all epochs have the same order. Samplers pickle;
+    iterating is not thread-safe, all else is.
 
-    - drop_last=False: where world_size does not divide the samples, the first few of the order are handed out
-      once more at the end: `padded` of them, at most world_size - 1.
-    - drop_last=True: the end of the order that does not fill one sample a rank (in a DataLoader), or one global
-      batch (in `rank_batches`), is left out, other samples each epoch where the order is shuffled.
+    Args:
+        data: the number of records, or the pack or dataset.
+        seed: of the order, 0 to 2**64 - 1.
+        indices: numbers of the records to sample (default: all), each once; `subset` selects them.
+        drop_last: every rank gets equally many samples. If False, and world_size does not divide the samples, the
+            first few of the order are handed out once more at the end: `padded` of them, at most world_size - 1. If
+            True, the end of the order that does not fill one sample per rank (in a DataLoader), or one global batch
+            (in `rank_batches`), is left out, other samples each epoch if the order is shuffled.
+        rank: number of this process. Default: what torch.distributed says when an iteration begins, that is, when its
+            first sample is asked for; the process group may be made after the sampler.
+        world_size: number of processes that share the order; default as for `rank`.
 
-    Call `set_epoch` before each epoch: without it all epochs have the same order. A rank and world_size that are not
-    given are those of torch.distributed when an iteration begins, that is, when its first sample is asked for; the
-    process group may be made after the sampler. Samplers pickle; iterating is not thread-safe, all else is.
+    Raises:
+        UsageError: if an argument is out of range, or a rank would get no record.
     """
 
     kind: str
     """Its name in a state."""
 
-    def __init__(  # noqa: PLR0913 - what all samplers take
-        self,
-        data: Data,
-        seed: int,
-        *,
-        records: ArrayLike | None,
-        num_samples: int | None = None,
-        drop_last: bool,
-        rank: int | None,
-        world_size: int | None,
-    ) -> None:
-        self.seed = whole("seed", seed, 0, (1 << 64) - 1)
+    def __init__(
+        self, data: Data, seed: int = 0, *, indices: ArrayLike | None = None, drop_last: bool = False,
+        rank: int | None = None, world_size: int | None = None,
+    ) -> None:  # fmt: skip
+        self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
         self.drop_last = bool(drop_last)
         self._given = rank, world_size
         self._warned = False
-        self._pack_digest = manifest_digest(data)
+        pack = pack_of(data)
+        self._pack_digest = None if pack is None else pack.manifest.digest
         self.num_records = length_of(data)
-        """Records of the pack, chosen or not."""
-        self._chosen = None if records is None else chosen(records, self.num_records)
-        self.num_chosen = self.num_records if self._chosen is None else len(self._chosen)
-        """Records that are sampled: all, or those of `records`."""
-        self.num_samples = self.num_chosen if num_samples is None else whole("num_samples", num_samples, 1)
-        """Samples of an epoch, of all ranks together, before padding or dropping."""
+        """Records of the pack, sampled or not."""
+        self._indices = None if indices is None else check_indices(indices, self.num_records)
+        self.num_indices = self.num_records if self._indices is None else len(self._indices)
+        """Records that are sampled: all, or those of `indices`."""
+        self.num_samples = self.num_indices
+        """Samples of an epoch, of all ranks together, before padding or dropping; a subclass may set another number."""
         self.epoch = 0
         self.times_set = 0
         """How often an epoch was set: two equal numbers say that nobody has set one in between."""
@@ -74,10 +86,10 @@ class Sampler(ABC):
 
     @abstractmethod
     def _order(self, epoch: int) -> Records:
-        """(num_samples,) numbers from 0 to num_chosen - 1, in the order of this epoch."""
+        """Return (num_samples,) numbers from 0 to num_indices - 1, in the order of this epoch."""
 
-    def _options(self) -> Mapping[str, state.Scalar]:
-        """What else the order depends on, beside seed, epoch and records."""
+    def _options(self) -> Mapping[str, Scalar]:
+        """Return what else the order depends on, beside seed, epoch and records."""
         return {}
 
     @property
@@ -91,24 +103,17 @@ class Sampler(ABC):
         return Ranks.of(*self._given).world_size
 
     def _ranks(self) -> Ranks:
-        """This process and how many there are. Raises UsageError if a rank would get no record."""
         ranks = Ranks.of(*self._given)
-        if (records := min(self.num_samples, self.num_chosen)) < ranks.world_size:
+        if (records := min(self.num_samples, self.num_indices)) < ranks.world_size:
             few = f"{records} records for {ranks.world_size} ranks: some would get none"
             raise UsageError("world_size", few, "use fewer ranks, or give more records")
         return ranks
 
     def _begin(self) -> Ranks:
-        """The ranks of an iteration, which stay the same to its end. Warns once if they are probably wrong."""
+        """Return the ranks of an iteration, which stay the same to its end. Warn once if they are probably wrong."""
         ranks = self._ranks()
-        if None in self._given and not self._warned and (processes := launched()) > 1:
-            self._warned = True
-            warnings.warn(
-                f"WORLD_SIZE is {processes}, but torch.distributed has no process group: this process reads as rank "
-                f"{ranks.rank} of {ranks.world_size}; call torch.distributed.init_process_group before the first "
-                "batch, or give rank and world_size to the sampler",
-                stacklevel=3,
-            )
+        if None in self._given and not self._warned:
+            self._warned = warn_if_ungrouped(ranks)
         return ranks
 
     @property
@@ -118,36 +123,39 @@ class Sampler(ABC):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next; from its beginning, unless a state of this epoch was loaded."""
-        number = whole("epoch", epoch, 0)
+        number = check_int("epoch", epoch, 0)
         self.times_set += 1
         if number != self.epoch:
             self.epoch, self._start = number, 0
 
     def order(self, epoch: int | None = None) -> Records:
-        """(num_samples,) record numbers, int32 or int64: the whole epoch (default: that of `set_epoch`), all ranks."""
-        order = self._order(self.epoch if epoch is None else whole("epoch", epoch, 0))
-        return order if self._chosen is None else self._chosen[order]
+        """Return the whole epoch (default: that of `set_epoch`), all ranks: (num_samples,) record numbers."""
+        order = self._order(self.epoch if epoch is None else check_int("epoch", epoch, 0))
+        return order if self._indices is None else self._indices[order]
 
     def __len__(self) -> int:
         """Samples that this rank gets in a whole epoch."""
         return (self.num_samples + self.padded) // self.world_size
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's record numbers; after `load_state_dict` the rest of that epoch, once.
+        """Yield this rank's record numbers; after `load_state_dict` the rest of that epoch, once.
 
-        Begins with its first number: one that is never asked for any takes nothing of a loaded state.
+        It begins with its first number: an iterator that is never advanced takes nothing of a loaded state.
         """
         ranks = self._begin()
         start, self._start = self._start, 0
-        if start < self.num_samples:
-            size = PIECE * ranks.world_size
-            for records in self._pieces(self.order(), start, len(self) * ranks.world_size, size, ranks):
-                yield from records.tolist()
+        for records in self._shares(self.epoch, start, len(self) * ranks.world_size, PIECE * ranks.world_size, ranks):
+            yield from records.tolist()
+
+    def global_batch(self, batch_size: int) -> int:
+        """Return the samples of a batch on all ranks together."""
+        return check_int("batch_size", batch_size, 1) * self.world_size
 
     def num_batches(self, batch_size: int) -> int:
-        """Batches of `rank_batches` in a whole epoch, the same for every rank.
+        """Return the batches of `rank_batches` in a whole epoch, the same for every rank.
 
-        Raises UsageError where drop_last would leave none.
+        Raises:
+            UsageError: if drop_last would leave none.
         """
         size = self.global_batch(batch_size)
         if self.drop_last and self.num_samples < size:
@@ -155,27 +163,29 @@ class Sampler(ABC):
             raise UsageError("drop_last", few, "use smaller batches, or drop_last=False")
         return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
 
-    def rank_batches(self, batch_size: int, epoch: int | None = None, start: int = 0) -> Iterator[NDArray[np.int64]]:
-        """This rank's record numbers of each batch, int64 (batch_size,), the last maybe shorter.
+    def rank_batches(self, batch_size: int, epoch: int | None = None, start: int = 0) -> Iterator[Int64]:
+        """Return this rank's record numbers of each batch: int64 (batch_size,), the last maybe shorter.
 
-        Args: samples of a batch on this rank; the epoch (default: that of `set_epoch`); the global position to
-        begin at, an edge of global batches or the end. Raises UsageError at once where these cannot be.
+        Args:
+            batch_size: samples of a batch on this rank.
+            epoch: default: that of `set_epoch`.
+            start: the global position to begin at, an edge of global batches or the end.
+
+        Raises:
+            UsageError: at once, if one of them is out of range.
         """
         ranks = self._begin()
         size = self.global_batch(batch_size)
         end = self.num_batches(batch_size) * size if self.drop_last else len(self) * ranks.world_size
-        start = state.position_of(self, start, size)
-        number = self.epoch if epoch is None else whole("epoch", epoch, 0)
-        return self._batches(number, start, end, size, ranks)
+        start = self._check_position(start, size)
+        number = self.epoch if epoch is None else check_int("epoch", epoch, 0)
+        return (records.astype(np.int64) for records in self._shares(number, start, end, size, ranks))
 
-    def _batches(self, epoch: int, start: int, end: int, size: int, ranks: Ranks) -> Iterator[NDArray[np.int64]]:
-        if start < min(end, self.num_samples):
-            for records in self._pieces(self.order(epoch), start, end, size, ranks):
-                yield records.astype(np.int64)
-
-    @staticmethod
-    def _pieces(order: Records, start: int, end: int, size: int, ranks: Ranks) -> Iterator[Records]:
-        """A rank's share of the positions from start to end, `size` positions at a time."""
+    def _shares(self, epoch: int, start: int, end: int, size: int, ranks: Ranks) -> Iterator[Records]:
+        """Yield a rank's share of the positions from start to end, `size` positions at a time."""
+        if start >= min(end, self.num_samples):
+            return
+        order = self.order(epoch)
         for first in range(start, end, size):
             beyond = min(first + size, end)
             share = slice(first + ranks.rank, beyond, ranks.world_size)
@@ -184,29 +194,74 @@ class Sampler(ABC):
             else:
                 yield order[np.arange(share.start, share.stop, share.step) % len(order)]
 
-    def global_batch(self, batch_size: int) -> int:
-        """Samples of a batch on all ranks together."""
-        return whole("batch_size", batch_size, 1) * self.world_size
-
     def state_dict(self, position: int, batch_size: int) -> dict[str, Any]:
-        """Where an epoch stands after `position` samples, of all ranks together: a small dict, fit for JSON (state.py).
+        """Return where an epoch stands after `position` samples, of all ranks together: a small dict, fit for JSON.
 
-        After b batches the position is min(b * global_batch(batch_size), num_samples).
+        Args:
+            position: after b batches min(b * global_batch(batch_size), num_samples).
+            batch_size: samples of a batch on this rank.
         """
-        return state.state_of(self, self.epoch, position, self.global_batch(batch_size))
+        return self.state_at(self.epoch, position, self.global_batch(batch_size))
+
+    def state_at(self, epoch: int, position: int, global_batch: int) -> dict[str, Any]:
+        """Return the state after `position` samples of an epoch, read in batches of `global_batch` of all ranks."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": epoch,
+            "position": self._check_position(position, global_batch),
+            "global_batch": global_batch,
+            **self.identity,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], batch_size: int) -> int:
         """Take the epoch of a state, and return its position: the `start` of `rank_batches`.
 
-        The next iteration of this sampler, in a DataLoader, begins there too. Raises UsageError that names what
-        differs where the state is of another order or batch size, and changes nothing then.
+        The next iteration of this sampler, in a DataLoader, begins there too.
+
+        Raises:
+            UsageError: as `check_state`; nothing has changed then.
         """
-        epoch, position = state.checked(self, state_dict, self.global_batch(batch_size))
-        self.epoch, self._start = epoch, position
-        return position
+        self.epoch, self._start = self.check_state(state_dict, batch_size)
+        return self._start
+
+    def check_state(self, state: Any, batch_size: int) -> tuple[int, int]:
+        """Return (epoch, position) of a state.
+
+        Raises:
+            UsageError: if the state is of another order or batch size; it names the first difference.
+        """
+        if not isinstance(state, Mapping):
+            _refuse(f"must be a dict as state_dict gives, got {type(state).__name__}")
+        version = state.get("version")
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            _refuse(f"has no valid version: {version!r}")
+        if version > STATE_VERSION:
+            problem = f"is of version {version}, known here is {STATE_VERSION}"
+            raise UsageError("state", problem, "install a newer packer")
+        size = self.global_batch(batch_size)
+        expected = {"global_batch": size, **self.identity}
+        for name, here in expected.items():
+            if name not in state:
+                _refuse(f"has no {name}")
+            # also the type: True is not 1
+            if type(there := state[name]) is not type(here) or there != here:
+                _refuse(f"{name} is {there!r} in the state, {here!r} here")
+        if unknown := sorted({str(name) for name in state} - {*expected, "version", "epoch", "position"}):
+            _refuse(f"has fields that no {self.kind} sampler has: {', '.join(unknown)}")
+        try:
+            return check_int("epoch", state.get("epoch"), 0), self._check_position(state.get("position"), size)
+        except UsageError as error:
+            _refuse(str(error))
+
+    def _check_position(self, position: Any, global_batch: int) -> int:
+        """Return a position between two global batches, or at the end. Raise UsageError if it is not one."""
+        number = check_int("position", position, 0, self.num_samples)
+        if number % global_batch and number != self.num_samples:
+            raise UsageError("position", f"must be a multiple of the global batch, {global_batch}, got {number}")
+        return number
 
     @cached_property
-    def identity(self) -> dict[str, state.Scalar]:
+    def identity(self) -> dict[str, Scalar]:
         """All that the order depends on but the epoch: equal here and in a state that may be resumed."""
         return {
             "kind": self.kind,
@@ -215,10 +270,14 @@ class Sampler(ABC):
             "num_samples": self.num_samples,
             "drop_last": self.drop_last,
             "pack": self._pack_digest,
-            "records": None if self._chosen is None else numbers_digest(self._chosen),
+            "records": None if self._indices is None else digest_of(self._indices),
             **self._options(),
         }
 
     def __repr__(self) -> str:
-        of = f"{self.num_chosen} of {self.num_records}" if self._chosen is not None else f"{self.num_records}"
+        of = f"{self.num_indices} of {self.num_records}" if self._indices is not None else f"{self.num_records}"
         return f"<{type(self).__name__}: {of} records, seed {self.seed}, rank {self.rank} of {self.world_size}>"
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise UsageError("state", problem, "resume with what the state was made with, or begin anew")

@@ -7,11 +7,11 @@ blocks among themselves.
 Serves: packs larger than memory on spinning disks or network storage: a block is one read in a row, and only one
 window, block * window records, need be in memory at a time. Larger blocks read faster, larger windows mix better.
 
-Hurts: where records are read at random as fast as in a row (a pack in memory or on an SSD): `ShuffleSampler` mixes
-better and costs nothing there. And where neighbours are alike, above all in a pack sorted by class: a window then
-holds at most as many classes as blocks, batches are lopsided, and batch statistics and the loss swing. Such a pack is
-warned of (`SortedPackWarning`); build it with ``--shuffle SEED``. On several machines each reads all blocks, for its
-share of every window: the price of an order that does not depend on the number of ranks.
+Hurts: if records are read at random as fast as in a row (a pack in memory or on an SSD): `ShuffleSampler` mixes
+better and costs nothing there. And if neighbours are alike, above all in a pack sorted by class: a window then
+holds at most as many classes as blocks, batches are lopsided, and batch statistics and the loss swing. Such a pack
+raises a warning (`SortedPackWarning`); build it with ``--shuffle SEED``. On several machines each reads all blocks, for
+its share of every window: the price of an order that does not depend on the number of ranks.
 
 The idea is that of the shuffle "py1br" of mosaicml/streaming, whose blocks are what is called a window here.
 """
@@ -27,56 +27,62 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.format.pack import Pack
 from packer.samplers.base import Sampler
-from packer.samplers.class_order import SortedPackWarning, is_sorted_by_class
-from packer.samplers.order import Records, compact, derive, permutation, random_bits
-from packer.samplers.ranks import whole
-from packer.samplers.records import length_of, pack_of
-
-Int64 = NDArray[np.int64]
+from packer.samplers.order import (
+    Records,
+    SortedPackWarning,
+    compact,
+    derive,
+    is_sorted_by_class,
+    permutation,
+    random_bits,
+)
+from packer.samplers.ranks import check_int, length_of
+from packer.samplers.subset import pack_of
+from packer.types import Int64
 
 _CUTS, _BLOCKS, _WINDOWS = 1, 2, 3  # what a key is for
 
 
 class BlockShuffleSampler(Sampler):
-    """All records once an epoch: blocks in random order, samples shuffled within windows of blocks."""
+    """All records once per epoch: blocks in random order, samples shuffled within windows of blocks.
+
+    Warns with SortedPackWarning if the pack is sorted by class and a window does not hold all of it.
+
+    Args:
+        data: the pack or dataset, or the number of records of each shard, or of all as one shard.
+        seed: as in `Sampler`; `drop_last`, `rank` and `world_size` too.
+        block: records of a block.
+        window: blocks of a window.
+        indices: numbers of the records to sample (default: all); their order does not matter.
+
+    Raises:
+        UsageError: if an argument is out of range.
+    """
 
     kind = "block"
 
     def __init__(  # noqa: PLR0913 - all but the first have a default, and each stands alone
-        self,
-        data: int | Sequence[int] | Pack | Sized,
-        seed: int = 0,
-        *,
-        block: int = 256,
-        window: int = 64,
-        records: ArrayLike | None = None,
-        drop_last: bool = False,
-        rank: int | None = None,
+        self, data: int | Sequence[int] | Pack | Sized, seed: int = 0, *, block: int = 256, window: int = 64,
+        indices: ArrayLike | None = None, drop_last: bool = False, rank: int | None = None,
         world_size: int | None = None,
-    ) -> None:
-        """Args: the pack or dataset, or the number of records of each shard, or of all as one shard; records of a
-        block; blocks of a window; the record numbers to take (all; their order does not matter); see `Sampler`.
-
-        Warns with SortedPackWarning where the pack is sorted by class and a window does not hold all of it.
-        """
+    ) -> None:  # fmt: skip
         pack = pack_of(data)
         shards = [shard.records for shard in pack.shards] if pack else _counts(data)
-        super().__init__(
-            pack or sum(shards), seed, records=records, drop_last=drop_last, rank=rank, world_size=world_size
-        )
-        self.block = whole("block", block, 1)
-        self.window = whole("window", window, 1)
+        records = pack or sum(shards)
+        super().__init__(records, seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size)
+        self.block = check_int("block", block, 1)
+        self.window = check_int("window", window, 1)
         firsts = np.cumsum([0, *shards], dtype=np.int64)
-        if self._chosen is not None:
-            self._chosen.sort()
-            firsts = np.searchsorted(self._chosen, firsts)
+        if self._indices is not None:
+            self._indices.sort()
+            firsts = np.searchsorted(self._indices, firsts)
         self._firsts: Int64 = np.unique(firsts)
-        """Where each shard that has chosen records begins among them, and the end."""
-        if pack and self.block * self.window < self.num_chosen:
+        """Where each shard that has sampled records begins among them, and the end."""
+        if pack and self.block * self.window < self.num_indices:
             self._warn_if_sorted(np.asarray(pack.column("label")))
 
     def _warn_if_sorted(self, labels: NDArray[Any]) -> None:
-        if is_sorted_by_class(labels if self._chosen is None else labels[self._chosen]):
+        if is_sorted_by_class(labels if self._indices is None else labels[self._indices]):
             warnings.warn(
                 f"this pack is sorted by class: windows of {self.window} blocks hold few classes; build it with "
                 "--shuffle SEED, use ShuffleSampler, or make the window larger and the block smaller",
@@ -89,7 +95,7 @@ class BlockShuffleSampler(Sampler):
         return {"block": self.block, "window": self.window, "shards": f"{derive(*shards.encode()):016x}"}
 
     def _blocks(self, epoch: int) -> tuple[Int64, Int64]:
-        """First place and length of each block, in the order of this epoch."""
+        """Return the first position and the length of each block, in the order of this epoch."""
         begins, ends = self._firsts[:-1], self._firsts[1:]
         # the first block of each shard has 1 to `block` records, by chance: the cuts move
         cuts = random_bits(derive(self.seed, epoch, _CUTS), len(begins)) % np.uint64(self.block) + np.uint64(1)
@@ -104,16 +110,16 @@ class BlockShuffleSampler(Sampler):
         return starts[shuffled], lengths[shuffled]
 
     def windows(self, epoch: int | None = None) -> Iterator[tuple[int, Int64]]:
-        """What the epoch reads, for reading ahead: (position, runs) of each window.
+        """Yield what the epoch reads, for reading ahead: (position, runs) of each window.
 
         runs: int64 (k, 2), the first record of each block and the one after its last. The samples at the
         positions from this one to that of the next window are those of these runs.
         """
         position = 0
-        for begin, length in self._windows(self.epoch if epoch is None else whole("epoch", epoch, 0)):
+        for begin, length in self._windows(self.epoch if epoch is None else check_int("epoch", epoch, 0)):
             first, last = begin, begin + length - 1
-            if self._chosen is not None:
-                first, last = self._chosen[first], self._chosen[last]
+            if self._indices is not None:
+                first, last = self._indices[first], self._indices[last]
             yield position, np.stack([first, last + 1], axis=1).astype(np.int64)
             position += int(length.sum())
 
@@ -123,20 +129,19 @@ class BlockShuffleSampler(Sampler):
             yield starts[first : first + self.window], lengths[first : first + self.window]
 
     def _order(self, epoch: int) -> Records:
-        out = np.empty(self.num_chosen, compact(self.num_chosen))
+        out = np.empty(self.num_indices, compact(self.num_indices))
         done = 0
         for number, (begin, length) in enumerate(self._windows(epoch)):
             before = np.cumsum(length) - length
-            places = np.arange(int(length.sum())) + np.repeat(begin - before, length)
-            out[done : done + len(places)] = places[
-                permutation(len(places), derive(self.seed, epoch, _WINDOWS, number))
-            ]
-            done += len(places)
+            window = np.arange(int(length.sum())) + np.repeat(begin - before, length)
+            end = done + len(window)
+            out[done:end] = window[permutation(len(window), derive(self.seed, epoch, _WINDOWS, number))]
+            done = end
         return out
 
 
 def _counts(data: Any) -> list[int]:
-    """Records of each shard."""
+    """Return the records of each shard."""
     if isinstance(data, Sequence) or (isinstance(data, np.ndarray) and data.ndim == 1):
-        return [whole("shard", records, 0) for records in data]
+        return [check_int("shard", records, 0) for records in data]
     return [length_of(data)]

@@ -1,18 +1,18 @@
-"""Which of how many processes this one is."""
+"""Which of how many processes this one is; and integers as arguments."""
 
 from __future__ import annotations
 
 import operator
 import os
 import sys
-from dataclasses import dataclass
-from typing import Any
+import warnings
+from collections.abc import Sized
+from typing import Any, NamedTuple
 
 from packer.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
+class Ranks(NamedTuple):
     """Process `rank` of `world_size` that train together."""
 
     rank: int
@@ -20,43 +20,52 @@ class Ranks:
 
     @staticmethod
     def of(rank: int | None, world_size: int | None) -> Ranks:
-        """These, or for None what torch.distributed says where it is initialised, or else one process alone.
+        """Return these, with None replaced by what torch.distributed says, or else by one process alone.
 
-        Raises UsageError where the rank is not among them.
+        Raise UsageError if the rank is not below the world size.
         """
-        here = _from_torch()
-        count = here.world_size if world_size is None else whole("world_size", world_size, 1)
-        number = here.rank if rank is None else whole("rank", rank, 0)
+        group = _process_group()
+        here = Ranks(0, 1) if group is None else Ranks(group.get_rank(), group.get_world_size())
+        count = here.world_size if world_size is None else check_int("world_size", world_size, 1)
+        number = here.rank if rank is None else check_int("rank", rank, 0)
         if number >= count:
             raise UsageError("rank", f"must be below world_size {count}, got {number}", "give both")
         return Ranks(number, count)
 
 
-def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """`value` as an int from `least` to `most`. Raises UsageError that quotes it."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise UsageError(name, f"must be a whole number, got {value!r}") from None
-    if isinstance(value, bool) or number < least or (most is not None and number > most):
-        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(name, f"must be a whole number {bounds}, got {value!r}")
-    return number
-
-
-def launched() -> int:
-    """Number of processes that a launcher (torchrun) says it has started, if they have no process group yet; else 1."""
-    count = os.environ.get("WORLD_SIZE", "")
-    return int(count) if count.isdecimal() and _process_group() is None else 1
-
-
-def _from_torch() -> Ranks:
-    group = _process_group()
-    return Ranks(0, 1) if group is None else Ranks(group.get_rank(), group.get_world_size())
-
-
 def _process_group() -> Any:
-    """torch.distributed if it is initialised, else None."""
+    """Return torch.distributed if it is initialised, else None."""
     # not imported: a process in which nobody has imported torch cannot have initialised it
     distributed = sys.modules.get("torch.distributed")
     return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
+
+
+def warn_if_ungrouped(ranks: Ranks) -> bool:
+    """Warn if a launcher (torchrun) has started several processes and they have no process group; return whether."""
+    launched = os.environ.get("WORLD_SIZE", "")
+    if not launched.isdecimal() or int(launched) < 2 or _process_group() is not None:
+        return False
+    warnings.warn(
+        f"WORLD_SIZE is {launched}, but torch.distributed has no process group: this process reads as rank "
+        f"{ranks.rank} of {ranks.world_size}; call torch.distributed.init_process_group before the first "
+        "batch, or give rank and world_size to the sampler",
+        stacklevel=4,
+    )
+    return True
+
+
+def check_int(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return `value` as an int from `least` to `most`. Raise UsageError, which quotes it, if it is not one."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UsageError(name, f"must be an integer, got {value!r}") from None
+    if isinstance(value, bool) or number < least or (most is not None and number > most):
+        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(name, f"must be an integer {bounds}, got {value!r}")
+    return number
+
+
+def length_of(data: int | Sized) -> int:
+    """Return the number of records of `data`. Raise UsageError if it is not a number and has no length."""
+    return len(data) if isinstance(data, Sized) else check_int("data", data, 0)

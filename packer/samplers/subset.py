@@ -1,33 +1,34 @@
-"""Records chosen by what the index says of them, no image read: for the `records=` of any sampler."""
+"""Which records are sampled: those that the index says something of, no image read, or those of an array."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from packer.errors import UsageError
+from packer.errors import UsageError, plural
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
-from packer.samplers.records import pack_of
+from packer.format.schema import SCHEMA
+from packer.samplers.order import Records, compact
+from packer.types import Int64
 
-Column = Any
+Column = NDArray[Any] | Ragged
 """Numbers: array (n,). Lists, text: `Ragged` of n rows."""
 
 
-class Columns(Mapping[str, Column]):
+class PackColumns(Mapping[str, Any]):
     """The columns of a pack's index by name (docs/formats.md lists them), each read when it is asked for."""
 
     def __init__(self, pack: Pack) -> None:
-        from packer.format.schema import SCHEMA
-
         self._pack = pack
         self._names: list[str] = SCHEMA.names
 
-    def __getitem__(self, name: str) -> NDArray[Any] | Ragged:
-        """Raises UsageError where there is no such column."""
+    def __getitem__(self, name: str) -> Column:
+        """Return a column. Raise UsageError if there is none of this name."""
         if name not in self._names:
             raise UsageError("columns", f"there is no column {name!r}", f"the columns are {', '.join(self._names)}")
         return self._pack.column(name)
@@ -39,23 +40,57 @@ class Columns(Mapping[str, Column]):
         return len(self._names)
 
 
-def subset(data: Any, predicate: Callable[[Columns], Any]) -> NDArray[np.int64]:
-    """The numbers of the records for which `predicate` is true, rising, int64 (k,).
-
-    Args: a Pack or PackedDataset; a function from the columns to bool (n,), called once, with whole columns:
+def subset(data: Any, predicate: Callable[[PackColumns], Any]) -> Int64:
+    """Return the numbers of the records for which `predicate` is true, for the `indices=` of any sampler.
 
         large = subset(dataset, lambda columns: columns["width"] > 100)
         cats = subset(dataset, lambda columns: columns["label"] == dataset.class_to_idx["cat"])
         crowded = subset(dataset, lambda columns: columns["boxes"].lengths >= 10)
-        sampler = ShuffleSampler(dataset, records=large)
+        sampler = ShuffleSampler(dataset, indices=large)
 
-    Raises UsageError where `data` has no index, a column is unknown, or the answer is not one bool a record.
+    Args:
+        data: a Pack or PackedDataset.
+        predicate: a function from the columns to bool (n,), called once, with whole columns.
+
+    Returns:
+        int64 (k,), rising.
+
+    Raises:
+        UsageError: if `data` has no index, a column is unknown, or the answer is not one bool per record.
     """
     pack = pack_of(data)
     if pack is None:
         raise UsageError("data", f"must be a Pack or a PackedDataset, got {type(data).__name__}")
-    answer = np.asarray(predicate(Columns(pack)))
+    answer = np.asarray(predicate(PackColumns(pack)))
     if answer.dtype != np.bool_ or answer.shape != (len(pack),):
         given = f"{answer.dtype} of shape {answer.shape}"
-        raise UsageError("predicate", f"must give bool of shape ({len(pack)},), one a record; got {given}")
+        raise UsageError("predicate", f"must return bool of shape ({len(pack)},), one per record; got {given}")
     return np.flatnonzero(answer)
+
+
+def pack_of(data: Any) -> Pack | None:
+    """Return the pack that `data` is, or that it reads (a PackedDataset), or None."""
+    pack = getattr(data, "pack", data)
+    return pack if isinstance(pack, Pack) else None
+
+
+def check_indices(indices: ArrayLike, num_records: int) -> Records:
+    """Return record numbers, in the order given. Raise UsageError unless all are of the pack and there once."""
+    given = np.asarray(indices)
+    if not given.size:
+        raise UsageError("indices", "is empty: there is nothing to sample")
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        problem = f"must be a list of record numbers, got {given.dtype} of shape {given.shape}"
+        raise UsageError("indices", problem, "numpy.flatnonzero makes numbers of a mask")
+    if given.min() < 0 or given.max() >= num_records:
+        raise UsageError("indices", f"must be from 0 to {num_records - 1}, got {given.min()} to {given.max()}")
+    seen = np.zeros(num_records, np.bool_)
+    seen[given] = True
+    if (distinct := np.count_nonzero(seen)) < len(given):
+        raise UsageError("indices", f"repeats {plural(len(given) - distinct, 'record')}", "numpy.unique leaves one of each")
+    return given.astype(compact(num_records))  # a copy: the caller's array may change
+
+
+def digest_of(numbers: NDArray[Any]) -> str:
+    """Return a short digest of an array of integers."""
+    return hashlib.sha256(np.ascontiguousarray(numbers).data).hexdigest()[:16]

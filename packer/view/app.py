@@ -15,9 +15,9 @@ from werkzeug.wrappers import Request, Response
 
 from packer.errors import PackerError, UsageError
 from packer.format.pack import Pack
+from packer.stats.page import html_page, read_static, stylesheet
 from packer.view.catalog import SORTS, Catalog, Query
 from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
-from packer.view.page import STYLESHEET, html_page, read_static
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
@@ -36,8 +36,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 HTML, CSS, JS = ("text/html", "text/css", "text/javascript")
-STATIC = {STYLESHEET: CSS, **dict.fromkeys(("app.js", "grid.js", "draw.js", "detail.js", "charts.js", "loop.js"), JS)}
-LINKS = f'<link rel="icon" href="data:,">\n<link rel="stylesheet" href="{STYLESHEET}">\n'
+SCRIPTS = frozenset(("app.js", "grid.js", "draw.js", "detail.js", "charts.js", "loop.js"))
+LINKS = '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="style.css">\n'
 LINKS += '<script type="module" src="app.js"></script>'
 
 
@@ -82,9 +82,11 @@ class App:
 
     def _file(self, name: str) -> Response:
         if name == "index.html":
-            text, kind = html_page("packer view", read_static("view.html"), LINKS, "app"), HTML
-        elif name in STATIC:
-            text, kind = read_static(name), STATIC[name]
+            text, kind = html_page("packer view", read_static(__file__, "view.html"), LINKS, "app"), HTML
+        elif name == "style.css":
+            text, kind = stylesheet(), CSS
+        elif name in SCRIPTS:
+            text, kind = read_static(__file__, name), JS
         else:
             return Response("nothing here\n", 404)
         return Response(text, 200, content_type=f"{kind}; charset=utf-8")

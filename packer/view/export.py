@@ -11,8 +11,8 @@ import numpy as np
 
 from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural, printable
 from packer.format.pack import Pack
+from packer.stats.page import one_file_page
 from packer.view.facts import pack_facts, tile_facts
-from packer.view.page import one_file_page
 from packer.view.pictures import Pictures, problem_of
 
 MOST = 10_000

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import pytest
 from drawn import draw_plain
 from running import good, refused, run
 
-from packer.bench import BenchOptions
+from packer.bench import BenchOptions, Figure
+from packer.bench.measure import memory_bytes, take_turns
 from packer.errors import UsageError
 
+ROOT = Path(__file__).resolve().parents[2]
 MISTAKES = {
     "--images 7": "--images: must be at least 8, got 7",
     "--images 0": "--images: must be at least 8, got 0",
@@ -100,6 +104,34 @@ def test_sizes() -> None:
     for text in ("", "x", "4097", "-1x4", "1x2x3", "²x4"):
         with pytest.raises(UsageError, match="--resize"):
             BenchOptions.size_of(text)
+
+
+def test_works_take_turns_and_warm_up_rounds_do_not_count() -> None:
+    order: list[str] = []
+    works = {name: (lambda name=name: order.append(name)) for name in "abc"}
+    seconds = take_turns(works, rounds=2, warm_up=1)
+    assert "".join(order) == "abcbcacab"
+    assert all(len(figure.rounds) == 2 and figure.lowest >= 0 for figure in seconds.values())
+
+
+def test_figures_show_their_spread() -> None:
+    figure = Figure((4.0, 1.0, 2.0))
+    assert figure.text() == "2.0 (1.0 to 4.0)"
+    assert (figure / Figure((2.0, 2.0, 2.0))).rounds == (2.0, 0.5, 1.0)
+    assert figure.per_second(8).rounds == (2.0, 8.0, 4.0)
+
+
+def test_memory_is_that_of_the_process() -> None:
+    before = memory_bytes(os.getpid())
+    block = bytearray(b"x") * (64 << 20)
+    assert memory_bytes(os.getpid()) - before > len(block) * 0.9
+
+
+def test_every_benchmark_has_its_place_in_the_docs() -> None:
+    scripts = re.findall(r"^run (\w+) ", (ROOT / "scripts" / "bench_all.sh").read_text("utf-8"), re.MULTILINE)
+    marked = re.findall(r"<!-- (bench_\w+) -->", (ROOT / "docs" / "benchmarks.md").read_text("utf-8"))
+    there = {path.stem for path in (ROOT / "scripts").glob("bench_*.py")} - {"bench_common"}
+    assert scripts == [name for name in scripts if name in there] and set(scripts) == there == set(marked)
 
 
 def test_help_has_an_example() -> None:

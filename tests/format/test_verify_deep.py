@@ -12,6 +12,7 @@ from damage import edit_index, flip, vouch
 from running import run
 
 from packer import open_pack
+from packer.containers import CONTAINERS
 from packer.format import verify_records
 from packer.format.manifest import read_manifest
 from packer.format.verify import verify
@@ -22,7 +23,10 @@ def index_of(pack: Path, number: int = 0) -> Path:
     return pack / read_manifest(pack).shards[number].index.name
 
 
-@pytest.mark.parametrize("kind", ["raw", "jpeg", "boxes", "copy", "gray16"])
+@pytest.mark.parametrize(
+    ("container", "kind"),
+    [*((name, "boxes") for name in CONTAINERS), ("lmdb", "raw"), ("hdf5", "gray16"), ("tfrecord", "copy")],
+)
 def test_good_pack(make_pack, container, kind):
     pack = make_pack(kind, container)
     stages = []

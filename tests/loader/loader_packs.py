@@ -9,19 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from drawn import draw_shots, pixels
+from packs import CLASSES, noise
 from PIL import Image
 
 from packer import PackedDataset
 
-CLASSES = ("ant", "bee", "cat")
 EACH = 9
 RECORDS = len(CLASSES) * EACH
-
-
-def noise(seed: int, height: int, width: int, channels: int = 3, dtype: str = "uint8") -> np.ndarray:
-    """(height, width, channels); no two places and no two images are alike."""
-    top = 1 << (8 * np.dtype(dtype).itemsize)
-    return np.random.default_rng(seed).integers(0, top, (height, width, channels)).astype(dtype)
 
 
 def waves(height: int, width: int, seed: int = 0) -> np.ndarray:

@@ -89,7 +89,7 @@ def test_a_view_of_a_kept_image_keeps_its_batch(pack):
 def test_dropped_batches_are_used_again(pack, monkeypatch):
     monkeypatch.setattr("packer.loading.pipeline.BLOCK_BYTES", 1)
     loader = PackedLoader(pack("raw"), 1, prefetch=2)
-    pool = loader._batches._pool
+    pool = loader._batches._buffers
     for _ in range(3):
         for _ in loader:
             pass

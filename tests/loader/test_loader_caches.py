@@ -11,11 +11,11 @@ import torch
 from loader_packs import alike
 from running import run_script
 
-from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack
-from packer import paging as paging_module
+from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack, system
 from packer.errors import DamagedPack, UsageError, size_text
-from packer.loading import device_cache, ram_cache
-from packer.loading.fill import RowFiller
+from packer.format.mmap import Region
+from packer.loading import device_cache, page_cache
+from packer.loading.fill import ImageFiller
 
 OPTIONS = {"shuffle": True, "seed": 3}
 
@@ -76,7 +76,7 @@ def test_no_image_is_touched_on_the_host(pack, monkeypatch):
     def never(*arguments):
         raise AssertionError("the host fills images")
 
-    monkeypatch.setattr(RowFiller, "fill", never)
+    monkeypatch.setattr(ImageFiller, "fill", never)
     for images, _ in loader:
         assert images.shape[1:] == (3, 8, 8) and threading.active_count() == before
     assert loader.stats()["images"] == 27
@@ -119,7 +119,7 @@ def test_ram_reads_all_and_gives_the_same(pack, container):
 
 
 def test_more_than_there_is_memory_is_refused_with_both_figures(pack, monkeypatch):
-    monkeypatch.setattr(ram_cache, "available_bytes", lambda: 5000)
+    monkeypatch.setattr(page_cache, "available_bytes", lambda: 5000)
     size = len(open_pack(pack("raw")).region)
     with pytest.raises(UsageError) as refused:
         PackedLoader(pack("raw"), 4, cache="ram")
@@ -130,13 +130,13 @@ def test_more_than_there_is_memory_is_refused_with_both_figures(pack, monkeypatc
 def test_the_ram_thread_ends_with_the_loader(pack, monkeypatch, allowed):
     steps, go_on = [], threading.Event()
 
-    def keep(region, start, size):
-        steps.append((start, size))
+    def read(region, start, stop, keep):
+        steps.append((start, stop))
         go_on.wait(10)
         return allowed
 
-    monkeypatch.setattr(ram_cache, "keep", keep)
-    monkeypatch.setattr(ram_cache, "STEP_BYTES", 4096)
+    monkeypatch.setattr(Region, "read", read)
+    monkeypatch.setattr(page_cache, "STEP_BYTES", 4096)
     loader = PackedLoader(pack("raw"), 4, cache="ram")
     thread = loader._ram._thread
     assert thread.is_alive() and thread.daemon and not loader._ram.wait(0.01)
@@ -153,18 +153,19 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
     script = """
         import gc, sys, threading
         from packer import PackedLoader
-        from packer.loading import ram_cache
+        from packer.format.mmap import Region
+        from packer.loading import page_cache
 
         gc.disable()
         left = threading.Event()
         steps = []
 
-        def keep(region, start, size):
+        def read(region, start, stop, keep):
             left.wait()
             steps.append(gc.collect())
             return True
 
-        ram_cache.keep, ram_cache.STEP_BYTES = keep, 1024
+        Region.read, page_cache.STEP_BYTES = read, 1024
         loader = PackedLoader(sys.argv[1], 4, cache="ram")
         thread = loader._ram._thread
         loader.itself = loader
@@ -177,19 +178,19 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
 
 
 def test_pages_that_may_not_be_locked_are_read(pack, monkeypatch):
-    monkeypatch.setattr(ram_cache, "keep", lambda *arguments: False)
+    monkeypatch.setattr(system, "lock_in_memory", lambda *arguments: False)
     loader = PackedLoader(pack("raw"), 4, cache="ram")
     assert loader._ram.wait(20) and alike(list(loader), list(PackedLoader(pack("raw"), 4)))
 
 
 def test_memory_that_the_page_cache_holds_in_a_container_is_free(tmp_path, monkeypatch):
-    free = paging_module.available_bytes()
+    free = system.available_bytes()
     assert free > 1 << 20
-    monkeypatch.setattr(paging_module, "CGROUP", str(tmp_path))
+    monkeypatch.setattr(system, "CGROUP", str(tmp_path))
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("900000\n")
     (tmp_path / "memory.stat").write_text("anon 500000\nfile 400000\nactive_file 100000\ninactive_file 250000\n")
-    assert paging_module.available_bytes() == 450_000
+    assert system.available_bytes() == 450_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert paging_module.available_bytes() > 1 << 20
-    assert np.isfinite(paging_module.available_bytes())
+    assert system.available_bytes() > 1 << 20
+    assert np.isfinite(system.available_bytes())

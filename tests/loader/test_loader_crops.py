@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -13,8 +14,8 @@ from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
 from packer.images.jpeg import decode_reduced
-from packer.loading.draws import uniform
-from packer.loading.fill import flip, place, reduced_by
+from packer.loading.fill import reduced_by, resize_into
+from packer.samplers.order import uniform
 
 
 def torchvision_crop(width, height, scale, ratio, rng):
@@ -41,7 +42,7 @@ def torchvision_crop(width, height, scale, ratio, rng):
 def drawn(crop, width, height, count, epoch=0):
     records = np.arange(count)
     sides = np.full(count, float(width)), np.full(count, float(height))
-    return crop.regions(*sides, uniform(0, epoch, records, crop.draws))
+    return crop.regions(*sides, uniform(0, epoch, records, crop.num_random))
 
 
 def distance(a, b):
@@ -120,7 +121,7 @@ def test_center_crop_is_torchvisions(size, crop):
     top, left = round((padded.shape[0] - out_height) / 2), round((padded.shape[1] - out_width) / 2)
     row = np.full((*crop, 3), 77, np.uint8)
     region = CenterCrop(crop).regions(np.array([float(width)]), np.array([float(height)]), np.zeros((1, 0)))[0]
-    place(image, region.tolist(), 1, row)
+    resize_into(image, region.tolist(), 1, row)
     assert np.array_equal(row, padded[top : top + out_height, left : left + out_width])
 
 
@@ -170,7 +171,7 @@ def test_resized_regions_are_pillows(region, channels):
     image = waves(100, 120)[..., :channels]
     x, y, w, h = region
     row = np.zeros((24, 32, channels), np.uint8)
-    place(image, [float(v) for v in region], 1, row)
+    resize_into(image, [float(v) for v in region], 1, row)
     for c in range(channels):
         reference = Image.fromarray(image[..., c]).resize((32, 24), Image.Resampling.BILINEAR, (x, y, x + w, y + h))
         difference = np.abs(row[..., c].astype(int) - np.asarray(reference).astype(int))
@@ -180,7 +181,7 @@ def test_resized_regions_are_pillows(region, channels):
 def test_where_nothing_shrinks_linear_is_pillows_to_a_level():
     image = waves(20, 30)
     row = np.zeros((41, 55, 3), np.uint8)
-    place(image, [4.0, 3.0, 21.0, 15.0], 1, row)
+    resize_into(image, [4.0, 3.0, 21.0, 15.0], 1, row)
     cut = Image.fromarray(image[3:18, 4:25])
     difference = row.astype(int) - np.asarray(cut.resize((55, 41), Image.Resampling.BILINEAR)).astype(int)
     assert np.abs(difference).max() <= 2
@@ -189,7 +190,7 @@ def test_where_nothing_shrinks_linear_is_pillows_to_a_level():
 def test_a_region_beyond_the_image_is_black_there():
     image = np.full((6, 8, 3), 200, np.uint8)
     row = np.zeros((10, 10, 3), np.uint8)
-    place(image, [-1.0, -2.0, 10.0, 10.0], 1, row)
+    resize_into(image, [-1.0, -2.0, 10.0, 10.0], 1, row)
     inside = np.zeros((10, 10), bool)
     inside[2:8, 1:9] = True
     assert (row[inside] == 200).all() and not row[~inside].any()
@@ -202,13 +203,13 @@ def test_flips_are_exact(pack, container, kind):
     assert np.array_equal(images, np.stack([image.numpy()[:, :, ::-1] for image, _ in fresh(pack(kind, container))]))
 
 
-def test_flip_of_every_width_and_kind():
+def test_opencv_flips_every_width_and_kind_in_place():
     for width in (1, 2, 3, 5, 8):
         for channels in (1, 2, 3, 4):
             for dtype in ("uint8", "uint16"):
                 image = noise(3, 4, width, channels, dtype)
                 rows = np.stack([image, image])  # a row of a batch, not an array of its own
-                flip(rows[1])
+                cv2.flip(rows[1], 1, dst=rows[1])
                 assert np.array_equal(rows[1], image[:, ::-1]) and np.array_equal(rows[0], image)
 
 
@@ -236,7 +237,7 @@ def test_crops_of_every_kind_of_pixel(pack, container, kind):
     images = torch.cat([images for images, _ in loader])
     for i, (image, _) in enumerate(fresh(pack(kind, container))):
         height, width = image.shape[1:]
-        random = uniform(2, 0, np.array([i]), crop.draws + 1)[:, 1:]
+        random = uniform(2, 0, np.array([i]), crop.num_random + 1)[:, 1:]
         part = crop.regions(np.array([float(width)]), np.array([float(height)]), random)[0]
         exact = resized(image.permute(1, 2, 0).numpy(), part, (5, 6))
         assert np.abs(images[i].permute(1, 2, 0).numpy() - exact).max() <= ROUNDED_TWICE
@@ -273,11 +274,11 @@ def packed(folder, images, **options):
 ], ids=str)  # fmt: skip
 def test_each_axis_that_shrinks_is_averaged(tmp_path, encode, size, crop):
     path = packed(tmp_path, rough(*size[::-1]), encode=encode)
-    for epoch in range(3 if crop.draws else 1):
+    for epoch in range(3 if crop.num_random else 1):
         loader = PackedLoader(path, 3, crop=crop, seed=3)
         loader.set_epoch(epoch)
         ((images, _),) = loader
-        regions = crop.regions(*np.float64([size] * 3).T, uniform(3, epoch, np.arange(3), crop.draws + 1)[:, 1:])
+        regions = crop.regions(*np.float64([size] * 3).T, uniform(3, epoch, np.arange(3), crop.num_random + 1)[:, 1:])
         for made, (image, _), part in zip(images, fresh(path), regions, strict=True):
             exact = resized(image.permute(1, 2, 0).numpy(), part, made.shape[:0:-1])
             assert np.abs(made.permute(1, 2, 0).numpy() - exact).max() <= ROUNDED_TWICE
@@ -302,11 +303,11 @@ def test_the_loader_resizes_as_the_build_does(tmp_path, resize, fit, size):
 
 def test_interpolation_is_chosen():
     image, row = noise(0, 9, 12), np.empty((3, 4, 3), np.uint8)
-    place(image, [0.0, 0.0, 12.0, 9.0], 1, row, "nearest")
+    resize_into(image, [0.0, 0.0, 12.0, 9.0], 1, row, "nearest")
     assert np.array_equal(row, image[1::3, 1::3])
-    place(image, [0.0, 0.0, 12.0, 9.0], 1, row, "linear")
+    resize_into(image, [0.0, 0.0, 12.0, 9.0], 1, row, "linear")
     assert np.array_equal(row, image[1::3, 1::3])  # the centres are pixels' centres
-    place(image, [0.0, 0.0, 12.0, 9.0], 1, row, "area")
+    resize_into(image, [0.0, 0.0, 12.0, 9.0], 1, row, "area")
     assert np.abs(row - image.reshape(3, 3, 4, 3, 3).mean(axis=(1, 3))).max() <= 0.51
 
 
@@ -360,7 +361,7 @@ def test_reduced_images_never_reach_beyond_themselves(factor):
             y = x % (height - factor + 1)
             for w in range(factor, width - x + 1):
                 row = np.zeros((1, 1, 3), np.uint8)
-                place(image, [float(x), float(y), float(w), float(height - y)], factor, row)
+                resize_into(image, [float(x), float(y), float(w), float(height - y)], factor, row)
                 assert row.min() == 255
 
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 from loader_packs import noise
 
-from packer.loading.normalize import Normalize
 from packer.loading.stats import Stats
-from packer.loading.to_device import CudaPrefetcher, Transfer
+from packer.loading.to_device import CudaPrefetcher, Normalize, Transfer
 
 CURRENT = []
 """The stack of current streams."""
@@ -90,7 +89,7 @@ def transfer(monkeypatch):
         tensor = tensor.clone()
         return Device.of(self.normalize(tensor) if images else tensor)
 
-    monkeypatch.setattr(Transfer, "_on_this_device", to_device)
+    monkeypatch.setattr(Transfer, "_tensor_to_device", to_device)
 
     def make(depth, normalize=None):
         return Transfer("cuda", depth, normalize or Normalize())

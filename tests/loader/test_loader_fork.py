@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from running import forked
 
-from packer.loading.crew import Crew, _crews
+from packer.loading.threads import ThreadPool, _pools
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -26,9 +26,9 @@ def test_closed_threads_are_gone_from_the_system_too() -> None:
     """join() returns before the destructors of libraries have run, which hold locks."""
     before = set(os.listdir("/proc/self/task"))
     for _ in range(100):
-        crew = Crew(2)
-        assert crew.do(4, resize).wait() == [7] * 4
-        crew.close()
+        pool = ThreadPool(2)
+        assert pool.run(4, resize).wait() == [7] * 4
+        pool.close()
         assert set(os.listdir("/proc/self/task")) <= before
 
 
@@ -42,19 +42,19 @@ def test_a_fork_waits_for_what_threads_do() -> None:
         time.sleep(0.15)
         at_work.clear()
 
-    crew = Crew(1)
-    parts = crew.do(3, task)
+    pool = ThreadPool(1)
+    parts = pool.run(3, task)
     begun.acquire()  # the first is at work, the others wait
     assert forked(lambda: b"in the middle" if at_work.is_set() else b"between") == b"between"
     parts.wait()  # and then they go on
-    crew.close()
+    pool.close()
 
 
 def test_a_fork_waits_for_threads_that_nobody_waited_for() -> None:
     """Those of an iteration that was collected: each is gone when the child begins, with what it holds."""
     for _ in range(30):
-        crew = Crew(2)
-        threads = {str(thread.native_id) for thread in crew._threads}
+        pool = ThreadPool(2)
+        threads = {str(thread.native_id) for thread in pool._threads}
         begun = threading.Semaphore(0)
         done = []
 
@@ -63,40 +63,40 @@ def test_a_fork_waits_for_threads_that_nobody_waited_for() -> None:
             time.sleep(0.01)
             done.append(resize(number))
 
-        crew.do(2, task)
+        pool.run(2, task)
         for _ in range(2):
             begun.acquire()
-        crew.close(wait=False)
+        pool.close(wait=False)
         assert len(done) < 2
         assert forked(lambda done=done: b"%d" % sum(done)) == b"14"
         if sys.platform == "linux":
             assert not threads & set(os.listdir("/proc/self/task"))
-    assert not [crew for crew in _crews if crew._closed]
+    assert not [pool for pool in _pools if pool._closed]
 
 
 def test_children_decode_while_threads_do_and_end() -> None:
     for _ in range(15):
-        crew = Crew(2)
-        parts = crew.do(50, resize)
+        pool = ThreadPool(2)
+        parts = pool.run(50, resize)
         assert forked(lambda: b"%d" % resize(0)) == b"7"
         parts.wait()
-        crew.close()
+        pool.close()
         assert forked(lambda: b"%d" % resize(0)) == b"7"
 
 
 def test_a_task_may_fork() -> None:
-    crew = Crew(2)
-    assert crew.do(2, lambda number: forked(lambda: b"child")).wait() == [b"child"] * 2
-    crew.close()
+    pool = ThreadPool(2)
+    assert pool.run(2, lambda number: forked(lambda: b"child")).wait() == [b"child"] * 2
+    pool.close()
 
 
 def test_a_task_that_never_ends_holds_a_fork_up_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packer.loading.crew.FORK_S", 0.1)
+    monkeypatch.setattr("packer.loading.threads.FORK_S", 0.1)
     go_on = threading.Event()
-    crew = Crew(1)
-    parts = crew.do(1, lambda number: go_on.wait())
+    pool = ThreadPool(1)
+    parts = pool.run(1, lambda number: go_on.wait())
     time.sleep(0.02)
     assert forked(lambda: b"child") == b"child"
     go_on.set()
     parts.wait()
-    crew.close()
+    pool.close()

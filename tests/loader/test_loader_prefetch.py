@@ -16,8 +16,7 @@ from running import until
 from torch.utils.data import DataLoader
 
 from packer import CudaPrefetcher, PackedDataset, PackedLoader, collate
-from packer.loading.normalize import Normalize
-from packer.loading.to_device import moved
+from packer.loading.to_device import Normalize, map_tensors
 
 Pair = namedtuple("Pair", "images targets")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -79,7 +78,7 @@ def test_mappings_of_every_kind():
     doubled = []
 
     def double(item):
-        doubled.append(moved(item, lambda tensor, images: tensor * 2))
+        doubled.append(map_tensors(item, lambda tensor, images: tensor * 2))
         return doubled[-1]
 
     there = double(defaultdict(list, tensors))

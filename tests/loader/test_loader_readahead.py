@@ -11,8 +11,8 @@ from loader_packs import alike
 
 from packer import PackedLoader, open_pack, system
 from packer.format.mmap import Region
-from packer.loading import readahead
-from packer.loading.readahead import announced
+from packer.loading import page_cache
+from packer.loading.page_cache import announced
 
 PAGE = mmap.PAGESIZE
 
@@ -28,7 +28,7 @@ def cold(monkeypatch):
 
 @pytest.mark.parametrize("ahead", [0, 1, 360 * 4, 360 * 10, 1 << 30])
 def test_everything_is_asked_for_before_it_is_handed_out(pack, cold, monkeypatch, ahead):
-    monkeypatch.setattr(readahead, "AHEAD_BYTES", ahead)
+    monkeypatch.setattr(page_cache, "AHEAD_BYTES", ahead)
     opened = open_pack(pack("raw"))
     batches = list(np.random.default_rng(0).permutation(27).reshape(9, 3))
     handed_out = []
@@ -39,7 +39,7 @@ def test_everything_is_asked_for_before_it_is_handed_out(pack, cold, monkeypatch
         beyond = len(cold) - 3 * len(handed_out)
         assert beyond * 360 <= ahead + 3 * 360
         # the first batch must not wait for the whole lead: it took 2 s on a pack of a million tiny images
-        assert len(handed_out) > 1 or beyond < 3 * readahead.LEAD_BATCHES
+        assert len(handed_out) > 1 or beyond < 3 * page_cache.LEAD_BATCHES
         if ahead >= 360 * 4 and len(handed_out) < 5:
             assert beyond > 0
     assert np.array_equal(handed_out, batches)

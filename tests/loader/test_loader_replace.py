@@ -113,7 +113,7 @@ def test_a_subset_is_replaced_from_the_subset(pack, damaged, kind):
     path = damaged("raw")
     make = ShuffleSampler if kind == "shuffle" else BalancedSampler
     for epoch in range(5):
-        batches, _ = epoch_of(path, epoch, sampler=make(open_pack(path), 0, records=chosen))
+        batches, _ = epoch_of(path, epoch, sampler=make(open_pack(path), 0, indices=chosen))
         got = numbers_of(pack("raw"), torch.cat([images for images, _ in batches]))
         assert set(got) <= set(chosen) - set(BAD) and len(got) == 6
 

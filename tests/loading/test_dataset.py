@@ -13,7 +13,7 @@ from PIL import Image
 
 from packer import PackedDataset
 from packer.errors import UsageError
-from packer.loading.batch import Batch
+from packer.loading.targets import Batch
 
 KINDS = ("raw", "jpeg", "ragged", "boxes", "gray16", "copy")
 

@@ -18,13 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from failing import dies_over_a_batch, dies_with_a_lock
 from running import members_of, until
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
-import packer
-from packer import BuildOptions, DataLoader, PackedDataset, build_pack, collate, open_pack
-from packer.errors import DamagedPack, UsageError, WorkerDied
+from packer import BuildOptions, PackedDataset, build_pack, collate, open_pack
+from packer.errors import DamagedPack, UsageError
+from packer.system import PORTABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 HERE = Path(__file__).parent
@@ -119,19 +118,6 @@ def test_workers_end_with_the_loop(make_pack, persistent, leave):
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(of_ours)]
 
 
-def test_a_forked_child_that_drops_a_loader_leaves_the_workers_alone(make_pack):
-    loader = DataLoader(PackedDataset(make_pack("raw", "lmdb")), 2, num_workers=1, multiprocessing_context="fork")
-    batches = iter(loader)
-    next(batches)
-    pid = os.fork()
-    if pid == 0:
-        del batches, loader
-        gc.collect()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert len(list(batches)) == 11
-
-
 class Drawn:
     """A transform that draws from every generator there is."""
 
@@ -158,68 +144,6 @@ def test_draws_in_workers_differ_and_can_be_repeated(make_pack):
         assert len(set(both[:, column].tolist())) == 48  # no two alike, in any worker or epoch
 
 
-def test_a_worker_dies_while_memory_is_pinned(make_pack, monkeypatch):
-    """The thread that pins, with an accelerator that is none."""
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *a: torch.device("cpu"))
-    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
-    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *a: tensor)
-    data = PackedDataset(make_pack("raw", "lmdb"), time_taking)
-    for persistent in (False, True):
-        loader = DataLoader(
-            data, 2, num_workers=2, pin_memory=True, multiprocessing_context="fork", persistent_workers=persistent
-        )
-        assert len(list(loader)) == 12
-        batches = iter(loader)
-        next(batches)
-        thread, workers = batches._pin_memory_thread, batches._workers
-        os.kill(workers[1].pid, signal.SIGKILL)
-        started = time.monotonic()
-        said = rf"worker 1 \(process {workers[1].pid}\): was killed by SIGKILL; .*memory"
-        with pytest.raises(WorkerDied, match=said):
-            list(batches)
-        assert time.monotonic() - started < 10
-        assert all(has_ended(worker.pid) for worker in workers) and not thread.is_alive()
-        with pytest.raises(WorkerDied):  # it stays so
-            next(batches)
-        assert len(list(loader)) == 12
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-@pytest.mark.parametrize("how", [dies_over_a_batch, dies_with_a_lock])
-def test_a_worker_dies_at_the_worst_moment(make_pack, how, method):
-    """torch's own loader waits for ever for the rest of the batch, or for the lock when it ends its workers."""
-    data = PackedDataset(make_pack("raw", "lmdb"), how)
-    for persistent in (False, True)[: 2 if method == "fork" else 1]:
-        loader = DataLoader(data, 2, num_workers=2, multiprocessing_context=method, persistent_workers=persistent)
-        batches = iter(loader)
-        workers, started = batches._workers, time.monotonic()
-        with pytest.raises(WorkerDied, match="was killed by SIGKILL"):
-            next(batches)
-        del batches, loader
-        gc.collect()
-        assert time.monotonic() - started < 10
-        assert all(has_ended(worker.pid) for worker in workers)
-
-
-def time_taking(image: torch.Tensor) -> torch.Tensor:
-    time.sleep(0.005)
-    return image
-
-
-def test_the_training_step_is_not_interrupted(make_pack):
-    """The error comes out of the loop, not out of what the consumer does when the worker dies."""
-    loader = DataLoader(PackedDataset(make_pack("raw", "lmdb")), 2, num_workers=1, multiprocessing_context="fork")
-    batches = iter(loader)
-    next(batches)
-    os.kill(batches._workers[0].pid, signal.SIGKILL)
-    assert until(lambda: has_ended(batches._workers[0].pid), 5)
-    time.sleep(0.05)  # here torch's own would raise
-    with pytest.raises(WorkerDied):
-        list(batches)
-
-
 # -- other processes
 
 
@@ -229,7 +153,7 @@ def test_workers_end_when_the_main_process_is_killed(make_pack):
         assert len(pids) == 2
         process.kill()
         process.wait(5)
-    assert until(lambda: all(map(has_ended, pids)), 10)
+    assert until(lambda: all(map(has_ended, pids)), 20)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -245,17 +169,7 @@ def test_ctrl_c(make_pack, workers):
     assert until(lambda: all(map(has_ended, pids)), 3)
 
 
-def test_almost_no_shared_memory(make_pack):
-    mount = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
-    before = ("unshare", "-m", "sh", "-c", mount, "sh")
-    if not shutil.which("unshare") or subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("no mounts of one's own here")
-    first, second = output("small_shm", make_pack("raw", "lmdb"), before=before).splitlines()[:2]
-    assert first == "PackedLoader 24"
-    # which of the two depends on torch's version
-    assert "/dev/shm is full" in second if second.startswith("WorkerDied") else "shared memory" in second
-
-
+@pytest.mark.skipif(PORTABLE, reason="each map of a file holds a descriptor")
 def test_many_shards_and_few_descriptors(make_pack, tmp_path):
     source = make_pack("raw", "lmdb").parent / "source"
     build_pack(BuildOptions(str(source), str(tmp_path / "p"), "webdataset", workers=1, shard_bytes=500))
@@ -272,14 +186,14 @@ def test_opencv_in_forked_children(make_pack):
 
 @pytest.mark.parametrize("where", ["here", "worker"])
 def test_a_shard_that_is_cut_while_it_is_mapped(copied, where):
-    """The kernel ends the process that touches what is gone; no pixel is made up. A worker's end is told as such."""
+    """The kernel ends the process that touches what is gone; no pixel is made up. torch reports a worker's end."""
     with script("cut", copied("raw", "webdataset"), where) as process:
         out, _ = process.communicate(timeout=60)
     if where == "here":
         assert process.returncode == -signal.SIGBUS and not out
     else:
         assert process.returncode == 0
-        assert "WorkerDied" in out and "SIGBUS" in out and "was cut while it was read" in out
+        assert "RuntimeError DataLoader worker (pid" in out
 
 
 def test_what_is_open_outlives_its_files(copied, make_pack, container):
@@ -296,6 +210,7 @@ def test_what_is_open_outlives_its_files(copied, make_pack, container):
         PackedDataset(path)
 
 
+@pytest.mark.skipif(PORTABLE, reason="two packs change places in two steps: between them there is none")
 def test_readers_of_a_pack_that_is_being_replaced(make_pack, tmp_path, container):
     """Whole old, whole new, or an error that says so: never a mix."""
     source = make_pack("raw", "lmdb").parent / "source"
@@ -333,8 +248,4 @@ def test_readers_of_a_pack_that_is_being_replaced(make_pack, tmp_path, container
     stop.set()
     for thread in threads:
         thread.join(10)
-    assert set(outcomes) <= known | {"UsageError", "DamagedPack"} and known & set(outcomes)
-
-
-def test_the_package_has_them():
-    assert packer.DataLoader is DataLoader and "DataLoader" in dir(packer)
+    assert set(outcomes) <= known | {"PackNotFound", "DamagedPack"} and known & set(outcomes)

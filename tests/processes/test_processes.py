@@ -14,16 +14,17 @@ from drawn import draw_plain
 from running import ROOT, until
 
 from packer.errors import PackerError, UsageError, WorkerDied
-from packer.processes import worker
+from packer.processes import pool as pool_module
 from packer.processes.child import READY
-from packer.processes.pool import Pool
-from packer.processes.worker import import_path
+from packer.processes.pool import Pool, import_path
 
 IMAGES = 12
 HEAD = """
 import asyncio, json, multiprocessing, os, signal, sys, threading, warnings
 from multiprocessing import forkserver, resource_tracker
 import cv2
+
+pytestmark = pytest.mark.workers
 
 def state():
     server = forkserver._forkserver
@@ -178,7 +179,7 @@ def counting(row: int, report: Callable[[int, int], None], decoding: object) -> 
 @pytest.mark.parametrize("inherited", [True, False])
 def test_counters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, inherited: bool) -> None:
     """Also where a process inherits no file, and opens it by its name."""
-    monkeypatch.setattr(worker, "INHERITED", inherited)
+    monkeypatch.setattr(pool_module, "INHERITED", inherited)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     told: list[tuple[int, int]] = []
     with Pool(1, None, "") as pool:

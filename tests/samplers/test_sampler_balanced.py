@@ -113,10 +113,10 @@ def test_class_ids_may_be_any_numbers(big: int) -> None:
 
 def test_a_subset_is_balanced_in_itself() -> None:
     records = np.flatnonzero(LABELS < 7)[::3]
-    counts = by_class(drawn(BalancedSampler(LABELS, records=records), 10))
+    counts = by_class(drawn(BalancedSampler(LABELS, indices=records), 10))
     assert counts[2] == 0 and abs(counts[0] - counts[1]) < 200
     rows = ragged([5], [0], [0, 1], [0], [])
-    order = BalancedSampler(rows, records=[4, 2, 1], num_samples=4000).order()
+    order = BalancedSampler(rows, indices=[4, 2, 1], num_samples=4000).order()
     assert np.bincount(order).tolist() == [0, 1000, 2000, 0, 1000]
 
 

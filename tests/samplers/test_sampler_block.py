@@ -11,7 +11,7 @@ import pytest
 from packer import PackedDataset, open_pack
 from packer.errors import UsageError
 from packer.samplers import BlockShuffleSampler, SortedPackWarning, subset
-from packer.samplers.class_order import is_sorted_by_class, label_changes
+from packer.samplers.order import is_sorted_by_class, label_changes
 
 SHARDS = [100, 37, 0, 1, 250]
 
@@ -44,7 +44,7 @@ def test_windows_hold_whole_runs_of_one_shard(block: int, window: int) -> None:
 
 def test_a_subset_is_read_in_runs_of_its_records() -> None:
     records = np.flatnonzero(np.arange(sum(SHARDS)) % 5 == 2)
-    sampler = BlockShuffleSampler(SHARDS, block=6, window=2, records=records[::-1])
+    sampler = BlockShuffleSampler(SHARDS, block=6, window=2, indices=records[::-1])
     check_windows(sampler, 1, 2)
     assert np.array_equal(np.sort(sampler.order()), records)
 
@@ -102,7 +102,7 @@ def test_a_pack_sorted_by_class_is_warned_of(sorted_pack: Path, shuffled_pack: P
         warnings.simplefilter("error")
         BlockShuffleSampler(open_pack(shuffled_pack), block=8, window=2)
         BlockShuffleSampler(open_pack(sorted_pack), block=8, window=100)  # one window holds all
-        BlockShuffleSampler(open_pack(sorted_pack), block=8, window=2, records=one_class)
+        BlockShuffleSampler(open_pack(sorted_pack), block=8, window=2, indices=one_class)
 
 
 def test_packs_without_labels_are_not_warned_of(boxes_pack: Path) -> None:

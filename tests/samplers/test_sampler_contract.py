@@ -44,23 +44,23 @@ def test_every_record_is_there_once_for_every_n(kind: str) -> None:
 @pytest.mark.parametrize("kind", WITHOUT_REPLACEMENT)
 def test_a_subset_is_sampled_and_nothing_else(kind: str) -> None:
     records = np.flatnonzero(np.arange(200) % 3 == 1)
-    sampler = KINDS[kind](200, records=records)
-    assert (len(sampler), sampler.num_records, sampler.num_chosen) == (67, 200, 67)
+    sampler = KINDS[kind](200, indices=records)
+    assert (len(sampler), sampler.num_records, sampler.num_indices) == (67, 200, 67)
     assert sorted(sampler) == records.tolist()
     assert repr(sampler).endswith("67 of 200 records, seed 0, rank 0 of 1>")
 
 
 def test_a_sequence_of_chosen_records_stays_as_given() -> None:
-    assert list(KINDS["sequential"](10, records=[7, 2, 9])) == [7, 2, 9]
+    assert list(KINDS["sequential"](10, indices=[7, 2, 9])) == [7, 2, 9]
 
 
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([], "records: holds none"),
-        ([0, 10], "records: must be from 0 to 9, got 0 to 10"),
-        ([-1, 3], "records: must be from 0 to 9, got -1 to 3"),
-        ([1, 2, 1], "records: names 1 record twice"),
+        ([], "indices: is empty"),
+        ([0, 10], "indices: must be from 0 to 9, got 0 to 10"),
+        ([-1, 3], "indices: must be from 0 to 9, got -1 to 3"),
+        ([1, 2, 1], "indices: repeats 1 record"),
         ([True] * 10, r"got bool of shape \(10,\); numpy.flatnonzero makes numbers"),
         ([0.0, 1.0], "got float64"),
         ([[1], [2]], r"shape \(2, 1\)"),
@@ -68,7 +68,7 @@ def test_a_sequence_of_chosen_records_stays_as_given() -> None:
 )
 def test_records_that_cannot_be_are_refused(records: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        KINDS["shuffle"](10, records=records)
+        KINDS["shuffle"](10, indices=records)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_records_that_cannot_be_are_refused(records: Any, message: str) -> None:
     [
         ("shuffle", {"seed": -1}, "seed: .*got -1"),
         ("shuffle", {"seed": 1 << 64}, "seed: .* from 0 to 18446744073709551615"),
-        ("shuffle", {"seed": "a"}, "seed: must be a whole number, got 'a'"),
+        ("shuffle", {"seed": "a"}, "seed: must be an integer, got 'a'"),
         ("balanced", {"seed": 1.5}, "seed: .*got 1.5"),
     ],
 )
@@ -97,7 +97,7 @@ def test_epochs_that_cannot_be_are_refused(epoch: Any) -> None:
 
 @pytest.mark.parametrize("data", [None, 3.5, "no" and object()])
 def test_data_without_a_length_is_refused(data: Any) -> None:
-    with pytest.raises(UsageError, match="data: must be a whole number"):
+    with pytest.raises(UsageError, match="data: must be an integer"):
         KINDS["shuffle"](data)
 
 

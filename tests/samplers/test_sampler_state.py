@@ -157,10 +157,10 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change: Any, m
 
 
 def test_other_subsets_shards_and_weights_are_refused() -> None:
-    state = ShuffleSampler(10, records=[1, 2, 3]).state_dict(0, 1)
-    ShuffleSampler(10, records=np.array([1, 2, 3], np.uint8)).load_state_dict(state, 1)
+    state = ShuffleSampler(10, indices=[1, 2, 3]).state_dict(0, 1)
+    ShuffleSampler(10, indices=np.array([1, 2, 3], np.uint8)).load_state_dict(state, 1)
     with pytest.raises(UsageError, match="records is"):
-        ShuffleSampler(10, records=[1, 2, 4]).load_state_dict(state, 1)
+        ShuffleSampler(10, indices=[1, 2, 4]).load_state_dict(state, 1)
     state = BlockShuffleSampler([4, 6]).state_dict(0, 1)
     with pytest.raises(UsageError, match="shards is"):
         BlockShuffleSampler([5, 5]).load_state_dict(state, 1)

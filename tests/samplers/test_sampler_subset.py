@@ -23,7 +23,7 @@ def test_records_are_chosen_by_columns(sorted_pack: Path, boxes_pack: Path) -> N
     boxes = PackedDataset(boxes_pack)
     some = subset(boxes, lambda columns: columns["boxes"].lengths > 0)
     assert some.tolist() == [i for i, boxes in enumerate(boxes.boxes) if len(boxes)]
-    assert sorted(ShuffleSampler(data, records=cats)) == cats.tolist()
+    assert sorted(ShuffleSampler(data, indices=cats)) == cats.tolist()
     assert subset(data, lambda columns: columns["width"] > 99).tolist() == []
 
 
@@ -39,7 +39,7 @@ def test_columns_are_a_mapping_of_the_index(sorted_pack: Path) -> None:
 @pytest.mark.parametrize(
     ("predicate", "message"),
     [
-        (lambda columns: columns["width"], r"must give bool of shape \(126,\), one a record; got int32"),
+        (lambda columns: columns["width"], r"must return bool of shape \(126,\), one per record; got int32"),
         (lambda columns: True, r"got bool of shape \(\)"),
         (lambda columns: columns["width"][1:] > 3, r"got bool of shape \(125,\)"),
         (lambda columns: None, "got object"),

@@ -150,7 +150,7 @@ def test_classes_that_do_not_occur(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("ant\nbee\nw$asp\n")
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--classes", tmp_path / "names.txt")
     said = good("stats", tmp_path / "pack").out
-    assert "1 without any: w$asp" in said and "the largest has 1.0 times" in said
+    assert "1 without any: w$asp" in said and "class imbalance 1.0 : 1" in said
 
 
 def test_duplicates_and_leaks(tmp_path: Path) -> None:

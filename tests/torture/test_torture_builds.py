@@ -1,78 +1,242 @@
-"""A short slice of the harnesses for builds; scripts/torture.py runs all of them."""
+"""Builds that are killed, meet a disk that refuses, or lose their power: nothing is ever lost or wrong in silence."""
 
 from __future__ import annotations
 
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import product
+from pathlib import Path
+
 import pytest
-from outcome import Budget, Outcome
-from torture_builds import Child, build, can_trace, ground
-from torture_faults import faults, short_writes
-from torture_identity import identity
-from torture_kills import kills, random_kills
-from torture_power import power_cuts
+import torture_builds
+from torture_builds import (
+    MUTATING,
+    SHORT_WRITES,
+    SYNCING,
+    WRITING,
+    Call,
+    Child,
+    Place,
+    build,
+    calls_of,
+    can_trace,
+    traced,
+)
 
 from packer.containers import CONTAINERS
 from packer.errors import DamagedPack
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
+KILL = ("signal=KILL",)
+FAULTS = {
+    "kill": (MUTATING, KILL, ("once",), 4),
+    "kill-overwrite": (MUTATING, KILL, ("once",), 4),
+    "power-cut": (MUTATING, KILL, ("first", "second", "third"), 4),
+    "error": (
+        [*MUTATING, "close"], ("error=ENOSPC", "error=EIO", "error=EDQUOT", "error=EROFS"), ("once", "ever"), 8,
+    ),
+}  # fmt: skip
+"""Name -> at which system calls of a build; what strace does there; how often, or which loss is drawn;
+how many cases the suite runs."""
 
-@pytest.fixture
-def strace() -> None:
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[Path]:
+    """A folder in memory if there is one: fsync costs nothing there."""
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=shared, prefix="packer-torture-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def place_of(memory: Path):
+    """The place of a container, and the calls of its builds, made once."""
+
+    @cache
+    def place(container: str) -> Place:
+        (memory / container).mkdir()
+        return Place(memory / container, container)
+
+    @cache
+    def calls(container: str, names: tuple[str, ...]) -> dict[str, Call]:
+        return {f"{call.name} {call.number}": call for call in calls_of(place(container), names)}
+
+    place.calls = calls  # type: ignore[attr-defined]
+    return place
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_any_call(fault: str, container: str, place_of, torture) -> None:
+    """A build that meets a fault says so or succeeds rightly, and the same build again makes the same bytes."""
     if not can_trace():
         pytest.skip("strace is not here, or must not trace (apt-get install strace)")
+    place = place_of(container)
+    names, whats, times, few = FAULTS[fault]
+    calls = place_of.calls(container, tuple(names))
+    overwrite = fault == "kill-overwrite"
+
+    def run(call: str, what: str, when: str) -> str:
+        place.clear(overwrite)
+        options = calls[call].inject(what, names if when == "ever" else ())
+        if fault == "power-cut":
+            options = ["-e", f"trace={','.join(MUTATING)}", options[-2], options[-1]]
+        code, text, log = traced(lambda: build(place.options(overwrite=overwrite)), *options)
+        if fault == "power-cut":
+            lose_unsynced(log, place.folder, random.Random(f"{torture.seed} {call} {when}"))
+        assert (again := synced_again(log)) == [], again
+        place.check(code, text, overwrite)
+        return "killed" if code == -9 else "succeeded" if code == 0 else "ended with an error"
+
+    outcomes = torture.each(list(product(calls, whats, times)), run, few)
+    assert not torture.sliced or outcomes["killed"] + outcomes["ended with an error"] >= 2
 
 
-def nothing_wrong(outcome: Outcome, counted: str, least: int) -> None:
-    assert outcome.faults == []
-    assert outcome.done[counted] >= least, outcome.done
+SYNC = re.compile(r"^\d+ +(fsync|fdatasync|msync|close)\((\d+)(<[^>]*>)?.*= (-?\d+)")
 
 
-@pytest.mark.usefixtures("strace")
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_kills(container: str) -> None:
-    nothing_wrong(kills(Budget(seed=1), 0.04, (container,)), "kills", 4)
+def synced_again(log: Sequence[str]) -> list[str]:
+    """Return the descriptors that were synced again after a sync of theirs had failed."""
+    failed: set[str] = set()
+    found = []
+    for match in filter(None, map(SYNC.match, log)):
+        name, fd, path, result = match.groups()
+        if name == "close":
+            failed.discard(fd)
+        elif fd in failed:
+            found.append(f"{name} of {path} again after it failed")
+        elif result == "-1":
+            failed.add(fd)
+    return found
 
 
-@pytest.mark.usefixtures("strace")
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_faults(container: str) -> None:
-    nothing_wrong(faults(Budget(seed=2), 0.012, (container,)), "faults", 6)
+OF_FD = re.compile(r"^(\w+)\((?:\d+|AT_FDCWD)<([^>]*)>.*= (-?\d+)")
+RENAME = re.compile(r'^rename\w*\((?:AT_FDCWD<[^>]*>, )?"([^"]*)", (?:AT_FDCWD<[^>]*>, )?"([^"]*)".*= 0$')
+CREATED = re.compile(r'^openat\([^,]*, "([^"]*)", [^)]*O_CREAT.*= \d')
 
 
-@pytest.mark.usefixtures("strace")
-def test_a_disk_that_becomes_read_only() -> None:
-    nothing_wrong(faults(Budget(seed=6), 0.03, ("lmdb",), ("EROFS",)), "faults", 6)
+def lose_unsynced(log: Sequence[str], folder: Path, dice: random.Random) -> None:
+    """Cut, zero or remove files whose bytes were not synced, and undo renames that were not.
+
+    After ALICE (Pillai et al., OSDI 2014): bytes are safe after an fsync of their file, a name after one of its folder.
+    """
+
+    def moved(path: str, old: str, new: str) -> str:
+        return new + path[len(old) :] if path == old or path.startswith(old + "/") else path
+
+    dirty: set[str] = set()
+    renames: list[tuple[str, str]] = []
+    for line in log:
+        call = line.split(maxsplit=1)[-1]
+        if match := RENAME.match(call):
+            dirty = {moved(path, *match.groups()) for path in dirty}
+            renames.append((match[1], match[2]))
+        elif match := CREATED.match(call):
+            dirty.add(match[1])
+        elif match := OF_FD.match(call):
+            name, path, result = match.groups()
+            if name in WRITING.split():
+                dirty.add(path)
+            elif name in SYNCING.split() and result == "0":
+                dirty.discard(path)
+                renames = [pair for pair in renames if os.path.dirname(pair[1]) != path]
+    for old, new in reversed(renames):
+        possible = os.path.exists(new) and not os.path.exists(old) and os.path.isdir(os.path.dirname(old))
+        if possible and dice.random() < 0.5:
+            os.rename(new, old)
+            dirty = {moved(path, new, old) for path in dirty}
+    for path in sorted(dirty):
+        if path.startswith(str(folder)) and os.path.isfile(path) and dice.random() < 0.8:
+            size = os.path.getsize(path)
+            how = dice.choice(("cut", "zero", "empty", "remove"))
+            if how == "remove":
+                os.unlink(path)
+                continue
+            os.truncate(path, 0 if how == "empty" else dice.randrange(size + 1))
+            if how == "zero":  # the length reached the disk, the bytes did not
+                os.truncate(path, size)
 
 
-@pytest.mark.usefixtures("strace")
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_power_cuts(container: str) -> None:
-    nothing_wrong(power_cuts(Budget(seed=3), 0.04, 2, (container,)), "cuts", 4)
+@pytest.mark.parametrize("container", ["lmdb", "hdf5", "tfrecord"])
+def test_short_writes(container: str, memory: Path, torture) -> None:
+    """Writes that take half of what they are given, at each write of a build and at all of them."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = memory / f"short-{container}"
+    folder.mkdir()
+    library = folder / "short.so"
+    command = [compiler, "-xc", "-shared", "-fPIC", "-w", "-o", str(library), "-", "-ldl"]
+    subprocess.run(command, input=SHORT_WRITES, text=True, check=True)
+    command = [sys.executable, torture_builds.__file__, str(library), str(folder), container]
+    env = {**os.environ, "LD_PRELOAD": str(library)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as builder:
+        assert builder.stdin is not None and builder.stdout is not None
+
+        def run(at: int) -> str:
+            print(at, file=builder.stdin, flush=True)
+            answer = builder.stdout.readline()  # type: ignore[union-attr]
+            assert answer.strip().isdigit(), answer
+            return "as packed"
+
+        print(0, file=builder.stdin, flush=True)
+        writes = int(builder.stdout.readline())
+        assert writes > 10
+        run(-1)
+        torture.each([(at,) for at in range(1, writes + 1)], run, few=2)
+        builder.stdin.close()
 
 
-def test_a_shard_that_cannot_be_read_back_is_the_disks_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.workers
+def test_random_kills(memory: Path, torture) -> None:
+    """SIGKILL of the whole process group of a parallel build at any time, also of builds that resume."""
+    places: dict[str, tuple[Place, float]] = {}
+
+    def run(container: str, number: int) -> str:
+        if container not in places:
+            (memory / f"parallel-{container}").mkdir()
+            place = Place(memory / f"parallel-{container}", container)
+            started = time.monotonic()
+            assert Child(lambda: build(place.options(workers=2))).wait()[0] == 0
+            places[container] = place, time.monotonic() - started
+        place, whole_s = places[container]
+        dice = random.Random(f"{torture.seed} {container} {number}")
+        place.clear()
+        kills = 0
+        for _ in range(dice.randint(1, 3)):
+            child = Child(lambda: build(place.options(workers=2)))
+            time.sleep(dice.uniform(0, 1.05 * whole_s))
+            child.kill()
+            code, text = child.wait()
+            if code != -9:
+                break  # it was done already
+            kills += 1
+        place.check(code, text, workers=2)
+        return f"killed {kills} times"
+
+    cases = [(container, number) for number in range(300) for container in CONTAINERS]
+    torture.each(cases, run, few=2)
+
+
+def test_a_shard_that_cannot_be_read_back_is_the_disks_fault(
+    monkeypatch: pytest.MonkeyPatch, place_of
+) -> None:
     """HDF5 could not close the file that it had read, and the build ended as if a pack were damaged."""
 
-    def damaged(self: object, path: str) -> None:
+    def damaged(path: str, *_: object) -> None:
         raise DamagedPack(path, "cannot be closed")
 
-    with ground("hdf5") as place:
-        monkeypatch.setattr("packer.containers.hdf5.Hdf5Container.locate", damaged)
-        child = Child(lambda: build(place.options()))
-        assert child.wait() == 3 and "is not as it was written: cannot be closed; check the disk" in child.said
-
-
-def test_random_kills() -> None:
-    nothing_wrong(random_kills(Budget(seed=4), 6, 2), "kills", 3)
-
-
-@pytest.mark.usefixtures("strace")
-def test_short_writes() -> None:
-    outcome = short_writes(Budget(), 1000, ("lmdb", "hdf5"))
-    if outcome.faults == ["no C compiler here: not run"]:
-        pytest.skip("no C compiler here")
-    nothing_wrong(outcome, "builds", 4)
-
-
-def test_identity() -> None:
-    nothing_wrong(identity(Budget(seed=5), 0.04, ("lmdb", "tfrecord")), "builds", 4)
+    place = place_of("hdf5")
+    place.clear()
+    monkeypatch.setattr("packer.packing.write_shard.digest_of_written", damaged)
+    code, text = Child(lambda: build(place.options())).wait()
+    assert code == 3 and "is not as it was written: cannot be closed; check the disk" in text

@@ -1,50 +1,223 @@
-"""Short slices of what torture_loader.py and torture_workers.py run at length."""
+"""Loaders that are stopped at every position, whose workers die, and that are opened until something would leak."""
 
 from __future__ import annotations
 
-import pytest
-from outcome import Budget
-from torture_loader import epochs, open_and_close, resumes
-from torture_packs import build
-from torture_workers import WAYS, Case, deaths
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from packer import BuildOptions, Pack, PackedDataset, PackedLoader, RandomResizedCrop, build_pack, collate, open_pack
 from packer.containers import CONTAINERS
+from packer.samplers import ShuffleSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
+RECORDS = 97
+EPOCH = 3
+THREADS = (1, 2, 4)
+WORLDS = range(1, 9)
+MIB = 1 << 20
+
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("packs")
+def pack_of(tmp_path_factory: pytest.TempPathFactory):
+    """97 images of noise in three classes, in several shards, by container and encoding."""
+    home = tmp_path_factory.mktemp("packs")
+    dice = np.random.default_rng(0)
+    for number in range(RECORDS):
+        folder = home / "source" / ("ant", "bee", "cat")[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(dice.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(folder / f"{number:03d}.png")
+
+    def of(container: str, encode: str = "raw") -> Path:
+        out = home / f"{encode}.{container}"
+        if not out.exists():
+            source = str(home / "source")
+            build_pack(BuildOptions(source, str(out), container, workers=1, encode=encode, shard_bytes=20_000))
+        return out
+
+    return of
 
 
-def test_worker_deaths_forked(home):
-    chosen = [Case("fork", bool(n % 2), way, n) for n, way in enumerate(WAYS)]
-    outcome = deaths(build(home), chosen, Budget())
-    assert not outcome.faults and outcome.done["deaths"] == len(WAYS)
+# -- resume positions
+
+Sample = tuple[bytes, int]
 
 
-def test_worker_deaths_elsewhere(home):
-    chosen = [
-        Case("spawn", False, "SIGSEGV", 1), Case("forkserver", False, "exit", 1),
-        Case("forkserver", True, "kill from outside", 2),
-    ]  # fmt: skip
-    outcome = deaths(build(home), chosen, Budget())
-    assert not outcome.faults and outcome.done["deaths"] == len(chosen)
+def samples(batches: Iterable[Any]) -> list[Sample]:
+    """Every sample that comes: the bytes of its image, and its label."""
+    return [(i.numpy().tobytes(), int(t)) for images, targets in batches for i, t in zip(images, targets, strict=True)]
 
 
-def test_resume_positions(home):
-    for pack in (build(home), build(home, "webdataset", "jpeg")):
-        outcome = resumes(pack, (1, 2, 5, 8), 12, Budget())
-        assert not outcome.faults and outcome.done["positions"] >= 50
+def loader_of(pack: Pack, threads: int, rank: int, world: int, state: Any = None) -> PackedLoader:
+    """One rank's loader, one sample a batch, so that every position can be a state's; cropped and flipped at random."""
+    sampler = ShuffleSampler(pack, 1, rank=rank, world_size=world)
+    loader = PackedLoader(pack, 1, sampler=sampler, crop=RandomResizedCrop(8), flip=True, threads=threads)
+    loader.set_epoch(EPOCH) if state is None else loader.load_state_dict(json.loads(json.dumps(state)))
+    return loader
+
+
+def part(loader: PackedLoader, count: int) -> tuple[list[Sample], dict[str, Any]]:
+    """What comes in so many batches, and the state then."""
+    iteration = iter(loader)
+    got, state = samples(islice(iteration, count)), loader.state_dict()
+    iteration.close()  # type: ignore[attr-defined]
+    return got, state
+
+
+@pytest.mark.parametrize(("container", "encode"), [("lmdb", "raw"), ("webdataset", "jpeg")])
+def test_resume_positions(container: str, encode: str, pack_of, torture) -> None:
+    """Stop each rank after some batches, resume, stop, resume twice more: the order is that of an undisturbed epoch."""
+    pack = open_pack(pack_of(container, encode))
+
+    @cache
+    def undisturbed(rank: int, world: int) -> tuple[list[Sample], list[Sample]]:
+        loader = loader_of(pack, 1, rank, world)
+        return samples(loader), samples(loader)
+
+    def run(threads: int, world: int, position: int) -> str:
+        for rank in range(world):
+            whole, following = undisturbed(rank, world)
+            got, state = part(loader_of(pack, threads, rank, world), position)
+            for number in (2, 3):  # with other numbers of threads
+                loader = loader_of(pack, THREADS[(number + threads) % 3], rank, world, state)
+                more, state = part(loader, (len(whole) - len(got)) // number)
+                got += more
+            loader = loader_of(pack, threads, rank, world, state)
+            got += samples(loader)
+            assert got == whole, f"rank {rank}: another order or other images"
+            assert position % 7 or samples(loader) == following, f"rank {rank}: the next epoch is not whole"
+        steps = zip(*(undisturbed(rank, world)[0] for rank in range(world)), strict=True)
+        assert [sample for step in steps for sample in step][:RECORDS] == undisturbed(0, 1)[0]
+        return f"{world} ranks"
+
+    cases = [(n, world, at) for world in WORLDS for n in THREADS for at in range(-(-RECORDS // world) + 1)]
+    ends = [(2, world, at) for world in (1, 2, 8) for at in (0, 1, -(-RECORDS // world) - 1, -(-RECORDS // world))]
+    torture.each(ends, run, len(ends))
+    torture.each(cases, run, 25)
+
+
+# -- worker deaths
+
+WAYS = {"kill": "SIGKILL", "crash": "SIGSEGV", "exit": "exit", "leave": "SystemExit"}
+
+
+class Mortal(Dataset[Any]):
+    """A dataset whose worker dies over one of its samples."""
+
+    def __init__(self, pack: Path, way: str, fatal: int) -> None:
+        self.data, self.way, self.fatal = PackedDataset(pack), way, fatal
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.fatal:
+            if self.way == "leave":
+                sys.exit(3)
+            if self.way == "exit":
+                os._exit(7)
+            number = signal.SIGKILL if self.way == "kill" else signal.SIGSEGV
+            if self.way == "crash":
+                signal.signal(number, signal.SIG_DFL)  # torch's handler prints
+            os.kill(os.getpid(), number)
+        return self.data[index]
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError if the block takes longer."""
+
+    def ring(*_: object) -> None:
+        raise TimeoutError(f"nothing for {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_worker_deaths(pack_of, torture) -> None:
+    """torch's DataLoader over a PackedDataset says that a worker died, and does not hang."""
+    pack = pack_of("lmdb")
+
+    def run(method: str, way: str, fatal: int, persistent: bool) -> str:
+        data = Mortal(pack, way, fatal)
+        loader = DataLoader(
+            data, 7, num_workers=2, persistent_workers=persistent, collate_fn=collate, multiprocessing_context=method
+        )
+        with within(60), pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
+            samples(loader)
+        return method
+
+    # over the first batch of a worker: torch reads earlier ones out of the memory of the dead one, or fails to
+    first = [("fork", way, 4 * n, bool(n % 2)) for n, way in enumerate(WAYS)]
+    torture.each(first, run, len(first))
+    torture.each(list(product(("forkserver", "spawn"), WAYS, range(14), (True, False))), run, 1)
+
+
+# -- leaks
+
+
+def resident_bytes() -> int:
+    """Memory of this process, without what malloc only keeps in store."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_opening_leaves_nothing(home, container):
-    outcome = open_and_close(build(home, container), 300, Budget())
-    assert not outcome.faults and outcome.done["opens"] == 300
+def test_opening_leaves_nothing(container: str, pack_of) -> None:
+    """Open, read and close a pack many times: no descriptor is left, and memory stays."""
+
+    def use() -> None:
+        data = PackedDataset(pack_of(container))
+        data.__getitems__([0, 50, 96])
+        _ = data[3], data.targets[1], data.labels, data.keys, data.pack.annotation(96)
+
+    for _ in range(80):
+        use()
+    before = resident_bytes(), len(os.listdir("/proc/self/fd"))
+    for _ in range(120):
+        use()
+    assert len(os.listdir("/proc/self/fd")) == before[1]
+    assert resident_bytes() - before[0] < MIB
 
 
-def test_twenty_epochs(home):
-    outcome = epochs(build(home, "lmdb", "jpeg"), 20)
-    assert not outcome.faults and outcome.done["epochs"] == 20
+def test_workers_take_no_more_memory_with_each_epoch(pack_of) -> None:
+    """Of a DataLoader's persistent workers, after the third epoch: less than 2 % more."""
+
+    def proportional_bytes(pid: int) -> int:
+        lines = Path("/proc", str(pid), "smaps_rollup").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+    data = PackedDataset(pack_of("lmdb", "jpeg"))
+    workers: Any = DataLoader(
+        data, 8, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=collate,
+        multiprocessing_context="fork",
+    )  # fmt: skip
+    sizes = []
+    for _ in range(20):
+        for _ in workers:
+            pass
+        sizes.append([proportional_bytes(worker.pid) for worker in workers._iterator._workers])
+    workers._iterator._shutdown_workers()
+    for before, after in zip(sizes[2], sizes[-1], strict=True):
+        assert after < 1.02 * before

@@ -1,177 +1,147 @@
-"""Builds in forked children of a process that has loaded everything: a case costs 50 ms, not a second.
+"""Builds in forked children of a process that has loaded everything (50 ms each), with faults injected by strace.
 
-The product's own code makes the shards, the journal and the pack; only the engine is another where `engine` is
-"inline": it runs the jobs in the child itself, one after another, so that the n-th system call is the same each time.
+The jobs of a build run in the child itself, one after another, so that its n-th system call is the same each time; all
+else is the product's own code.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib
+import ctypes
 import mmap
 import os
-import pkgutil
-import random
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from drawn import draw_shots
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "audit"), str(HERE.parents[1])]
 
-import packer
-from packer import BuildOptions, build_pack, open_pack
-from packer.errors import PackerError, UsageError
-from packer.processes import pool
+from drawn import draw_shots  # noqa: E402
+from running import builds_here, digests  # noqa: E402
 
-# before the forks, each of which would load them again
-for module in pkgutil.walk_packages(packer.__path__, "packer."):
-    if not module.name.startswith(("packer.loading", "packer.__main__")):
-        importlib.import_module(module.name)
+from packer import BuildOptions, build_pack, open_pack  # noqa: E402
+from packer.errors import PackerError, UsageError  # noqa: E402
 
-CREATING = "openat,mkdir,mkdirat"
-WRITING = "write,pwrite64,writev,pwritev,pwritev2,ftruncate,fallocate,copy_file_range"
-SYNCING = "fsync,fdatasync,msync,sync_file_range"
-NAMING = "rename,renameat,renameat2,link,linkat,unlink,unlinkat,rmdir"
-MUTATING = f"{CREATING},{WRITING},{SYNCING},{NAMING}"
-IMAGES = 9
-TIMEOUT_S = 30.0
+CREATING = "openat mkdir mkdirat"
+WRITING = "write pwrite64 writev pwritev pwritev2 ftruncate fallocate copy_file_range"
+SYNCING = "fsync fdatasync msync sync_file_range"
+NAMING = "rename renameat renameat2 link linkat unlink unlinkat rmdir"
+MUTATING = f"{CREATING} {WRITING} {SYNCING} {NAMING}".split()
 BUG = 70
+TIMEOUT_S = 30.0
+IMAGES = 9
 
 
-class InlinePool:
-    """Runs the jobs in this process."""
+class Call(NamedTuple):
+    """One system call of a build: the `number`-th of its name."""
 
-    size = 1
+    name: str
+    number: int
+    before: dict[str, int]
+    """How many calls of each name came before it."""
 
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __enter__(self) -> InlinePool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def start(self, workers: int) -> None:
-        pass
-
-    def run(
-        self, work: Callable[..., Any], jobs: Sequence[Any], tick: Callable[[int, int], None] | None = None
-    ) -> Iterator[tuple[int, Any]]:
-        for number, job in enumerate(jobs):
-            yield number, work(job, lambda done, bad: None)
+    def inject(self, fault: str, names: Sequence[str] = ()) -> list[str]:
+        """Return strace's options for a fault at this call; with `names`, also at all later calls of these names."""
+        if not names:
+            return ["-e", f"trace={self.name}", "-e", f"inject={self.name}:{fault}:when={self.number}"]
+        faults = [f"inject={name}:{fault}:when={self.before.get(name, 0) + 1}+" for name in names]
+        return ["-e", f"trace={','.join(names)}", *(word for one in faults for word in ("-e", one))]
 
 
 @dataclass
-class Ground:
-    """Where builds of one container are tried: the source, and what the pack must be."""
+class Place:
+    """A folder with a source of nine images with boxes; its pack `p` has three shards."""
 
     folder: Path
     container: str
-    engine: str = "inline"
-    workers: int = 1
 
-    @property
-    def out(self) -> Path:
-        return self.folder / "p"
-
-    @property
-    def partial(self) -> Path:
-        return self.folder / "p.partial"
+    def __post_init__(self) -> None:
+        self.out, self.partial = self.folder / "p", self.folder / "p.partial"
+        draw_shots(self.folder / "src", IMAGES)
+        for name, others in (("whole", {}), ("old", {"resize": "8"})):
+            assert build(self.options(name, **others)) == 0, said()  # in this process: children have all loaded
+        self.whole, self.old = digests(self.folder / "whole"), digests(self.folder / "old")
+        assert len(self.whole) == 7, "three shards, their indexes and the manifest"
 
     def options(self, name: str = "p", **others: Any) -> BuildOptions:
-        """Three shards of three images, with boxes."""
+        """Three shards of three images."""
+        others = {"workers": 1, **others}
         return BuildOptions(
             str(self.folder / "src"), out=str(self.folder / name), format=self.container, labels=("voc",),
-            shard_bytes=12_000, workers=self.workers, **others,
+            shard_bytes=12_000, **others,
         )  # fmt: skip
 
-    def clear(self) -> None:
-        """Remove what builds have made."""
+    def clear(self, overwrite: bool = False) -> None:
+        """Remove what builds have made; with `overwrite`, another pack stands there instead."""
         for path in (self.out, self.partial):
             shutil.rmtree(path, ignore_errors=True)
+        if overwrite:
+            shutil.copytree(self.folder / "old", self.out)
 
     def state(self) -> str:
-        """absent, partial, whole (the very pack that was expected), or what is wrong."""
+        """Return absent, partial, whole (the pack of an undisturbed build), old, or what is wrong."""
         try:
             open_pack(self.out)
         except UsageError:
             return "partial" if self.partial.exists() else "absent"
         except PackerError as error:
             return f"unreadable: {error}"
-        return "whole" if digests(self.out) == self.expected else "complete but wrong"
+        found = digests(self.out)
+        return {str(self.whole): "whole", str(self.old): "old"}.get(str(found), "complete but wrong")
 
-    @property
-    def expected(self) -> dict[str, str]:
-        """Digests of the pack that an uninterrupted build makes."""
-        if not hasattr(self, "_expected"):
-            child = Child(lambda: build(self.options("oracle"), self.engine))
-            assert child.wait() == 0, child.said
-            self._expected = digests(self.folder / "oracle")
-            assert len(self._expected) >= 7, "three shards, their indexes and the manifest"
-        return self._expected
-
-    def finish(self) -> str | None:
-        """Build again without any fault; what is wrong with the result, if anything."""
-        for _ in range(200):
-            child = Child(lambda: build(self.options(), self.engine))
-            code = child.wait()
-            if "another build" not in child.said:
-                break
-            time.sleep(0.02)  # a worker, forked with the lock, is not quite dead
-        if code != 0 and not (code == 2 and self.state() == "whole"):
-            return f"going on ended with {code}: {child.said}"
+    def check(self, code: int | None, text: str, overwrite: bool = False, **others: Any) -> None:
+        """Check what a build that met a fault has left behind, and that the next one, which meets none, is whole."""
         state = self.state()
-        if state != "whole":
-            return f"after going on: {state}"
-        return f"{self.partial} stayed" if code == 0 and self.partial.exists() else None
-
-
-def digests(pack: Path) -> dict[str, str]:
-    """SHA-256 of every file of a pack."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(pack.iterdir())}
-
-
-@contextmanager
-def ground(container: str, **others: Any) -> Iterator[Ground]:
-    """A ground in memory where there is such a file system: fsync costs nothing there."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=memory, prefix="packer-torture-") as folder:
-        draw_shots(Path(folder) / "src", IMAGES)
-        place = Ground(Path(folder), container, **others)
-        assert place.expected
-        yield place
+        allowed = ("old", "whole") if overwrite else ("absent", "partial", "whole")
+        how = "hangs" if code is None else f"ends with {code}"
+        assert code in (-signal.SIGKILL, 0, 1, 2, 3), f"the build {how}: {text}"
+        assert code != 0 or state == "whole", f"the build succeeds, but the pack is {state}"
+        assert state in allowed, f"afterwards the pack is {state}"
+        for _ in range(200):
+            code, text = Child(lambda: build(self.options(overwrite=overwrite, **others))).wait()
+            if "another build" not in text:
+                break
+            time.sleep(0.02)  # a worker that holds the lock is not quite dead
+        exists = state == "whole" and code == UsageError("").exit_code
+        assert code == 0 or exists, f"the next build ends with {code}: {text}"
+        assert self.state() == "whole", f"after the next build the pack is {self.state()}"
+        assert exists or not self.partial.exists(), f"{self.partial} is left"
 
 
 SAID = mmap.mmap(-1, 4096)
-"""What a child has to say: in memory that it shares, since writing to a file is what may fail."""
+"""What a build has to say: in shared memory, since writing to a file is what may fail."""
 
 
-def tell(text: str) -> None:
-    """Leave a text for the parent."""
+def say(text: str) -> None:
+    """Leave a text for the parent process."""
     SAID[:] = text.encode("utf-8", "replace")[-4096:].ljust(4096, b"\0")
 
 
-def build(options: BuildOptions, engine: str = "inline") -> int:
-    """One build in this process; the exit code that the command would have."""
-    if engine == "inline":
-        pool.Pool = InlinePool  # type: ignore[assignment, misc]
+def said() -> str:
+    """Return the text that was left last."""
+    return SAID[:].rstrip(b"\0").decode("utf-8", "replace")[-600:]
+
+
+def build(options: BuildOptions) -> int:
+    """Build, in this process if one worker is asked for; the exit code that the command would have."""
     try:
-        build_pack(options)
+        with builds_here() if options.workers == 1 else nullcontext():
+            build_pack(options)
     except PackerError as error:
-        tell(str(error))
+        say(str(error))
         return error.exit_code
     except OSError as error:  # as the command line does it
-        tell(str(error))
+        say(str(error))
         return 3
     return 0
 
@@ -180,27 +150,23 @@ class Child:
     """A forked process that does `work` in a process group of its own, once it is released."""
 
     def __init__(self, work: Callable[[], int], held: bool = False) -> None:
-        tell("")
+        say("")
         go, self._release = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(work, go)
+            code = BUG
+            try:
+                os.setsid()
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.read(go, 1)
+                code = work()
+            except BaseException:
+                say(traceback.format_exc())
+            finally:
+                os._exit(code)
         os.close(go)
-        self.said = ""
         if not held:
             self.release()
-
-    def _run(self, work: Callable[[], int], go: int) -> None:
-        code = BUG
-        try:
-            os.setsid()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.read(go, 1)
-            code = work()
-        except BaseException:
-            tell(traceback.format_exc())
-        finally:
-            os._exit(code)
 
     def release(self) -> None:
         """Let it begin."""
@@ -208,95 +174,119 @@ class Child:
         os.close(self._release)
 
     def kill(self) -> None:
-        """Kill the whole process group, at once."""
+        """Kill the whole process group."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:  # not yet the leader of one
             os.kill(self.pid, signal.SIGKILL)
 
-    def wait(self, timeout_s: float = TIMEOUT_S) -> int | None:
-        """Its exit code, minus the signal that ended it, or None after a hang (then it is killed)."""
-        end = time.monotonic() + timeout_s
+    def wait(self) -> tuple[int | None, str]:
+        """Return its exit code, or minus the signal that ended it, or None if it hangs; and what it said."""
+        end = time.monotonic() + TIMEOUT_S
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                break
+                return os.waitstatus_to_exitcode(status), said()
             if time.monotonic() > end:
                 self.kill()
                 os.waitpid(self.pid, 0)
-                status = -1
-                break
+                return None, said()
             time.sleep(0.001)
-        self.said = SAID[:].rstrip(b"\0").decode("utf-8", "replace")[-400:]
-        return None if status == -1 else os.waitstatus_to_exitcode(status)
 
 
-def traced(work: Callable[[], int], *strace: str) -> tuple[int | None, str, str]:
-    """Run `work` in a child under strace: its exit code (see `Child.wait`), what it said, and the trace."""
-    with tempfile.NamedTemporaryFile("r", suffix=".strace") as log:
+def traced(work: Callable[[], int], *strace: str) -> tuple[int | None, str, list[str]]:
+    """Run `work` in a child under strace: its exit code, what it said, and the lines of the trace."""
+    with tempfile.NamedTemporaryFile("r", suffix=".strace", errors="replace") as log:
         child = Child(work, held=True)
         command = ["strace", "-f", "-qq", "-y", "-o", log.name, *strace, "-p", str(child.pid)]
         tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         status = Path(f"/proc/{child.pid}/status")
         while not re.search(r"TracerPid:\t[1-9]", status.read_text()):
             if tracer.poll() is not None:
+                child.kill()
+                child.wait()
                 raise RuntimeError("strace cannot trace here")
             time.sleep(0.0005)
         child.release()
-        code = child.wait()
+        code, text = child.wait()
         tracer.wait(10)
-        return code, child.said, Path(log.name).read_text(errors="replace")
-
-
-@dataclass(frozen=True)
-class Point:
-    """A system call of a build: the one behind so many of each name."""
-
-    call: str
-    before: dict[str, int]
-
-    def __str__(self) -> str:
-        return f"{self.call} {self.before.get(self.call, 0) + 1}"
-
-    def inject(self, what: str, names: str = "") -> list[str]:
-        """strace's options: `what` happens at this call; or at it and at all calls of these names from then on."""
-        if not names:  # strace counts each name for itself
-            inject = f"inject={self.call}:{what}:when={self.before.get(self.call, 0) + 1}"
-            return ["-e", f"trace={self.call}", "-e", inject]
-        each = [f"inject={name}:{what}:when={self.before.get(name, 0) + 1}+" for name in names.split(",")]
-        return ["-e", f"trace={names}", *(option for inject in each for option in ("-e", inject))]
-
-
-def points_of(work: Callable[[], int], folder: Path, names: str = MUTATING) -> list[Point]:
-    """The system calls of these names by which `work` changes something in `folder`, in the thread that makes most."""
-    code, said, log = traced(work, "-e", f"trace={names}")
-    assert code == 0, said
-    lines = [line.split(" ", 1) for line in log.splitlines()]
-    threads = [thread for thread, _ in lines]
-    main = max(set(threads), key=threads.count)
-    before: dict[str, int] = {}
-    points = []
-    for thread, text in lines:
-        call = text.lstrip()
-        if thread == main and not call.startswith(("+++", "---", "<...")):
-            name = call.partition("(")[0]
-            reads_only = name == "openat" and "O_CREAT" not in call
-            if str(folder) in call and not reads_only:
-                points.append(Point(name, dict(before)))
-            before[name] = before.get(name, 0) + 1
-    return points
+        return code, text, log.read().splitlines()
 
 
 def can_trace() -> bool:
-    """Whether strace is here and may look into a child."""
-    if shutil.which("strace") is None:
-        return False
+    """Whether strace is installed and may trace a child."""
     try:
-        return traced(lambda: 0, "-e", "trace=write")[0] == 0
+        return shutil.which("strace") is not None and traced(lambda: 0, "-e", "trace=write")[0] == 0
     except RuntimeError:
         return False
 
 
-def drawn_points(points: list[Point], share: float, seed: int) -> list[Point]:
-    """The points, or a part of them, drawn."""
-    return points if share >= 1 else random.Random(seed).sample(points, max(1, int(share * len(points))))
+def calls_of(place: Place, names: Sequence[str]) -> list[Call]:
+    """Return the calls of these names by which a build changes something, in the thread that makes most of them."""
+    place.clear()
+    code, text, log = traced(lambda: build(place.options()), "-e", f"trace={','.join(names)}")
+    assert code == 0, text
+    lines = [line.split(maxsplit=1) for line in log]
+    threads = [thread for thread, _ in lines]
+    before: dict[str, int] = {}
+    calls = []
+    for _, call in (line for line in lines if line[0] == max(set(threads), key=threads.count)):
+        if call.startswith(("+++", "---", "<...")):
+            continue
+        name = call.partition("(")[0]
+        if str(place.folder) in call and (name != "openat" or "O_CREAT" in call):
+            calls.append(Call(name, before.get(name, 0) + 1, dict(before)))
+        before[name] = before.get(name, 0) + 1
+    return calls
+
+
+SHORT_WRITES = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
+long short_write, writes;  /* at which write, and how many there were */
+static size_t less(int fd, size_t n) {
+    struct stat facts;
+    if (n < 2 || fd < 3 || fstat(fd, &facts) || !S_ISREG(facts.st_mode)) return n;
+    ++writes;
+    return short_write == -1 || writes == short_write ? n / 2 : n;
+}
+ssize_t write(int fd, const void *data, size_t n) {
+    ssize_t (*real)(int, const void *, size_t) = dlsym(RTLD_NEXT, "write");
+    return real(fd, data, less(fd, n));
+}
+ssize_t pwrite64(int fd, const void *data, size_t n, off_t at) {
+    ssize_t (*real)(int, const void *, size_t, off_t) = dlsym(RTLD_NEXT, "pwrite64");
+    return real(fd, data, less(fd, n), at);
+}
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at) { return pwrite64(fd, data, n, at); }
+"""
+"""Loaded before the C library: writes that take half of what they are given."""
+
+
+def main(library: str, folder: str, container: str) -> None:
+    """With the library above preloaded, answer each number on standard input: what a short write there does."""
+    place = Place(Path(folder), container)
+    short_write, writes = (ctypes.c_long.in_dll(ctypes.CDLL(library), name) for name in ("short_write", "writes"))
+    count = mmap.mmap(-1, 8)
+
+    def work(at: int) -> int:
+        short_write.value, writes.value = at, 0
+        try:
+            return build(place.options())
+        finally:
+            short_write.value = 0
+            count[:] = writes.value.to_bytes(8, "little")
+
+    for line in sys.stdin:
+        place.clear()
+        try:
+            place.check(*Child(lambda at=int(line): work(at)).wait())  # type: ignore[misc]
+            print(int.from_bytes(count[:], "little"), flush=True)
+        except AssertionError as error:
+            print(repr(error), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,137 +1,89 @@
-"""Small images of every variant, and the ways in which they are damaged."""
+"""Ways to damage bytes at random: of images, labels, manifests and indexes."""
 
 from __future__ import annotations
 
 import random
-import sys
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "ops"))
-
-from ops_images import FILES, RGB, oriented
-
-from packer.images.png_header import SIGNATURE as PNG
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def seeds() -> dict[str, bytes]:
-    """A small file of each variant of each format, with and without Exif."""
-    files = {name: data for name, data in FILES.items() if len(data) <= 4096}
-    for kind in ("JPEG", "PNG", "WEBP", "TIFF"):
-        files[f"{kind} exif"] = oriented(RGB, kind, 6)
-    files["JPEG progressive exif"] = oriented(RGB, "JPEG", 5, progressive=True)
-    return files
+def mutated(seeds: Sequence[bytes], number: int, seed: int, keep: int = 0) -> bytes:
+    """Return one of the seeds, damaged; the same numbers always give the same bytes.
 
-
-SEEDS = seeds()
-NAMES = sorted(SEEDS)
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One case; the same number and seed always give the same bytes."""
-
-    number: int
-    name: str
-    kind: str
-    data: bytes
-    rng: random.Random
-
-    def __str__(self) -> str:
-        return f"mutation {self.number}: {self.name}, {self.kind}"
-
-
-def mutation(number: int, seed: int) -> Mutation:
-    """The mutation of a number; seeds take turns, so that every format has its share."""
-    rng = random.Random(f"{seed} {number}")
-    name = NAMES[number % len(NAMES)]
-    kind = rng.choice(sorted(KINDS))
-    data = bytearray(SEEDS[name])
-    for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        data = KINDS[kind](data, rng, name) or data
-    if data.startswith(PNG) and rng.random() < 0.7:
+    Args:
+        seeds: They take turns, so that each has its share.
+        number: Number of the mutation.
+        seed: Another one gives other mutations.
+        keep: Leave so many bytes at the start alone half of the time: they choose how the rest is read.
+    """
+    dice = random.Random(f"{seed} {number}")
+    data = bytearray(seeds[number % len(seeds)])
+    keep = min(keep, len(data) - 1) if dice.random() < 0.5 else 0
+    head, data = data[:keep], data[keep:]
+    for _ in range(dice.choice((1, 1, 1, 2, 4))):
+        data = dice.choice(KINDS)(data or bytearray(1), dice, seeds) or data
+    if dice.random() < 0.7:
         data = with_checksums(data)
-    return Mutation(number, name, kind, bytes(data), rng)
+    return bytes(head + data)
 
 
-def bit_flip(number: int, seed: int) -> Mutation:
-    """A seed with one bit flipped, counted through all of them; `seed` decides only how it is decoded."""
-    bit = number
-    for name in NAMES:
-        if bit < 8 * len(SEEDS[name]):
-            break
-        bit -= 8 * len(SEEDS[name])
-    data = bytearray(SEEDS[name])
-    data[bit >> 3] ^= 1 << (bit & 7)
-    return Mutation(number, name, f"bit {bit}", bytes(data), random.Random(f"{seed} {number}"))
-
-
-def _flip(data: bytearray, rng: random.Random, name: str) -> bytearray:
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+def _flip(data: bytearray, dice: random.Random, seeds: Sequence[bytes]) -> bytearray:
+    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
     return data
 
 
-def _set(data: bytearray, rng: random.Random, name: str) -> bytearray:
-    data[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)))
+def _set(data: bytearray, dice: random.Random, seeds: Sequence[bytes]) -> bytearray:
+    data[dice.randrange(len(data))] = dice.choice((0, 1, 0x7F, 0x80, 0xFE, 0xFF, dice.randrange(256)))
     return data
 
 
-def _number(data: bytearray, rng: random.Random, name: str) -> bytearray:
-    """A number of 2 or 4 bytes, such as sizes and offsets are made of, near the file's start."""
-    width = rng.choice((2, 4))
-    at = rng.randrange(min(len(data) - width, 400))
-    value = rng.choice((0, 1, 2, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, rng.randrange(4000)))
-    data[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, rng.choice(("little", "big")))
+def _number(data: bytearray, dice: random.Random, seeds: Sequence[bytes]) -> bytearray:
+    """A number of 1, 2, 4 or 8 bytes, such as sizes and offsets are made of, near the start."""
+    width = dice.choice((1, 2, 4, 8))
+    at = dice.randrange(min(max(1, len(data) - width), 400))
+    value = dice.choice((0, 1, 255, 1 << 15, (1 << 16) - 1, (1 << 31) - 1, (1 << 32) - 1, dice.randrange(4000)))
+    data[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, dice.choice(("little", "big")))
     return data
 
 
-def _cut(data: bytearray, rng: random.Random, name: str) -> bytearray:
-    return data[: rng.randrange(1, len(data))] if len(data) > 1 else data
+def _cut(data: bytearray, dice: random.Random, seeds: Sequence[bytes]) -> bytearray:
+    return data[: dice.randrange(1, len(data))] if len(data) > 1 else data
 
 
-def _piece(data: bytearray, rng: random.Random) -> slice:
-    start = rng.randrange(len(data))
-    return slice(start, min(len(data), start + rng.choice((1, 2, 4, 16, 64, 512))))
+def _splice(data: bytearray, dice: random.Random, seeds: Sequence[bytes]) -> bytearray:
+    """A piece of another seed, inserted or as the end."""
+    other = dice.choice(seeds)
+    start, at = dice.randrange(len(other) or 1), dice.randrange(len(data))
+    return data[:at] + other[start:] if dice.random() < 0.3 else data[:at] + other[start : start + 64] + data[at:]
 
 
-def _splice(data: bytearray, rng: random.Random, name: str) -> bytearray:
-    """A piece of another file of the same format, or of any."""
-    alike = [other for other in NAMES if other.split()[0] == name.split(maxsplit=1)[0]]
-    other = SEEDS[rng.choice(alike if rng.random() < 0.8 else NAMES)]
-    start = rng.randrange(len(other))
-    at = rng.randrange(len(data))
-    return data[:at] + other[start:] if rng.random() < 0.3 else data[:at] + other[start : start + 64] + data[at:]
+def _move(data: bytearray, dice: random.Random, seeds: Sequence[bytes]) -> bytearray:
+    """A piece is doubled, left out, or put elsewhere."""
+    start, at = dice.randrange(len(data)), dice.randrange(len(data))
+    piece = data[start : start + dice.choice((1, 2, 4, 16, 64, 512))]
+    rest = data if dice.random() < 0.5 else data[:start] + data[start + len(piece) :]
+    return rest[:at] + piece * dice.randrange(3) + rest[at:]
 
 
-def _swap(data: bytearray, rng: random.Random, name: str) -> bytearray:
-    """Two pieces change places; or one is doubled, or left out."""
-    a, b = sorted((_piece(data, rng), _piece(data, rng)), key=lambda piece: piece.start)
-    how = rng.randrange(3)
-    if how == 0 and a.stop <= b.start:
-        return data[: a.start] + data[b] + data[a.stop : b.start] + data[a] + data[b.stop :]
-    return data[: a.stop] + data[a] + data[a.stop :] if how == 1 else data[: a.start] + data[a.stop :] or data
-
-
-def _exif(data: bytearray, rng: random.Random, name: str) -> bytearray:
-    """Bytes of the Exif block, or of a TIFF's directory; any bytes where there is none."""
+def _exif(data: bytearray, dice: random.Random, seeds: Sequence[bytes]) -> bytearray:
+    """Bytes of the Exif block, or of a TIFF's directory; any bytes if there is none."""
     at = max(data.find(b"II*\0"), data.find(b"MM\0*"))
     if at < 0:
-        return _set(data, rng, name)
-    place = min(len(data) - 1, at + rng.randrange(48))
-    data[place] = rng.choice((0, 1, 3, 8, 0xFF, rng.randrange(256)))
+        return _set(data, dice, seeds)
+    data[min(len(data) - 1, at + dice.randrange(48))] = dice.choice((0, 1, 3, 8, 0xFF, dice.randrange(256)))
     return data
 
 
-KINDS: dict[str, Callable[[bytearray, random.Random, str], bytearray]] = {
-    "flip": _flip, "set": _set, "number": _number, "cut": _cut, "splice": _splice, "swap": _swap, "exif": _exif,
-}  # fmt: skip
+KINDS: tuple[Callable[[bytearray, random.Random, Sequence[bytes]], bytearray], ...] = (
+    _flip, _set, _number, _cut, _splice, _move, _exif,
+)  # fmt: skip
 
 
 def with_checksums(data: bytearray) -> bytearray:
-    """A PNG whose chunks have right checksums again, so that the change comes past them."""
-    at = 8
+    """Return a PNG with right checksums, so that the damage is not found by them; other bytes as they are."""
+    at = 8 if data.startswith(PNG) else len(data)
     while at + 12 <= len(data):
         stop = at + 8 + int.from_bytes(data[at : at + 4], "big")
         if stop + 4 > len(data):

@@ -53,11 +53,10 @@ def test_it_listens_on_loopback_only_and_two_tokens_differ(pack: Path) -> None:
 def test_it_ends_at_once(pack: Path, number: int) -> None:
     with start("view", pack, "--no-browser") as process:
         assert process.stdout is not None
-        first = process.stdout.readline()
-        assert f"{pack}: 3 records at http://127.0.0.1:" in first
-        assert process.stdout.readline() == "press Ctrl-C to stop\n"
+        lines = [process.stdout.readline() for _ in range(2)]
         process.send_signal(number)
         _, err = process.communicate(timeout=10)
+    assert f"{pack}: 3 records at http://127.0.0.1:" in lines[0] and lines[1] == "press Ctrl-C to stop\n"
     assert "Traceback" not in err and process.returncode in {0, 130, 143}
 
 

@@ -17,6 +17,8 @@ from running import ROOT, Ran, digests, good
 
 from packer.format.pack import open_pack
 
+pytestmark = pytest.mark.workers
+
 IMAGES = 40
 MANY_SHARDS = ["--shard-size", "16KB", "--workers", "2"]
 
@@ -82,7 +84,7 @@ def test_few_descriptors(oracle: Path, tmp_path: Path, most: int) -> None:
         then_it_goes_on(oracle, tmp_path / "p")
 
 
-@pytest.mark.parametrize("most_mib", [120, 400, 500, 600, 700])
+@pytest.mark.parametrize("most_mib", [120, 400, 600])
 def test_little_memory(oracle: Path, tmp_path: Path, most_mib: int) -> None:
     """Libraries may die of it while they are loaded; but there is never a hang, nor a pack that lacks something."""
     ran = limited(build(oracle / "src", tmp_path / "p"), {resource.RLIMIT_AS: most_mib << 20})

@@ -9,14 +9,16 @@ import os
 from html import escape
 from string import Template
 
-STATIC = os.path.join(os.path.dirname(__file__), "static")
-STYLESHEET = "style.css"
 
-
-def read_static(name: str) -> str:
-    """Return the text of a file in the folder `static`."""
-    with open(os.path.join(STATIC, name), encoding="utf-8") as file:
+def read_static(module: str, name: str) -> str:
+    """Return the text of a file in the folder `static` beside a module, given by its ``__file__``."""
+    with open(os.path.join(os.path.dirname(module), "static", name), encoding="utf-8") as file:
         return file.read()
+
+
+def stylesheet() -> str:
+    """Return the stylesheet of all pages."""
+    return read_static(__file__, "style.css")
 
 
 def html_page(title: str, body: str, head: str, kind: str) -> str:
@@ -28,12 +30,12 @@ def html_page(title: str, body: str, head: str, kind: str) -> str:
         head: More elements for its head, as HTML.
         kind: The class of the body, to which rules of the stylesheet refer: ``app``, ``sheet`` or ``report``.
     """
-    return Template(read_static("page.html")).substitute(title=escape(title), head=head, kind=kind, body=body)
+    return Template(read_static(__file__, "page.html")).substitute(title=escape(title), head=head, kind=kind, body=body)
 
 
 def one_file_page(title: str, body: str, kind: str) -> str:
     """Return a page that needs nothing but itself; the arguments are those of `html_page`."""
     # nothing but this file's own style and pictures, whatever a name in the data may try
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{read_static(STYLESHEET)}</style>'
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{stylesheet()}</style>'
     return html_page(title, body, head, kind)

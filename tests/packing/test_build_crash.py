@@ -22,9 +22,10 @@ from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack, plan_pack
 from packer.packing.scan import write_table
 from packer.packing.write_shard import pack_shard
-from packer.processes.pool import Pool
-from packer.processes.worker import Worker
+from packer.processes.pool import Pool, Worker
 from packer.types import Progress
+
+pytestmark = pytest.mark.workers
 
 IMAGES = 12
 ONE_SHARD, FOUR_SHARDS = None, 3 * 40 * 30 * 3
@@ -75,8 +76,7 @@ def test_each_signal_costs_one_image(source: Path, way: str) -> None:
     assert open_pack(source.parent / "p").paths == [b"%03d.jpg" % i for i in range(IMAGES) if i != 4]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("shard_bytes", [ONE_SHARD, FOUR_SHARDS])
+@pytest.mark.parametrize(("workers", "shard_bytes"), [(1, FOUR_SHARDS), (2, FOUR_SHARDS), (4, ONE_SHARD)])
 def test_many_in_any_shards_with_any_threads(source: Path, workers: int, shard_bytes: int | None) -> None:
     """Several in one shard, the first, the last; the pack is the one that has never had them."""
     bad = {0: "SIGSEGV", 1: "SIGABRT", 5: "SIGSEGV", 11: "SIGSEGV"}
@@ -130,8 +130,7 @@ def test_what_is_no_crash_ends_the_build(source: Path, way: str) -> None:
     assert str(caught.value) == f"a worker process died ({how}"
 
 
-@pytest.mark.parametrize("way", ["sleeps", "never"])
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize(("way", "workers"), [("sleeps", 4), ("never", 1)])
 def test_an_image_that_is_never_finished(source: Path, way: str, workers: int) -> None:
     """Also in a library call that holds the GIL for ever."""
     mark(source / "004.jpg", way)

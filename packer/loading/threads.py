@@ -27,7 +27,7 @@ Task = Callable[[int], Any]
 _Outcome = tuple[int, Any, BaseException | None]
 
 
-class Parts:
+class Results:
     """The results of one batch's tasks: `wait` for them, in the order of their numbers."""
 
     def __init__(self, count: int) -> None:
@@ -35,7 +35,7 @@ class Parts:
         self._done: SimpleQueue[_Outcome] = SimpleQueue()
 
     def wait(self) -> list[Any]:
-        """All results; raises what a task has raised, as it is."""
+        """Return all results. Raise what a task has raised, as it is."""
         results: list[Any] = [None] * self._count
         for _ in range(self._count):
             number, result, error = self._done.get()
@@ -45,18 +45,18 @@ class Parts:
         return results
 
 
-class Crew:
+class ThreadPool:
     """`size` threads, each of which torch takes for one core's work. Close it; nothing is left behind."""
 
     def __init__(self, size: int) -> None:
-        self._tasks: SimpleQueue[tuple[Parts, int, Task] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Results, int, Task] | None] = SimpleQueue()
         self._closed = False
-        self._at_work = [threading.Lock() for _ in range(size)]
+        self._busy = [threading.Lock() for _ in range(size)]
         own = torch.get_num_threads()
         ready: SimpleQueue[None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, args=(ready, lock), name=f"packer_{i}", daemon=True)
-            for i, lock in enumerate(self._at_work)
+            for i, lock in enumerate(self._busy)
         ]
         for thread in self._threads:
             thread.start()
@@ -65,20 +65,20 @@ class Crew:
         # what they have set for themselves is also the default of all threads that start from now on
         restore = threading.Thread(target=torch.set_num_threads, args=(own,))
         restore.start()
-        ended(restore)
-        for crew in list(_crews):
-            crew.forget_if_gone()
-        _crews.add(self)
+        wait_for_end(restore)
+        for pool in list(_pools):
+            pool.forget_if_gone()
+        _pools.add(self)
 
-    def do(self, count: int, task: Task) -> Parts:
-        """Have task(0) to task(count - 1) done."""
-        parts = Parts(count)
+    def run(self, count: int, task: Task) -> Results:
+        """Run task(0) to task(count - 1) in the threads."""
+        results = Results(count)
         for number in range(count):
-            self._tasks.put((parts, number, task))
-        return parts
+            self._tasks.put((results, number, task))
+        return results
 
     def close(self, wait: bool = True) -> None:
-        """Drop the tasks that were not begun; the threads end when they have done the others, for which it may wait."""
+        """Drop the tasks that were not begun. The threads end when they have done the others; wait for that or not."""
         self._closed = True
         try:
             while True:
@@ -89,40 +89,40 @@ class Crew:
             self._tasks.put(None)
         if wait:
             for thread in self._threads:
-                ended(thread)
+                wait_for_end(thread)
             self.forget_if_gone()
 
     def forget_if_gone(self) -> None:
-        """A fork need not wait for threads that are no more."""
+        """Forget a closed pool whose threads have ended: a fork need not wait for it."""
         if self._closed and not any(map(_is_there, self._threads)):
-            _crews.discard(self)
+            _pools.discard(self)
 
     def pause(self, until: float) -> list[threading.Lock]:
-        """Let no thread begin anything, wait for what they do until that time; returns the locks to release."""
+        """Let no thread begin anything, wait for what they do until that time; return the locks to release."""
         if self._closed:
             for thread in self._threads:
-                ended(thread, max(0.0, until - time.monotonic()))
+                wait_for_end(thread, max(0.0, until - time.monotonic()))
             self.forget_if_gone()
             return []
-        return [lock for lock in self._at_work if lock.acquire(timeout=max(0.0, until - time.monotonic()))]
+        return [lock for lock in self._busy if lock.acquire(timeout=max(0.0, until - time.monotonic()))]
 
-    def _work(self, ready: SimpleQueue[None], at_work: threading.Lock) -> None:
+    def _work(self, ready: SimpleQueue[None], busy: threading.Lock) -> None:
         torch.get_num_threads()  # takes the default, which would otherwise overrule the next line at the first use
         torch.set_num_threads(1)  # else torch would start as many threads again in each of these
-        _forking.of_a_crew = True
+        _forking.in_a_pool = True
         ready.put(None)
         while (item := self._tasks.get()) is not None:
-            parts, number, task = item
+            results, number, task = item
             try:
-                with at_work:
+                with busy:
                     outcome: _Outcome = (number, task(number), None)
             except BaseException as error:  # it is the consumer's
                 outcome = (number, None, error)
-            parts._done.put(outcome)
-            del item, parts, task, outcome  # the memory of a batch is free when nobody refers to it
+            results._done.put(outcome)
+            del item, results, task, outcome  # the memory of a batch is free when nobody refers to it
 
 
-def ended(thread: threading.Thread, timeout_s: float | None = None) -> None:
+def wait_for_end(thread: threading.Thread, timeout_s: float | None = None) -> None:
     """Wait for the end of a thread, of the system's too.
 
     `join` returns while the thread still runs the destructors of libraries. OpenCV holds a lock in its own: a process
@@ -135,7 +135,7 @@ def ended(thread: threading.Thread, timeout_s: float | None = None) -> None:
 
 
 def _is_there(thread: threading.Thread) -> bool:
-    """Whether a thread runs, if only the destructors of libraries."""
+    """Return whether a thread runs, if only the destructors of libraries."""
     return thread.is_alive() or (sys.platform == "linux" and os.path.exists(f"/proc/self/task/{thread.native_id}"))
 
 
@@ -143,21 +143,21 @@ class _Forking(threading.local):
     """Of the thread that forks."""
 
     def __init__(self) -> None:
-        self.of_a_crew = False
+        self.in_a_pool = False
         self.paused: list[threading.Lock] = []
 
 
 _forking = _Forking()
-_crews: set[Crew] = set()
-"""All whose threads may be there: those of a crew that was closed without waiting end in their own time."""
+_pools: set[ThreadPool] = set()
+"""All whose threads may be there: those of a pool that was closed without waiting end in their own time."""
 
 
 def _before_fork() -> None:
     """A child has no threads, but every lock of every library as it is in this moment: none may be in use."""
-    if not _forking.of_a_crew:  # a task that forks would wait for itself
+    if not _forking.in_a_pool:  # a task that forks would wait for itself
         until = time.monotonic() + FORK_S
-        for crew in list(_crews):
-            _forking.paused.extend(crew.pause(until))
+        for pool in list(_pools):
+            _forking.paused.extend(pool.pause(until))
 
 
 def _after_fork() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from drawn import draw_classes
 
+pytestmark = pytest.mark.workers
+
 # `python -m packer` would look in the current folder by itself; the script `packer` does not
 START = "import sys; sys.path.remove(''); "
 NAMES = ("cv2", "numpy", "selectors", "socket", "signal", "multiprocessing", "packer", "packer/build", "torch")

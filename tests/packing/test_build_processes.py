@@ -17,6 +17,8 @@ from running import ROOT, Ran, good, members_of, refused, run_apart, start, unti
 
 from packer.format.pack import open_pack
 
+pytestmark = pytest.mark.workers
+
 IMAGES = 2500
 
 
@@ -84,8 +86,10 @@ MOMENTS: dict[str, Callable[[int, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [*((signal.SIGINT, moment) for moment in MOMENTS), (signal.SIGTERM, "first worker"), (signal.SIGHUP, "pack")],
+)
 def test_at_any_moment(tmp_path: Path, number: int, moment: str) -> None:
     """While libraries are loaded, workers start, packing begins or ends: no traceback, and a whole pack or none."""
     source = draw_plain(tmp_path / "src", 20)
