@@ -87,7 +87,8 @@ def check_indices(indices: ArrayLike, num_records: int) -> Records:
     seen = np.zeros(num_records, np.bool_)
     seen[given] = True
     if (distinct := np.count_nonzero(seen)) < len(given):
-        raise UsageError("indices", f"repeats {plural(len(given) - distinct, 'record')}", "numpy.unique leaves one of each")
+        repeated = plural(len(given) - distinct, "record")
+        raise UsageError("indices", f"repeats {repeated}", "numpy.unique leaves one of each")
     return given.astype(compact(num_records))  # a copy: the caller's array may change
 
 
