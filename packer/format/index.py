@@ -123,7 +123,7 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
     """The index as a pyarrow.Table (columns as in SCHEMA) over a memory map; Arrow has looked at every row.
 
     `data` are the file's bytes where the caller has mapped them already; `path` then only names them.
-    Raises DamagedPack where it is no index of this version, StorageError where it cannot be opened.
+    Raises DamagedPack if it is no index of this version, StorageError where it cannot be opened.
     The caller checks the file's size first: a map of a file that shrinks later cannot be read safely.
     """
     if data is None:

@@ -43,7 +43,7 @@ class ShardResult:
 
 
 class Journal:
-    """The journal at `path`, read when it is made; `head` is None where there is none to go on with."""
+    """The journal at `path`, read when it is made; `head` is None if there is none to go on with."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -102,7 +102,7 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 
 def _checked(line: bytes) -> dict[str, Any] | None:
-    """The content of a line; None where it is not as it was written."""
+    """The content of a line; None if it is not as it was written."""
     try:
         content = json.loads(line[9:])
     except (ValueError, RecursionError):

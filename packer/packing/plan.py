@@ -48,7 +48,7 @@ class Plan:
     cuts: tuple[int, ...]
     """Shard i takes the rows from cuts[i] to cuts[i + 1]."""
     shape: tuple[tuple[int, int, int] | None, str | None]
-    """((height, width, channels), dtype) of every decoded image; None where they differ."""
+    """((height, width, channels), dtype) of every decoded image; None if they differ."""
     image_bytes: NDArray[np.int64]
     """Of each image as it will be stored, in packing order."""
     pack_bytes: int
@@ -76,7 +76,7 @@ class Plan:
         return f"shard-{number:05d}{open_container(self.options.container).suffix}"
 
     def jobs(self, table: str, folder: str) -> list[ShardJob]:
-        """One job a shard; `table` is the path of the written table of inputs."""
+        """One job per shard; `table` is the path of the written table of inputs."""
         allowed = self.options.bad_allowed(self.inputs.asked) - len(self.inputs.rejected)
         bounds = zip(self.cuts[:-1], self.cuts[1:], strict=True)
         return [
@@ -122,7 +122,7 @@ class Plan:
         )
 
     def check_space(self) -> None:
-        """Raise StorageError where the pack will not fit, with what to change."""
+        """Raise StorageError if the pack will not fit, with what to change."""
         if self.pack_bytes > self.free_bytes:
             smaller = "--resize" if self.options.encode != "raw" else "--encode jpeg or --resize"
             raise StorageError(
@@ -192,7 +192,7 @@ class _Facts:
         self.raw_bytes: NDArray[np.int64] = self.width * self.height * self.channels * np.where(self.wide, 2, 1)
 
     def uniform(self) -> tuple[tuple[int, int, int] | None, str | None]:
-        """The shape and the dtype that all images share, None where they differ."""
+        """The shape and the dtype that all images share, None if they differ."""
         if not len(self.wide) or (self.wide != self.wide[0]).any():
             return None, None
         dtype = "uint16" if self.wide[0] else "uint8"

@@ -48,11 +48,11 @@ class Output:
         if not os.path.lexists(self.path):
             return
         if os.path.islink(self.path) or not os.path.isdir(self.path):
-            raise UsageError(self.path, "exists and is no pack", "choose another --out")
+            raise UsageError(self.path, "exists and is not a pack", "choose another --out")
         if not os.listdir(self.path):
             return
         if not os.path.isfile(os.path.join(self.path, MANIFEST_NAME)):
-            raise UsageError(self.path, "exists and is no pack", "choose another --out")
+            raise UsageError(self.path, "exists and is not a pack", "choose another --out")
         if not self._overwrite:
             raise UsageError(self.path, "exists", "choose another --out, or replace it with --overwrite")
 

@@ -55,7 +55,7 @@ def check_quarantine(folder: str, source: str, output: str) -> None:
     while not os.path.lexists(above):
         above = os.path.dirname(above)
     if not os.path.isdir(above):
-        raise UsageError(above, "is no folder", "choose another --quarantine")
+        raise UsageError(above, "is not a folder", "choose another --quarantine")
     if not os.access(above, os.W_OK | os.X_OK):
         raise StorageError(above, "may not be written to", "choose another --quarantine")
 

@@ -129,8 +129,8 @@ class Resolver:
     def annotation(self, raws: Sequence[RawAnnotation], header: Header) -> Annotation:
         """What all sources say of the image, merged, in pixels of the upright image.
 
-        Raises BadLabel where it cannot be right: another image size than the label claims, a class outside
-        the list, a box outside the image (unless the policy mends it), one field from two sources.
+        Raises BadLabel if it cannot be right: another image size than the label claims, a class outside
+        the list, a box outside the image (unless the policy allows it), one field from two sources.
         """
         counts: Counter[str] = Counter()
         merged = Annotation()

@@ -1,7 +1,7 @@
 """Reads the source once: which images there are, how large, what their labels say, and which are bad.
 
-All that packing needs later stands in one compact table (about 150 bytes an image), so that the labels are
-parsed once, mistakes in them show before hours of packing, and workers share the table as a mapped file.
+Everything that packing needs later is in one compact table, so that labels are parsed once, mistakes in them show
+before hours of packing, and workers share the table as a mapped file.
 """
 
 from __future__ import annotations
@@ -102,11 +102,19 @@ def read_inputs(
 ) -> Inputs:
     """Walk the source folder, read every image's header and every label.
 
-    Raises UsageError where the source or its labels are not usable at all; an input that is bad by itself
-    is listed in `rejected`.
+    Args:
+        options: What to build.
+        progress: Receives the images that were read.
+        read: Reads headers; a build does it in its worker processes.
+
+    Returns:
+        The table of inputs and what else was found. An input that is bad by itself is listed in `rejected`.
+
+    Raises:
+        UsageError: The source or its labels are not usable at all.
     """
     if not os.path.isdir(options.source):
-        problem = "is no folder" if os.path.lexists(options.source) else "no such folder"
+        problem = "is not a folder" if os.path.lexists(options.source) else "no such folder"
         raise UsageError(options.source, problem, "give the folder that holds the images")
     tree, skipped = find_tree(os.path.abspath(options.source))
     inputs = Inputs(table=BASE_SCHEMA.empty_table())

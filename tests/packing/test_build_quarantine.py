@@ -97,8 +97,8 @@ def test_odd_names_are_one_line_each_and_can_be_had_back(tmp_path: Path) -> None
         ("p/q/r", "lies in the pack that is made"),
         ("p.partial", "lies in the pack that is made"),
         ("src/000.jpg/q", "lies in the source folder"),
-        ("file", "is no folder"),
-        ("file/q", "is no folder"),
+        ("file", "is not a folder"),
+        ("file/q", "is not a folder"),
         ("", "is empty"),
     ],
 )
