@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+
+import pytest
+
+from packer.system import ENDING_SIGNALS
 
 SCRIPT = """
 import signal, sys, time, weakref
@@ -34,6 +39,6 @@ def test_ctrl_c_in_a_finalizer() -> None:
     assert ended("SIGINT") == (130, "packer: interrupted")
 
 
-def test_sigterm_and_sighup_in_a_finalizer() -> None:
-    assert ended("SIGTERM") == (143, "")
-    assert ended("SIGHUP") == (129, "")
+@pytest.mark.parametrize("number", ENDING_SIGNALS[1:])
+def test_sigterm_and_sighup_in_a_finalizer(number: signal.Signals) -> None:
+    assert ended(number.name) == (128 + number, "")

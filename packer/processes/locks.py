@@ -29,6 +29,7 @@ class FolderLock:
             if self._path is not None:
                 with suppress(OSError):
                     os.unlink(self._path)
+                    os.rmdir(os.path.dirname(self._path))  # if no lock is left
 
 
 def lock_folder(folder: str) -> FolderLock | None:
@@ -78,7 +79,9 @@ def wait_until_unused(folder: str, timeout_s: float) -> bool:
 def _is_used(folder: str) -> bool:
     if PORTABLE:
         place, name = os.path.split(_lock_name(folder) + "-")
-        return any(_is_held(os.path.join(place, other)) for other in os.listdir(place) if other.startswith(name))
+        with suppress(FileNotFoundError):  # there is no lock
+            return any(_is_held(os.path.join(place, other)) for other in os.listdir(place) if other.startswith(name))
+        return False
     descriptor = _flock(folder, shared=False)
     if descriptor is not None:
         os.close(descriptor)
@@ -103,9 +106,8 @@ def _flock(folder: str, shared: bool) -> int | None:
 
 def _lock_name(folder: str) -> str:
     """How the names of a folder's lock files begin: not inside of it, where Windows could not rename it meanwhile."""
-    place = os.path.join(tempfile.gettempdir(), "packer-locks")
-    os.makedirs(place, exist_ok=True)
-    return os.path.join(place, hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest())
+    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()
+    return os.path.join(tempfile.gettempdir(), "packer-locks", name)
 
 
 def _lock_file(path: str) -> FolderLock | None:
@@ -113,6 +115,8 @@ def _lock_file(path: str) -> FolderLock | None:
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
         except FileExistsError:
             if _is_held(path):
                 return None

@@ -131,14 +131,14 @@ def test_a_link_in_its_place_is_replaced_and_not_followed(tmp_path: Path) -> Non
 
 def test_a_list_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No pack without the list that was asked for; and too many bad inputs stay what the error is about."""
-    real = os.rename
+    real = os.replace
 
     def full(old: str, new: str) -> None:
         if str(new).endswith("rejected.tsv"):
             raise OSError(28, "No space left on device")
         real(old, new)
 
-    monkeypatch.setattr(os, "rename", full)
+    monkeypatch.setattr(os, "replace", full)
     asked = ["build", source, "-o", tmp_path / "p", "--quarantine", tmp_path / "q"]
     line = refused(3, *asked, "--on-bad", "skip")
     assert line == (

@@ -18,13 +18,12 @@ from packer.processes import pool as pool_module
 from packer.processes.child import READY
 from packer.processes.pool import Pool, import_path
 
+pytestmark = pytest.mark.workers
 IMAGES = 12
 HEAD = """
 import asyncio, json, multiprocessing, os, signal, sys, threading, warnings
 from multiprocessing import forkserver, resource_tracker
 import cv2
-
-pytestmark = pytest.mark.workers
 
 def state():
     server = forkserver._forkserver
