@@ -36,7 +36,7 @@ def listing(options: BuildOptions, progress: Progress) -> Iterator[Callable[[Seq
         try:
             write(error.rejected)
         except StorageError as second:
-            progress.note(str(second))
+            progress.note(f"note: {second}")
         raise
 
 
