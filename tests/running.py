@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -84,6 +85,15 @@ def run_apart(*arguments: Any, env: dict[str, str] | None = None, cwd: Path | No
     with start(*arguments, env=environment, **({"cwd": cwd} if cwd else {})) as process:
         out, err = process.communicate(timeout=60)
     return Ran(process.returncode, out, err)
+
+
+def run_script(script: str, *arguments: Any) -> str:
+    """What a Python script prints in a process of its own, which must end by itself, and well, and say nothing else."""
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(_text, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
 
 
 def forked(work: Callable[[], bytes]) -> bytes:

@@ -52,7 +52,11 @@ class BufferPool:
 
     def trim(self, count: int) -> None:
         """Give free buffers back to the system, as long as there are more than `count`: batches were kept once."""
-        with self._lock:
-            for number in reversed(range(len(self._buffers))):
-                if len(self._buffers) > count and _references(self._buffers, number) == _FREE:
-                    del self._buffers[number]
+        # the garbage collector may call it within `take`: waiting would be for ever, and the next call will do
+        if self._lock.acquire(blocking=False):
+            try:
+                for number in reversed(range(len(self._buffers))):
+                    if len(self._buffers) > count and _references(self._buffers, number) == _FREE:
+                        del self._buffers[number]
+            finally:
+                self._lock.release()

@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -49,6 +48,7 @@ class Crew:
 
     def __init__(self, size: int) -> None:
         self._tasks: SimpleQueue[tuple[Parts, int, Task] | None] = SimpleQueue()
+        self._closed = False
         self._at_work = [threading.Lock() for _ in range(size)]
         own = torch.get_num_threads()
         ready: SimpleQueue[None] = SimpleQueue()
@@ -64,6 +64,8 @@ class Crew:
         restore = threading.Thread(target=torch.set_num_threads, args=(own,))
         restore.start()
         ended(restore)
+        for crew in list(_crews):
+            crew.forget_if_gone()
         _crews.add(self)
 
     def do(self, count: int, task: Task) -> Parts:
@@ -73,8 +75,9 @@ class Crew:
             self._tasks.put((parts, number, task))
         return parts
 
-    def close(self) -> None:
-        """Drop the tasks that were not begun, wait for the others, end the threads."""
+    def close(self, wait: bool = True) -> None:
+        """Drop the tasks that were not begun; the threads end when they have done the others, for which it may wait."""
+        self._closed = True
         try:
             while True:
                 self._tasks.get_nowait()
@@ -82,11 +85,23 @@ class Crew:
             pass
         for _ in self._threads:
             self._tasks.put(None)
-        for thread in self._threads:
-            ended(thread)
+        if wait:
+            for thread in self._threads:
+                ended(thread)
+            self.forget_if_gone()
+
+    def forget_if_gone(self) -> None:
+        """A fork need not wait for threads that are no more."""
+        if self._closed and not any(map(_is_there, self._threads)):
+            _crews.discard(self)
 
     def pause(self, until: float) -> list[threading.Lock]:
         """Let no thread begin anything, wait for what they do until that time; returns the locks to release."""
+        if self._closed:
+            for thread in self._threads:
+                ended(thread, max(0.0, until - time.monotonic()))
+            self.forget_if_gone()
+            return []
         return [lock for lock in self._at_work if lock.acquire(timeout=max(0.0, until - time.monotonic()))]
 
     def _work(self, ready: SimpleQueue[None], at_work: threading.Lock) -> None:
@@ -105,17 +120,21 @@ class Crew:
             del item, parts, task, outcome  # the memory of a batch is free when nobody refers to it
 
 
-def ended(thread: threading.Thread) -> None:
+def ended(thread: threading.Thread, timeout_s: float | None = None) -> None:
     """Wait for the end of a thread, of the system's too.
 
     `join` returns while the thread still runs the destructors of libraries. OpenCV holds a lock in its own: a process
     that is forked in that moment would wait for it for ever, at its first image.
     """
-    thread.join()
-    if sys.platform == "linux":
-        until = time.monotonic() + END_S
-        while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < until:
-            time.sleep(20e-6)
+    thread.join(timeout_s)
+    until = time.monotonic() + END_S
+    while not thread.is_alive() and _is_there(thread) and time.monotonic() < until:
+        time.sleep(20e-6)
+
+
+def _is_there(thread: threading.Thread) -> bool:
+    """Whether a thread runs, if only the destructors of libraries."""
+    return thread.is_alive() or (sys.platform == "linux" and os.path.exists(f"/proc/self/task/{thread.native_id}"))
 
 
 class _Forking(threading.local):
@@ -127,7 +146,8 @@ class _Forking(threading.local):
 
 
 _forking = _Forking()
-_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+_crews: set[Crew] = set()
+"""All whose threads may be there: those of a crew that was closed without waiting end in their own time."""
 
 
 def _before_fork() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +26,18 @@ from packer.ops.decode import check_available
 from packer.pack import Pack, open_pack
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.ranks import whole
-from packer.samplers.state import checked
+from packer.samplers.state import checked, state_of
+
+
+@dataclass(slots=True)
+class _Iteration:
+    """How far an iteration has come."""
+
+    epoch: int
+    position: int
+    """Samples of all ranks that have been received."""
+    global_batch: int
+    ended: bool = False
 
 
 class PackedLoader:
@@ -132,10 +144,12 @@ class PackedLoader:
         elif cache is not None:
             raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
         self._transfer = Transfer(self.device, prefetch, Normalise(mean, std, dtype))
-        self._position = 0
-        self._begun = False
-        self._resumed = False
-        self._counting: Stats | None = None  # of the iteration whose batches count for the position
+        self._counted: _Iteration | None = None
+        """The iteration that was begun last; None before the first one, and after a state was loaded."""
+        self._times_set = 0
+        """`sampler.times_set` when it began."""
+        self._loaded: dict[int, int] = {}
+        """Epoch and position of a loaded state that no iteration has taken yet."""
         self._stats = Stats()
 
     def __len__(self) -> int:
@@ -152,58 +166,61 @@ class PackedLoader:
         return self.sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that comes next: its order, crops and flips.
+        """Set the epoch that the next iteration reads: its order, crops and flips; the same as `sampler.set_epoch`.
 
-        It begins at its beginning, unless a state of this very epoch was loaded just before. Without a call, each
-        iteration takes the epoch after the last one.
+        It begins at its beginning, unless a state of this very epoch was loaded and no batch was read since. Without
+        a call, each iteration takes the epoch after the last one that handed out a batch.
         """
-        if epoch != self.sampler.epoch or not self._resumed:
-            self.sampler.set_epoch(epoch)
-            self._position = 0
-        self._begun, self._counting = False, None
+        self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
         """The batches of one epoch; after `load_state_dict`, the rest of that epoch.
 
-        Several iterations may go on at once; state and stats are those of the one that was begun last.
+        It begins when its first batch is asked for: epoch, rank and world size are those of that moment. Several
+        iterations may go on at once; state and stats are those of the one that was begun last.
         """
-        if self._begun:
-            self.set_epoch(self.sampler.epoch + 1)
-        self._begun, self._resumed = True, False
-        stats = self._stats = self._counting = Stats()
-        epoch = self.sampler.epoch
-        batches = self.sampler.rank_batches(self.batch_size, epoch, self._position)
-        made: Iterator[Any] = self._batches.run(batches, epoch, stats)
+        if self._counted is not None and self._times_set == self.sampler.times_set:
+            self.sampler.set_epoch(self.sampler.epoch + 1)
+        here, times_set, first = self._following(), self.sampler.times_set, True
+        stats = self._stats = Stats()
+        records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
+        end = min(len(self) * here.global_batch, self.sampler.num_samples)
+        batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalise.nothing:
-            made = self._transfer.run(made, stats)
-        return self._counted(made, stats)
-
-    def _end(self) -> int:
-        """Global position at which an epoch is over."""
-        full = len(self) * self.sampler.global_batch(self.batch_size)
-        return min(full, self.sampler.num_samples)
-
-    def _counted(self, batches: Iterator[Any], stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
-        """Counts what the consumer has received, which is what a state says; not what was made ahead."""
-        size, end = self.sampler.global_batch(self.batch_size), self._end()
+            batches = self._transfer.run(batches, stats)
         try:
             while True:
                 asked = time.perf_counter()
                 batch = next(batches, None)
                 stats.waited_s += time.perf_counter() - asked
+                if first:
+                    self._counted, self._times_set, self._loaded, first = here, times_set, {}, False
                 if batch is None:
                     return
-                if self._counting is stats:
-                    self._position = min(self._position + size, end)
+                # what the consumer has received, not what was made ahead
+                here.position = min(here.position + here.global_batch, end)
                 yield batch
         finally:
+            here.ended = True
             stats.end()
             if isinstance(batches, Generator):
                 batches.close()
 
+    def _following(self) -> _Iteration:
+        """Where an iteration begins that is begun now."""
+        epoch = self.sampler.epoch
+        return _Iteration(epoch, self._loaded.get(epoch, 0), self.sampler.global_batch(self.batch_size))
+
     def state_dict(self) -> dict[str, Any]:
-        """Where training stands: small, fit for JSON and `torch.save`. Take it between two batches."""
-        return {**self.sampler.state_dict(self._position, self.batch_size), **self._view.identity}
+        """Where training stands: small, fit for JSON and `torch.save`. Take it between two batches.
+
+        It describes the iteration that was begun last, whatever epoch was set since; once that one has ended, the
+        epoch that was set.
+        """
+        here = self._counted
+        if here is None or (here.ended and self._times_set != self.sampler.times_set):
+            here = self._following()
+        return {**state_of(self.sampler, here.epoch, here.position, here.global_batch), **self._view.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken: the next iteration gives the batches that were not yet received.
@@ -214,10 +231,10 @@ class PackedLoader:
         order = state
         if isinstance(state, Mapping):
             order = {name: value for name, value in state.items() if name not in self._view.identity}
-        checked(self.sampler, order, self.sampler.global_batch(self.batch_size))  # before anything is changed
+        epoch, position = checked(self.sampler, order, self.sampler.global_batch(self.batch_size))
         self._view.check(state)
-        self._position = self.sampler.load_state_dict(order, self.batch_size)
-        self._begun, self._resumed, self._counting = False, True, None
+        self.sampler.set_epoch(epoch)
+        self._loaded, self._counted = {epoch: position}, None
 
     @property
     def replaced(self) -> list[Replaced]:

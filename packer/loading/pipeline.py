@@ -91,6 +91,7 @@ class Pipeline:
         crew = Crew(self.work.threads)
         pending: deque[_Pending] = deque()
         source = announced(batches, self.filler.pack)
+        wait = True
         try:
             while True:
                 while len(pending) <= self.work.prefetch and (block := list(islice(source, self._batches_a_block))):
@@ -98,8 +99,12 @@ class Pipeline:
                 if not pending:
                     return
                 yield from self._finish(pending.popleft(), stats)
+        except GeneratorExit:
+            # maybe the garbage collector, in one of these very threads, or where somebody holds a lock that they need
+            wait = False
+            raise
         finally:
-            crew.close()
+            crew.close(wait)
             pending.clear()
             self._pool.trim(2 * self.work.prefetch + 4)  # in the threads, on their way, and with the consumer
 

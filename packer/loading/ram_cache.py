@@ -34,7 +34,8 @@ class RamCache:
         stop = threading.Event()
         self._thread = threading.Thread(target=_read, args=(pack.region, stop), name="packer-ram", daemon=True)
         self._thread.start()
-        self.close = weakref.finalize(self, _end, stop, self._thread)
+        # no join: the garbage collector may call it in that very thread, or where somebody holds a lock
+        self.close = weakref.finalize(self, stop.set)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all is read; False where `timeout_s` seconds were not enough."""
@@ -51,8 +52,3 @@ def _read(region: NDArray[np.uint8], stop: threading.Event) -> None:
         locked = locked and keep(region, start, size)
         if not locked:
             region[start : start + size : 4096].max()  # touching a byte of each page brings it in
-
-
-def _end(stop: threading.Event, thread: threading.Thread) -> None:
-    stop.set()
-    thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sized
 from functools import cached_property
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from packer.errors import UsageError
 from packer.samplers import state
 from packer.samplers.permutation import PIECE, Records
-from packer.samplers.ranks import Ranks, whole
+from packer.samplers.ranks import Ranks, launched, whole
 from packer.samplers.records import chosen, length_of, manifest_digest, numbers_digest
 
 Data = int | Sized
@@ -34,8 +35,9 @@ class Sampler(ABC):
     - drop_last=True: the end of the order that does not fill one sample a rank (in a DataLoader), or one global
       batch (in `rank_batches`), is left out, other samples each epoch where the order is shuffled.
 
-    Call `set_epoch` before each epoch: without it all epochs have the same order. Samplers pickle; iterating is not
-    thread-safe, all else is.
+    Call `set_epoch` before each epoch: without it all epochs have the same order. A rank and world_size that are not
+    given are those of torch.distributed when an iteration begins, that is, when its first sample is asked for; the
+    process group may be made after the sampler. Samplers pickle; iterating is not thread-safe, all else is.
     """
 
     kind: str
@@ -54,7 +56,8 @@ class Sampler(ABC):
     ) -> None:
         self.seed = whole("seed", seed, 0, (1 << 64) - 1)
         self.drop_last = bool(drop_last)
-        self._ranks = Ranks.of(rank, world_size)
+        self._given = rank, world_size
+        self._warned = False
         self._pack_digest = manifest_digest(data)
         self.num_records = length_of(data)
         """Records of the pack, chosen or not."""
@@ -64,10 +67,10 @@ class Sampler(ABC):
         self.num_samples = self.num_chosen if num_samples is None else whole("num_samples", num_samples, 1)
         """Samples of an epoch, of all ranks together, before padding or dropping."""
         self.epoch = 0
+        self.times_set = 0
+        """How often an epoch was set: two equal numbers say that nobody has set one in between."""
         self._start = 0
-        if min(self.num_samples, self.num_chosen) < self.world_size:
-            few = f"{min(self.num_samples, self.num_chosen)} records for {self.world_size} ranks: some would get none"
-            raise UsageError("world_size", few, "use fewer ranks, or give more records")
+        self._ranks()
 
     @abstractmethod
     def _order(self, epoch: int) -> Records:
@@ -79,13 +82,34 @@ class Sampler(ABC):
 
     @property
     def rank(self) -> int:
-        """Number of this process."""
-        return self._ranks.rank
+        """Number of this process: the one given, or what torch.distributed says now."""
+        return Ranks.of(*self._given).rank
 
     @property
     def world_size(self) -> int:
-        """Number of processes."""
-        return self._ranks.world_size
+        """Number of processes: the one given, or what torch.distributed says now."""
+        return Ranks.of(*self._given).world_size
+
+    def _ranks(self) -> Ranks:
+        """This process and how many there are. Raises UsageError if a rank would get no record."""
+        ranks = Ranks.of(*self._given)
+        if (records := min(self.num_samples, self.num_chosen)) < ranks.world_size:
+            few = f"{records} records for {ranks.world_size} ranks: some would get none"
+            raise UsageError("world_size", few, "use fewer ranks, or give more records")
+        return ranks
+
+    def _begin(self) -> Ranks:
+        """The ranks of an iteration, which stay the same to its end. Warns once if they are probably wrong."""
+        ranks = self._ranks()
+        if None in self._given and not self._warned and (processes := launched()) > 1:
+            self._warned = True
+            warnings.warn(
+                f"WORLD_SIZE is {processes}, but torch.distributed has no process group: this process reads as rank "
+                f"{ranks.rank} of {ranks.world_size}; call torch.distributed.init_process_group before the first "
+                "batch, or give rank and world_size to the sampler",
+                stacklevel=3,
+            )
+        return ranks
 
     @property
     def padded(self) -> int:
@@ -95,6 +119,7 @@ class Sampler(ABC):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next; from its beginning, unless a state of this epoch was loaded."""
         number = whole("epoch", epoch, 0)
+        self.times_set += 1
         if number != self.epoch:
             self.epoch, self._start = number, 0
 
@@ -108,15 +133,16 @@ class Sampler(ABC):
         return (self.num_samples + self.padded) // self.world_size
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's record numbers; after `load_state_dict` the rest of that epoch, once."""
-        start, self._start = self._start, 0
-        return self._numbers(self.epoch, start)
+        """This rank's record numbers; after `load_state_dict` the rest of that epoch, once.
 
-    def _numbers(self, epoch: int, start: int) -> Iterator[int]:
-        if start >= self.num_samples:
-            return
-        for records in self._pieces(self.order(epoch), start, len(self) * self.world_size, PIECE * self.world_size):
-            yield from records.tolist()
+        Begins with its first number: one that is never asked for any takes nothing of a loaded state.
+        """
+        ranks = self._begin()
+        start, self._start = self._start, 0
+        if start < self.num_samples:
+            size = PIECE * ranks.world_size
+            for records in self._pieces(self.order(), start, len(self) * ranks.world_size, size, ranks):
+                yield from records.tolist()
 
     def num_batches(self, batch_size: int) -> int:
         """Batches of `rank_batches` in a whole epoch, the same for every rank.
@@ -135,22 +161,24 @@ class Sampler(ABC):
         Args: samples of a batch on this rank; the epoch (default: that of `set_epoch`); the global position to
         begin at, an edge of global batches or the end. Raises UsageError at once where these cannot be.
         """
+        ranks = self._begin()
         size = self.global_batch(batch_size)
-        end = self.num_batches(batch_size) * size if self.drop_last else len(self) * self.world_size
+        end = self.num_batches(batch_size) * size if self.drop_last else len(self) * ranks.world_size
         start = state.position_of(self, start, size)
         number = self.epoch if epoch is None else whole("epoch", epoch, 0)
-        return self._batches(number, start, end, size)
+        return self._batches(number, start, end, size, ranks)
 
-    def _batches(self, epoch: int, start: int, end: int, size: int) -> Iterator[NDArray[np.int64]]:
+    def _batches(self, epoch: int, start: int, end: int, size: int, ranks: Ranks) -> Iterator[NDArray[np.int64]]:
         if start < min(end, self.num_samples):
-            for records in self._pieces(self.order(epoch), start, end, size):
+            for records in self._pieces(self.order(epoch), start, end, size, ranks):
                 yield records.astype(np.int64)
 
-    def _pieces(self, order: Records, start: int, end: int, size: int) -> Iterator[Records]:
-        """This rank's share of the positions from start to end, `size` positions at a time."""
+    @staticmethod
+    def _pieces(order: Records, start: int, end: int, size: int, ranks: Ranks) -> Iterator[Records]:
+        """A rank's share of the positions from start to end, `size` positions at a time."""
         for first in range(start, end, size):
             beyond = min(first + size, end)
-            share = slice(first + self.rank, beyond, self.world_size)
+            share = slice(first + ranks.rank, beyond, ranks.world_size)
             if beyond <= len(order):
                 yield order[share]
             else:
@@ -165,7 +193,7 @@ class Sampler(ABC):
 
         After b batches the position is min(b * global_batch(batch_size), num_samples).
         """
-        return state.state_of(self, position, self.global_batch(batch_size))
+        return state.state_of(self, self.epoch, position, self.global_batch(batch_size))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], batch_size: int) -> int:
         """Take the epoch of a state, and return its position: the `start` of `rank_batches`.

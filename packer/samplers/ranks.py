@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -43,9 +44,19 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     return number
 
 
+def launched() -> int:
+    """Number of processes that a launcher (torchrun) says it has started, if they have no process group yet; else 1."""
+    count = os.environ.get("WORLD_SIZE", "")
+    return int(count) if count.isdecimal() and _process_group() is None else 1
+
+
 def _from_torch() -> Ranks:
+    group = _process_group()
+    return Ranks(0, 1) if group is None else Ranks(group.get_rank(), group.get_world_size())
+
+
+def _process_group() -> Any:
+    """torch.distributed if it is initialised, else None."""
     # not imported: a process in which nobody has imported torch cannot have initialised it
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return Ranks(0, 1)
-    return Ranks(distributed.get_rank(), distributed.get_world_size())
+    return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None

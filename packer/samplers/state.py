@@ -23,11 +23,11 @@ VERSION = 1
 Scalar = str | int | float | bool | None
 
 
-def state_of(sampler: Sampler, position: int, global_batch: int) -> dict[str, Any]:
-    """The state after `position` samples of the sampler's epoch."""
+def state_of(sampler: Sampler, epoch: int, position: int, global_batch: int) -> dict[str, Any]:
+    """The state after `position` samples of an epoch."""
     return {
         "version": VERSION,
-        "epoch": sampler.epoch,
+        "epoch": epoch,
         "position": position_of(sampler, position, global_batch),
         "global_batch": global_batch,
         **sampler.identity,

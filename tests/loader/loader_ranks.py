@@ -12,15 +12,18 @@ from packer import PackedLoader
 
 def main(pack: str, meeting_point: str, rank: int) -> None:
     """`meeting_point` is a file by which the processes find one another."""
+    # as Lightning, accelerate and many scripts do: the loader is there before the process group
+    loader = PackedLoader(pack, 4, shuffle=True, seed=0, drop_last=True, threads=1)
+    assert (loader.sampler.world_size, len(loader)) == (1, 6)
     torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
     try:
         epochs = []
-        loader = PackedLoader(pack, 4, shuffle=True, seed=0, drop_last=True, threads=1)
         for epoch in range(2):
             loader.set_epoch(epoch)
             # the sum of an image of noise is its name
             epochs.append([[int(image.sum()) for image in images] for images, _ in loader])
             torch.distributed.barrier()
+        assert loader.state_dict()["global_batch"] == 8
         print(json.dumps({"rank": loader.sampler.rank, "batches": len(loader), "epochs": epochs}))
     finally:
         torch.distributed.destroy_process_group()

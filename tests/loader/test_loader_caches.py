@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from loader_packs import alike
+from running import run_script
 
 from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack
 from packer import paging as paging_module
@@ -143,8 +144,37 @@ def test_the_ram_thread_ends_with_the_loader(pack, monkeypatch, allowed):
     threading.Timer(0.1, go_on.set).start()
     del loader
     gc.collect()
+    thread.join(10)
     assert not thread.is_alive()
     assert len(steps) <= 2  # it stops at once, not at the end
+
+
+def test_the_ram_thread_may_collect_its_own_loader(pack):
+    """The loader is in a reference cycle: nobody else ends its thread."""
+    script = """
+        import gc, sys, threading
+        from packer import PackedLoader
+        from packer.loading import ram_cache
+
+        gc.disable()
+        left = threading.Event()
+        steps = []
+
+        def keep(region, start, size):
+            left.wait()
+            steps.append(gc.collect())
+            return True
+
+        ram_cache.keep, ram_cache.STEP_BYTES = keep, 1024
+        loader = PackedLoader(sys.argv[1], 4, cache="ram")
+        thread = loader._ram._thread
+        loader.itself = loader
+        del loader
+        left.set()
+        thread.join()
+        print(len(steps))
+    """
+    assert run_script(script, pack("raw")) == "1\n"
 
 
 def test_pages_that_may_not_be_locked_are_read(pack, monkeypatch):

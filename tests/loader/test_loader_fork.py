@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from running import forked
 
-from packer.loading.crew import Crew
+from packer.loading.crew import Crew, _crews
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -48,6 +48,30 @@ def test_a_fork_waits_for_what_threads_do() -> None:
     assert forked(lambda: b"in the middle" if at_work.is_set() else b"between") == b"between"
     parts.wait()  # and then they go on
     crew.close()
+
+
+def test_a_fork_waits_for_threads_that_nobody_waited_for() -> None:
+    """Those of an iteration that was collected: each is gone when the child begins, with what it holds."""
+    for _ in range(30):
+        crew = Crew(2)
+        threads = {str(thread.native_id) for thread in crew._threads}
+        begun = threading.Semaphore(0)
+        done = []
+
+        def task(number: int, begun: threading.Semaphore = begun, done: list[int] = done) -> None:
+            begun.release()
+            time.sleep(0.01)
+            done.append(resize(number))
+
+        crew.do(2, task)
+        for _ in range(2):
+            begun.acquire()
+        crew.close(wait=False)
+        assert len(done) < 2
+        assert forked(lambda done=done: b"%d" % sum(done)) == b"14"
+        if sys.platform == "linux":
+            assert not threads & set(os.listdir("/proc/self/task"))
+    assert not [crew for crew in _crews if crew._closed]
 
 
 def test_children_decode_while_threads_do_and_end() -> None:

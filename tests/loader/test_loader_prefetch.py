@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from loader_packs import alike, fresh, noise
+from running import until
 from torch.utils.data import DataLoader
 
 from packer import CudaPrefetcher, PackedDataset, PackedLoader, collate
@@ -196,12 +197,12 @@ def test_no_thread_is_left(pack):
     for _ in CudaPrefetcher(loader, "cpu"):
         assert threading.active_count() > before
         break
-    assert threading.active_count() == before
+    assert until(lambda: threading.active_count() == before, 10)
     iteration = iter(CudaPrefetcher(loader, "cpu"))
     next(iteration)
     with pytest.raises(Mine):
         iteration.throw(Mine())
-    assert threading.active_count() == before
+    assert until(lambda: threading.active_count() == before, 10)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")

@@ -1,4 +1,4 @@
-"""Two processes with gloo: disjoint, complete, equally many, and another order each epoch."""
+"""Two processes with gloo, which find one another after the loader was made: disjoint, complete, equally many."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from loader_packs import fresh
 
 from packer import PackedLoader
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_world_size_without_a_process_group_is_warned_of_once(pack, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = PackedLoader(pack("raw"), 4)
+    assert len(loader) == 7
+    with pytest.warns(UserWarning, match="WORLD_SIZE is 2") as warned:
+        assert [len(list(loader)) for _ in range(2)] == [7, 7]
+    assert len(warned) == 1
 
 
 def test_two_processes_share_an_epoch(pack, tmp_path):

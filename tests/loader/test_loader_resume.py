@@ -28,6 +28,16 @@ def take(loader, count):
     return list(islice(loader, count))
 
 
+def epochs_of(pack, count):
+    """The batches of the first epochs."""
+    expected = []
+    for epoch in range(count):
+        loader = loader_of(pack)
+        loader.set_epoch(epoch)
+        expected.append(list(loader))
+    return expected
+
+
 def through_json(state):
     assert len(json.dumps(state)) < 1000
     return json.loads(json.dumps(state))
@@ -175,32 +185,137 @@ def test_what_is_no_state_is_refused(pack):
 
 def test_the_usual_loop(pack):
     """set_epoch before each epoch, in any order, gives each epoch's own batches, wherever the last one ended."""
-    expected = {}
-    for epoch in range(3):
-        loader = loader_of(pack)
-        loader.set_epoch(epoch)
-        expected[epoch] = list(loader)
+    expected = epochs_of(pack, 3)
     assert not alike(expected[0], expected[1])
     loader = loader_of(pack)
-    for epoch in (0, 1, 2, 0, 0, 1):
-        loader.set_epoch(epoch)
+    for number, epoch in enumerate((0, 1, 2, 0, 0, 1, 1, 2, 2)):
+        # DDP scripts and Lightning call that of the sampler
+        set_epoch = loader.set_epoch if number % 2 else loader.sampler.set_epoch
+        set_epoch(epoch)
         assert loader.epoch == epoch
         take(loader, 3)
-        loader.set_epoch(epoch)  # after an early break: from its beginning
+        set_epoch(epoch)  # after an early break: from its beginning
         assert alike(list(loader), expected[epoch])
 
 
 def test_without_set_epoch_each_iteration_is_the_next_epoch(pack):
     loader = loader_of(pack)
-    expected = []
-    for epoch in range(3):
-        other = loader_of(pack)
-        other.set_epoch(epoch)
-        expected.append(list(other))
+    expected = epochs_of(pack, 5)
     assert alike(list(loader), expected[0])
     assert alike(take(loader, 2), expected[1][:2])
     assert alike(list(loader), expected[2])
     assert loader.epoch == 2
+    for _ in range(3):
+        iter(loader)  # never advanced: uses up no epoch
+    assert loader.epoch == 2 and alike(list(loader), expected[3])
+    loader.sampler.set_epoch(2)
+    assert alike(list(loader), expected[2]) and alike(list(loader), expected[3])
+    list(loader.sampler)  # somebody looks at the order
+    assert alike(list(loader), expected[4])
+
+
+def test_an_iteration_that_gave_no_batch_has_not_begun(pack):
+    """Its first batch could not be made: the next iteration is of the same epoch."""
+    failing = [True]
+
+    def transform(image):
+        if failing:
+            raise ZeroDivisionError
+        return image
+
+    loader = loader_of(pack, transform=transform)
+    expected = epochs_of(pack, 2)
+    for epoch in range(2):
+        failing.append(True)
+        with pytest.raises(ZeroDivisionError):
+            next(iter(loader))
+        failing.clear()
+        assert alike(list(loader), expected[epoch])
+
+
+def test_the_state_is_of_the_iteration_that_it_counts(pack):
+    """Whatever epoch is set meanwhile: that is the next one."""
+    expected = epochs_of(pack, 4)
+    loader = loader_of(pack)
+    loader.set_epoch(1)
+    iteration = iter(loader)
+    take(iteration, 2)
+    for set_epoch in (loader.sampler.set_epoch, loader.set_epoch):
+        set_epoch(3)
+        state = through_json(loader.state_dict())
+        assert (state["epoch"], state["position"]) == (1, 8)
+        again = loader_of(pack)
+        again.load_state_dict(state)
+        assert alike(list(again), expected[1][2:])
+    assert alike(next(iteration), expected[1][2])
+    assert loader.state_dict()["position"] == 12
+    iteration.close()  # now it is over, and what was set comes next
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (3, 0)
+    assert alike(list(loader), expected[3])
+
+
+class Trainer:
+    """What Lightning 2.6 asks of a loader, in its order; it never asks for the batch after the last."""
+
+    def __init__(self, loader, state=None):
+        self.loader, self.state = loader, state
+
+    def fit(self, batches, epochs=3):
+        """The batches up to that many, and the state after the last."""
+        received = []
+        iter(self.loader)  # _check_dataloader_iterable
+        epoch = fetched = 0
+        if self.state is not None:
+            epoch, fetched = self.state["epoch"], self.state["fetched"]
+            self.loader.load_state_dict(self.state["loader"])
+        iteration = iter(self.loader)  # setup_data
+        if fetched == len(self.loader):
+            epoch, fetched = epoch + 1, 0
+        for number in range(epoch, epochs):
+            self.loader.sampler.set_epoch(number)  # on_advance_start
+            if number > epoch:
+                iteration = iter(self.loader)
+            while fetched < len(self.loader):
+                received.append(next(iteration))
+                fetched += 1
+                if len(received) == batches:
+                    return received, {"epoch": number, "fetched": fetched, "loader": self.loader.state_dict()}
+            fetched = 0
+        return received, None
+
+
+@pytest.mark.parametrize("same_loader", [False, True])
+def test_a_resumed_lightning_run_is_the_uninterrupted_one(pack, same_loader):
+    whole, _ = Trainer(loader_of(pack)).fit(None)
+    assert alike(whole, [batch for epoch in epochs_of(pack, 3) for batch in epoch])
+    for stop in range(1, len(whole)):
+        loader = loader_of(pack)
+        received, state = Trainer(loader).fit(stop)
+        assert state["loader"]["epoch"] == state["epoch"]
+        more, state = Trainer(loader if same_loader else loader_of(pack), state).fit(1)
+        rest, _ = Trainer(loader_of(pack), state).fit(None)
+        assert alike(received + more + rest, whole)
+
+
+def test_set_epoch_before_and_after_a_state_is_loaded(pack):
+    loader = loader_of(pack)
+    loader.set_epoch(1)
+    whole = list(loader)
+    loader.set_epoch(1)
+    take(loader, 3)
+    state = loader.state_dict()
+    for set_epoch in (loader.set_epoch, loader.sampler.set_epoch):
+        set_epoch(1)
+        loader.load_state_dict(state)
+        for _ in range(2):
+            set_epoch(1)
+            last = iter(loader)
+            assert loader.state_dict() == state
+        set_epoch(1)
+        assert alike(list(last), whole[3:])
+        set_epoch(1)
+        assert alike(list(loader), whole)
 
 
 def test_resuming_in_the_usual_loop(pack):
@@ -252,8 +367,9 @@ def test_only_the_iteration_begun_last_moves_the_position(pack):
     old = iter(loader)
     next(old)
     new = iter(loader)
-    assert loader.epoch == 1 and loader.state_dict()["position"] == 0
+    assert loader.epoch == 0 and loader.state_dict()["position"] == 4
     next(new)
+    assert loader.epoch == 1 and loader.state_dict()["position"] == 4
     for _ in old:
         pass
     assert loader.state_dict()["position"] == 4 and "seconds" in loader.stats()

@@ -115,6 +115,47 @@ class FakeDistributed:
         self.get_world_size = lambda: 8
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_rank_and_world_size_are_those_of_when_an_iteration_begins(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, given = KINDS[kind](80), KINDS[kind](80, rank=1, world_size=2)
+    late, later, begun = iter(sampler), iter(sampler), iter(sampler)
+    first = next(begun)
+    monkeypatch.setitem(sys.modules, "torch.distributed", FakeDistributed(True))
+    assert (sampler.rank, sampler.world_size, len(sampler), sampler.num_batches(2)) == (3, 8, 10, 5)
+    assert [*late] == [*later] == sampler.order()[3::8].tolist()
+    assert np.concatenate([*sampler.rank_batches(2)]).tolist() == sampler.order()[3::8].tolist()
+    assert [first, *begun] == sampler.order().tolist()
+    assert (given.rank, given.world_size) == (1, 2) and [*given] == given.order()[1::2].tolist()
+    batches = sampler.rank_batches(2)
+    monkeypatch.setitem(sys.modules, "torch.distributed", FakeDistributed(False))
+    assert np.concatenate([*batches]).tolist() == sampler.order()[3::8].tolist()
+
+
+def test_more_ranks_than_records_is_an_error_when_an_iteration_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = ShuffleSampler(5)
+    monkeypatch.setitem(sys.modules, "torch.distributed", FakeDistributed(True))
+    for begin in (lambda: next(iter(sampler)), lambda: sampler.rank_batches(1)):
+        with pytest.raises(UsageError, match="5 records for 8 ranks"):
+            begin()
+    assert repr(sampler).endswith("rank 3 of 8>")
+
+
+def test_a_world_size_without_a_process_group_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    sampler, given = ShuffleSampler(9), ShuffleSampler(9, rank=0, world_size=1)
+    assert len(sampler) == 9 == len(list(given))  # no warning: the process group may still come
+    with pytest.warns(UserWarning, match="WORLD_SIZE is 2.* rank 0 of 1; call .*init_process_group") as warned:
+        assert sorted(sampler) == list(range(9))
+        assert len(list(sampler)) == 9
+    assert len(warned) == 1
+    with monkeypatch.context() as grouped:
+        grouped.setitem(sys.modules, "torch.distributed", FakeDistributed(True))
+        assert len(list(ShuffleSampler(16))) == 2
+    for other in ("1", "0", "", "two"):
+        monkeypatch.setenv("WORLD_SIZE", other)
+        assert len(list(ShuffleSampler(9))) == 9
+
+
 def test_the_default_is_what_torch_distributed_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed", FakeDistributed(True))
     assert Ranks.of(None, None) == Ranks(3, 8)

@@ -87,6 +87,17 @@ def test_a_plain_iteration_resumes_once_and_the_next_epoch_is_whole(kind: str) -
         assert len(list(sampler)) == 49
 
 
+def test_an_iteration_that_is_never_advanced_takes_nothing_of_a_state() -> None:
+    """Lightning calls iter() twice."""
+    sampler, whole = ShuffleSampler(N), ShuffleSampler(N)
+    whole.set_epoch(1)
+    sampler.load_state_dict(whole.state_dict(24, 6), 6)
+    iter(sampler)
+    last = iter(sampler)
+    sampler.set_epoch(1)
+    assert list(last) == list(whole)[24:]
+
+
 def put(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda state: {**state, **fields}
 

@@ -14,11 +14,14 @@ from packer.samplers import ShuffleSampler
 
 def main(pack: str, meeting_point: str, rank: int) -> None:
     """`meeting_point` is a file by which the processes find one another."""
+    data = PackedDataset(pack)
+    sampler = ShuffleSampler(data)
+    loader = DataLoader(range(len(data)), 16, sampler=sampler)  # type: ignore[arg-type]
+    assert (sampler.world_size, len(loader)) == (1, 8)
+    # after the sampler, as Lightning, accelerate and many scripts do
     torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
     try:
-        data = PackedDataset(pack)
-        sampler = ShuffleSampler(data)
-        loader = DataLoader(range(len(data)), 16, sampler=sampler)  # type: ignore[arg-type]
+        assert len(loader) == 4
         epochs = []
         for epoch in range(2):
             sampler.set_epoch(epoch)
