@@ -16,11 +16,12 @@ from running import digests, good, run, until
 
 import packer.build.plan
 from packer.build import BuildOptions, Watcher, build_pack, plan_pack
-from packer.build.local import LocalEngine
+from packer.build.shard import pack_shard
 from packer.build.table import write_table
-from packer.build.workers import Worker
 from packer.errors import TooManyBad, WorkerDied
 from packer.pack import open_pack
+from packer.processes.pool import Pool
+from packer.processes.worker import Worker
 
 IMAGES = 12
 ONE_SHARD, FOUR_SHARDS = None, 3 * 40 * 30 * 3
@@ -182,12 +183,12 @@ def test_a_worker_that_is_killed_while_it_is_idle_is_replaced(source: Path) -> N
     table = str(source.parent / "inputs.arrow")
     write_table(plan.table, table)
     (source.parent / "out").mkdir()
-    with LocalEngine(2) as engine:
-        engine.warm_up()
-        (worker,) = engine._supervisor._idle
+    with Pool(2, 60, "packer.build.shard") as pool:
+        pool.start(1)
+        (worker,) = pool._idle
         os.kill(worker.process.pid, signal.SIGKILL)
-        assert until(lambda: not worker.process.is_alive(), 5)
-        ((number, result),) = engine.run(plan.jobs(table, str(source.parent / "out")), lambda done, bad: None)
+        assert until(lambda: worker.process.poll() is not None, 5)
+        ((number, result),) = pool.run(pack_shard, list(plan.jobs(table, str(source.parent / "out"))))
     assert number == 0 and result.entry is not None and result.entry.records == IMAGES
 
 
