@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "containers": set(),
     "samplers": set(),
     "drawing": set(),
-    "stats": set(),
+    "stats": {"ops"},
     "build": {"sources", "ops", "containers", "processes"},
     "loading": {"ops", "samplers"},
     "checking": {"ops", "containers", "processes"},

@@ -28,6 +28,7 @@ from packer.digests import crc32c_of, sha256_of
 from packer.errors import BadInput, DamagedPack, StorageError
 from packer.index import INDEX_SUFFIX, IndexBuilder
 from packer.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
+from packer.ops.opencv import quiet_opencv
 from packer.sample import Record
 from packer.verify import require_intact
 
@@ -87,6 +88,7 @@ def unmarked(row: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+@quiet_opencv()
 def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> ShardResult:
     """Make the shard of `job`, or keep the finished one that it names, if nothing has changed since.
 

@@ -16,6 +16,7 @@ from packer.errors import BadInput, DamagedPack
 from packer.index import read_index
 from packer.ops.decode import decode
 from packer.ops.header import Mode
+from packer.ops.opencv import quiet_opencv
 from packer.processes.pool import Pool
 from packer.sample import Record
 
@@ -58,6 +59,7 @@ def check_images(jobs: Sequence[DecodeJob], images: Callable[[int], None]) -> li
     return list(chain.from_iterable(results[number] for number in sorted(results)))
 
 
+@quiet_opencv()
 def decode_rows(
     job: DecodeJob, report: Callable[[int, int], bool], decoding: Callable[[int], AbstractContextManager[None]]
 ) -> list[Problem]:

@@ -22,6 +22,7 @@ from packer.loading.replace import Replaced, Replacer
 from packer.loading.rows import RowFiller, View
 from packer.loading.stats import Stats
 from packer.ops.decode import check_available
+from packer.ops.opencv import quiet_opencv
 from packer.pack import Pack, open_pack
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.ranks import whole
@@ -176,7 +177,7 @@ class PackedLoader:
         made: Iterator[Any] = self._batches.run(batches, epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalise.nothing:
             made = self._transfer.run(made, stats)
-        return self._counted(made, stats)
+        return _quietly(self._counted(made, stats))
 
     def _end(self) -> int:
         """Global position at which an epoch is over."""
@@ -227,3 +228,8 @@ class PackedLoader:
     def stats(self) -> dict[str, float]:
         """Of this epoch, or of the last: see `Stats.summary`."""
         return self._stats.summary()
+
+
+def _quietly(batches: Iterator[Any]) -> Iterator[Any]:
+    with quiet_opencv():
+        yield from batches

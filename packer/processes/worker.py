@@ -51,7 +51,6 @@ class Worker:
             inbox: Gets its results, and None when it is dead.
             preload: Modules that it imports before its first job, with spaces between them.
         """
-        self._inbox = inbox
         handle, self._file = tempfile.mkstemp(prefix="packer-worker-")
         try:
             os.write(handle, bytes(COUNTERS_BYTES))  # a page that a full disk does not give would be SIGBUS later
@@ -68,7 +67,7 @@ class Worker:
             raise
         finally:
             os.close(handle)
-        self._reader = threading.Thread(target=self._receive, name="packer-worker", daemon=True)
+        self._reader = threading.Thread(target=self._receive, args=(inbox,), name="packer-worker", daemon=True)
         try:
             self._reader.start()
         except BaseException:
@@ -76,7 +75,7 @@ class Worker:
             self.process.wait(JOIN_S)
             raise
 
-    def _receive(self) -> None:
+    def _receive(self, inbox: Inbox) -> None:
         output = self.process.stdout
         assert output is not None
         while (line := output.readline()) and not line.endswith(READY):
@@ -84,7 +83,7 @@ class Worker:
         data: bytes | None = b""
         while data is not None:
             data = receive(output)
-            self._inbox.put((self, data))
+            inbox.put((self, data))
 
     @property
     def decoding(self) -> int | None:
