@@ -234,7 +234,7 @@ def test_two_attempts_at_one_shard(source: Path) -> None:
 
 def test_what_a_dead_worker_leaves_goes_when_its_job_runs_again(source: Path) -> None:
     mark(source / "009.jpg", "SIGSEGV")
-    plan = plan_pack(options(source))
+    plan = plan_pack(options(source, max_bad="1"))
     table, folder = str(source.parent / "inputs.arrow"), source.parent / "out"
     write_table(plan.table, table)
     folder.mkdir()
