@@ -207,11 +207,13 @@ class Pack:
 
     def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
         from packer.ops.decode import decode
+        from packer.ops.opencv import quiet_opencv
 
         mode = cast("Mode", self.manifest.mode)
         try:
             # as many pixels as the build allowed and packed
-            return decode(data, mode, cast("Decoder", decoder), max_pixels=shape[0] * shape[1])
+            with quiet_opencv():
+                return decode(data, mode, cast("Decoder", decoder), max_pixels=shape[0] * shape[1])
         except BadImage as error:
             self._damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ Checked = tuple[Future[Problem | None], ...]
 MOST_THREADS = 4
 INLINE_BYTES = 1 << 20
 """A smaller pack is read before threads would have begun."""
-TURN_S = 1e-4
 UNUSED = (
     "every record matches its checksum, so packer reads what was packed; "
     "what was altered is for other readers: keys, annotations, the format's own bytes"
@@ -88,23 +86,12 @@ def _digests(folder: str, manifest: Manifest, watcher: Watcher) -> Iterator[list
         with lock:
             watcher.reading(size)
 
-    with _short_turns(), ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
+    with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
         try:
             yield [tuple(pool.submit(check_file, folder, file, told) for file in pair) for pair in files]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-@contextmanager
-def _short_turns() -> Iterator[None]:
-    """Threads that hash need the GIL once a block: at Python's 5 ms they wait longer for it than they hash."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, TURN_S))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _at_once(problem: Problem | None) -> Future[Problem | None]:

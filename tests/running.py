@@ -127,8 +127,8 @@ def members_of(session: int) -> dict[int, int]:
 
 
 def workers_of(session: int) -> list[int]:
-    """The worker processes of a build that leads its session: the children of its fork server."""
-    return [pid for pid, parent in members_of(session).items() if parent not in (session, os.getpid(), 1)]
+    """The worker processes of a build that leads its session."""
+    return [pid for pid, parent in members_of(session).items() if parent == session]
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:

@@ -15,7 +15,7 @@ from packer.bench.images import Images, draw_images
 from packer.bench.job import Job
 from packer.bench.machine import machine
 from packer.bench.options import BenchOptions
-from packer.bench.process import Hall, one_round
+from packer.bench.process import measuring, one_round
 from packer.bench.result import PACED, Figure, Report, Row
 from packer.bench.watcher import Silent, Watcher
 from packer.bench.words import cold_notes, compared
@@ -83,15 +83,15 @@ class _Comparison:
         }
         self._plan()
         report = Report("compare", self._source, command, machine(), settings, list(self._rows.values()))
-        Hall()  # before the first build: there is one fork server in a process
         watcher.begin("measuring", 1 + options.rounds * (len(self._jobs) + len(self._packs)))
         self._build(watcher, self._packs[:1])  # loads libraries, which is no part of a build
         self._build_s.clear()
-        for number in range(options.rounds):
-            self._build(watcher, self._packs)
-            if number == 0:
-                self._agree()
-            one_round(self._jobs, self._rows, watcher)
+        with measuring() as pool:
+            for number in range(options.rounds):
+                self._build(watcher, self._packs)
+                if number == 0:
+                    self._agree()
+                one_round(pool, self._jobs, self._rows, watcher)
         for name in self._packs:
             self._rows[name].build_s = Figure(tuple(self._build_s[name]))
         rejected = len(images.files) - len(self._files)

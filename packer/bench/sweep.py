@@ -10,7 +10,7 @@ from packer.bench.images import MOST_SIDE
 from packer.bench.job import Job
 from packer.bench.machine import machine
 from packer.bench.options import BenchOptions
-from packer.bench.process import one_round
+from packer.bench.process import measuring, one_round
 from packer.bench.result import Report, Row
 from packer.bench.watcher import Silent, Watcher
 from packer.bench.words import cold_notes, swept
@@ -43,8 +43,9 @@ def sweep(path: str, options: BenchOptions, command: str, watcher: Watcher | Non
     }  # fmt: skip
     report = Report("sweep", path, command, machine(), settings, list(rows.values()))
     watcher.begin("measuring", options.rounds * len(jobs))
-    for _ in range(options.rounds):
-        one_round(jobs, rows, watcher)
+    with measuring() as pool:
+        for _ in range(options.rounds):
+            one_round(pool, jobs, rows, watcher)
     report.notes += cold_notes(report)
     report.conclusion = swept(report)
     return report

@@ -10,7 +10,7 @@ from packer.bench.images import draw_images
 from packer.bench.job import Job
 from packer.bench.machine import machine
 from packer.bench.options import BenchOptions
-from packer.bench.process import one_round
+from packer.bench.process import measuring, one_round
 from packer.bench.result import Report, Row
 from packer.bench.sweep import add, add_limit, job_of, thread_counts
 from packer.bench.watcher import Silent, Watcher
@@ -95,8 +95,9 @@ class _Tuning:
         """Measure, and the first of those that are nearly the best: fewest threads, least ahead."""
         self._report.rows += rows.values()
         self._watcher.begin("measuring", self._options.rounds * len(jobs))
-        for _ in range(self._options.rounds):
-            one_round(jobs, rows, self._watcher)
+        with measuring() as pool:
+            for _ in range(self._options.rounds):
+                one_round(pool, jobs, rows, self._watcher)
         failed = next((row for row in rows.values() if row.left_out), None)
         if failed is not None:
             raise PackerError(self._report.path, f"{failed.name}: {failed.left_out}")

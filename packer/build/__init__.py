@@ -14,10 +14,13 @@ from packer.errors import TooManyBad, UsageError, shown
 if TYPE_CHECKING:
     from packer.build.commit import Output
     from packer.build.inputs import Inputs
-    from packer.build.local import LocalEngine
     from packer.build.plan import Plan
     from packer.build.result import ShardResult
     from packer.manifest import Manifest, Rejected
+    from packer.processes.pool import Pool
+
+PRELOADED = "packer.build.shard packer.build.measure"
+"""What workers load when they start."""
 
 __all__ = ["BuildOptions", "BuildSummary", "Watcher", "build_pack", "plan_pack"]
 
@@ -66,26 +69,31 @@ def plan_pack(options: BuildOptions, watcher: Watcher | None = None) -> Plan:
     StorageError (the pack will not fit).
     """
     from packer.build.commit import Output
-    from packer.build.local import LocalEngine
     from packer.build.quarantine import listing
     from packer.ops.decode import check_available
+    from packer.processes.pool import Pool
 
     watcher = watcher or Watcher()
     check_available(options.decoder)
     Output(options.output, options.source, options.overwrite)
-    with listing(options, watcher) as list_rejected, LocalEngine(1, options.decode_timeout) as engine:
-        plan = _planned(options, engine, watcher)
+    with listing(options, watcher) as list_rejected, Pool(1, options.decode_timeout, PRELOADED) as pool:
+        plan = _planned(options, pool, watcher)
         list_rejected(plan.inputs.rejected)
     return plan
 
 
-def _planned(options: BuildOptions, engine: LocalEngine, watcher: Watcher) -> Plan:
+def _planned(options: BuildOptions, pool: Pool, watcher: Watcher) -> Plan:
     from packer.build.inputs import read_inputs
+    from packer.build.measure import MeasureJob, measure
     from packer.build.plan import make_plan
+
+    def in_a_worker(job: MeasureJob) -> list[tuple[int, int]]:
+        ((_, sizes),) = pool.run(measure, [job])
+        return list(sizes)
 
     inputs = read_inputs(options, watcher.reading)
     check_bad(options, inputs, inputs.rejected)
-    plan = make_plan(options, inputs, engine.measure)
+    plan = make_plan(options, inputs, in_a_worker)
     plan.check_space()
     return plan
 
@@ -97,11 +105,11 @@ def build_pack(options: BuildOptions, watcher: Watcher | None = None) -> BuildSu
     very one that one call would have made. Raises PackerError of the kind that fits.
     """
     from packer.build.commit import Output
-    from packer.build.local import LocalEngine
     from packer.build.quarantine import listing
     from packer.build.resume import begin_or_go_on
     from packer.build.summary import make_manifest
     from packer.ops.decode import check_available
+    from packer.processes.pool import Pool
 
     watcher = watcher or Watcher()
     started = time.monotonic()
@@ -112,14 +120,14 @@ def build_pack(options: BuildOptions, watcher: Watcher | None = None) -> BuildSu
         with (
             listing(options, watcher) as list_rejected,
             output,
-            LocalEngine(workers, options.decode_timeout) as engine,  # the workers end before the lock goes
+            Pool(workers, options.decode_timeout, PRELOADED) as pool,  # the workers end before the lock goes
         ):
             for note in begin_or_go_on(output, options):
                 watcher.note(note)
-            engine.warm_up()
-            plan = _planned(options, engine, watcher)
+            pool.start(1)  # it loads its libraries while the source is read
+            plan = _planned(options, pool, watcher)
             watcher.planned(plan)
-            results = _pack(plan, engine, output, watcher)
+            results = _pack(plan, pool, output, watcher)
             manifest = make_manifest(plan, results)
             list_rejected(manifest.rejected)
             output.publish(manifest)
@@ -131,18 +139,23 @@ def build_pack(options: BuildOptions, watcher: Watcher | None = None) -> BuildSu
     return BuildSummary(output.path, manifest, size, time.monotonic() - started)
 
 
-def _pack(plan: Plan, engine: LocalEngine, output: Output, watcher: Watcher) -> list[ShardResult]:
+def _pack(plan: Plan, pool: Pool, output: Output, watcher: Watcher) -> list[ShardResult]:
     """Pack all shards; their results in the order of the shards."""
+    from packer.build.shard import pack_shard
     from packer.build.table import write_table
 
     write_table(plan.table, output.table)
     before = dict(output.journal.finished)
-    jobs = [replace(job, finished=before.get(job.name)) for job in plan.jobs(output.table, output.folder)]
+    threads = threads_of(plan.shards, pool.size)
+    jobs = [
+        replace(job, finished=before.get(job.name), threads=n)
+        for job, n in zip(plan.jobs(output.table, output.folder), threads, strict=True)
+    ]
     if before:
         watcher.note(f"goes on with an unfinished build: {len(before)} of {plan.shards} shards are finished")
     results: dict[int, ShardResult] = {}
     rejected = list(plan.inputs.rejected)
-    for number, result in engine.run(jobs, watcher.packing):
+    for number, result in pool.run(pack_shard, jobs, watcher.packing):
         results[number] = result
         rejected += result.rejected
         check_bad(plan.options, plan.inputs, rejected)
@@ -153,6 +166,17 @@ def _pack(plan: Plan, engine: LocalEngine, output: Output, watcher: Watcher) -> 
         changed = f", {len(before) - kept} made again: their inputs or files have changed" if kept < len(before) else ""
         watcher.note(f"{kept} finished shards kept{changed}")
     return [results[number] for number in sorted(results)]
+
+
+def threads_of(jobs: int, workers: int) -> list[int]:
+    """Threads of each job, so that all cores work to the end.
+
+    Full rounds of shards have one thread each; where the last round has fewer shards than workers, its
+    shards share the workers' cores among them.
+    """
+    last_round = jobs % workers
+    threads = [1] * (jobs - last_round)
+    return threads + [-(-workers // max(1, last_round))] * last_round
 
 
 def check_bad(options: BuildOptions, inputs: Inputs, rejected: Sequence[Rejected]) -> None:

@@ -12,9 +12,9 @@ from contextlib import suppress
 from packer.build.exchange import exchange
 from packer.build.journal import Journal
 from packer.build.locks import try_lock, wait_until_unused
-from packer.build.signals import held_signals
 from packer.errors import StorageError, UsageError, shown
 from packer.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
+from packer.processes.signals import held_signals
 
 WORKERS_END_S = 30.0
 JOURNAL, TABLE, PACK, OLD = "journal", "inputs.arrow", "pack", "old"

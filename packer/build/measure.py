@@ -10,6 +10,7 @@ from packer.build.record import Recipe
 from packer.build.shard import Decoding, Report, unmarked
 from packer.errors import BadInput
 from packer.ops.encode import encode
+from packer.ops.opencv import quiet_opencv
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class MeasureJob:
     """Rows on which the decoder crashes or hangs."""
 
 
+@quiet_opencv()
 def measure(
     job: MeasureJob, report: Report = lambda done, bad: None, decoding: Decoding = unmarked
 ) -> list[tuple[int, int]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from glob import escape, glob
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,13 @@ from packer.digests import crc32c_of, sha256_of
 from packer.errors import BadInput, DamagedPack, StorageError
 from packer.index import INDEX_SUFFIX, IndexBuilder
 from packer.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
+from packer.ops.opencv import quiet_opencv
 from packer.sample import Record
 from packer.verify import require_intact
 
 CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
+TEMPORARY_SUFFIX = ".tmp"
 
 Report = Callable[[int, int], None]
 """Called with (images done, of these bad) since the last call."""
@@ -62,6 +66,18 @@ class ShardJob:
     refused: Mapping[int, BadInput] = field(default_factory=dict)
     """By number of the row: inputs on which the decoder has crashed, or which it never finished."""
 
+    @property
+    def index(self) -> str:
+        """Path of the finished index."""
+        return os.path.join(self.folder, f"{os.path.splitext(self.name)[0]}{INDEX_SUFFIX}")
+
+    def clear(self) -> None:
+        """Remove what an attempt has left whose worker is dead."""
+        for path in (os.path.join(self.folder, self.name), self.index):
+            for left in glob(f"{escape(path)}.*{TEMPORARY_SUFFIX}"):
+                with suppress(OSError):
+                    os.unlink(left)
+
 
 Made = tuple[Record, int] | Rejected
 """A record with the number of boxes that a crop has left outside; or why there is none."""
@@ -72,6 +88,7 @@ def unmarked(row: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+@quiet_opencv()
 def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> ShardResult:
     """Make the shard of `job`, or keep the finished one that it names, if nothing has changed since.
 
@@ -82,19 +99,32 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
         inputs = digest_of_inputs(job, rows)
         if job.finished is not None and job.finished.inputs == inputs and keeps(job, job.finished, rows, report):
             return replace(job.finished, kept=True)
-        result = _pack(job, rows, report, decoding)
+        path = os.path.join(job.folder, job.name)
+        with _temporary(path) as working, _temporary(job.index) as working_index:
+            result = _pack(job, rows, report, decoding, working, working_index)
+            if result.entry is not None:
+                with storage_errors(path):
+                    os.rename(working, path)
+                    os.rename(working_index, job.index)
         result.inputs = inputs
         return result
 
 
-def _pack(job: ShardJob, rows: Any, report: Report, decoding: Decoding) -> ShardResult:
-    path = os.path.join(job.folder, job.name)
-    index = f"{os.path.splitext(path)[0]}{INDEX_SUFFIX}"
-    working = f"{path}.tmp"
-    with storage_errors(path):
-        for left in (working, f"{index}.tmp", path, index):  # by a worker that died, or by a build with other inputs
-            with suppress(FileNotFoundError):
-                os.unlink(left)
+@contextmanager
+def _temporary(path: str) -> Iterator[str]:
+    """A name beside `path` for this attempt alone: another one may be under way. No file of it is left."""
+    name = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+    try:
+        yield name
+    finally:
+        with suppress(OSError):
+            os.unlink(name)
+
+
+def _pack(
+    job: ShardJob, rows: Any, report: Report, decoding: Decoding, working: str, working_index: str
+) -> ShardResult:
+    """The shard in the two files `working` and `working_index`, and what became of its inputs."""
     container = open_container(job.container)
     builder = IndexBuilder(job.stop - job.start)
     result = ShardResult(None)
@@ -122,15 +152,13 @@ def _pack(job: ShardJob, rows: Any, report: Report, decoding: Decoding) -> Shard
     with ThreadPoolExecutor(1) as beside:  # the digest takes as long as all the rest, and holds no GIL
         digest_of_file = beside.submit(file_entry, working, job.name)
         try:
-            builder.write(f"{index}.tmp", container.locate(working))
-            require_intact(working, f"{index}.tmp")  # as a reader will find it
+            builder.write(working_index, container.locate(working))
+            require_intact(working, working_index)  # as a reader will find it
         except DamagedPack as error:  # no pack yet: the disk has not kept it, or does not give it back
             problem = f"is not as it was written: {error.problem}"
             raise StorageError(working, problem, "check the disk and the memory of this machine") from error
-    with storage_errors(path):
-        os.rename(working, path)
-        os.rename(f"{index}.tmp", index)
-    result.entry = ShardEntry(len(builder), digest_of_file.result(), index_entry(index, os.path.basename(index)))
+    index = index_entry(working_index, os.path.basename(job.index))
+    result.entry = ShardEntry(len(builder), digest_of_file.result(), index)
     return result
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, cast
 
-from packer.build.signals import held_signals
-from packer.build.supervise import Supervisor
 from packer.checking.problems import Problem
 from packer.checking.records import Window, record_problems
 from packer.checking.rows import Rows
@@ -18,6 +16,8 @@ from packer.errors import BadInput, DamagedPack
 from packer.index import read_index
 from packer.ops.decode import decode
 from packer.ops.header import Mode
+from packer.ops.opencv import quiet_opencv
+from packer.processes.pool import Pool
 from packer.sample import Record
 
 ROWS_A_JOB = 512
@@ -54,17 +54,12 @@ def check_images(jobs: Sequence[DecodeJob], images: Callable[[int], None]) -> li
         images(done - told)
         told = done
 
-    supervisor = Supervisor(min(usable_cores(), max(1, len(jobs))), DECODE_TIMEOUT_S)
-    finished = False
-    try:
-        results: dict[int, list[Problem]] = dict(supervisor.run(decode_rows, jobs, tick))
-        finished = True
-    finally:
-        with held_signals():
-            supervisor.end(now=not finished)
+    with Pool(usable_cores(), DECODE_TIMEOUT_S, __name__) as pool:
+        results: dict[int, list[Problem]] = dict(pool.run(decode_rows, jobs, tick))
     return list(chain.from_iterable(results[number] for number in sorted(results)))
 
 
+@quiet_opencv()
 def decode_rows(
     job: DecodeJob, report: Callable[[int, int], bool], decoding: Callable[[int], AbstractContextManager[None]]
 ) -> list[Problem]:

@@ -23,6 +23,7 @@ from packer.loading.replace import Replaced, Replacer
 from packer.loading.rows import RowFiller, View
 from packer.loading.stats import Stats
 from packer.ops.decode import check_available
+from packer.ops.opencv import quiet_opencv
 from packer.pack import Pack, open_pack
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.ranks import whole
@@ -188,23 +189,24 @@ class PackedLoader:
         batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalise.nothing:
             batches = self._transfer.run(batches, stats)
-        try:
-            while True:
-                asked = time.perf_counter()
-                batch = next(batches, None)
-                stats.waited_s += time.perf_counter() - asked
-                if first:
-                    self._counted, self._times_set, self._loaded, first = here, times_set, {}, False
-                if batch is None:
-                    return
-                # what the consumer has received, not what was made ahead
-                here.position = min(here.position + here.global_batch, end)
-                yield batch
-        finally:
-            here.ended = True
-            stats.end()
-            if isinstance(batches, Generator):
-                batches.close()
+        with quiet_opencv():
+            try:
+                while True:
+                    asked = time.perf_counter()
+                    batch = next(batches, None)
+                    stats.waited_s += time.perf_counter() - asked
+                    if first:
+                        self._counted, self._times_set, self._loaded, first = here, times_set, {}, False
+                    if batch is None:
+                        return
+                    # what the consumer has received, not what was made ahead
+                    here.position = min(here.position + here.global_batch, end)
+                    yield batch
+            finally:
+                here.ended = True
+                stats.end()
+                if isinstance(batches, Generator):
+                    batches.close()
 
     def _following(self) -> _Iteration:
         """Where an iteration begins that is begun now."""
@@ -244,3 +246,4 @@ class PackedLoader:
     def stats(self) -> dict[str, float]:
         """Of this epoch, or of the last: see `Stats.summary`."""
         return self._stats.summary()
+

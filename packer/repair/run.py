@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass, field, replace
 
 from packer.build.commit import Output, sync_folder
-from packer.build.signals import held_signals
 from packer.checking.files import check_file
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
 from packer.index import read_index
 from packer.manifest import MANIFEST_NAME, FileEntry, Manifest, Rejected, ShardEntry, read_manifest
+from packer.processes.signals import held_signals
 from packer.repair.missing_manifest import Found, find_manifest
 from packer.repair.report import LostRecord, RepairReport, Watcher
 from packer.repair.salvage import Shard, salvage

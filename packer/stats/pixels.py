@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.cores import usable_cores
+from packer.ops.opencv import cv2, quiet_opencv
 from packer.pack import Pack
 
 BLOCK_BYTES = 256 << 10
@@ -74,6 +74,7 @@ class Sums:
         return ChannelStats(*kind, self.images, n, mean, tuple(math.sqrt(v) for v in variance))
 
 
+@quiet_opencv()  # the threads here are enough
 def channel_stats(
     pack: Pack, progress: Progress | None = None, threads: int | None = None, verify: bool = True
 ) -> tuple[ChannelStats, ...]:
@@ -82,7 +83,6 @@ def channel_stats(
     Args: `threads`, one a core by default; `verify`, whether records are held against their checksums. Raises
     DamagedPack, naming the record, where one does not match or cannot be decoded.
     """
-    cv2.setNumThreads(1)  # the threads here are enough
     size = _one_size(pack)
     images = ROUND_IMAGES if size is None else max(1, TASK_BYTES // size)
     parts = (np.arange(start, min(start + images, len(pack))) for start in range(0, len(pack), images))

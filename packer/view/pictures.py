@@ -14,6 +14,7 @@ from packer.errors import DamagedPack, PackerError
 from packer.ops.decode import decode
 from packer.ops.encode import encode
 from packer.ops.header import Mode
+from packer.ops.opencv import quiet_opencv
 from packer.ops.resize import Resize
 from packer.pack import Pack
 from packer.sample import Image
@@ -60,6 +61,7 @@ class Pictures:
                 self._bytes -= len(self._kept.popitem(last=False)[1])
         return made
 
+    @quiet_opencv()
     def _small(self, record: int, side: int) -> Image:
         height, width, _ = self._pack.shape_of(record)
         if max(height, width) <= side:
@@ -78,6 +80,7 @@ def _shrink(height: int, width: int, side: int) -> Resize:
     return Resize(max(1, round(width * scale)), max(1, round(height * scale)), "stretch")
 
 
+@quiet_opencv()
 def data_uri(image: Image) -> str:
     """A data: address that shows `image` (height, width, 1..4), uint8 or uint16; larger sides are shrunk first."""
     if max(image.shape[:2]) > LARGEST_SIDE:

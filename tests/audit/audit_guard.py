@@ -77,6 +77,8 @@ class Guard:
             return self._library(args[0])
         if event == "socket.getaddrinfo" and args[0] == "127.0.0.1":
             return ""  # a number: nobody is asked
+        if event == "subprocess.Popen" and args[0] == sys.executable and _at_work().startswith(PROCESSES):
+            return ""  # a worker
         if event in NEVER:
             return f"{event} {args!r:.300}"
         if event == "open":
@@ -123,10 +125,14 @@ class Guard:
 
 
 MOST_FOLDERS = 4096
-TEMPORARY = ("tmp", "pymp-", "torch_", "packer-bench-")
+TEMPORARY = ("tmp", "pymp-", "torch_", "packer-bench-", "packer-worker-")
 """How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer bench make."""
 SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda"))
-PIPES = ("/multiprocessing/connection.py", "/multiprocessing/queues.py", "/multiprocessing/forkserver.py")
+PROCESSES = os.path.join(PACKER, "processes") + "/"
+PIPES = (
+    *(f"/multiprocessing/{name}.py" for name in ("connection", "queues", "forkserver")),
+    os.path.join(PROCESSES, "child.py"),
+)
 PIPED = frozenset(
     ("packer", "builtins", "torch", "numpy", "multiprocessing", "collections", "pathlib", "_codecs", "crashing_decoder")
 )
@@ -192,6 +198,11 @@ def _nearest(wanted: Callable[[str], bool]) -> FrameType | None:
     while frame is not None and (frame.f_code.co_filename == __file__ or not wanted(frame.f_code.co_filename)):
         frame = frame.f_back
     return frame
+
+
+def _at_work() -> str:
+    frame = _nearest(lambda file: file.startswith(PACKER))
+    return "" if frame is None else frame.f_code.co_filename
 
 
 def culprit() -> FrameType | None:

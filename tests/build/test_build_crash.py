@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from running import digests, good, run, until
 
 import packer.build.plan
 from packer.build import BuildOptions, Watcher, build_pack, plan_pack
-from packer.build.local import LocalEngine
+from packer.build.shard import pack_shard
 from packer.build.table import write_table
-from packer.build.workers import Worker
 from packer.errors import TooManyBad, WorkerDied
 from packer.pack import open_pack
+from packer.processes.pool import Pool
+from packer.processes.worker import Worker
 
 IMAGES = 12
 ONE_SHARD, FOUR_SHARDS = None, 3 * 40 * 30 * 3
@@ -182,12 +185,12 @@ def test_a_worker_that_is_killed_while_it_is_idle_is_replaced(source: Path) -> N
     table = str(source.parent / "inputs.arrow")
     write_table(plan.table, table)
     (source.parent / "out").mkdir()
-    with LocalEngine(2) as engine:
-        engine.warm_up()
-        (worker,) = engine._supervisor._idle
+    with Pool(2, 60, "packer.build.shard") as pool:
+        pool.start(1)
+        (worker,) = pool._idle
         os.kill(worker.process.pid, signal.SIGKILL)
-        assert until(lambda: not worker.process.is_alive(), 5)
-        ((number, result),) = engine.run(plan.jobs(table, str(source.parent / "out")), lambda done, bad: None)
+        assert until(lambda: worker.process.poll() is not None, 5)
+        ((number, result),) = pool.run(pack_shard, list(plan.jobs(table, str(source.parent / "out"))))
     assert number == 0 and result.entry is not None and result.entry.records == IMAGES
 
 
@@ -207,3 +210,36 @@ def test_no_process_stays(source: Path, monkeypatch: pytest.MonkeyPatch) -> None
         build_pack(options(source, out=str(source.parent / "q"), shard_bytes=FOUR_SHARDS))
     assert len(set(started)) > 4
     assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started), 5)
+
+
+def test_two_attempts_at_one_shard(source: Path) -> None:
+    """The second begins and ends while the first is at work: neither meets what the other writes."""
+    plan = plan_pack(options(source))
+    table, folder = str(source.parent / "inputs.arrow"), source.parent / "out"
+    write_table(plan.table, table)
+    folder.mkdir()
+    (job,) = plan.jobs(table, str(folder))
+    results = []
+
+    @contextmanager
+    def decoding(row: int) -> Iterator[None]:
+        if row == 5:
+            results.append(pack_shard(job, lambda done, bad: None))
+        yield
+
+    results.append(pack_shard(job, lambda done, bad: None, decoding))
+    assert results[0].entry is not None and results[0].entry == results[1].entry
+    assert sorted(os.listdir(folder)) == ["data.index.arrow", "data.mdb"]
+
+
+def test_what_a_dead_worker_leaves_goes_when_its_job_runs_again(source: Path) -> None:
+    mark(source / "009.jpg", "SIGSEGV")
+    plan = plan_pack(options(source, max_bad="1"))
+    table, folder = str(source.parent / "inputs.arrow"), source.parent / "out"
+    write_table(plan.table, table)
+    folder.mkdir()
+    for name in ("data.mdb.12345678.tmp", "data.index.arrow.12345678.tmp", "other.mdb.12345678.tmp"):
+        (folder / name).touch()
+    with Pool(1, 60, "packer.build.shard") as pool:
+        assert dict(pool.run(pack_shard, list(plan.jobs(table, str(folder)))))[0].entry is not None
+    assert sorted(os.listdir(folder)) == ["data.index.arrow", "data.mdb", "other.mdb.12345678.tmp"]

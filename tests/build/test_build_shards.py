@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import good, refused
 
-from packer.build.local import threads_of
+from packer.build import threads_of
 from packer.build.options import bad_allowed, parse_bytes
 from packer.build.plan import _cuts
 from packer.errors import UsageError

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 
+import cv2
 import pytest
 import torch
 from loader_packs import RECORDS, alike
@@ -78,6 +79,22 @@ def test_an_error_in_the_loop_leaves_no_thread(pack):
         train()
     gc.collect()
     assert until(lambda: threading.active_count() == before, 10)
+
+
+def test_opencv_is_as_it_was_when_the_epoch_ends(pack):
+    cv2.setNumThreads(3)
+    try:
+        loader = PackedLoader(pack("jpeg"), 4, **OPTIONS)
+        assert cv2.getNumThreads() == 3
+        for number, _ in enumerate(loader):
+            assert cv2.getNumThreads() == 1
+            if number == 2:
+                break
+        assert cv2.getNumThreads() == 3
+        PackedDataset(pack("jpeg"))[0]
+        assert cv2.getNumThreads() == 3
+    finally:
+        cv2.setNumThreads(0)
 
 
 def test_a_slow_transform_that_is_left_alone_ends(pack):

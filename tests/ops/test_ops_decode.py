@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from contextlib import suppress
+from typing import Any
 
 import cv2
 import numpy as np
@@ -36,6 +37,7 @@ from packer.errors import BadImage, UsageError
 from packer.ops import decode_jpeg4py
 from packer.ops.decode import DECODERS, Decoder, check_available, decode
 from packer.ops.header import Mode, decoded_shape, read_header
+from packer.ops.opencv import quiet_opencv
 from packer.ops.orient import orient
 
 MODES: tuple[Mode, ...] = ("rgb", "gray", "unchanged")
@@ -302,8 +304,22 @@ def test_flipped_bits_give_an_image_of_the_header_s_shape_or_an_error(
         assert image.shape == decoded_shape(read_header(bytes(data)), mode)[:3]
 
 
-def test_opencv_has_no_threads_of_its_own() -> None:
-    assert cv2.getNumThreads() == 1
+def test_opencv_is_as_it_was() -> None:
+    """No threads and no words of its own while packer works; what others set stays."""
+    logging: Any = cv2 if hasattr(cv2, "getLogLevel") else cv2.utils.logging
+    first = cv2.getNumThreads(), logging.getLogLevel()
+    cv2.setNumThreads(3)
+    try:
+        with quiet_opencv():
+            with suppress(ValueError), quiet_opencv():
+                raise ValueError
+            assert (cv2.getNumThreads(), logging.getLogLevel()) == (1, 0)
+        assert (cv2.getNumThreads(), logging.getLogLevel()) == (3, first[1])
+        with quiet_opencv():
+            cv2.setNumThreads(2)
+        assert cv2.getNumThreads() == 2
+    finally:
+        cv2.setNumThreads(first[0])
 
 
 def test_opencv_refuses_truncated_images() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import mmap
-import multiprocessing
 import os
 import pkgutil
 import random
@@ -28,12 +27,10 @@ from typing import Any
 
 from drawn import draw_shots
 
-import packer.build
+import packer
 from packer import BuildOptions, build_pack, open_pack
-from packer.build import local
-from packer.build.measure import measure
-from packer.build.shard import pack_shard
 from packer.errors import PackerError, UsageError
+from packer.processes import pool
 
 # before the forks, each of which would load them again
 for module in pkgutil.walk_packages(packer.__path__, "packer."):
@@ -50,30 +47,28 @@ TIMEOUT_S = 30.0
 BUG = 70
 
 
-class InlineEngine:
+class InlinePool:
     """Runs the jobs in this process."""
+
+    size = 1
 
     def __init__(self, *_: object) -> None:
         pass
 
-    def __enter__(self) -> InlineEngine:
+    def __enter__(self) -> InlinePool:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def warm_up(self) -> None:
+    def start(self, workers: int) -> None:
         pass
 
-    def measure(self, job: Any) -> Any:
-        return measure(job)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-    def run(self, jobs: Sequence[Any], tick: Callable[[int, int], None]) -> Iterator[tuple[int, Any]]:
+    def run(
+        self, work: Callable[..., Any], jobs: Sequence[Any], tick: Callable[[int, int], None] | None = None
+    ) -> Iterator[tuple[int, Any]]:
         for number, job in enumerate(jobs):
-            yield number, pack_shard(job, lambda done, bad: None)
+            yield number, work(job, lambda done, bad: None)
 
 
 @dataclass
@@ -157,8 +152,6 @@ def ground(container: str, **others: Any) -> Iterator[Ground]:
         yield place
 
 
-_get_context = multiprocessing.get_context
-
 SAID = mmap.mmap(-1, 4096)
 """What a child has to say: in memory that it shares, since writing to a file is what may fail."""
 
@@ -170,10 +163,8 @@ def tell(text: str) -> None:
 
 def build(options: BuildOptions, engine: str = "inline") -> int:
     """One build in this process; the exit code that the command would have."""
-    packer.build.local.LocalEngine = InlineEngine if engine == "inline" else _LOCAL  # type: ignore[assignment, misc]
-    context = _get_context("fork")
-    # this child has loaded all that workers need: a fork server would load it again, for a second
-    multiprocessing.get_context = lambda method=None: context  # type: ignore[assignment, method-assign]
+    if engine == "inline":
+        pool.Pool = InlinePool  # type: ignore[assignment, misc]
     try:
         build_pack(options)
     except PackerError as error:
@@ -183,9 +174,6 @@ def build(options: BuildOptions, engine: str = "inline") -> int:
         tell(str(error))
         return 3
     return 0
-
-
-_LOCAL = local.LocalEngine
 
 
 class Child:
