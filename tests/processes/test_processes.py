@@ -12,8 +12,9 @@ from drawn import draw_plain
 from running import ROOT, until
 
 from packer.errors import PackerError, UsageError, WorkerDied
-from packer.processes.child import READY, import_path
+from packer.processes.child import READY
 from packer.processes.pool import Pool
+from packer.processes.worker import import_path
 
 IMAGES = 12
 HEAD = """
