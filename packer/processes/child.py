@@ -37,9 +37,9 @@ class RemoteError:
     trace: str
 
 
-def counters_in(path: str) -> memoryview:
-    """The counters in the file at `path`, shared with whoever else has mapped it."""
-    with open(path, "r+b") as file:
+def counters_in(file_or_path: int | str) -> memoryview:
+    """The counters in a file, which is closed; they are shared with whoever else has mapped it."""
+    with open(file_or_path, "r+b") as file:
         return memoryview(mmap.mmap(file.fileno(), COUNTERS_BYTES)).cast("q")
 
 
@@ -70,7 +70,7 @@ class Reporter:
                 self._counters[TURNS] += 1
 
 
-def serve(counters: str, preload: str) -> NoReturn:
+def serve(counters: int | str, preload: str) -> NoReturn:
     """Load the modules `preload`, then do one job after another until the parent is gone."""
     for number in OF_THE_GROUP:  # the parent decides what they mean
         signal.signal(number, signal.SIG_IGN)
@@ -79,8 +79,6 @@ def serve(counters: str, preload: str) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_GROUP)
     source, target = _channel()
     reporter = Reporter(counters_in(counters))
-    with suppress(OSError):  # Windows: not while it is open; then the parent removes it
-        os.unlink(counters)
     target.write(READY)
     for module in preload.split():
         with suppress(Exception):  # the job that needs it will say so

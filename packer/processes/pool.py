@@ -167,8 +167,8 @@ class Pool:
 
     def _after_death(self, worker: Worker, run: Run) -> Run:
         """What is to be done again now that `worker` is dead. Raises WorkerDied."""
-        code = worker.end()
         row = worker.decoding
+        code = worker.end()
         crashed = code is not None and -code in CRASHES
         if not (crashed or run.hung) or not hasattr(run.job, "refused"):
             raise died(code)

@@ -25,6 +25,8 @@ JOIN_S = 10.0
 BOOT = "import sys; sys.path[:] = {path!a}; from packer.processes.child import serve; serve({counters!a}, {preload!a})"
 """`sys` is part of Python itself; all else is imported from that path, and so never from the current folder."""
 NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # Windows: Ctrl-C is for the parent
+INHERITED = os.name == "posix"
+"""A worker gets the file of its counters by its descriptor; else by its name."""
 DEAD = object()
 """Stands for the results of a worker that is dead."""
 
@@ -56,13 +58,16 @@ class Worker:
         try:
             os.write(handle, bytes(COUNTERS_BYTES))  # a page that a full disk does not give would be SIGBUS later
             self.counters = counters_in(self._file)
-            boot = BOOT.format(path=import_path(), counters=self._file, preload=preload)
+            if INHERITED:
+                os.unlink(self._file)  # nothing of it stays, whoever is killed
+            boot = BOOT.format(path=import_path(), counters=handle if INHERITED else self._file, preload=preload)
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
             command = [sys.executable, *flags, "-c", boot]
             with blocked_signals():
                 self.process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, creationflags=NEW_GROUP
-                )
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, creationflags=NEW_GROUP,
+                    pass_fds=(handle,) if INHERITED else (),
+                )  # fmt: skip
             self._reader = threading.Thread(target=self._receive, args=(inbox,), name="packer-worker", daemon=True)
             self._reader.start()
         except BaseException:
@@ -115,6 +120,8 @@ class Worker:
             if pipe is not None and not self._reader.is_alive():  # it would wait for the reader
                 with suppress(OSError):
                     pipe.close()
-        with suppress(OSError):  # it has removed it, if it came so far
-            os.unlink(self._file)
+        if not INHERITED:
+            self.counters.release()
+            with suppress(OSError):
+                os.unlink(self._file)
         return self.process.returncode
