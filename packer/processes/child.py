@@ -10,8 +10,6 @@ import mmap
 import os
 import pickle
 import signal
-import struct
-import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ from queue import SimpleQueue
 from typing import IO, Any, NoReturn
 
 from packer.errors import PackerError
-from packer.processes.signals import ignore_group_signals
+from packer.processes.signals import OF_THE_GROUP
 
 DONE, BAD, DECODING, TURNS, ROW = range(5)
 """Counters of a job: rows that are done, bad ones among them, images being decoded at this moment, decodes begun and
@@ -29,7 +27,6 @@ ended so far, and 1 + the row begun last."""
 COUNTERS_BYTES = 5 * 8
 READY = b"\0packer\n"
 """What precedes the first result: what the user's Python prints when it starts (sitecustomize) is skipped."""
-_SIZE = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +37,9 @@ class RemoteError:
     trace: str
 
 
-def send(file: IO[bytes], data: bytes) -> None:
-    """Write one message. Raises OSError if nobody reads it."""
-    file.write(_SIZE.pack(len(data)))
-    file.write(data)
-    file.flush()
-
-
-def receive(file: IO[bytes]) -> bytes | None:
-    """The next message, None if the other side has gone."""
-    try:
-        head = file.read(_SIZE.size)
-        data = file.read(*_SIZE.unpack(head)) if len(head) == _SIZE.size else None
-    except (OSError, ValueError):  # ValueError: closed
-        return None
-    return None if data is None or len(data) < _SIZE.unpack(head)[0] else data
-
-
-def counters_in(path: str) -> memoryview:
-    """The counters in the file at `path`, shared with whoever else has mapped it."""
-    with open(path, "r+b") as file:
+def counters_in(file_or_path: int | str) -> memoryview:
+    """The counters in a file, which is closed; they are shared with whoever else has mapped it."""
+    with open(file_or_path, "r+b") as file:
         return memoryview(mmap.mmap(file.fileno(), COUNTERS_BYTES)).cast("q")
 
 
@@ -90,29 +70,32 @@ class Reporter:
                 self._counters[TURNS] += 1
 
 
-def serve(counters: str, preload: str) -> NoReturn:
-    """Do one job after another until the parent is gone; what the modules `preload` need is loaded before the first."""
-    ignore_group_signals()
+def serve(counters: int | str, preload: str) -> NoReturn:
+    """Load the modules `preload`, then do one job after another until the parent is gone."""
+    for number in OF_THE_GROUP:  # the parent decides what they mean
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_GROUP)
     source, target = _channel()
     reporter = Reporter(counters_in(counters))
-    with suppress(OSError):  # Windows: not while it is open; then the parent removes it
-        os.unlink(counters)
     target.write(READY)
-    jobs: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_receive, args=(source, jobs), daemon=True).start()
     for module in preload.split():
         with suppress(Exception):  # the job that needs it will say so
             importlib.import_module(module)
+    jobs: SimpleQueue[Any] = SimpleQueue()
+    # not earlier: it imports what a job needs, and two threads must not import the same
+    threading.Thread(target=_receive, args=(source, jobs), daemon=True).start()
     while True:
-        data = jobs.get()
+        work, job = jobs.get()
         try:
-            work, job = pickle.loads(data)
-            answer = pickle.dumps(work(job, reporter.report, reporter.decoding))
-            del work, job
+            answer = work(job, reporter.report, reporter.decoding)
         except Exception as error:
-            answer = pickle.dumps(RemoteError(_sendable(error), traceback.format_exc()))
+            sure = isinstance(error, PackerError) or type(error).__module__ == "builtins"  # to survive the way
+            answer = RemoteError(error if sure else RuntimeError(f"{error!r}"), traceback.format_exc())
         with suppress(OSError):  # the parent is gone: `_receive` ends this process
-            send(target, answer)
+            pickle.dump(answer, target)
+            target.flush()
 
 
 def _channel() -> tuple[IO[bytes], IO[bytes]]:
@@ -127,34 +110,14 @@ def _channel() -> tuple[IO[bytes], IO[bytes]]:
     return source, target
 
 
-def _receive(source: IO[bytes], jobs: SimpleQueue[bytes]) -> None:
-    while (data := receive(source)) is not None:
-        jobs.put(data)
+def _receive(source: IO[bytes], jobs: SimpleQueue[Any]) -> None:
+    """Hand on jobs; where the parent is gone, end the process, whatever it is at."""
+    try:
+        while True:
+            jobs.put(pickle.load(source))
+    except Exception as error:
+        if not isinstance(error, EOFError):
+            traceback.print_exc()
     if hasattr(os, "getpgrp") and os.getpgrp() == os.getpid():  # a job has made it a group, to end with it
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
-
-
-def _sendable(error: Exception) -> Exception:
-    """The error, or one that surely survives the way to the parent."""
-    if isinstance(error, PackerError) or type(error).__module__ == "builtins":
-        return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def unpickled(data: bytes) -> Any:
-    """What a worker has sent. Raises what its job has raised there."""
-    result = pickle.loads(data)
-    if isinstance(result, RemoteError):
-        raise result.error from RuntimeError(f"in a worker:\n{result.trace}")
-    return result
-
-
-def import_path() -> list[str]:
-    """Where a worker imports from: as this process, but never from the current folder because Python was started so.
-
-    packer itself may have been found there, so its own folder comes last.
-    """
-    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    entries = [entry for entry in sys.path if isinstance(entry, str) and entry]
-    return entries if home in entries else [*entries, home]

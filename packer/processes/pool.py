@@ -17,9 +17,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from packer.errors import DecoderCrashed, DecoderHung, StorageError, WorkerDied
-from packer.processes.child import BAD, DONE, TURNS, unpickled
+from packer.processes.child import BAD, DONE, TURNS, RemoteError
 from packer.processes.signals import held_signals
-from packer.processes.worker import Inbox, Work, Worker
+from packer.processes.worker import DEAD, Inbox, Work, Worker
 
 POLL_S = 0.1
 LONGEST_TURN_S = 1.0
@@ -111,11 +111,11 @@ class Pool:
             self._kill_hung(min(now - before, LONGEST_TURN_S))
             before = now
             finished = []
-            for worker, data in arrived:
+            for worker, result in arrived:
                 run = self._running.pop(worker, None)
                 if run is None:  # it had nothing to do when it died
                     continue
-                if data is None:
+                if result is DEAD:
                     waiting.appendleft(self._after_death(worker, run))
                     continue
                 self._done += worker.counters[DONE]
@@ -124,18 +124,20 @@ class Pool:
                     worker.end()
                 else:
                     self._idle.append(worker)
-                finished.append((run.number, data))
+                finished.append((run.number, result))
             tick(*self._progress())
-            for number, data in sorted(finished):
-                yield number, unpickled(data)
+            for number, result in sorted(finished, key=lambda item: item[0]):
+                if isinstance(result, RemoteError):
+                    raise result.error from RuntimeError(f"in a worker:\n{result.trace}")
+                yield number, result
 
     def _begin(self, work: Work, run: Run) -> None:
-        worker = self._idle.pop()
+        worker = self._idle.pop(0)  # it was started first
         self._running[worker] = run
         with suppress(OSError):  # dead: its end is noticed as any other
             worker.begin(work, run.job)
 
-    def _arrived(self) -> list[tuple[Worker, bytes | None]]:
+    def _arrived(self) -> list[tuple[Worker, Any]]:
         """What workers have sent, and which have died; after POLL_S at most."""
         arrived = []
         try:
@@ -145,7 +147,7 @@ class Pool:
         except Empty:
             pass
         if not arrived:  # a process that somebody has forked just then may hold a dead worker's pipe open
-            arrived += [(worker, None) for worker in self._running if worker.process.poll() is not None]
+            arrived += [(worker, DEAD) for worker in self._running if worker.process.poll() is not None]
         return arrived
 
     def _progress(self) -> tuple[int, int]:
@@ -165,8 +167,8 @@ class Pool:
 
     def _after_death(self, worker: Worker, run: Run) -> Run:
         """What is to be done again now that `worker` is dead. Raises WorkerDied."""
-        code = worker.end()
         row = worker.decoding
+        code = worker.end()
         crashed = code is not None and -code in CRASHES
         if not (crashed or run.hung) or not hasattr(run.job, "refused"):
             raise died(code)
@@ -192,11 +194,8 @@ def died(code: int | None) -> WorkerDied:
 
 
 def _how(code: int | None) -> str:
-    if code is None:
-        return "no exit code"
-    if code >= 0:
+    if code is None or code >= 0:
         return f"exit code {code}"
-    try:
+    with suppress(ValueError):
         return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    return f"killed by signal {-code}"

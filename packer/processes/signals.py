@@ -45,12 +45,3 @@ def blocked_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def ignore_group_signals() -> None:
-    """In a worker process: the parent decides what Ctrl-C and a hang-up mean. SIGTERM ends it."""
-    for number in OF_THE_GROUP:
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_GROUP)

@@ -18,72 +18,74 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from packer.processes.child import (
-    COUNTERS_BYTES,
-    DECODING,
-    READY,
-    ROW,
-    counters_in,
-    import_path,
-    receive,
-    send,
-)
+from packer.processes.child import COUNTERS_BYTES, DECODING, READY, ROW, counters_in
 from packer.processes.signals import blocked_signals
 
 JOIN_S = 10.0
 BOOT = "import sys; sys.path[:] = {path!a}; from packer.processes.child import serve; serve({counters!a}, {preload!a})"
 """`sys` is part of Python itself; all else is imported from that path, and so never from the current folder."""
 NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # Windows: Ctrl-C is for the parent
+INHERITED = os.name == "posix"
+"""A worker gets the file of its counters by its descriptor; else by its name."""
+DEAD = object()
+"""Stands for the results of a worker that is dead."""
 
 Work = Callable[..., Any]
 """Called as work(job, report, decoding), in the worker."""
-Inbox = SimpleQueue[tuple["Worker", bytes | None]]
-"""(Worker, what it has sent); None where it is dead."""
+Inbox = SimpleQueue[tuple["Worker", Any]]
+
+
+def import_path() -> list[str]:
+    """Where a worker imports from: as this process, but not from the current folder because Python was started so.
+
+    packer itself may have been found there, so its own folder comes last.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return [*dict.fromkeys([*(entry for entry in sys.path if isinstance(entry, str) and entry), home])]
 
 
 class Worker:
     """A process that is started, and puts what it sends into `inbox`."""
 
     def __init__(self, inbox: Inbox, preload: str) -> None:
-        """Start it. Raises OSError or RuntimeError where the system lacks something.
+        """Start it. Raises OSError or RuntimeError if the system lacks something.
 
         Args:
-            inbox: Gets its results, and None when it is dead.
+            inbox: Gets its results, and DEAD when it is dead.
             preload: Modules that it imports before its first job, with spaces between them.
         """
         handle, self._file = tempfile.mkstemp(prefix="packer-worker-")
         try:
             os.write(handle, bytes(COUNTERS_BYTES))  # a page that a full disk does not give would be SIGBUS later
             self.counters = counters_in(self._file)
-            boot = BOOT.format(path=import_path(), counters=self._file, preload=preload)
+            if INHERITED:
+                os.unlink(self._file)  # nothing of it stays, whoever is killed
+            boot = BOOT.format(path=import_path(), counters=handle if INHERITED else self._file, preload=preload)
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
+            command = [sys.executable, *flags, "-c", boot]
             with blocked_signals():
                 self.process = subprocess.Popen(
-                    [sys.executable, *flags, "-c", boot],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, creationflags=NEW_GROUP,
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, creationflags=NEW_GROUP,
+                    pass_fds=(handle,) if INHERITED else (),
                 )  # fmt: skip
+            self._reader = threading.Thread(target=self._receive, args=(inbox,), name="packer-worker", daemon=True)
+            self._reader.start()
         except BaseException:
-            os.unlink(self._file)
+            with suppress(OSError):
+                os.unlink(self._file)
             raise
         finally:
             os.close(handle)
-        self._reader = threading.Thread(target=self._receive, args=(inbox,), name="packer-worker", daemon=True)
-        try:
-            self._reader.start()
-        except BaseException:
-            self.kill()
-            self.process.wait(JOIN_S)
-            raise
 
     def _receive(self, inbox: Inbox) -> None:
-        output = self.process.stdout
-        assert output is not None
-        while (line := output.readline()) and not line.endswith(READY):
-            pass
-        data: bytes | None = b""
-        while data is not None:
-            data = receive(output)
-            inbox.put((self, data))
+        output: Any = self.process.stdout
+        try:
+            while (line := output.readline()) and not line.endswith(READY):
+                pass
+            while True:
+                inbox.put((self, pickle.load(output)))
+        except Exception:  # EOFError, or what it has sent is cut
+            inbox.put((self, DEAD))
 
     @property
     def decoding(self) -> int | None:
@@ -91,11 +93,12 @@ class Worker:
         return self.counters[ROW] - 1 if self.counters[DECODING] else None
 
     def begin(self, work: Work, job: Any) -> None:
-        """Give it a job. Raises OSError where it is dead."""
+        """Give it a job. Raises OSError if it is dead."""
         assert self.process.stdin is not None
         for field in range(len(self.counters)):
             self.counters[field] = 0
-        send(self.process.stdin, pickle.dumps((work, job)))
+        pickle.dump((work, job), self.process.stdin)
+        self.process.stdin.flush()
 
     def kill(self) -> None:
         """Kill it, and its group if it leads one."""
@@ -117,6 +120,8 @@ class Worker:
             if pipe is not None and not self._reader.is_alive():  # it would wait for the reader
                 with suppress(OSError):
                     pipe.close()
-        with suppress(OSError):  # it has removed it, if it came so far
-            os.unlink(self._file)
+        if not INHERITED:
+            self.counters.release()
+            with suppress(OSError):
+                os.unlink(self._file)
         return self.process.returncode

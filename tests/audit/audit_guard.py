@@ -131,7 +131,7 @@ SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojp
 PROCESSES = os.path.join(PACKER, "processes") + "/"
 PIPES = (
     *(f"/multiprocessing/{name}.py" for name in ("connection", "queues", "forkserver")),
-    os.path.join(PROCESSES, "child.py"),
+    *(os.path.join(PROCESSES, f"{name}.py") for name in ("child", "worker")),
 )
 PIPED = frozenset(
     ("packer", "builtins", "torch", "numpy", "multiprocessing", "collections", "pathlib", "_codecs", "crashing_decoder")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ from drawn import draw_plain
 from running import ROOT, until
 
 from packer.errors import PackerError, UsageError, WorkerDied
-from packer.processes.child import READY, import_path
+from packer.processes import worker
+from packer.processes.child import READY
 from packer.processes.pool import Pool
+from packer.processes.worker import import_path
 
 IMAGES = 12
 HEAD = """
@@ -167,6 +171,22 @@ def test_a_job_that_cannot_be_run_again_ends_the_run() -> None:
         list(pool.run(ending, [3]))
 
 
+def counting(row: int, report: Callable[[int, int], None], decoding: object) -> None:
+    report(row, 1)
+
+
+@pytest.mark.parametrize("inherited", [True, False])
+def test_counters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, inherited: bool) -> None:
+    """Also where a process inherits no file, and opens it by its name."""
+    monkeypatch.setattr(worker, "INHERITED", inherited)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    told: list[tuple[int, int]] = []
+    with Pool(1, None, "") as pool:
+        list(pool.run(counting, [3, 4], lambda done, bad: told.append((done, bad))))
+        assert len(list(tmp_path.iterdir())) == (not inherited)
+    assert told[-1] == (7, 2) and not list(tmp_path.iterdir())
+
+
 def test_modules_that_cannot_be_loaded() -> None:
     with Pool(1, None, "no.such.module") as pool:
         assert dict(pool.run(printing, ["a"])) == {0: "a"}
@@ -175,10 +195,10 @@ def test_modules_that_cannot_be_loaded() -> None:
 def test_all_processes_end_with_the_pool() -> None:
     with Pool(3, None, "numpy") as pool:
         pool.start(3)
-        pids = [worker.process.pid for worker in pool._idle]
+        pids = [one.process.pid for one in pool._idle]
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
     with pytest.raises(PackerError), Pool(3, None, "numpy") as pool:
         pool.start(3)
-        pids = [worker.process.pid for worker in pool._idle]
+        pids = [one.process.pid for one in pool._idle]
         raise PackerError("now")
     assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 5)
