@@ -61,7 +61,7 @@ def test_existing_output(source: Path, tmp_path: Path) -> None:
     for name in ("file", "foreign", "link", "dangling"):
         for options in ([], ["--overwrite"]):
             line = refused(2, "build", source, "-o", tmp_path / name, *options)
-            assert f"{tmp_path}/{name}: exists and is no pack; choose another --out" in line
+            assert f"{tmp_path}/{name}: exists and is not a pack; choose another --out" in line
     assert tree_state(tmp_path) == before
 
 
