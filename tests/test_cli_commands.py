@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from drawn import draw_landmarks, draw_plain, draw_shots, draw_voc, pixels, voc_xml
 from running import good, run, run_apart
 
+from packer.errors import plural
 from packer.format.pack import Pack, open_pack
 
 FORMATS = ("lmdb", "hdf5", "tfrecord", "webdataset")
@@ -214,3 +216,28 @@ def test_verify_names_what_is_damaged(tmp_path: Path, format: str) -> None:
     manifest.write_bytes(manifest.read_bytes().replace(b'"records": 3', b'"records": 4'))
     ran = run("info", tmp_path / "p")
     assert ran.code == 4 and "does not match its own digest: it was altered" in ran.err
+
+
+def test_info_lists_missing_files(tmp_path: Path) -> None:
+    draw_plain(tmp_path / "src", 3)
+    good("build", tmp_path / "src", "-o", tmp_path / "p")
+    assert "missing" not in good("info", tmp_path / "p").out
+    assert json.loads(good("info", tmp_path / "p", "--json").out)["missing"] == []
+    (tmp_path / "p" / "data.index.arrow").unlink()
+    assert "\nmissing    data.index.arrow: packer repair " in good("info", tmp_path / "p").out
+    assert json.loads(good("info", tmp_path / "p", "--json").out)["missing"] == ["data.index.arrow"]
+
+
+def test_one_and_many() -> None:
+    assert [plural(n, "image") for n in (0, 1, 2000)] == ["0 images", "1 image", "2,000 images"]
+    assert [plural(n, "class") for n in (1, 2)] == ["1 class", "2 classes"]
+    assert [plural(n, "box is", "boxes are") for n in (1, 2)] == ["1 box is", "2 boxes are"]
+
+
+def test_the_messages_of_a_single_image_have_no_plural(tmp_path: Path) -> None:
+    draw_plain(tmp_path / "src", 1)
+    out = good("build", tmp_path / "src", "-o", tmp_path / "p", "--resize", "9").out
+    out += "".join(good(command, tmp_path / "p").out for command in ("info", "verify", "stats"))
+    out += repr(open_pack(tmp_path / "p"))
+    assert "1 image, " in out and "1 record in 2 files" in out
+    assert not re.findall(r"\b1 (?:\w+ )?(?:images|records|shards|files|classes|channels|are|have)\b", out)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer.bench.options import IMAGES, LEAST_IMAGES, BenchOptions
-from packer.errors import BadImage, UsageError
+from packer.errors import BadImage, UsageError, plural
 from packer.format.pack import Pack
 from packer.images.header import decoded_shape, read_header
 from packer.sources.tree import find_tree
@@ -65,7 +65,7 @@ def sample_images(source: str, folder: str, options: BenchOptions) -> Images:
         if len(files) == (options.images or IMAGES):
             break
     if len(files) < LEAST_IMAGES:
-        problem = f"has {len(files)} images that can be read"
+        problem = f"has {plural(len(files), 'readable image')}"
         raise UsageError(source, problem, f"name a folder with at least {LEAST_IMAGES}")
     # as a walk over the folder meets them: the sample lies on the disk as the whole does
     ordered = sorted(files)

@@ -13,7 +13,7 @@ from packer.bench.options import BenchOptions, Job, machine
 from packer.bench.process import measuring, one_round
 from packer.bench.report import Report, Row, cold_notes, swept, tuned
 from packer.bench.sample import batch_size_of, sample_images
-from packer.errors import PackerError, UsageError
+from packer.errors import PackerError, UsageError, plural
 from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
 from packer.processes.pool import Pool
@@ -50,7 +50,7 @@ def sweep(path: str, options: BenchOptions, command: str, progress: Progress | N
         rows += limit
         for size in sizes:
             row = replace(job, threads=threads, batch_size=size)
-            rows.append(_row_of(pack, f"{_threads(threads)}, batches of {size}", row, limit))
+            rows.append(_row_of(pack, f"{plural(threads, 'thread')}, batches of {size}", row, limit))
     settings = {
         "size": list(job.size), "rounds": options.rounds, "cold": options.cold, "device": options.device,
         "records": len(pack), "container": pack.manifest.container, "encoding": pack.manifest.encoding,
@@ -158,10 +158,6 @@ def _measure(pool: Pool, rows: list[Row], options: BenchOptions, progress: Progr
         one_round(pool, rows, progress)
 
 
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
-
-
 def _thread_counts(most: int) -> list[int]:
     """Return 1, 2, 4, ... and `most`."""
     return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
@@ -193,7 +189,7 @@ def _limit_of(pack: Pack, job: Job) -> list[Row]:
         kind, what = "disk-pack", "disk"
     elif pack.manifest.encoding == "raw":
         kind, what = "copy", "memory copy"
-    return [_row_of(pack, f"limit: {what}, {_threads(job.threads)}", replace(job, kind=kind))]
+    return [_row_of(pack, f"limit: {what}, {plural(job.threads, 'thread')}", replace(job, kind=kind))]
 
 
 def _row_of(pack: Pack, name: str, job: Job, limit: Iterable[Row] = ()) -> Row:

@@ -15,7 +15,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, BadImage, DamagedPack, printable
+from packer.errors import AnyPath, BadImage, DamagedPack, plural, printable
 from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE, Indexes
 from packer.format.manifest import Manifest, ShardEntry, read_manifest
@@ -83,7 +83,8 @@ class Pack:
         return self.manifest.records
 
     def __repr__(self) -> str:
-        return f"<Pack {printable(self.path)}: {len(self)} records, {self.manifest.container} {self.manifest.encoding}>"
+        how = f"{self.manifest.container} {self.manifest.encoding}"
+        return f"<Pack {printable(self.path)}: {plural(len(self), 'record')}, {how}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.manifest.digest)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from packer.containers import open_container
 from packer.containers.annotation import record_from_json
 from packer.containers.base import Places, ShardSpec
-from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError, plural
 from packer.format.digests import sha256_of
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.manifest import (
@@ -211,7 +211,7 @@ class _Repair:
             class_counts=class_counts,
             shards=tuple(entry for entry, _ in self.made),
             rejected=(*old.rejected, *(Rejected(e.path or "", "lost", f"{e}, was damaged") for e in self.lost)),
-            notes=(*old.notes, *notes, f"repaired: {records} records are left, {lost} are lost"),
+            notes=(*old.notes, *notes, f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost"),
         )
 
     def _copy(self, work: str, file: FileEntry) -> None:

@@ -16,7 +16,7 @@ from xxhash import xxh3_128_digest
 from packer.containers import CONTAINERS, open_container
 from packer.containers.annotation import annotation_json, class_names, path_text, record_from_json
 from packer.containers.base import Entry
-from packer.errors import DamagedPack, PackerError, WorkerDied
+from packer.errors import DamagedPack, PackerError, WorkerDied, plural
 from packer.format.columns import column
 from packer.format.index import INDEX_SUFFIX, read_index
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
@@ -38,7 +38,7 @@ class LostRecord:
 
     def __str__(self) -> str:
         if self.key is None:
-            return f"{self.shard}: {self.records} records, their keys are not known"
+            return f"{self.shard}: {plural(self.records, 'record')}, keys unknown"
         return f"{self.shard}: record {self.key}" + ("" if self.path is None else f" ({self.path})")
 
 

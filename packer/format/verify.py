@@ -17,7 +17,7 @@ import numpy as np
 
 from packer.containers import open_container
 from packer.containers.annotation import annotation_json
-from packer.errors import AnyPath, PackerError, StorageError
+from packer.errors import AnyPath, PackerError, StorageError, plural
 from packer.format.columns import column
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
@@ -256,7 +256,7 @@ class _ShardCheck:
             yield Problem(name, None, f"cannot be read: {error!r}")
             return
         if count < len(wanted):
-            yield Problem(name, None, f"holds {count} records where the index has {len(wanted)}")
+            yield Problem(name, None, f"holds {plural(count, 'record')} where the index has {len(wanted):,}")
 
     def _annotation(self, rows: Rows, row: int, text: bytes | None) -> Iterator[Problem]:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from packer.errors import TooManyBad, UsageError, printable
+from packer.errors import TooManyBad, UsageError, plural, printable
 from packer.packing.options import BuildOptions
 from packer.system import usable_cores
 from packer.types import Progress
@@ -119,7 +119,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
             output.publish(manifest)
     except BaseException:
         if finished := len(output.journal.finished):
-            shards = "1 finished shard is" if finished == 1 else f"{finished} finished shards are"
+            shards = plural(finished, "finished shard is", "finished shards are")
             progress.note(f"{shards} kept in {printable(output.partial)}: run the same command to resume")
         raise
     size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
@@ -182,7 +182,7 @@ def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[Sh
         unchanged = sum(result.unchanged for result in results.values())
         changed = len(before) - unchanged
         again = f", {changed} packed again: their inputs or files have changed" if changed > 0 else ""
-        progress.note(f"note: {unchanged} finished {'shard' if unchanged == 1 else 'shards'} kept{again}")
+        progress.note(f"note: {plural(unchanged, 'finished shard')} kept{again}")
     return [results[number] for number in sorted(results)]
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.errors import StorageError, UsageError, printable, size_text
+from packer.errors import StorageError, UsageError, plural, printable, size_text
 from packer.format.manifest import PARTIAL_SUFFIX
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
@@ -106,18 +106,12 @@ class Plan:
         about = "" if options.encode == "raw" else "about "
         shape, _ = self.shape
         sizes = "different sizes" if shape is None else f"{shape[1]}x{shape[0]}x{shape[2]}"
-        images = "1 image" if len(self.table) == 1 else f"{len(self.table)} images"
-        labels = (
-            (len(inputs.classes), "class", "classes"),
-            (inputs.boxes, "box", "boxes"),
-            (inputs.landmarks, "landmark", "landmarks"),
-        )
+        labels = ((len(inputs.classes), "class"), (inputs.boxes, "box"), (inputs.landmarks, "landmark"))
         return (
-            f"plan: {images}, {size_text(self.source_bytes)} -> "
-            f"{printable(options.output)}: {about}{size_text(self.pack_bytes)} in {self.shards} "
-            f"{'shard' if self.shards == 1 else 'shards'} ({options.container}, {options.encode}, {sizes}), "
-            f"{size_text(self.free_bytes)} free; "
-            f"{', '.join(f'{count} {one if count == 1 else many}' for count, one, many in labels)}; "
+            f"plan: {plural(len(self.table), 'image')}, {size_text(self.source_bytes)} -> "
+            f"{printable(options.output)}: {about}{size_text(self.pack_bytes)} in {plural(self.shards, 'shard')} "
+            f"({options.container}, {options.encode}, {sizes}), {size_text(self.free_bytes)} free; "
+            f"{', '.join(plural(count, noun) for count, noun in labels)}; "
             f"{len(inputs.rejected)} rejected, {len(inputs.skipped)} skipped"
         )
 

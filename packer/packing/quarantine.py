@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from packer.errors import StorageError, TooManyBad, UsageError, printable
+from packer.errors import StorageError, TooManyBad, UsageError, plural, printable
 from packer.format.manifest import PARTIAL_SUFFIX, Rejected
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def listing(options: BuildOptions, progress: Progress) -> Iterator[Callable[[Seq
     def write(rejected: Sequence[Rejected]) -> None:
         if options.quarantine is not None:
             write_list(options.quarantine, rejected)
-            inputs = "1 input is" if len(rejected) == 1 else f"{len(rejected)} inputs are"
+            inputs = plural(len(rejected), "input is", "inputs are")
             progress.note(f"{inputs} rejected: listed in {printable(list_path(options.quarantine))}")
 
     if options.quarantine is not None:
@@ -36,7 +36,7 @@ def listing(options: BuildOptions, progress: Progress) -> Iterator[Callable[[Seq
         try:
             write(error.rejected)
         except StorageError as second:
-            progress.note(str(second))
+            progress.note(f"note: {second}")
         raise
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import BadInput, BadLabel, StorageError, UsageError, printable
+from packer.errors import BadInput, BadLabel, StorageError, UsageError, plural, printable
 from packer.format.index_rows import annotation_arrays
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
@@ -137,7 +137,7 @@ def read_inputs(
     for source in sources:
         inputs.notes += source.notes
     inputs.notes += [
-        f"{what} in {count} {'image' if count == 1 else 'images'}" for what, count in sorted(inputs.losses.items())
+        f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())
     ]
     return inputs
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packer.errors import UsageError
+from packer.errors import UsageError, plural
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
 from packer.format.schema import SCHEMA
@@ -87,7 +87,8 @@ def check_indices(indices: ArrayLike, num_records: int) -> Records:
     seen = np.zeros(num_records, np.bool_)
     seen[given] = True
     if (distinct := np.count_nonzero(seen)) < len(given):
-        raise UsageError("indices", f"repeats {len(given) - distinct} records", "numpy.unique leaves one of each")
+        repeated = plural(len(given) - distinct, "record")
+        raise UsageError("indices", f"repeats {repeated}", "numpy.unique leaves one of each")
     return given.astype(compact(num_records))  # a copy: the caller's array may change
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, printable
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, as_text, folder_of, named
 from packer.types import RawAnnotation
@@ -61,7 +61,7 @@ class FolderSource:
         if len(classes) < 2:
             return []
         below = f" below the splits {', '.join(sorted(map(printable, splits)))}" if splits else ""
-        return [Choice("folder", f"the images are in {len(classes)} class folders{below}")]
+        return [Choice("folder", f"the images are in {plural(len(classes), 'class folder')}{below}")]
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the image is in the split's folder."""

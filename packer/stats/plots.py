@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import AnyPath, StorageError, UsageError, printable
+from packer.errors import AnyPath, StorageError, UsageError, plural, printable
 from packer.format.pack import open_pack
 from packer.stats import ClassCounts, PackStats
 
@@ -77,7 +77,7 @@ def plot_stats(stats: PackStats, file: AnyPath) -> None:
     figure: Any = make_figure(figsize=(6 * columns, 4 * lines), layout="constrained")
     for number, drawing in enumerate(drawings, 1):
         drawing(figure.add_subplot(lines, columns, number))
-    figure.suptitle(f"{stats.records:,} records")
+    figure.suptitle(plural(stats.records, "record"))
     try:
         save_figure(figure, file)
     except ValueError as error:  # an unknown extension

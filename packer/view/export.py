@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import AnyPath, PackerError, StorageError, UsageError, printable
+from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural, printable
 from packer.format.pack import Pack
 from packer.stats.page import one_file_page
 from packer.view.facts import pack_facts, tile_facts
@@ -65,7 +65,7 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
 def _page(pack: Pack, records: Sequence[int], seed: int | None) -> Iterator[str]:
     facts, pictures = pack_facts(pack), Pictures(pack)
     how = "the first ones" if seed is None else f"drawn with seed {seed}"
-    about = f"{len(records):,} of {len(pack):,} records, {how}; {escape(facts['container'])}, {facts['size']}"
+    about = f"{len(records):,} of {plural(len(pack), 'record')}, {how}; {escape(facts['container'])}, {facts['size']}"
     body = f'<h1>{escape(facts["name"])}</h1>\n<p class="note">{about}</p>\n<main>\n</main>'
     # the pictures of a large sheet are never all in memory
     before, end, after = one_file_page(facts["name"], body, "sheet").rpartition("</main>")

@@ -45,7 +45,7 @@ def test_good_pack(make_pack, container, kind):
             reported.append(done)
 
     report = verify(pack, Listener())
-    assert reported.pop(0) == ("verifying", sum(reported), "B")
+    assert reported.pop(0) == ("verifying", sum(reported), "bytes")
     assert report.problems == ()
     assert report.records == len(open_pack(pack)) and report.files == 2 * len(names(pack))
     assert report.bytes == sum(reported) == sum(p.stat().st_size for p in pack.iterdir() if p.name != "pack.json")

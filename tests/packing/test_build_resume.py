@@ -177,7 +177,7 @@ def test_an_edit_of_the_same_size_and_time_is_noticed(unfinished: Path) -> None:
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert (file.stat().st_size, file.stat().st_mtime_ns) == (facts.st_size, facts.st_mtime_ns)
     notes, made = go_on(unfinished, max_bad="1")
-    assert notes.kept == "1 finished shards kept, 1 made again: their inputs or files have changed"
+    assert notes.kept == "1 finished shard kept, 1 packed again: their inputs or files have changed"
     assert made == oracle(unfinished, max_bad="1")
 
 
@@ -201,7 +201,7 @@ def test_damaged_shards_are_made_again(unfinished: Path, how: str) -> None:
         data[len(data) // 2] ^= 4
         shards[0].write_bytes(data)
     notes, made = go_on(unfinished)
-    assert notes.kept.startswith("1 finished shards kept, 1 made again")
+    assert notes.kept.startswith("1 finished shard kept, 1 packed again")
     assert made == oracle(unfinished)
 
 

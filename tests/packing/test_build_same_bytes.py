@@ -122,7 +122,7 @@ class _Entries(list[Any]):
 def _plan(options: BuildOptions) -> Any:
     plan = plan_pack(options)
     rows = plan.table.to_pylist()
-    labels = [row["label"] for row in rows]
+    labels = [row.get("label") for row in rows]
     return rows, labels, plan.inputs.classes, plan.inputs.rejected, plan.cuts, plan.pack_bytes
 
 

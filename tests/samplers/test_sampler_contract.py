@@ -60,7 +60,7 @@ def test_a_sequence_of_chosen_records_stays_as_given() -> None:
         ([], "indices: is empty"),
         ([0, 10], "indices: must be from 0 to 9, got 0 to 10"),
         ([-1, 3], "indices: must be from 0 to 9, got -1 to 3"),
-        ([1, 2, 1], "indices: repeats 1 records"),
+        ([1, 2, 1], "indices: repeats 1 record"),
         ([True] * 10, r"got bool of shape \(10,\); numpy.flatnonzero makes numbers"),
         ([0.0, 1.0], "got float64"),
         ([[1], [2]], r"shape \(2, 1\)"),

@@ -20,8 +20,8 @@ function query() {
 }
 
 function counted(count) {
-  const all = facts.records.toLocaleString("en");
-  $("count").textContent = count === facts.records ? `${all} records` : `${count.toLocaleString("en")} of ${all} records`;
+  const records = `${facts.records.toLocaleString("en")} ${facts.records === 1 ? "record" : "records"}`;
+  $("count").textContent = count === facts.records ? records : `${count.toLocaleString("en")} of ${records}`;
 }
 
 async function openAt(place) {
