@@ -41,7 +41,7 @@ ONLY_IN = {
     "lmdb": ("packer/containers/",),
     "h5py": ("packer/containers/",),
     "tarfile": ("packer/containers/",),
-    "google": ("packer/containers/",),
+    "google": (),
     "tfrecord": (),
     "webdataset": (),
     "tensorflow": (),

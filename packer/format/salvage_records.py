@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from xxhash import xxh3_128_digest
 
+from packer import __version__
 from packer.containers import CONTAINERS, open_container
 from packer.containers.annotation import annotation_json, class_names, path_text, record_from_json
 from packer.containers.base import Entry
@@ -177,7 +177,7 @@ def shards_in(folder: str) -> Manifest | None:
         class_counts={},
         options={"labels": []},
         shards=tuple(shards),
-        packer=version("packer"),
+        packer=__version__,
     )
 
 

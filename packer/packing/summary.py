@@ -14,7 +14,7 @@ from packer.format.manifest import Manifest
 from packer.packing.journal import ShardResult
 from packer.packing.plan import Plan
 
-LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "jpeg4py", "lmdb", "h5py", "protobuf", "pyarrow")
+LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "jpeg4py", "lmdb", "h5py", "pyarrow")
 OPTIONS = (
     "split", "columns", "resize", "fit", "encode", "quality", "mode", "decoder", "max_pixels",
     "shard_bytes", "shuffle", "boxes",
