@@ -33,12 +33,16 @@ class Region:
     Attributes:
         parts: What is mapped, uint8 arrays, read-only: one of all files, or one for each file.
         starts: The offset at which each part begins.
-        data: Bytes of a file: ``data[start:stop]`` is a memoryview, not copied.
     """
 
     def __init__(self, parts: list[NDArray[np.uint8]], starts: list[int]) -> None:
         self.parts, self.starts = parts, starts
-        self.data: Any = parts[0].data if len(parts) == 1 else self
+        self._data = parts[0].data if len(parts) == 1 else None
+
+    @property
+    def data(self) -> Any:
+        """Bytes of a file: ``data[start:stop]`` is a memoryview, not copied."""
+        return self if self._data is None else self._data
 
     def __len__(self) -> int:
         return self.starts[-1] + len(self.parts[-1])

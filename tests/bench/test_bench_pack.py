@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from packer import PackedLoader, Resize, open_pack
 from packer.bench.sample import RUNS, sample_records
 from packer.samplers import BlockShuffleSampler
+from packer.system import PORTABLE
 
 QUICK = ["--rounds", 2, "--seconds", 0.05, "--threads", 2]
 WEB = ("http:", "https:", "//", "<script", "<link", "url(")
@@ -68,7 +69,8 @@ def test_packs_of_images_of_many_sizes_are_swept_too(tmp_path: Path) -> None:
     good("build", tmp_path / "src", "-o", tmp_path / "p", "--encode", "copy")
     before = tree_state(tmp_path / "p")
     ran = good("bench", tmp_path / "p", "--rounds", 2, "--seconds", 0.05, "--threads", 1, "--cold")
-    assert "1 thread, batches of 16" in ran.out and "cached" in ran.out and "note: cold:" in ran.out
+    assert "1 thread, batches of 16" in ran.out and "note: cold:" in ran.out
+    assert ("cached" in ran.out) is not PORTABLE  # where nobody can say, there is no such column
     assert tree_state(tmp_path / "p") == before
     tuned = good("bench", tmp_path / "p", "--tune", "--batch-size", 8, *QUICK[:4], "--threads", 1, "--resize", "32x20")
     loader = eval(pasted(tuned), {"PackedLoader": PackedLoader, "Resize": Resize})
