@@ -13,7 +13,7 @@ from packer.errors import StorageError, UsageError, printable
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.packing.journal import Journal
 from packer.processes.locks import FolderLock, lock_folder, wait_until_unused
-from packer.processes.signals import held_signals
+from packer.processes.signals import held_signals, run_held
 from packer.system import exchange_names, sync_path
 
 WORKERS_END_S = 30.0
@@ -104,14 +104,16 @@ class Output:
             _remove(os.path.join(self.folder, name))
 
     def __exit__(self, *_: object) -> None:
-        with held_signals():
-            if self._lock is not None and not self._published:
-                if self.journal.finished:
-                    with suppress(OSError):
-                        self.clear()
-                else:
-                    shutil.rmtree(self.partial, ignore_errors=True)
-            self._close()
+        run_held(self._leave)
+
+    def _leave(self) -> None:
+        if self._lock is not None and not self._published:
+            if self.journal.finished:
+                with suppress(OSError):
+                    self.clear()
+            else:
+                shutil.rmtree(self.partial, ignore_errors=True)
+        self._close()
 
     def _close(self) -> None:
         if self._lock is not None:

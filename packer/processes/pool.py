@@ -27,7 +27,7 @@ from typing import Any
 
 from packer.errors import DecoderCrashed, DecoderHung, PackerError, StorageError, WorkerDied
 from packer.processes.child import BAD, COUNTERS_BYTES, DECODING, DONE, READY, ROW, TURNS, RemoteError, counters_in
-from packer.processes.signals import held_signals
+from packer.processes.signals import held_signals, run_held
 from packer.system import PORTABLE, blocked_group_signals, kill_group
 
 POLL_S = 0.1
@@ -175,13 +175,15 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with held_signals():
-            workers = [*self._idle, *self._running]
-            for worker in workers:
-                worker.kill()
-            for worker in workers:
-                worker.end()
-            self._idle, self._running = [], {}
+        run_held(self._end)
+
+    def _end(self) -> None:
+        workers = [*self._idle, *self._running]
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.end()
+        self._idle, self._running = [], {}
 
     def start(self, workers: int) -> None:
         """Let so many living workers wait for jobs: starting takes a moment, of which nothing is felt here.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from packer.system import ENDING_SIGNALS
@@ -30,3 +30,20 @@ def held_signals() -> Iterator[None]:
             signal.signal(number, handler)
         for sent in came:  # the first one ends the build, unless it is ignored (nohup)
             signal.raise_signal(sent)
+
+
+def run_held(action: Callable[[], None]) -> None:
+    """Run an action that may be run twice to its end, also if signals come just before they are held.
+
+    What they raise is raised afterwards.
+    """
+    came: BaseException | None = None
+    while True:
+        try:
+            with held_signals():
+                action()
+            break
+        except (KeyboardInterrupt, SystemExit) as error:
+            came = error
+    if came is not None:
+        raise came

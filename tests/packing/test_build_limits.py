@@ -139,6 +139,8 @@ def test_temporary_folder(oracle: Path, elsewhere: Path, working: bool) -> None:
     if not working:
         places = "/tmp /var/tmp /usr/tmp /dev/shm"
         mounts += f"; for d in {places}; do [ ! -d $d ] || mount -t tmpfs -o ro none $d; done; cd ro"
+        if any(str(path).startswith((*places.split(),)) for path in (ROOT, sys.executable)):
+            pytest.skip("packer or Python lies in a folder that this test hides")
     command = [*PRIVATE, f'cd {elsewhere}; {mounts}; exec "$@"', "-", *build(elsewhere / "src", elsewhere / "p")]
     ran = limited(command, {}, TMPDIR=str(elsewhere / "ro"))
     assert "Traceback" not in ran.err
