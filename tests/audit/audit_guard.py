@@ -77,7 +77,8 @@ class Guard:
             return self._library(args[0])
         if event == "socket.getaddrinfo" and args[0] == "127.0.0.1":
             return ""  # a number: nobody is asked
-        if event == "subprocess.Popen" and args[0] == sys.executable and _at_work().startswith(PROCESSES):
+        spawns = event in ("subprocess.Popen", "os.posix_spawn")  # the second as well since Python 3.13
+        if spawns and args[0] == sys.executable and _at_work().startswith(PROCESSES):
             return ""  # a worker
         if event in NEVER:
             return f"{event} {args!r:.300}"
