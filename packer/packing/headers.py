@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from packer.errors import BadImage, BadInput
 from packer.images.base import Header
 from packer.images.header import IncompleteHeader, check_header, read_header
-from packer.packing.convert import AT_REST, unreadable
+from packer.packing.convert import AT_REST, Decoding, Report, unmarked, unreadable
 from packer.system import READ_FLAGS, expect_random_reads
 
 HEAD_BYTES = 16 * 1024  # holds the header of nearly every image; the rest are read whole
@@ -29,6 +31,10 @@ class HeaderJob:
     paths: tuple[bytes, ...]
     """Relative to `root`."""
     max_pixels: int
+    threads: int = 0
+    """1 on a second try, after the worker has crashed: then it says which image it reads."""
+    refused: Mapping[int, BadInput] = field(default_factory=dict)
+    """By number in `paths`: images on whose header a worker has crashed twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +52,17 @@ class Headers:
         return Header.from_code(code, width, height)
 
 
-def read_headers(job: HeaderJob, *_: Any) -> Headers:
+def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decoding = unmarked) -> Headers:
     """Read the header of every image of the job, and check that it can be decoded."""
     rows: list[tuple[int, int, int, int]] = []
     bad: dict[int, BadInput] = {}
+    at_once = nullcontext()
     for number, path in enumerate(job.paths):
         try:
-            header, size = _read_file_header(job.root + b"/" + path)
+            if number in job.refused:
+                raise job.refused[number]
+            with decoding(number) if job.threads else at_once:
+                header, size = _read_file_header(job.root + b"/" + path)
             check_header(header, job.max_pixels)
             rows.append((size, header.width, header.height, header.code))
         except BadInput as error:
