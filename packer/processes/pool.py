@@ -1,11 +1,10 @@
 """Hands jobs to worker processes, and sees to it that one image costs no more than itself.
 
-If a decoder crashes or hangs, its worker dies or is killed, and no other. The job is run again with one thread, so that
-the counters say which row it is; if it happens there a second time, the row is refused and the job is run again without
-it. Results of other jobs are not touched.
+If a decoder crashes or hangs, its worker dies, and no other. The job is run again with one thread; if it happens there a
+second time, the row that the counters name is refused, and the job is run again without it.
 
-Workers are started by `subprocess` and not by multiprocessing, which has one fork server and one `__main__` in a
-process, and starts nothing in a daemonic one; pebble and loky rest on it.
+Workers are started by `subprocess`: multiprocessing (and pebble and loky, which rest on it) has one fork server and one
+`__main__` in a process, and starts nothing in a daemonic one.
 """
 
 from __future__ import annotations
