@@ -1,10 +1,9 @@
 """Hands jobs to worker processes, and sees to it that one image costs no more than itself.
 
-If a decoder crashes or hangs, its worker dies, and no other. The job is run again with one thread; if it happens there a
-second time, the row that the counters name is refused, and the job is run again without it.
+If a decoder crashes or hangs, its worker dies, and no other. The job is run again with one thread; if it happens there
+too, the row that the counters name is refused, and the job is run again without it.
 
-Workers are started by `subprocess`: multiprocessing (and pebble and loky, which rest on it) has one fork server and one
-`__main__` in a process, and starts nothing in a daemonic one.
+Workers are started by `subprocess`: multiprocessing, pebble and loky start nothing in a daemonic process.
 """
 
 from __future__ import annotations
