@@ -83,8 +83,6 @@ class Recipe:
                     data += more  # one read of a file on a network, or of 2 GB, may give less
             finally:
                 os.close(descriptor)
-        except FileNotFoundError:
-            raise BadImage("", "vanished while the source was being read", AT_REST) from None
         except OSError as error:
             raise unreadable(error) from None
         if len(data) != size:
@@ -139,6 +137,8 @@ def rejected(path: bytes, error: BadInput) -> Rejected:
 
 def unreadable(error: OSError) -> BadImage:
     """Return the error for a source file that the operating system refuses."""
+    if isinstance(error, FileNotFoundError):
+        return BadImage("", "vanished while the source was being read", AT_REST)
     return BadImage("", f"cannot be read: {error.strerror or error}", "check the file's permissions and the disk")
 
 

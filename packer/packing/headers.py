@@ -89,8 +89,6 @@ def _read_file_header(path: bytes) -> tuple[Header, int]:
                 return read_header(cast(bytes, FileView(descriptor, size))), size
         finally:
             os.close(descriptor)
-    except FileNotFoundError:
-        raise BadImage("", "vanished while the source was being read", AT_REST) from None
     except OSError as error:
         raise unreadable(error) from None
 
