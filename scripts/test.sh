@@ -10,4 +10,4 @@ make_venv dev
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict --site-dir "$site"
-.venv/bin/python -m pytest "$@"
+.venv/bin/python -m pytest --numprocesses=auto --dist=worksteal "$@"

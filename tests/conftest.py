@@ -38,8 +38,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Build packs without worker processes, except for tests with the mark `workers`."""
-    with nullcontext() if item.get_closest_marker("workers") else running.builds_here():
+    """Run jobs without worker processes, except for tests with the mark `workers`."""
+    with nullcontext() if item.get_closest_marker("workers") else running.jobs_here():
         return (yield)
 
 

@@ -59,22 +59,22 @@ def run(*arguments: Any) -> Ran:
 
 
 @contextmanager
-def builds_here() -> Iterator[None]:
-    """Meanwhile builds run their jobs in this process: a worker takes half a second to start.
+def jobs_here() -> Iterator[None]:
+    """Meanwhile pools run their jobs in this process: a worker takes a third of a second to start.
 
-    Jobs and results are pickled as on their way to a worker. Other users of the pool have workers.
+    Jobs and results are pickled as on their way to a worker. Benchmarks keep their processes.
     """
     start, run = Pool.start, Pool.run
 
-    def is_build(pool: Pool) -> bool:
-        return "packer.packing" in pool._preload
+    def is_bench(pool: Pool) -> bool:
+        return "packer.bench" in pool._preload
 
     def start_here(pool: Pool, workers: int) -> None:
-        if not is_build(pool):
+        if is_bench(pool):
             start(pool, workers)
 
     def run_here(pool: Pool, work: Any, jobs: Sequence[Any], tick: Any = lambda done, bad: None) -> Iterator[Any]:
-        if not is_build(pool):
+        if is_bench(pool):
             yield from run(pool, work, jobs, tick)
             return
         counts = [0, 0]

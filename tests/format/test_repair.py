@@ -257,6 +257,7 @@ def test_without_a_manifest_and_an_index(copied, container):
     assert report.lost_records == len(lost)
 
 
+@pytest.mark.workers
 def test_a_container_that_crashes_its_library(copied, monkeypatch):
     """Without a manifest a container may be damaged, and its library crash: that ends a process of its own."""
     pack = copied("raw", "lmdb")

@@ -93,6 +93,7 @@ def test_bytes_that_are_no_image(copied):
     assert any(p.record == "00000001" and "cannot be decoded" in p.problem for p in problems)
 
 
+@pytest.mark.workers
 def test_a_decoder_that_crashes_costs_one_record(make_pack, monkeypatch):
     monkeypatch.setattr(verify_records, "decode_rows", crashing_decoder.decode_rows)
     (problem,) = verify(make_pack("jpeg", "webdataset"), deep=True).problems

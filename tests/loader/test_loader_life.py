@@ -236,7 +236,7 @@ def test_a_loader_works_in_a_forked_process(pack):
 @pytest.mark.parametrize("options", [
     {"kind": "raw"}, {"kind": "jpeg"}, {"kind": "raw", "transform": torch.clone}, {"kind": "raw", "cache": "device"},
     {"kind": "boxes", "mean": (0.5,) * 3, "std": (0.5,) * 3},
-], ids=str)  # fmt: skip
+], ids=["raw", "jpeg", "transform", "on the device", "normalized"])  # fmt: skip
 def test_stats_are_plausible(pack, options):
     options = dict(options)
     kind = options.pop("kind")

@@ -136,7 +136,11 @@ def test_impossible_normalising_is_refused():
         CudaPrefetcher([], "cpu", depth=0)
 
 
-@pytest.mark.parametrize("batch", [torch.rand(2, 3, 4, 5), [torch.zeros((3, 4, 5)).byte()], (5, "a")], ids=repr)
+@pytest.mark.parametrize(
+    "batch",
+    [torch.rand(2, 3, 4, 5), [torch.zeros((3, 4, 5)).byte()], (5, "a")],
+    ids=["fractions", "a list of images", "no tensor"],
+)
 def test_a_batch_without_images_is_not_left_unnormalised_in_silence(batch):
     assert alike(one(batch), batch)
     with pytest.raises(ValueError, match="mean, std and dtype are for uint8 images"):

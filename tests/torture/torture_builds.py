@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "audit"), str(HERE.parents[1])]
 
 from drawn import draw_shots  # noqa: E402
-from running import builds_here, digests  # noqa: E402
+from running import jobs_here, digests  # noqa: E402
 
 from packer import BuildOptions, build_pack, open_pack  # noqa: E402
 from packer.errors import PackerError, UsageError  # noqa: E402
@@ -136,7 +136,7 @@ def said() -> str:
 def build(options: BuildOptions) -> int:
     """Build, in this process if one worker is asked for; the exit code that the command would have."""
     try:
-        with builds_here() if options.workers == 1 else nullcontext():
+        with jobs_here() if options.workers == 1 else nullcontext():
             build_pack(options)
     except PackerError as error:
         say(str(error))
