@@ -157,7 +157,7 @@ def test_a_worker_is_killed(many: Path, tmp_path: Path) -> None:
         ran = end_of(process, 30)
         assert ran.code == 3
         assert ran.error_lines == [
-            "packer: a worker process died (killed by SIGKILL); free memory or take fewer --workers"
+            "packer: a worker process died (killed by SIGKILL); free memory or use fewer --workers"
         ]
         only_finished_shards_left(process, tmp_path)
 
