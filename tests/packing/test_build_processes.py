@@ -193,7 +193,7 @@ def test_a_second_build_of_the_same_output(many: Path, tmp_path: Path) -> None:
         ran = run_apart("build", many, "-o", tmp_path / "p")
         assert ran.code == 2
         assert ran.error_lines == [
-            f"packer: {tmp_path}/p.partial: another build is writing there; wait for it, or choose another --out"
+            f"packer: {tmp_path}/p.partial: another build is writing to it; wait for it, or choose another --out"
         ]
         assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)
