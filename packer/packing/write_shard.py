@@ -232,8 +232,8 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made
 
 
 def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list[Input]]:
-    """Yield runs of rows of about CHUNK_BYTES of pixels, so that a window of them stays small."""
-    of_label: dict[int, Annotation] = {}  # most sets have no more than a class per image: few annotations serve all
+    """Yield runs of rows with about CHUNK_BYTES of pixels, so that the chunks in progress stay small."""
+    of_label: dict[int, Annotation] = {}  # most datasets have only a class per image, so images can share annotations
     labels = annotations.labels_only
     chunk: list[Input] = []
     pixels = 0
