@@ -1,7 +1,7 @@
 """packer: pack folders of labelled images, and train from them at memory speed.
 
-The public names are imported when they are first used, so that `import packer` loads neither torch nor
-any image or container library.
+Public names are imported on first use, so that `import packer` loads neither torch nor any image or
+container library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can go wrong, as types: every error names the file, the problem and the next step.
+"""The errors of packer: each names the file, the problem and the next step.
 
 An error is one line: ``cat3.xml: box xmax 120 exceeds width 64; fix the label or pass --boxes clip``.
 The command line prints it and exits with the error's ``exit_code``; library users catch `PackerError`.
@@ -24,9 +24,9 @@ AnyPath = str | bytes | os.PathLike[str]
 
 
 def printable(path: AnyPath) -> str:
-    """A path as one safe line of text: control characters and undecodable bytes are backslash-escaped.
+    """Return a path as one safe line of text, with control characters and undecodable bytes backslash-escaped.
 
-    A file name may hold any byte, also terminal escapes and line breaks; none may reach the terminal.
+    A file name may contain terminal escapes and line breaks, which must not reach the terminal.
     """
     text = os.fsdecode(path)
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
@@ -37,15 +37,15 @@ def plural(count: int, one: str, many: str = "") -> str:
 
     Args:
         count: How many there are.
-        one: The noun (or noun and verb) for one of them.
-        many: The same for several; without it, the noun with s or es.
+        one: The noun (or noun and verb) in the singular.
+        many: The plural; by default the singular with s or es.
     """
     several = many or one + ("es" if one.endswith(("s", "x")) else "s")
     return f"{count:,} {one if count == 1 else several}"
 
 
 def size_text(size: float) -> str:
-    """Return a size for people: ``1.4 GB`` (powers of 1024, as in ``ls -h``)."""
+    """Return a size as text: ``1.4 GB`` (powers of 1024, as in ``ls -h``)."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
@@ -54,7 +54,7 @@ def size_text(size: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a duration for people: ``0.4 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    """Return a duration as text: ``0.4 s``, ``3 min 20 s``, ``2 h 05 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -62,7 +62,7 @@ def time_text(seconds: float) -> str:
 
 
 def add_note(error: BaseException, text: str) -> None:
-    """Add to an error that is not packer's what it was about; Python 3.10 has no place for that."""
+    """Add a note to an error that is not packer's; Python 3.10 has no notes."""
     add = getattr(error, "add_note", None)
     if add is not None:
         add(text)
@@ -80,28 +80,28 @@ def _escaped(character: str) -> str:
 
 
 class PackerError(Exception):
-    """The base of all errors that packer raises on purpose.
+    """Base class of all errors that packer raises on purpose.
 
-    Most are also the builtin that a caller would catch: ValueError, OSError, FileNotFoundError. Of an OSError they have
-    `strerror` (the problem) and `filename`.
+    Most are also a builtin error that callers catch: ValueError, OSError, FileNotFoundError. Those that are an OSError
+    have `strerror` (the problem) and `filename`.
     """
 
     exit_code = EXIT_BAD_DATA
     _many_lines = False
 
     def __init__(self, where: AnyPath, problem: str | None = None, next_step: str = "") -> None:
-        """Describe the error.
+        """Create the error.
 
         Args:
-            where: The file (or option) it is about.
-            problem: What is wrong. None: `where` is the problem; torch's DataLoader makes an error of a worker anew
-                from one text, and the kind survives.
+            where: The file or option.
+            problem: What is wrong. None: `where` is the whole text, as when torch's DataLoader recreates a worker's
+                error from its text.
             next_step: What to do; may be empty.
         """
         if problem is None:
             where, problem = "", os.fsdecode(where)
             self._many_lines = True  # the worker's traceback is in it
-        # all arguments in `args`: picklable; OSError would take the first for a number
+        # `args` holds all arguments, for pickling; OSError would take the first for an error number
         Exception.__init__(self, where, problem, next_step)
         _fill_os_error(self, problem, where or None)
         self.where = where
@@ -109,7 +109,7 @@ class PackerError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        problem = printable(self.problem)  # it may quote a name or an option as they were given
+        problem = printable(self.problem)  # it may quote unescaped names or options
         if self._many_lines:
             problem = "\n".join(map(printable, self.problem.split("\n")))
         head = f"{printable(self.where)}: {problem}" if self.where else problem
@@ -117,19 +117,19 @@ class PackerError(Exception):
 
 
 class BadInput(PackerError, ValueError):
-    """One input that cannot be packed; it costs that input, and the build goes on within ``--max-bad``."""
+    """An input that cannot be packed. It is rejected, and the build continues within ``--max-bad``."""
 
     reason = "bad-input"
 
 
 class BadImage(BadInput):
-    """An image file that is not (wholly) decodable, or that its limits refuse."""
+    """An image file that cannot be decoded completely or exceeds a limit."""
 
     reason = "bad-image"
 
 
 class DecoderCrashed(BadImage):
-    """An image file that kills the process which decodes it."""
+    """An image file that crashes the process that decodes it."""
 
     reason = "crashed"
 
@@ -141,25 +141,25 @@ class DecoderHung(BadImage):
 
 
 class NotAnImage(BadImage):
-    """The bytes are of no image format that packer reads."""
+    """The file is not in an image format that packer reads."""
 
     reason = "not-an-image"
 
 
 class BadLabel(BadInput):
-    """An annotation that cannot be right: a bad line, a class outside the list, a box outside the image."""
+    """An invalid annotation: a bad line, a class outside the list, a box outside the image."""
 
     reason = "bad-label"
 
 
 class NoLabel(BadLabel):
-    """An image for which the labels hold nothing (an empty label file is not that: it says "no objects")."""
+    """An image without a label (an empty label file is a label: it means "no objects")."""
 
     reason = "no-label"
 
 
 class NoImage(BadLabel):
-    """A label that names an image which is not there."""
+    """A label that names a missing image."""
 
     reason = "no-image"
 
@@ -182,17 +182,17 @@ class TooManyBad(PackerError):
 
 
 class UsageError(PackerError, ValueError):
-    """Options or a source that do not go together; nothing was done."""
+    """Options or a source that cannot be used; nothing was done."""
 
     exit_code = EXIT_USAGE
 
 
 class PackNotFound(UsageError, FileNotFoundError):
-    """There is no pack at this path."""
+    """The path is not a pack."""
 
 
 class NotInstalled(UsageError, ImportError):
-    """A library that this needs is not installed."""
+    """A required library is not installed."""
 
 
 class StorageError(PackerError, OSError):
@@ -202,13 +202,13 @@ class StorageError(PackerError, OSError):
 
 
 class WorkerDied(PackerError):
-    """A worker process ended by itself (killed, out of memory, crashed)."""
+    """A worker process died (killed, out of memory, crashed)."""
 
     exit_code = EXIT_IO
 
 
 class DamagedRecordWarning(UserWarning):
-    """A record could not be read, and another one took its place (``PackedLoader(on_error="replace")``)."""
+    """A record could not be read and was replaced with another one (``PackedLoader(on_error="replace")``)."""
 
 
 class DamagedPack(PackerError, OSError):
@@ -225,7 +225,7 @@ class DamagedPack(PackerError, OSError):
     key: str | None = None
 
     def with_location(self, pack: str, shard: str | None = None, key: str | None = None) -> DamagedPack:
-        """Return this error, with what it did not say yet: its pack, shard and record."""
+        """Return this error with its pack, shard and record added where it did not have them."""
         self.pack = self.pack or pack
         self.shard = self.shard or shard
         self.key = self.key or key

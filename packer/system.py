@@ -1,6 +1,6 @@
-"""What packer asks of the operating system; where a system lacks something, a portable answer stands in for it.
+"""Calls to the operating system, each with a portable fallback for systems that lack it.
 
-PACKER_PORTABLE=1 in the environment forces the portable answers; the tests run so too.
+PACKER_PORTABLE=1 in the environment forces the fallbacks; the tests also run that way.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from functools import cache
 from typing import Any
 
 PORTABLE = os.name != "posix" or os.environ.get("PACKER_PORTABLE", "0") not in ("", "0")
-"""Whether files are mapped one by one, locks are files, signals of a terminal are not blocked, and so on."""
+"""Whether the fallbacks are used: files are mapped one by one, locks are files, terminal signals are not blocked, ..."""
 READ_FLAGS = os.O_RDONLY | sum(
-    # O_NONBLOCK: a pipe put in the file's place must not hang the reader
+    # O_NONBLOCK: a pipe that has replaced the file must not block the reader
     getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
 )  # fmt: skip
-"""For os.open."""
+"""Flags for os.open."""
 GROUP_SIGNALS = (signal.SIGINT,) if PORTABLE else (signal.SIGINT, signal.SIGHUP)
-"""What a terminal sends to all processes of a command at once."""
+"""Signals that a terminal sends to all processes of a command at once."""
 ENDING_SIGNALS = (*GROUP_SIGNALS, signal.SIGTERM)
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2  # linux/fs.h
@@ -36,7 +36,7 @@ CGROUP = "/sys/fs/cgroup"
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: its CPU affinity, and the quota of its container (cgroup v2)."""
+    """Return the number of cores this process may use: its CPU affinity and the quota of its container (cgroup v2)."""
     cores = os.cpu_count() or 1 if PORTABLE or not hasattr(os, "sched_getaffinity") else len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError), open(f"{CGROUP}/cpu.max", "rb") as file:
         quota, period = file.read(100).split()
@@ -46,14 +46,14 @@ def usable_cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the memory of the machine; sys.maxsize if the system does not tell."""
+    """Return the memory of the machine in bytes; sys.maxsize if the system does not report it."""
     if PORTABLE:
         return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def available_bytes() -> int:
-    """Return the memory that can be taken without swapping, of the machine or of the container's limit (cgroup v2)."""
+    """Return the bytes available without swapping, of the machine or of the container's limit (cgroup v2)."""
     try:
         with open("/proc/meminfo", "rb") as file:
             available = next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"MemAvailable:"))
@@ -65,7 +65,7 @@ def available_bytes() -> int:
 
 
 def _cgroup_bytes(folder: str) -> int:
-    """What a container's limit leaves; the page cache counts as used there, and is given up when it is needed."""
+    """Return the memory left under a container's limit, which counts the page cache as used although it is released."""
     with open(f"{folder}/memory.max", "rb") as limit, open(f"{folder}/memory.current", "rb") as current:
         left = int(limit.read()) - int(current.read())
     with open(f"{folder}/memory.stat", "rb") as file:
@@ -74,7 +74,7 @@ def _cgroup_bytes(folder: str) -> int:
 
 
 def load_average() -> float | None:
-    """Return how many processes wanted a core during the last minute; None if the system does not tell."""
+    """Return the load average of the last minute; None if the system does not report it."""
     return None if PORTABLE else round(os.getloadavg()[0], 2)
 
 
@@ -85,40 +85,40 @@ def cpu_seconds(pid: int) -> float:
     """Return the processor time of another process; 0.0 if it has ended, or the system is not Linux."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # what precedes is a name, which may hold anything
+            fields = file.read().rpartition(b")")[2].split()  # the name before it may contain anything
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def at_fork(**hooks: Callable[[], Any]) -> None:
-    """Call functions when this process forks, as os.register_at_fork does; where none can fork, do nothing."""
+    """Call functions when this process forks, as os.register_at_fork does; do nothing on systems without fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(**hooks)
 
 
 def lead_group() -> None:
-    """Make this process the leader of a new group: whoever ends it ends all that it will have started."""
+    """Make this process the leader of a new group, so that its future children can be killed with it."""
     if not PORTABLE:
         os.setpgid(0, 0)
 
 
 def kill_group(leader: int) -> None:
-    """Kill the processes of the group that `leader` leads, if it leads one and groups exist."""
+    """Kill the process group of `leader`, if it leads one and the system has groups."""
     if not PORTABLE:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
 
 
 def end_group() -> None:
-    """Kill this process and all others of the group that it leads, if it leads one."""
+    """Kill this process and its group, if it leads one."""
     if not PORTABLE and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
 
 
 @contextmanager
 def blocked_group_signals() -> Iterator[None]:
-    """Let processes that this thread starts meanwhile not notice what a terminal sends, until they unblock it."""
+    """Block terminal signals in processes that this thread starts in this context, until they unblock them."""
     if PORTABLE:
         yield
         return
@@ -130,7 +130,7 @@ def blocked_group_signals() -> Iterator[None]:
 
 
 def ignore_group_signals() -> None:
-    """Leave it to the parent process what Ctrl-C and a hang-up mean; SIGTERM ends this one."""
+    """Ignore Ctrl-C and hang-up, which the parent process handles; SIGTERM ends this process."""
     for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -142,7 +142,7 @@ def ignore_group_signals() -> None:
 
 
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
-    """Return up to `size` bytes of an open file from `offset` on. One thread at a time. Raises OSError."""
+    """Return up to `size` bytes of an open file from `offset`. Not thread-safe. Raise OSError."""
     if not PORTABLE:
         return os.pread(descriptor, size, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)
@@ -150,22 +150,22 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 def expect_random_reads(descriptor: int) -> None:
-    """Ask that nothing of an open file be read ahead."""
+    """Ask the system not to read ahead in an open file."""
     if not PORTABLE and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def forget_pages(descriptor: int) -> None:
-    """Ask that an open file, all of it on the disk, leave the page cache."""
+    """Ask the system to drop an open file, already synced, from the page cache."""
     if not PORTABLE and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def sync_path(path: str) -> None:
-    """Make a closed file, or the names in a folder, durable; a folder only where it can be opened. Raises OSError."""
+    """Sync a closed file or a folder to the disk; a folder only if the system can open it. Raise OSError."""
     if PORTABLE and os.path.isdir(path):
         return
-    descriptor = os.open(path, os.O_RDWR if PORTABLE else os.O_RDONLY)  # Windows syncs what may be written to
+    descriptor = os.open(path, os.O_RDWR if PORTABLE else os.O_RDONLY)  # Windows can sync only writable files
     try:
         os.fsync(descriptor)
     finally:
@@ -173,7 +173,7 @@ def sync_path(path: str) -> None:
 
 
 def exchange_names(a: str, b: str) -> bool:
-    """Let the names change places; False if the system or the file system cannot. Raises OSError."""
+    """Exchange two names in one step; return False if the system or the file system cannot. Raise OSError."""
     rename = None if PORTABLE else getattr(_libc(), "renameat2", None)  # Linux, glibc 2.28
     if rename is None:
         return False
@@ -206,12 +206,12 @@ def _libc() -> Any:
 
 
 def reserve(size: int) -> int:
-    """Return the first of `size` addresses, with nothing behind them yet. Raises OSError."""
+    """Reserve a range of `size` addresses without memory and return the first. Raise OSError."""
     return _mapped(None, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANON | getattr(mmap, "MAP_NORESERVE", 0), -1)
 
 
 def map_at(address: int, size: int, descriptor: int) -> None:
-    """Map the first `size` bytes of an open file, read-only, at an address that was reserved. Raises OSError."""
+    """Map the first `size` bytes of an open file, read-only, at a reserved address. Raise OSError."""
     _mapped(address, size, mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED, descriptor)
 
 
@@ -225,18 +225,18 @@ def _mapped(address: int | None, size: int, access: int, flags: int, descriptor:
 
 
 def unmap(address: int, size: int) -> None:
-    """Give addresses back."""
+    """Release a range of addresses."""
     _libc().munmap(address, size)
 
 
 def fetch_pages(address: int, size: int) -> None:
-    """Ask for whole pages of a map to be read from the disk in the background; the kernel may ignore it."""
+    """Ask the kernel to read whole pages of a map from the disk in the background; it may ignore this."""
     if not PORTABLE:
         _libc().madvise(address, size, MADV_WILLNEED)
 
 
 def is_in_memory(address: int) -> bool | None:
-    """Return whether the page at an address of a map is in memory; None if nobody can say."""
+    """Return whether the page at an address of a map is in memory; None if that is unknown."""
     if PORTABLE:
         return None
     import ctypes
@@ -246,10 +246,10 @@ def is_in_memory(address: int) -> bool | None:
 
 
 def tells_pages(path: str) -> bool:
-    """Return whether `is_in_memory` is told of this file: Linux does it for those who own it or may write to it."""
+    """Return whether `is_in_memory` works for this file: Linux requires its owner or write permission."""
     return not PORTABLE and (os.stat(path).st_uid == os.geteuid() or os.access(path, os.W_OK))
 
 
 def lock_in_memory(address: int, size: int) -> bool:
-    """Read a part of a map and keep it in memory; False if that is not allowed."""
+    """Read a part of a map and lock it in memory; return False if that is not allowed."""
     return not PORTABLE and bool(_libc().mlock(address, size) == 0)

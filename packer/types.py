@@ -1,4 +1,4 @@
-"""The value types that the rooms hand to one another; shapes, dtypes and units are said here, once.
+"""The value types that the rooms exchange, with their shapes, dtypes and units.
 
 Frame: pixel coordinates are continuous, x to the right and y down, (0, 0) the top left *corner* of the
 top left pixel, (width, height) the bottom right corner of the last one, in the upright image (EXIF
@@ -27,56 +27,56 @@ Json = Any
 
 
 class Progress:
-    """Receives reports of a long task, and ignores them; a subclass shows them.
+    """Receives progress reports of a long task and ignores them; subclasses show them.
 
-    A task goes through one or more stages, and reports from one thread at a time.
+    A task has one or more stages, and reports from one thread at a time.
     """
 
     def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
-        """A stage begins: what is done (``reading``), of how many `unit` (None: not known)."""
+        """Start a stage: its name (``reading``), and the total number of `unit` (None: unknown)."""
 
     def advance(self, done: int, bad: int = 0) -> None:
-        """So many more units are done, so many of them bad."""
+        """Add to the number of units done, and of bad ones among them."""
 
     def note(self, text: str) -> None:
-        """Something that the user should know."""
+        """Report a message to the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawAnnotation:
-    """An annotation as its file writes it: class names, plain numbers, the file's own frame.
+    """An annotation as written in its file: class names, plain numbers, the file's own frame.
 
-    Sources make these; the build turns them into `Annotation`. A field is None where the source has
-    nothing of the kind, and empty where it says "none here" (an empty YOLO file: ``boxes=()``).
+    Sources create these; the build converts them to `Annotation`. A field is None if the source does not
+    have it, and empty if this image has none (an empty YOLO file: ``boxes=()``).
     """
 
     origin: str
-    """Where it stands, for messages: ``Annotations/cat3.xml`` or ``landmarks.txt:17``."""
+    """Its file and line, for messages: ``Annotations/cat3.xml`` or ``landmarks.txt:17``."""
     label: str | None = None
     """Class name of the whole image."""
     boxes: tuple[tuple[float, float, float, float], ...] | None = None
-    """xyxy; pixels, or fractions of width and height where `relative`."""
+    """xyxy; pixels, or fractions of width and height if `relative`."""
     box_labels: tuple[str, ...] | None = None
     """Class name of each box; same length as `boxes`."""
     landmarks: tuple[Point, ...] | None = None
     """Points of the whole image (a face's five points)."""
     polygons: tuple[tuple[Point, ...], ...] | None = None
-    """Outline of each box's object; same length as `boxes`; () for an object without one."""
+    """Polygon of each box's object; same length as `boxes`; () for an object without one."""
     keypoints: tuple[tuple[tuple[float, float, float], ...], ...] | None = None
     """(x, y, visibility) of each box's object; the same number for each; same length as `boxes`."""
     box_fields: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
-    """Other fields of each box, one value a box: difficult, truncated, occluded (ints), pose (text)."""
+    """Other fields of each box, one value per box: difficult, truncated, occluded (ints), pose (text)."""
     extras: Mapping[str, Json] = field(default_factory=dict)
     """Other fields of the image, JSON values."""
     relative: bool = False
     """Coordinates are fractions of the upright image's width and height (YOLO)."""
     image_size: tuple[int, int] | None = None
-    """(width, height) that the annotation claims for its image, None where it claims nothing."""
+    """(width, height) of the image according to the annotation; None if it has no size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Annotation:
-    """What is known of one image, in the frame of the pixels that it accompanies."""
+    """The annotation of one image, in the frame of its pixels."""
 
     label: int | None = None
     """Class id of the whole image."""
@@ -87,11 +87,11 @@ class Annotation:
     landmarks: Float32 | None = None
     """float32 (k, 2), xy, pixels; may lie outside the image."""
     polygons: tuple[Float32, ...] | None = None
-    """n arrays float32 (m, 2), xy, pixels; (0, 2) for an object without an outline."""
+    """n arrays float32 (m, 2), xy, pixels; (0, 2) for an object without a polygon."""
     keypoints: Float32 | None = None
-    """float32 (n, k, 3): x, y in pixels, visibility as the source wrote it."""
+    """float32 (n, k, 3): x, y in pixels, visibility as in the source."""
     box_fields: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
-    """One value a box: difficult, truncated, occluded (ints), pose (text), ..."""
+    """One value per box: difficult, truncated, occluded (ints), pose (text), ..."""
     extras: Mapping[str, Json] = field(default_factory=dict)
     """Other fields of the image, JSON values."""
 
@@ -122,9 +122,9 @@ class Record:
     """uint8 or uint16, of the decoded image."""
     annotation: Annotation
     path: bytes
-    """Path of the source file relative to the source folder, the very bytes of its name."""
+    """Path of the source file relative to the source folder, as bytes."""
     source_xxh3: bytes = bytes(16)
-    """XXH3-128 of the source file's bytes, 16 bytes: tells edited and equal files; zeros where it is not known."""
+    """XXH3-128 of the source file's bytes, 16 bytes, to detect edited and equal files; zeros if unknown."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -132,7 +132,7 @@ class Record:
         return self.height, self.width, self.channels
 
     def crc32c(self) -> int:
-        """CRC-32C (Castagnoli) of key and image bytes, so that swapped records do not pass."""
+        """CRC-32C (Castagnoli) of key and image bytes, so that swapped records are detected."""
         from crc32c import crc32c
 
         return int(crc32c(self.data, crc32c(self.key.encode())))

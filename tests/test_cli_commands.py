@@ -191,7 +191,7 @@ def test_label_of_another_image_size_is_refused(tmp_path: Path) -> None:
     draw_voc(tmp_path / "src", 2)
     (tmp_path / "src/Annotations/001.xml").write_text(voc_xml("001.jpg", [("dog", 1, 1, 9, 9)], (80, 60)))
     ran = run("build", tmp_path / "src", "-o", tmp_path / "p")
-    assert ran.code == 1 and "says that its image is 80x60, and the image is 40x30" in ran.err
+    assert ran.code == 1 and "says that its image is 80x60, but the image is 40x30" in ran.err
 
 
 @pytest.mark.parametrize("format", FORMATS)

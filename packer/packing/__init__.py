@@ -1,4 +1,4 @@
-"""Makes a pack of a folder of labelled images: scan the source, plan the shards, write them, publish."""
+"""Builds a pack from a folder of labelled images: scan the source, plan the shards, write them, publish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole build, from options to a published pack: one step after the other."""
+"""A whole build, step by step, from options to a published pack."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from packer.processes.pool import Pool
 
 PRELOADED = "packer.packing.write_shard packer.packing.headers"
-"""What workers load when they start."""
+"""Modules that workers import when they start."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """What a finished build has done."""
+    """The result of a finished build."""
 
     path: str
     manifest: Manifest
@@ -36,12 +36,12 @@ class BuildSummary:
 
     @property
     def images_per_s(self) -> float:
-        """Packed images per second of the whole time, planning included."""
+        """Packed images per second over the whole time, including planning."""
         return self.manifest.records / self.seconds if self.seconds else 0.0
 
 
 def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
-    """Read the source and plan the pack, as ``--dry-run`` does; write nothing but the list for ``--quarantine``.
+    """Read the source and plan the pack, as ``--dry-run`` does. Write nothing but the list for ``--quarantine``.
 
     Args:
         options: What to build.
@@ -73,10 +73,10 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
 
 
 def build_pack(options: BuildOptions, progress: Progress | None = None) -> BuildSummary:
-    """Build the pack that `options` ask for. All or nothing: after an error there is no pack.
+    """Build a pack. After an error there is no pack.
 
-    Finished shards stay in NAME.partial after an error, and the same call resumes from them: the pack is the very one
-    that one call would have made.
+    After an error, finished shards stay in NAME.partial, and the same call resumes from them. The resulting pack is
+    the same as without interruption.
 
     Args:
         options: What to build.
@@ -86,7 +86,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
         What was packed.
 
     Raises:
-        PackerError: Of the kind that fits, for instance TooManyBad or StorageError.
+        PackerError: The build failed; a subclass such as TooManyBad or StorageError says why.
     """
     from packer.images.decode import check_available
     from packer.packing.publish import Output
@@ -104,11 +104,11 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
         with (
             listing(options, progress) as list_rejected,
             output,
-            Pool(workers, options.decode_timeout, PRELOADED) as pool,  # the workers end before the lock goes
+            Pool(workers, options.decode_timeout, PRELOADED) as pool,  # last, so that the workers end before the lock is released
         ):
             for note in resume_or_restart(output, options):
                 progress.note(f"note: {note}")
-            pool.start(min(workers, usable_cores()))  # they load their libraries while the source is listed
+            pool.start(min(workers, usable_cores()))  # workers load their libraries while the source is listed
             plan = _planned(options, pool, progress)
             for note in plan.inputs.notes:
                 progress.note(f"note: {printable(note)}")
@@ -133,7 +133,7 @@ def _planned(options: BuildOptions, pool: Pool, progress: Progress) -> Plan:
     from packer.packing.scan import read_inputs
 
     def headers(jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]]:
-        # a worker takes a moment to start: a few images are read sooner here
+        # a worker takes a moment to start, so a few images are read faster in this process
         return enumerate(map(read_headers, jobs)) if len(jobs) < 2 else pool.run(read_headers, jobs)
 
     def in_a_worker(job: MeasureJob) -> list[tuple[int, int]]:
@@ -149,7 +149,7 @@ def _planned(options: BuildOptions, pool: Pool, progress: Progress) -> Plan:
 
 
 def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[ShardResult]:
-    """Pack all shards; return their results in the order of the shards."""
+    """Pack all shards and return their results in order."""
     from packer.packing.scan import write_table
     from packer.packing.write_shard import pack_shard
 
@@ -161,7 +161,7 @@ def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[Sh
         for job, n in zip(plan.jobs(output.table, output.folder), threads, strict=True)
     ]
     if before:
-        progress.note(f"note: resumes an unfinished build: {len(before)} of {plan.shards} shards are finished")
+        progress.note(f"note: resuming an unfinished build: {len(before)} of {plan.shards} shards are finished")
     progress.stage("packing", len(plan.table))
     reported = (0, 0)
 
@@ -187,10 +187,9 @@ def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[Sh
 
 
 def threads_of(jobs: int, workers: int) -> list[int]:
-    """Return the number of threads of each job, so that all cores work to the end.
+    """Return the number of threads of each job, chosen to keep all cores busy until the end.
 
-    Full rounds of shards have one thread each; if the last round has fewer shards than workers, its shards share the
-    workers' cores among them.
+    Jobs have one thread each, except that the last round shares all cores if it has fewer shards than workers.
     """
     last_round = jobs % workers
     threads = [1] * (jobs - last_round)
@@ -198,7 +197,7 @@ def threads_of(jobs: int, workers: int) -> list[int]:
 
 
 def check_bad(options: BuildOptions, inputs: Inputs, rejected: Sequence[Rejected]) -> None:
-    """Raise TooManyBad if more inputs are bad than ``--max-bad`` allows, or none is good."""
+    """Raise TooManyBad if more inputs are bad than ``--max-bad`` allows, or if all are bad."""
     asked = inputs.asked
     if not asked:
         path, reason = inputs.skipped[0]

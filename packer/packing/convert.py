@@ -1,4 +1,4 @@
-"""One input becomes one record: read, decode, resize, encode, and move the annotation along."""
+"""Converts one input to a record: read, decode, resize, encode, and transform the annotation."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from packer.images.resize import Resize
 from packer.system import READ_FLAGS
 from packer.types import Annotation, Image, Record
 
-AT_REST = "build again when the source is at rest"
+AT_REST = "build again when the source no longer changes"
 
 
 Report = Callable[[int, int], None]
-"""Called with (images done, of these bad) since the last call."""
+"""Called with (images done, bad images among them) since the last call."""
 Decoding = Callable[[int], AbstractContextManager[None]]
-"""Wraps the decoding of the row of this number, from several threads at once."""
+"""Returns a context for decoding the row with this number. Thread-safe."""
 
 
 def unmarked(row: int) -> AbstractContextManager[None]:
-    """A `Decoding` that tells nobody."""
+    """Return a context that does nothing."""
     return nullcontext()
 
 
 class Row(NamedTuple):
-    """What the table of inputs says of one image, apart from its annotation."""
+    """The columns of the table of inputs for one image, without its annotation."""
 
     path: bytes
     """Relative to the source."""
@@ -51,14 +51,14 @@ class Row(NamedTuple):
 
     @property
     def header(self) -> Header:
-        """The header that the file had when it was scanned."""
+        """The header of the file at the time of the scan."""
         header = Header.from_code(self.code, self.width, self.height)
         return header if header.orientation < 5 else header._replace(width=self.height, height=self.width)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What happens to every image of a build."""
+    """The conversion of every image of a build."""
 
     root: bytes
     mode: Mode
@@ -69,7 +69,7 @@ class Recipe:
     quality: int
 
     def read(self, row: Row) -> bytes:
-        """Return the bytes of a source file, which must still have the size that was planned with.
+        """Return the bytes of a source file, which must still have the planned size.
 
         Raises:
             BadImage: The file changed, vanished or cannot be read.
@@ -80,7 +80,7 @@ class Recipe:
             try:
                 data = os.read(descriptor, size + 1)
                 while 0 < len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
-                    data += more  # one read of a file on a network, or of 2 GB, may give less
+                    data += more  # one read of a network file, or of 2 GB, may return less
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -91,7 +91,7 @@ class Recipe:
         return data
 
     def image(self, data: bytes, row: Row, header: Header) -> Image:
-        """Return the decoded, resized image of a file's bytes. Raises BadImage if it is damaged."""
+        """Return the decoded, resized image of a file's bytes. Raise BadImage if it is damaged."""
         if self.resize is None:
             return decode(data, self.mode, self.decoder, None, self.max_pixels, header)
         size = (row.width, row.height)
@@ -102,7 +102,7 @@ class Recipe:
         """Return the record of a row whose file holds `data`.
 
         Raises:
-            BadImage: The image is damaged, or its encoding cannot hold it.
+            BadImage: The image is damaged, or cannot be stored in the encoding.
         """
         header = row.header
         image = self.image(data, row, header)
@@ -128,7 +128,7 @@ class Recipe:
 
 
 def rejected(path: bytes, error: BadInput) -> Rejected:
-    """Return the entry of an input that `error` keeps out of the pack."""
+    """Return the entry of an input that is rejected with `error`."""
     name = os.fsdecode(path)
     about_another_file = error.where and os.fsdecode(error.where) != name
     problem = str(error) if about_another_file else str(type(error)("", error.problem, error.next_step))
@@ -136,7 +136,7 @@ def rejected(path: bytes, error: BadInput) -> Rejected:
 
 
 def unreadable(error: OSError) -> BadImage:
-    """Return the error for a source file that the operating system refuses."""
+    """Return the error for a source file that cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
         return BadImage("", "vanished while the source was being read", AT_REST)
     return BadImage("", f"cannot be read: {error.strerror or error}", "check the file's permissions and the disk")
@@ -144,7 +144,7 @@ def unreadable(error: OSError) -> BadImage:
 
 @dataclass(frozen=True, slots=True)
 class MeasureJob:
-    """A few rows of the table of inputs: how large do they become when they are encoded?"""
+    """A sample of rows, to measure their encoded size."""
 
     rows: tuple[Row, ...]
     recipe: Recipe
@@ -155,7 +155,7 @@ class MeasureJob:
 
 @quiet_opencv()
 def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[int, int]]:
-    """Return (bytes encoded, bytes of pixels) of each image that is good. A job, since a decoder may crash."""
+    """Return (encoded bytes, pixel bytes) of each good image. Runs in a worker, because a decoder may crash."""
     sizes = []
     for number, row in enumerate(job.rows):
         if number in job.refused:
@@ -167,5 +167,5 @@ def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[i
                 image = job.recipe.image(data, row, row.header)
                 sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
         except BadInput:
-            continue  # the worker that packs it will reject it with its reason
+            continue  # packing will reject it with the reason
     return sizes

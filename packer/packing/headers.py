@@ -1,4 +1,4 @@
-"""Reads the headers of source files, many at a time: as a job of a worker process, or in this one."""
+"""Reads the headers of many source files, in a worker process or in this one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packer.images.header import IncompleteHeader, check_header, read_header
 from packer.packing.convert import AT_REST, Decoding, Report, unmarked, unreadable
 from packer.system import READ_FLAGS, expect_random_reads
 
-HEAD_BYTES = 16 * 1024  # holds the header of nearly every image; the rest are read whole
+HEAD_BYTES = 16 * 1024  # enough for the header of nearly every image; the others are read whole
 READ_WHOLE_BYTES = 256 * 1024
 VIEWED_BYTES = 512
 
@@ -32,19 +32,19 @@ class HeaderJob:
     """Relative to `root`."""
     max_pixels: int
     threads: int = 0
-    """1 on a second try, after the worker has crashed: then it says which image it reads."""
+    """1 on the second try, after a worker has crashed, so that the counters name the image."""
     refused: Mapping[int, BadInput] = field(default_factory=dict)
-    """By number in `paths`: images on whose header a worker has crashed twice."""
+    """Images whose header crashed a worker twice, by index in `paths`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """What the files of a job say of themselves."""
+    """The headers of the files of a job."""
 
     facts: NDArray[np.int64]
-    """(n, 4): bytes of the file, stored width and height, `Header.code`; any numbers for a bad one."""
+    """(n, 4): file size in bytes, stored width and height, `Header.code`; undefined for a bad image."""
     bad: dict[int, BadInput]
-    """Why an image cannot be packed, by its number in the job."""
+    """Why an image cannot be packed, by its index in the job."""
 
     def header(self, number: int) -> Header:
         """Return the header of a good image."""
@@ -85,7 +85,7 @@ def _read_file_header(path: bytes) -> tuple[Header, int]:
             except IncompleteHeader:
                 if size < READ_WHOLE_BYTES:
                     return read_header(head + _rest(descriptor, size - len(head))), size
-                # a PNG's orientation may stand behind its pixels: those are not read from the disk
+                # a PNG's orientation may follow its pixels, which are not read from the disk
                 return read_header(cast(bytes, FileView(descriptor, size))), size
         finally:
             os.close(descriptor)
@@ -101,9 +101,9 @@ def _rest(descriptor: int, size: int) -> bytes:
 
 
 class FileView:
-    """The bytes of an open file by index and slice, as of `bytes`; only what is asked for is read from the disk.
+    """The bytes of an open file by index and slice, like `bytes`; reads only the requested parts from the disk.
 
-    Not mapped: a mapped file that the disk does not give, or that is cut meanwhile, kills the process.
+    It does not map the file, because a read error or a truncation of a mapped file kills the process.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:

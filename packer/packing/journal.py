@@ -1,7 +1,7 @@
-"""What an unfinished build has done: one checked line per finished shard, so that the same build can resume there.
+"""The journal of an unfinished build: one checksummed line per finished shard, from which the same build resumes.
 
-The first line says what the build was asked for. A line counts only if its checksum is right, and all behind the
-first wrong one is ignored: what a power cut tears or a disk alters is made again.
+The first line holds the options of the build. Everything after the first line with a wrong checksum is ignored, so
+shards whose lines were lost or damaged are packed again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_JOURNAL_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class ShardResult:
-    """What became of a shard; `entry` is None if none of its inputs could be packed."""
+    """The result of packing a shard; `entry` is None if none of its inputs could be packed."""
 
     entry: ShardEntry | None
     rejected: list[Rejected] = field(default_factory=list)
@@ -35,15 +35,15 @@ class ShardResult:
     label_counts: Counter[int] = field(default_factory=Counter)
     box_counts: Counter[int] = field(default_factory=Counter)
     inputs: str = ""
-    """Digest of the job: its rows of the table of inputs, and what happens to them."""
+    """Digest of the job: its rows of the table of inputs and their conversion."""
     sources: str = ""
     """Digest of the contents of its source files."""
     unchanged: bool = False
-    """An earlier build that did not end has finished it, and nothing has changed since."""
+    """Whether an earlier, unfinished build wrote it and nothing has changed since."""
 
 
 class Journal:
-    """The journal at `path`, read when it is made; `head` is None if there is none to go on with."""
+    """The journal at `path`, read on creation; `head` is None if there is no build to resume."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class Journal:
         except FileNotFoundError:
             return
         except OSError:
-            return  # no journal that can be read: all is made again
+            return  # an unreadable journal: everything is packed again
         for line in lines:
             content = _checked(line)
             if content is None:
@@ -82,14 +82,14 @@ class Journal:
         self._append(self.head)
 
     def add(self, name: str, result: ShardResult) -> None:
-        """Write down, durably, that the shard `name` is finished. Raises StorageError."""
+        """Record durably that the shard `name` is finished. Raise StorageError on failure."""
         self._append({"name": name, **_content(result)})
         self.finished[name] = result
 
     def _append(self, content: Mapping[str, Any]) -> None:
         line = _line(content)
         with storage_errors(self.path), open(self.path, "ab") as file:
-            file.truncate(self._good_bytes)  # a torn line of the build that died
+            file.truncate(self._good_bytes)  # removes an incomplete line of a killed build
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -102,7 +102,7 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 
 def _checked(line: bytes) -> dict[str, Any] | None:
-    """The content of a line; None if it is not as it was written."""
+    """Return the content of a line; None if it was altered."""
     try:
         content = json.loads(line[9:])
     except (ValueError, RecursionError):
@@ -115,7 +115,7 @@ def _content(result: ShardResult) -> dict[str, Any]:
         "entry": None if result.entry is None else asdict(result.entry),
         "rejected": [asdict(item) for item in result.rejected],
         "counts": dict(result.counts),
-        "label_counts": sorted(result.label_counts.items()),  # JSON has no integers as keys
+        "label_counts": sorted(result.label_counts.items()),  # JSON keys cannot be integers
         "box_counts": sorted(result.box_counts.items()),
         "inputs": result.inputs,
         "sources": result.sources,
@@ -138,7 +138,7 @@ def _result(content: dict[str, Any]) -> ShardResult:
 
 
 class SourcesDigest:
-    """Digest over the contents of source files, in the order of a shard's rows."""
+    """Digest of the contents of source files, in the order of a shard's rows."""
 
     def __init__(self) -> None:
         self._all = xxh3_128()
@@ -148,17 +148,17 @@ class SourcesDigest:
         self._all.update(bytes((len(digest),)) + digest)
 
     def hexdigest(self) -> str:
-        """Return the digest over all that were added."""
+        """Return the digest of all files added."""
         return str(self._all.hexdigest())
 
 
 def is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) -> bool:
-    """Return whether the files of a finished shard are whole, and its source files the ones that went into it.
+    """Return whether the files of a finished shard are intact and its source files unchanged.
 
     Args:
-        finished: The shard, as an earlier build left it.
-        folder: Where its files lie.
-        recipe: How its records were made.
+        finished: The shard, from an earlier build.
+        folder: The folder of its files.
+        recipe: The conversion of its records.
         rows: Its inputs.
     """
     entry = finished.entry

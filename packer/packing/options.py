@@ -1,4 +1,4 @@
-"""What the user asks of a build, checked before any work starts."""
+"""The options of a build, validated before any work starts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MOST_WORKERS = 1024  # each is a process of about 100 MB
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """The options of `packer build`; docs/cli.md says what each does."""
+    """The options of `packer build`, described in docs/cli.md."""
 
     source: str
     out: str | None = None
     format: str | None = None
-    """None: as the extension of `out` says; `container` is what was decided."""
+    """None: chosen by the extension of `out`; `container` is the result."""
     labels: tuple[str, ...] = ("auto",)
     columns: tuple[str, ...] = ()
     classes: str | None = None
@@ -51,20 +51,20 @@ class BuildOptions:
     on_bad: str = "fail"
     quarantine: str | None = None
     decode_timeout: float | None = DEFAULT_DECODE_TIMEOUT_S
-    """Seconds that the decoding of one image may take; None: no limit."""
+    """Maximum seconds to decode an image. None: no limit."""
     boxes: str = "fail"
     overwrite: bool = False
 
     def __post_init__(self) -> None:
         for name in ("source", "out", "classes", "quarantine"):
-            if isinstance(path := getattr(self, name), os.PathLike):  # a Path is as good as its text
+            if isinstance(path := getattr(self, name), os.PathLike):  # accept a Path
                 object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
         if self.format is not None:
             _choice("--format", self.format, container_names())
             if (meant := container_of(self.out)) not in (None, self.format):
-                problem = f"the extension of {printable(self.out or '')} means {meant}, and --format says {self.format}"
+                problem = f"the extension of {printable(self.out or '')} means {meant}, but --format is {self.format}"
                 raise UsageError("--out", problem, "leave out --format, or choose another name")
         _choice("--encode", self.encode, ENCODINGS)
         _choice("--mode", self.mode, MODES)
@@ -74,10 +74,10 @@ class BuildOptions:
         if self.fit is not None:
             _choice("--fit", self.fit, FITS)
             if self.resize is None:
-                raise UsageError("--fit", f"{self.fit} says how to resize, but not to which size", "add --resize")
+                raise UsageError("--fit", f"{self.fit} says how to resize, but there is no size", "add --resize")
         if self.encode == "copy" and self.resize is not None:
             raise UsageError(
-                "--encode copy", "keeps each file's bytes, so nothing can be resized",
+                "--encode copy", "keeps each file's bytes and cannot resize",
                 "leave out --resize, or choose --encode jpeg",
             )  # fmt: skip
         if self.resize is not None:
@@ -102,14 +102,14 @@ class BuildOptions:
                 "--columns", f"is given {len(self.columns)} times for {len(lists)} lists", "give one for each list"
             )
         if self.columns and not lists and self.labels != ("auto",):
-            raise UsageError("--columns", "is for lists, and no list is among the labels", "add --labels list:FILE")
+            raise UsageError("--columns", "is for lists, but the labels include no list", "add --labels list:FILE")
         if len(self.labels) > 1 and {"auto", "none"} & set(self.labels):
-            raise UsageError("--labels", "auto and none stand alone", "name each kind of label")
+            raise UsageError("--labels", "auto and none cannot be combined with other kinds", "name each kind of label")
         if len(set(self.labels)) != len(self.labels):
             raise UsageError("--labels", "names the same labels twice")
         bad_allowed(self.max_bad, 0)
         if self.on_bad == "skip" and self.max_bad != NO_BAD:
-            problem = f"skip leaves out all bad inputs, and --max-bad lets no more than {self.max_bad} go"
+            problem = f"skip allows any number of bad inputs, but --max-bad only {self.max_bad}"
             raise UsageError("--on-bad", problem, "give one of the two")
         if self.quarantine == "":
             raise UsageError("--quarantine", "is empty", "name a folder")
@@ -118,12 +118,12 @@ class BuildOptions:
             raise UsageError("--decode-timeout", f"must be {allowed}, got {self.decode_timeout:g}")
 
     def bad_allowed(self, found: int) -> int:
-        """How many of `found` inputs may be bad."""
+        """Return how many of `found` inputs may be bad."""
         return found if self.on_bad == "skip" else bad_allowed(self.max_bad, found)
 
     @property
     def container(self) -> str:
-        """The container of the shards: ``--format``, else what the extension of ``--out`` says, else lmdb."""
+        """The container of the shards: ``--format``, else by the extension of ``--out``, else lmdb."""
         return self.format or container_of(self.out) or DEFAULT_CONTAINER
 
     @property
@@ -143,7 +143,7 @@ def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def bad_allowed(max_bad: str, found: int) -> int:
-    """How many of `found` inputs ``--max-bad`` lets go: ``5`` inputs or ``0.5%`` of them."""
+    """Return how many of `found` inputs ``--max-bad`` allows to be bad: ``5`` or ``0.5%``."""
     match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", max_bad.strip(), re.ASCII)
     if match is None or (match[2] and Fraction(match[2]) > 100):
         raise UsageError("--max-bad", f"must be a number or a percentage such as 0.5%, got {printable(max_bad)}")
@@ -151,7 +151,7 @@ def bad_allowed(max_bad: str, found: int) -> int:
 
 
 def parse_timeout(text: str) -> float | None:
-    """``60``, ``0.5`` -> seconds; ``none`` -> None (no limit)."""
+    """Convert ``60`` or ``0.5`` to seconds, and ``none`` to None (no limit)."""
     if text.strip().lower() == "none":
         return None
     if re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", text, re.ASCII) is None:
@@ -160,9 +160,9 @@ def parse_timeout(text: str) -> float | None:
 
 
 def parse_bytes(text: str) -> int | None:
-    """``128MB``, ``1.5GiB``, ``4096`` -> bytes; ``none`` -> None (no limit).
+    """Convert ``128MB``, ``1.5GiB`` or ``4096`` to bytes, and ``none`` to None (no limit).
 
-    KB, MB, GB are read as 1024 powers, as everybody means them for shards: a shard of 128MB is 128 MiB.
+    KB, MB and GB are powers of 1024: a shard of 128MB is 128 MiB.
     """
     if text.strip().lower() == "none":
         return None

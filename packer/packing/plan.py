@@ -1,4 +1,4 @@
-"""From inputs to shards: how many bytes the pack will have, where it is cut, and whether it fits on the disk."""
+"""Plans the shards of a pack: its size, the inputs of each shard, and whether it fits on the disk."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ ANNOTATION_COPIES = 3  # in the container, in the index, and one for longer name
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What a build is going to do."""
+    """The plan of a build."""
 
     options: BuildOptions
     inputs: Inputs
     table: Any
-    """The inputs in packing order (shuffled where asked)."""
+    """The inputs in packing order (shuffled if requested)."""
     recipe: Recipe
     spec: ShardSpec
     cuts: tuple[int, ...]
@@ -50,9 +50,9 @@ class Plan:
     shape: tuple[tuple[int, int, int] | None, str | None]
     """((height, width, channels), dtype) of every decoded image; None if they differ."""
     image_bytes: NDArray[np.int64]
-    """Of each image as it will be stored, in packing order."""
+    """Stored size of each image, in packing order."""
     pack_bytes: int
-    """Exact for raw images, but for the container's own overhead; else estimated from a sample."""
+    """Exact for raw images, except for the container's overhead; else estimated from a sample."""
     source_bytes: int
     free_bytes: int
 
@@ -63,20 +63,20 @@ class Plan:
 
     @property
     def key_digits(self) -> int:
-        """Digits of a key: eight, or as many as the last number needs."""
+        """Digits of a key: eight, or more if the last number needs them."""
         return max(8, len(str(max(0, len(self.table) - 1))))
 
     def shard_name(self, number: int) -> str:
-        """File name of a shard's container.
+        """Return the file name of a shard's container.
 
-        A single LMDB shard is called data.mdb, so that plain `lmdb.open(PACK)` opens the directory.
+        A single LMDB shard is called data.mdb, so that `lmdb.open(PACK)` opens the directory.
         """
         if self.shards == 1 and self.options.container == "lmdb":
             return "data.mdb"
         return f"shard-{number:05d}{open_container(self.options.container).suffix}"
 
     def jobs(self, table: str, folder: str) -> list[ShardJob]:
-        """One job per shard; `table` is the path of the written table of inputs."""
+        """Return one job per shard; `table` is the path of the written table of inputs."""
         allowed = self.options.bad_allowed(self.inputs.asked) - len(self.inputs.rejected)
         bounds = zip(self.cuts[:-1], self.cuts[1:], strict=True)
         return [
@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def summary(self) -> str:
-        """What the build is going to do, in one line. Labels that were not found show as 0."""
+        """The plan in one line. Labels that were not found show as 0."""
         inputs, options = self.inputs, self.options
         about = "" if options.encode == "raw" else "about "
         shape, _ = self.shape
@@ -116,20 +116,20 @@ class Plan:
         )
 
     def check_space(self) -> None:
-        """Raise StorageError if the pack will not fit, with what to change."""
+        """Raise StorageError if the pack will not fit on the disk."""
         if self.pack_bytes > self.free_bytes:
             smaller = "--resize" if self.options.encode != "raw" else "--encode jpeg or --resize"
             raise StorageError(
                 self.options.output,
-                f"the pack needs about {size_text(self.pack_bytes)}, and {size_text(self.free_bytes)} are free",
+                f"the pack needs about {size_text(self.pack_bytes)}, but only {size_text(self.free_bytes)} are free",
                 f"make it smaller with {smaller}, or choose another disk with --out",
             )
 
 
 def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
-    """Cut the inputs into shards of about ``--shard-size``: the same cuts for any number of workers.
+    """Divide the inputs into shards of about ``--shard-size``, the same way for any number of workers.
 
-    `measure` encodes a few images: that of an engine survives a decoder that crashes.
+    `measure` encodes a few images in a worker, because a decoder may crash.
     """
     resize = None if options.resize is None else Resize.of(options.resize, options.fit)
     recipe = Recipe(
@@ -171,7 +171,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
 
 
 class _Facts:
-    """Sizes of all inputs as arrays."""
+    """The sizes of all inputs as arrays."""
 
     def __init__(self, table: Any, resize: Resize | None) -> None:
         columns = {name: table.column(name).to_numpy() for name in ("bytes", "height", "width", "channels", "wide")}
@@ -196,7 +196,7 @@ class _Facts:
 
 
 def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) -> NDArray[np.int64]:
-    """Bytes of each encoded image: known for copies, else by the bytes per pixel of a few, evenly drawn."""
+    """Return the encoded size of each image: known for copies, else estimated from an even sample."""
     if recipe.encode == "copy":
         return facts.source_bytes
     drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
@@ -209,7 +209,7 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) 
 
 
 def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: Any) -> int:
-    """Bytes of the whole pack: images rounded up to the container's blocks, annotations, index."""
+    """Return the size of the pack: images rounded up to the container's blocks, annotations, index."""
     container = open_container(options.container)
     header = NPY_HEADER_BYTES if options.encode == "raw" else 0
     blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
@@ -219,7 +219,7 @@ def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: 
 
 
 def _cuts(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[int, ...]:
-    """Row numbers at which shards begin, and the end; shards are about equally large."""
+    """Return the row numbers at which shards begin, and the end; shards have about the same size."""
     n = len(image_bytes)
     if n == 0:
         return (0, 0)
@@ -231,7 +231,7 @@ def _cuts(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[int,
 
 
 def _bytes_in(partial: str) -> int:
-    """What an unfinished build has written: it is used again, or removed."""
+    """Return the bytes written by an unfinished build, which are reused or removed."""
     total = 0
     for folder, _, names in os.walk(partial):
         for name in names:

@@ -1,4 +1,4 @@
-"""Makes a pack appear all at once: it grows in NAME.partial/pack and gets its name by one rename, after fsync.
+"""Publishes a pack in one step: it grows in NAME.partial/pack, is synced, and gets its final name by one rename.
 
 Nothing else in packer creates, renames or removes a pack.
 """
@@ -21,17 +21,17 @@ JOURNAL, TABLE, PACK, OLD = "journal", "inputs.arrow", "pack", "old"
 
 
 class Output:
-    """The directory that a build writes to. A context manager: entering it takes the lock, leaving it gives it back.
+    """The directory that a build writes to. A context manager: entering locks it, exiting unlocks it.
 
-    What is not published by then stays for the next build if a shard is finished, and is removed if none is.
+    On exit, unpublished work is kept for the next build if at least one shard is finished, and removed otherwise.
     """
 
     def __init__(self, path: str, source: str, overwrite: bool) -> None:
-        """Refuse what must not be written to; nothing is created yet."""
+        """Check the path without creating anything. Raise UsageError if it must not be written to."""
         self.path = os.path.abspath(path)
         self.partial = self.path + PARTIAL_SUFFIX
         self.folder = os.path.join(self.partial, PACK)
-        """Where the pack grows."""
+        """The folder in which the pack grows."""
         self.table = os.path.join(self.partial, TABLE)
         self.journal = Journal("")
         self._overwrite = overwrite
@@ -41,7 +41,7 @@ class Output:
         self._check_free()
 
     def _check_free(self) -> None:
-        """Refuse to replace anything but a pack, and that only with ``--overwrite``."""
+        """Raise UsageError if the path exists, unless it is a pack and ``--overwrite`` is given."""
         parent = os.path.dirname(self.path)
         if not os.path.isdir(parent):
             raise UsageError(parent, "no such folder for the pack", "create it, or choose another --out")
@@ -63,7 +63,7 @@ class Output:
         except OSError as error:
             self._close()
             raise StorageError(self.partial, error.strerror or str(error)) from None
-        except (KeyboardInterrupt, SystemExit):  # it came while that was done
+        except (KeyboardInterrupt, SystemExit):  # raised at the end of `held_signals`
             self.__exit__()
             raise
         return self
@@ -71,28 +71,28 @@ class Output:
     def _open(self) -> None:
         self._lock = lock_folder(self.partial)
         if self._lock is None:
-            problem = "another build is writing there"
+            problem = "another build is writing to it"
             raise UsageError(self.partial, problem, "wait for it, or choose another --out")
         unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD})
         if unknown_files:
             self._close()
-            problem = f"holds {printable(unknown_files[0])}, which no build has left there"
+            problem = f"holds {printable(unknown_files[0])}, which was not left by a build"
             raise UsageError(self.partial, problem, "move it away, or choose another --out")
-        # its workers end a moment later than a build that is killed, and until then they write and rename
+        # the workers of a killed build end a moment after it, and until then they write and rename files
         if os.path.isdir(self.folder) and not wait_until_unused(self.folder, WORKERS_END_S):
             self._close()
-            problem = "workers of a build that was killed are still writing there"
-            raise UsageError(self.partial, problem, "wait for them, or end them")
+            problem = "workers of a killed build are still writing there"
+            raise UsageError(self.partial, problem, "wait for them, or kill them")
         self.journal = Journal(os.path.join(self.partial, JOURNAL))
 
     def restart(self) -> None:
-        """Forget all that earlier builds have done."""
+        """Remove the work of earlier builds."""
         for name in os.listdir(self.partial):
             _remove(os.path.join(self.partial, name))
         self.journal = Journal(os.path.join(self.partial, JOURNAL))
 
     def clear(self) -> None:
-        """Keep the files of finished shards, and remove what else is there."""
+        """Remove everything but the files of finished shards."""
         os.makedirs(self.folder, exist_ok=True)
         entries = [result.entry for result in self.journal.finished.values() if result.entry is not None]
         self._keep_only({file.name for entry in entries for file in (entry.container, entry.index)})
@@ -121,7 +121,7 @@ class Output:
             self._lock = None
 
     def publish(self, manifest: Manifest) -> None:
-        """Write the manifest, make all of it durable, and give the directory its name."""
+        """Write the manifest, sync the pack, and rename it to its final name."""
         try:
             self._keep_only({file.name for shard in manifest.shards for file in (shard.container, shard.index)})
             _write(os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
@@ -133,10 +133,10 @@ class Output:
                 sync_path(os.path.dirname(self.path))
                 shutil.rmtree(self.partial, ignore_errors=True)
         except OSError as error:
-            raise StorageError(self.path, f"cannot be finished: {error.strerror or error}") from None
+            raise StorageError(self.path, f"cannot be published: {error.strerror or error}") from None
 
     def _take_name(self) -> None:
-        """Rename the work to its final name; a pack that has it now changes places with it, in one step if possible."""
+        """Rename the new pack to its final name, exchanging names with an existing pack in one step if possible."""
         if not os.path.lexists(self.path):
             os.rename(self.folder, self.path)
         elif not exchange_names(self.folder, self.path):
@@ -150,12 +150,12 @@ class Output:
 
 
 def _check_apart(output: str, source: str) -> None:
-    """Source and output must not lie in one another: a build would read what it writes."""
+    """Raise UsageError if source and output overlap: a build would read what it writes."""
     real_output, real_source = os.path.realpath(output), os.path.realpath(source)
     if real_output == real_source or real_source.startswith(real_output.rstrip("/") + "/"):
         raise UsageError(output, "would replace the source folder", "choose another --out")
     if real_output.startswith(real_source.rstrip("/") + "/"):
-        raise UsageError(output, "lies in the source folder", "choose an --out outside of it")
+        raise UsageError(output, "is inside the source folder", "choose an --out outside it")
 
 
 def _write(path: str, data: bytes) -> None:

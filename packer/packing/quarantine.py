@@ -1,4 +1,4 @@
-"""Writes DIR/rejected.tsv, the list of the inputs that are in no pack. The files themselves stay where they are."""
+"""Writes DIR/rejected.tsv, the list of rejected inputs. The files themselves are not moved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = "path\treason\tproblem\n"
 
 @contextmanager
 def listing(options: BuildOptions, progress: Progress) -> Iterator[Callable[[Sequence[Rejected]], None]]:
-    """Gives a function that writes the list of ``--quarantine``; TooManyBad that passes through is listed as well."""
+    """Yield a function that writes the list of ``--quarantine``. On TooManyBad, write the list as well."""
 
     def write(rejected: Sequence[Rejected]) -> None:
         if options.quarantine is not None:
@@ -41,23 +41,25 @@ def listing(options: BuildOptions, progress: Progress) -> Iterator[Callable[[Seq
 
 
 def check_quarantine(folder: str, source: str, output: str) -> None:
-    """Refuse a folder that a build reads or makes, or that cannot be made; nothing is created yet.
+    """Check the ``--quarantine`` folder without creating it.
 
-    Raises UsageError, StorageError.
+    Raises:
+        UsageError: It is not a folder, or a build reads from or writes to it.
+        StorageError: It cannot be written to.
     """
     real = os.path.realpath(folder)
     if _within(real, os.path.realpath(source)):
-        raise UsageError(folder, "lies in the source folder", "choose a --quarantine outside of it")
+        raise UsageError(folder, "is inside the source folder", "choose a --quarantine outside it")
     for path in (output, f"{output}{PARTIAL_SUFFIX}"):
         if _within(real, os.path.realpath(path)):
-            raise UsageError(folder, "lies in the pack that is made", "choose a --quarantine outside of it")
+            raise UsageError(folder, "is inside the new pack", "choose a --quarantine outside it")
     above = real
     while not os.path.lexists(above):
         above = os.path.dirname(above)
     if not os.path.isdir(above):
         raise UsageError(above, "is not a folder", "choose another --quarantine")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise StorageError(above, "may not be written to", "choose another --quarantine")
+        raise StorageError(above, "is not writable", "choose another --quarantine")
 
 
 def _within(path: str, folder: str) -> bool:
@@ -65,15 +67,15 @@ def _within(path: str, folder: str) -> bool:
 
 
 def list_path(folder: str) -> str:
-    """Where the list is."""
+    """Return the path of the list."""
     return os.path.join(folder, LIST_NAME)
 
 
 def write_list(folder: str, rejected: Sequence[Rejected]) -> None:
-    """Write the list, sorted by path, in one step: there is the old one or the new one. Raises StorageError.
+    """Write the list, sorted by path, replacing the old one in one step. Raise StorageError on failure.
 
-    One input a line: path, reason, problem. In a path, backslashes are doubled, and what is not printable (tabs, line
-    breaks, undecodable bytes) is escaped with a backslash, so that each path can be had back.
+    One input per line: path, reason, problem. In a path, backslashes are doubled and unprintable characters (tabs, line
+    breaks, undecodable bytes) are escaped with a backslash, so that the path can be recovered.
     """
     lines = [HEAD]
     for item in sorted(rejected, key=lambda item: (item.path, item.problem)):
@@ -84,7 +86,7 @@ def write_list(folder: str, rejected: Sequence[Rejected]) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
         with suppress(FileNotFoundError):
-            os.unlink(working)  # of a build that was killed; or somebody's link: not followed
+            os.unlink(working)  # left by a killed build; or a link, which must not be followed
         with open(working, "xb") as file:
             file.write("".join(lines).encode("utf-8"))
             file.flush()

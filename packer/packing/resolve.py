@@ -1,4 +1,4 @@
-"""Turns what the sources say of an image into its annotation: class ids, pixels, upright frame, checked boxes."""
+"""Converts the annotations from the sources: class ids, pixels, upright frame, checked boxes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from packer.types import Annotation, RawAnnotation
 NOTHING = (None,) * 5
 MAX_CLASS_FILE_BYTES = 16 * 1024**2
 ROUNDING_PX = 1.0
-"""A box edge up to this far outside the image is rounding, and is moved onto the border."""
+"""A box edge up to this far outside the image counts as rounding and is moved onto the border."""
 
 
 class ClassIds:
-    """Class ids while they are being collected: in order of first appearance, put in final order by `final`.
+    """Collects class ids in order of first appearance; `final` puts them in their final order.
 
-    With a fixed list (``--classes FILE``) ids are final at once, and a name outside it is a BadLabel.
+    With a fixed list (``--classes FILE``) ids are final at once, and any other name is a BadLabel.
     """
 
     def __init__(self, fixed: Sequence[str] | None = None) -> None:
@@ -33,7 +33,7 @@ class ClassIds:
         self._fixed = tuple(fixed) if fixed is not None else None
 
     def id_of(self, name: str, origin: str) -> int:
-        """The id of the class `name`; a whole number that is no name of a fixed list is an id of it."""
+        """Return the id of the class `name`. A number that is not a name in a fixed list is taken as an id."""
         known = self._ids.get(name)
         if known is not None:
             return known
@@ -47,10 +47,10 @@ class ClassIds:
         )  # fmt: skip
 
     def final(self, declared: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-        """All names in their final order, and the final id of each id given out so far.
+        """Return all names in their final order, and the final id of each id returned so far.
 
-        `declared` are the lists of the sources that number their classes themselves; they come first, in
-        order. All other names follow, sorted by byte.
+        `declared` are the class lists of sources that have one; they come first, in order. All other names
+        follow, sorted by byte.
         """
         if self._fixed is not None:
             return self._fixed, np.arange(len(self._fixed))
@@ -59,7 +59,7 @@ class ClassIds:
             clash = [n for i, n in enumerate(names) if order.get(n, i) != i]
             if clash or (order and not _one_begins_the_other(tuple(order), names)):
                 raise UsageError(
-                    "--labels", f"two of the labels number classes differently ({printable((clash or names)[0])})",
+                    "--labels", f"two kinds of labels number classes differently ({printable((clash or names)[0])})",
                     "give one list for both: --classes FILE",
                 )  # fmt: skip
             for name in names:
@@ -81,18 +81,18 @@ def read_classes(path: str) -> list[str]:
         with open(path, "rb") as file:
             text = file.read(MAX_CLASS_FILE_BYTES + 1)
     except OSError as error:
-        raise UsageError(path, f"cannot be read: {error.strerror}", "give a text file, one class name a line") from None
+        raise UsageError(path, f"cannot be read: {error.strerror}", "give a text file with one class name per line") from None
     if len(text) > MAX_CLASS_FILE_BYTES:
-        raise UsageError(path, f"is larger than {MAX_CLASS_FILE_BYTES} bytes", "give one class name a line")
+        raise UsageError(path, f"is larger than {MAX_CLASS_FILE_BYTES} bytes", "give one class name per line")
     lines = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     names = [os.fsdecode(line.strip()) for line in lines]
     while names and not names[-1]:
         names.pop()
     if not names:
-        raise UsageError(path, "holds no class names", "give one class name a line")
+        raise UsageError(path, "holds no class names", "give one class name per line")
     for number, name in enumerate(names, 1):
         if not name:
-            raise UsageError(f"{path}:{number}", "is an empty line, and every line is a class", "remove it")
+            raise UsageError(f"{path}:{number}", "is an empty line, but every line is a class", "remove it")
     twice = next((name for name, n in Counter(names).items() if n > 1), None)
     if twice is not None:
         raise UsageError(path, f"names {printable(twice)} twice", "remove one of the lines")
@@ -100,19 +100,19 @@ def read_classes(path: str) -> list[str]:
 
 
 class Resolver:
-    """Makes the annotation of one image after the other, and counts what it does to boxes."""
+    """Creates the annotation of each image, and counts clipped and dropped boxes."""
 
     def __init__(self, classes: ClassIds, boxes: str) -> None:
-        """Args: the class ids to use; the box policy: fail, clip or drop."""
+        """Use these class ids and this box policy (fail, clip or drop)."""
         self.classes = classes
         self.policy = boxes
         self.counts: Counter[str] = Counter()
         self._of_label: dict[str | None, Annotation] = {}
 
     def of_label(self, raws: Sequence[RawAnnotation]) -> Annotation | None:
-        """Return what one source says of an image if it says no more than a class; else None.
+        """Return the annotation of an image that has only a class, from one source; else None.
 
-        Most images of most sets are of this kind, and few annotations serve them all. Raises BadLabel.
+        Images of a class share the annotation, which saves time and memory. Raise BadLabel for an unknown class.
         """
         if len(raws) != 1:
             return None
@@ -127,17 +127,17 @@ class Resolver:
         return annotation
 
     def annotation(self, raws: Sequence[RawAnnotation], header: Header) -> Annotation:
-        """What all sources say of the image, merged, in pixels of the upright image.
+        """Return the merged annotation of all sources, in pixels of the upright image.
 
-        Raises BadLabel if it cannot be right: another image size than the label claims, a class outside
-        the list, a box outside the image (unless the policy allows it), one field from two sources.
+        Raise BadLabel if it is invalid: the label claims another image size, a class is not in the list, a
+        box is outside the image (unless the policy allows it), or two sources give the same field.
         """
         counts: Counter[str] = Counter()
         merged = Annotation()
         origins: dict[str, str] = {}
         for number, raw in enumerate(raws):
             one = self._one(raw, header, counts)
-            # nearly always the first is all there is: merging it with nothing would cost as much as the rest
+            # usually there is only one: merging it with an empty annotation would double the time
             merged = _merge(merged, one, raw.origin, origins) if len(raws) > 1 or number else one
         self.counts.update(counts)
         return merged
@@ -169,7 +169,7 @@ class Resolver:
         return np.array([self.classes.id_of(name, raw.origin) for name in raw.box_labels], np.int64)
 
     def _checked(self, annotation: Annotation, size: tuple[int, int], origin: str, counts: Counter[str]) -> Annotation:
-        """The box policy: rounding is moved onto the border; the rest is refused, clipped or dropped."""
+        """Apply the box policy: correct rounding at the border; reject, clip or drop other bad boxes."""
         if annotation.boxes is None or not len(annotation.boxes):
             return annotation
         boxes = annotation.boxes
@@ -191,7 +191,7 @@ class Resolver:
 
 
 def _points(rows: Sequence[Sequence[float]], scale: Sequence[float]) -> NDArray[np.float32]:
-    """float32 (n, len(scale)): each row times `scale`, computed in float64."""
+    """Return float32 (n, len(scale)): each row times `scale`, computed in float64."""
     values = np.array(rows, np.float64).reshape(-1, len(scale)) * scale
     return values.astype(np.float32)
 
@@ -203,10 +203,10 @@ def _keypoints(rows: Sequence[Any], scale: Sequence[float]) -> NDArray[np.float3
 
 
 def _in_stored_frame(raw: RawAnnotation, header: Header) -> bool:
-    """Whether the label was made on the image as stored, before its EXIF orientation.
+    """Return whether the label refers to the image as stored, without its EXIF orientation.
 
-    The size that the label claims decides; where it says nothing, labels are in the upright frame, in which
-    labelling tools show an image.
+    The image size in the label decides; without it, labels are in the upright frame, as labelling tools show
+    the image.
     """
     if raw.image_size is None or raw.image_size == header.upright_size:
         return False
@@ -214,7 +214,7 @@ def _in_stored_frame(raw: RawAnnotation, header: Header) -> bool:
         return True
     (w, h), (width, height) = raw.image_size, header.upright_size
     raise BadLabel(
-        raw.origin, f"says that its image is {w}x{h}, and the image is {width}x{height}",
+        raw.origin, f"says that its image is {w}x{h}, but the image is {width}x{height}",
         "correct the size in the label, or the image",
     )  # fmt: skip
 
@@ -237,7 +237,7 @@ def _bad_box(origin: str, number: int, box: NDArray[np.float32], size: tuple[int
 
 
 def _merge(a: Annotation, b: Annotation, origin: str, origins: dict[str, str]) -> Annotation:
-    """Both annotations in one; a field comes from one source only, and equal values are no conflict."""
+    """Merge two annotations. Both may have the same field only if its values are equal."""
     changes: dict[str, Any] = {}
     box_part = ("boxes", "box_labels", "polygons", "keypoints", "box_fields")
     if a.boxes is not None and b.boxes is not None:

@@ -15,11 +15,11 @@ from packer.packing.publish import Output
 from packer.packing.summary import library_versions
 
 FREE = ("out", "workers", "max_bad", "overwrite", "on_bad", "quarantine", "decode_timeout")
-"""Options that leave the bytes of a shard as they are: they may change from one try to the next."""
+"""Options that do not affect the bytes of a shard, and may change between attempts."""
 
 
 def resume_or_restart(output: Output, options: BuildOptions) -> list[str]:
-    """Keep what an unfinished build has left in `output`, or begin a new journal.
+    """Keep the work of an unfinished build in `output`, or start a new journal.
 
     Returns:
         Notes for the user.
@@ -33,14 +33,14 @@ def resume_or_restart(output: Output, options: BuildOptions) -> list[str]:
     if before is None or not output.journal.finished:
         output.restart()
     elif before.get("made_with") != head["made_with"]:
-        notes.append(f"starts over: the unfinished build was made with {_versions(before, head)}")
+        notes.append(f"starting over: the unfinished build was made with {_versions(before, head)}")
         output.restart()
     elif before.get("asked") != head["asked"]:
         what = _differences(before.get("asked"), head["asked"])
         if not options.overwrite:
             problem = f"holds an unfinished build with other options: {what}"
-            raise UsageError(output.partial, problem, "build as before to finish it, or drop it with --overwrite")
-        notes.append(f"starts over: the unfinished build had other options: {what}")
+            raise UsageError(output.partial, problem, "use the same options to finish it, or discard it with --overwrite")
+        notes.append(f"starting over: the unfinished build had other options: {what}")
         output.restart()
     if output.journal.head is None:
         output.journal.begin(head)

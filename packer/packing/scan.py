@@ -1,7 +1,7 @@
-"""Reads the source once: which images there are, how large, what their labels say, and which are bad.
+"""Reads the source once: its images, their sizes, their labels, and which of them are bad.
 
-Everything that packing needs later is in one compact table, so that labels are parsed once, mistakes in them show
-before hours of packing, and workers share the table as a mapped file.
+The result is one compact table, so that labels are parsed once, mistakes show before hours of packing, and workers
+can share the table as a mapped file.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from packer.types import Annotation, Progress
 
 IMAGES_A_JOB = 2048
 TURNED_BY_A_QUARTER = 5
-"""From this Exif orientation on, width and height change places."""
+"""From this Exif orientation on, width and height are swapped."""
 FAULTS = ("permission", "vanished", "unreadable")
-"""Reasons of `find_tree` that are no one's wish: a folder that cannot be listed."""
+"""Reasons of `find_tree` that are faults rather than choices: a folder that cannot be listed."""
 
 BASE_SCHEMA = pa.schema(
     [
@@ -62,7 +62,7 @@ ReadHeaders = Callable[[Sequence[HeaderJob]], Iterator[tuple[int, Headers]]]
 
 @dataclass
 class Inputs:
-    """What was found in the source."""
+    """The inputs found in the source."""
 
     table: Any
     """pyarrow.Table of BASE_SCHEMA and the annotation columns of the index that any image has: the inputs to pack, in
@@ -73,9 +73,9 @@ class Inputs:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """(path, reason) of images that were left out on purpose."""
     labels: tuple[str, ...] = ()
-    """The labels that were read, after ``auto`` was decided."""
+    """The kinds of labels that were read, with ``auto`` resolved."""
     boxes: int = 0
-    """Of the images to pack, as are the landmarks."""
+    """Number of boxes in the images to pack; the same for landmarks."""
     landmarks: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
@@ -83,12 +83,12 @@ class Inputs:
 
     @property
     def found(self) -> int:
-        """found = to pack + rejected + skipped."""
+        """Number of inputs to pack, rejected and skipped."""
         return len(self.table) + len(self.rejected) + len(self.skipped)
 
     @property
     def asked(self) -> int:
-        """The inputs that were to be packed: ``--max-bad`` counts by these."""
+        """Number of inputs that were not skipped, to which ``--max-bad`` refers."""
         return len(self.table) + len(self.rejected)
 
 
@@ -108,10 +108,10 @@ def read_inputs(
         read: Reads headers; a build does it in its worker processes.
 
     Returns:
-        The table of inputs and what else was found. An input that is bad by itself is listed in `rejected`.
+        The table of inputs and everything else that was found. Bad inputs are listed in `rejected`.
 
     Raises:
-        UsageError: The source or its labels are not usable at all.
+        UsageError: The source or its labels cannot be used at all.
     """
     if not os.path.isdir(options.source):
         problem = "is not a folder" if os.path.lexists(options.source) else "no such folder"
@@ -119,7 +119,7 @@ def read_inputs(
     tree, skipped = find_tree(os.path.abspath(options.source))
     inputs = Inputs(table=BASE_SCHEMA.empty_table())
     for path, reason in skipped:
-        if reason.partition(":")[0] in FAULTS:  # who knows how many images: not left out on purpose
+        if reason.partition(":")[0] in FAULTS:  # it may hold any number of images, so it must not be skipped
             inputs.rejected.append(rejected(path, BadInput("", f"cannot be read: {reason}", "check its permissions")))
         else:
             inputs.skipped.append((os.fsdecode(path), reason))
@@ -165,7 +165,7 @@ def _one(columns: tuple[str, ...]) -> str | None:
 
 
 class _Table:
-    """Collects what becomes the table of inputs, a chunk of images at a time."""
+    """Collects the table of inputs, one chunk of images at a time."""
 
     def __init__(self, options: BuildOptions, resolver: Resolver, inputs: Inputs) -> None:
         self._mode = cast(Mode, options.mode)
@@ -175,7 +175,7 @@ class _Table:
         self._chunks: list[tuple[list[Any], dict[str, Any]]] = []
 
     def add(self, paths: Sequence[bytes], headers: Headers, sources: Sequence[Source]) -> None:
-        """Add the images at `paths` with their labels; what cannot be packed is rejected."""
+        """Add the images at `paths` with their labels; reject those that cannot be packed."""
         annotations, good = [], []
         for number, (path, (_, width, height, code)) in enumerate(zip(paths, headers.facts.tolist(), strict=True)):
             try:
@@ -229,7 +229,7 @@ class _Table:
         self._chunks.append(([pa.array(column) for column in columns], there))
 
     def finish(self, class_ids: NDArray[np.int64]) -> None:
-        """Hand the table over, with these final class ids in place of those that were given out on the way."""
+        """Finish the table, replacing preliminary class ids with the final ones."""
         names = [name for name in ANNOTATION_FIELDS if any(name in there for _, there in self._chunks)]
         schema = pa.schema([*BASE_SCHEMA, *(INDEX_SCHEMA.field(name) for name in names)])
         batches = []
@@ -248,7 +248,7 @@ class _Table:
 
 
 def _renumbered(array: Any, class_ids: NDArray[np.int64]) -> Any:
-    """Return a column of class ids, or of lists of them, with ids replaced; -1 under a null stays."""
+    """Return a column of class ids, or of lists of them, with ids replaced; nulls keep -1."""
     ids = np.append(class_ids, -1)
     if pa.types.is_list(array.type):
         values = pa.array(ids[np.frombuffer(array.values.buffers()[1] or b"", np.int64, len(array.values))])
@@ -273,7 +273,7 @@ def _read_all(
     following = 0
     for number, headers in read(jobs):
         waiting[number] = headers
-        while following in waiting:  # in the order of the paths, whichever worker is first
+        while following in waiting:  # keep the order of the paths, whichever worker is first
             table.add(jobs[following].paths, waiting.pop(following), sources)
             progress.advance(len(jobs[following].paths))
             following += 1
@@ -283,7 +283,7 @@ def _read_all(
 
 
 def write_table(table: Any, path: str) -> None:
-    """Write the table for the workers to map. Raises StorageError."""
+    """Write the table for the workers to map. Raise StorageError on failure."""
     try:
         with open(path, "xb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)

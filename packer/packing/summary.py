@@ -1,4 +1,4 @@
-"""What a build has done, as the manifest of its pack."""
+"""Creates the manifest of a finished build."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OPTIONS = (
     "split", "columns", "resize", "fit", "encode", "quality", "mode", "decoder", "max_pixels",
     "shard_bytes", "shuffle", "boxes",
 )  # fmt: skip
-"""The options that shape a pack; the rest (workers, output, ...) leave its bytes as they are."""
+"""The options that affect the bytes of a pack; others (workers, output, ...) do not."""
 
 
 def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
-    """The manifest of a pack whose shards are all done; `results` are in the order of the shards."""
+    """Return the manifest of a pack whose shards are all written; `results` are in the order of the shards."""
     inputs = plan.inputs
     shards = tuple(result.entry for result in results if result.entry is not None)
     rejected = sorted(
@@ -71,7 +71,7 @@ def _options(plan: Plan) -> dict[str, Any]:
 
 
 def library_versions() -> dict[str, str]:
-    """Version of each library that shapes the bytes of a pack, those that are installed."""
+    """Return the versions of the installed libraries that affect the bytes of a pack."""
     versions = {}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""One worker's job: pack a run of inputs into one finished, durable shard with its index."""
+"""Packs a range of inputs into one shard with its index; this runs in a worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHUNK_RECORDS = 64
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """All that a worker needs to make one shard."""
+    """Everything that a worker needs to write one shard."""
 
     table: str
     """Path of the mapped table of inputs, in packing order."""
@@ -52,12 +52,12 @@ class ShardJob:
     recipe: Recipe
     key_digits: int
     bad_allowed: int
-    """The job ends early, without a shard, when more of its own inputs than this are bad."""
+    """The job ends early, without a shard, if more of its inputs than this are bad."""
     threads: int = 1
     finished: ShardResult | None = None
-    """The shard that an earlier build has finished under this name."""
+    """The shard with this name that an earlier build finished."""
     refused: Mapping[int, BadInput] = field(default_factory=dict)
-    """By number of the row: inputs on which the decoder has crashed, or which it never finished."""
+    """Inputs on which the decoder crashed or hung, by row number."""
 
     @property
     def index(self) -> str:
@@ -65,7 +65,7 @@ class ShardJob:
         return os.path.join(self.folder, f"{os.path.splitext(self.name)[0]}{INDEX_SUFFIX}")
 
     def clear(self) -> None:
-        """Remove what an attempt has left whose worker is dead."""
+        """Remove the temporary files of dead workers."""
         for path in (os.path.join(self.folder, self.name), self.index):
             for left in glob(f"{escape(path)}.*{TEMPORARY_SUFFIX}"):
                 with suppress(OSError):
@@ -73,31 +73,31 @@ class ShardJob:
 
 
 class Made(NamedTuple):
-    """What became of one input."""
+    """The result of converting one input."""
 
     record: Record | None
     rejected: Rejected | None
-    """Why there is no record."""
+    """The reason if there is no record."""
     digest: bytes
     """XXH3-128 of the source file, b"" if it cannot be read."""
     cropped: int = 0
-    """Boxes that a crop has left outside."""
+    """Number of boxes outside the crop."""
 
 
 @quiet_opencv()
 def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> ShardResult:
-    """Make the shard of `job`, or keep the finished one that it names, if nothing has changed since.
+    """Write the shard of `job`, or keep the finished one if nothing has changed since.
 
     Args:
-        job: What to pack.
-        report: Called with (images done, of these bad) now and then.
-        decoding: Wraps each decode.
+        job: The inputs and how to pack them.
+        report: Called with (images done, bad images among them) from time to time.
+        decoding: Returns a context for each decode.
 
     Returns:
-        The shard's files, what was rejected, and counts.
+        The shard's files, the rejected inputs, and counts.
 
     Raises:
-        StorageError: The disk refuses.
+        StorageError: A file cannot be written.
     """
     with in_use(job.folder), pa.memory_map(job.table) as source:
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
@@ -118,7 +118,7 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
 
 
 def _digest_of(job: ShardJob, rows: Any) -> str:
-    """Return the SHA-256 over all that a shard is made of, except the contents of its source files."""
+    """Return the SHA-256 of everything that determines a shard, except the contents of its source files."""
     digest = hashlib.sha256()
     recipe = job.recipe
     asked = (
@@ -135,7 +135,7 @@ def _digest_of(job: ShardJob, rows: Any) -> str:
 
 @contextmanager
 def _temporary(path: str) -> Iterator[str]:
-    """A name beside `path` for this attempt alone: another one may be under way. No file of it is left."""
+    """Yield a unique temporary name beside `path`, and remove the file at the end. Another attempt may be running."""
     name = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
     try:
         yield name
@@ -176,15 +176,15 @@ def _write(
         index = builder.write(working_index, places)
         sha256 = digest_of_written(working, working_index, index)
         file = FileEntry(job.name, os.path.getsize(working), sha256)
-    except DamagedPack as error:  # no pack yet: the disk has not kept it
-        problem = f"is not as it was written: {error.problem}"
+    except DamagedPack as error:  # the pack is new, so the disk or memory is at fault
+        problem = f"changed after it was written: {error.problem}"
         raise StorageError(working, problem, "check the disk and the memory of this machine") from error
     result.entry = ShardEntry(len(builder), file, replace(index, name=os.path.basename(job.index)))
     return result
 
 
 def _made(job: ShardJob, rows: Any, decoding: Decoding) -> Iterator[list[Made]]:
-    """Yield what becomes of the inputs, in order; with several threads, a few chunks ahead of the writer."""
+    """Yield the converted inputs in order; with several threads, a few chunks ahead of the writer."""
     annotations = Annotations(rows, job.table)
     make = partial(_convert, job, decoding)
     chunks = _chunks(job, rows, annotations)
@@ -206,11 +206,11 @@ def _made(job: ShardJob, rows: Any, decoding: Decoding) -> Iterator[list[Made]]:
 
 
 Input = tuple[int, Row, Annotation]
-"""Number of the row in the table of inputs, the row, and its annotation before any resizing."""
+"""Row number in the table of inputs, the row, and its annotation before resizing."""
 
 
 def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made]:
-    """Make the records of some inputs."""
+    """Convert a chunk of inputs to records."""
     recipe = job.recipe
     results = []
     for number, row, annotation in chunk:
@@ -232,8 +232,8 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made
 
 
 def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list[Input]]:
-    """Yield runs of rows of about CHUNK_BYTES of pixels, so that a window of them stays small."""
-    of_label: dict[int, Annotation] = {}  # most sets have no more than a class per image: few annotations serve all
+    """Yield runs of rows with about CHUNK_BYTES of pixels, so that the chunks in progress stay small."""
+    of_label: dict[int, Annotation] = {}  # most datasets have only a class per image, so images can share annotations
     labels = annotations.labels_only
     chunk: list[Input] = []
     pixels = 0

@@ -1,1 +1,1 @@
-"""Runs jobs in worker processes that may crash or hang, and changes nothing in the process that starts them."""
+"""Runs jobs in worker processes that may crash or hang, without changing the process that starts them."""

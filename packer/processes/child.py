@@ -1,6 +1,6 @@
-"""What runs in a worker process: jobs come on its standard input, results leave on its standard output.
+"""The main loop of a worker process, which reads jobs from standard input and writes results to standard output.
 
-Its counters lie in a file that it shares with its parent, so that they outlive it.
+Its counters are in a file that it shares with its parent, so that they outlive it.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from packer.errors import PackerError
 from packer.system import end_group, ignore_group_signals
 
 DONE, BAD, DECODING, TURNS, ROW = range(5)
-"""Counters of a job: rows that are done, bad ones among them, images being decoded at this moment, decodes begun and
-ended so far, and 1 + the row begun last."""
+"""Counters of a job: rows done, bad rows among them, images being decoded, decodes started and ended so far, and
+1 + the row started last."""
 COUNTERS_BYTES = 5 * 8
 READY = b"\0packer\n"
-"""What precedes the first result: what the user's Python prints when it starts (sitecustomize) is skipped."""
+"""Precedes the first result, because the user's Python may print something when it starts (sitecustomize)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteError:
-    """An error of a worker, and where it was raised there."""
+    """An error raised in a worker, with its traceback."""
 
     error: Exception
     trace: str
 
 
 def counters_in(file_or_path: int | str) -> memoryview:
-    """The counters in a file, which is closed; they are shared with whoever else has mapped it."""
+    """Return the counters in a file, shared with all other processes that map it. Close the file."""
     with open(file_or_path, "r+b") as file:
         return memoryview(mmap.mmap(file.fileno(), COUNTERS_BYTES)).cast("q")
 
 
 class Reporter:
-    """Counts what a job does; its threads may share it."""
+    """Counts the progress of a job; its threads may share it."""
 
     def __init__(self, counters: memoryview) -> None:
         self._counters = counters
         self._lock = threading.Lock()
 
     def report(self, done: int, bad: int) -> None:
-        """Count rows that are done."""
+        """Add to the counts of rows done and bad rows."""
         self._counters[DONE] += done
         self._counters[BAD] += bad
 
     def decoding(self, row: int) -> Reporter:
-        """Return a context in which `row` is being decoded; many times a millisecond, hence no contextmanager."""
+        """Return a context in which `row` is being decoded. Called too often for the overhead of contextmanager."""
         with self._lock:
             self._counters[ROW] = row + 1
             self._counters[DECODING] += 1
@@ -62,7 +62,7 @@ class Reporter:
         return self
 
     def __enter__(self) -> None:
-        """`decoding` has said all."""
+        """Do nothing: `decoding` has already counted."""
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -77,17 +77,17 @@ def serve(counters: int | str, preload: str) -> NoReturn:
     reporter = Reporter(counters_in(counters))
     target.write(READY)
     for module in preload.split():
-        with suppress(Exception):  # the job that needs it will say so
+        with suppress(Exception):  # a job that needs the module will raise the error
             importlib.import_module(module)
     jobs: SimpleQueue[Any] = SimpleQueue()
-    # not earlier: it imports what a job needs, and two threads must not import the same
+    # after the imports above: unpickling a job imports modules too, and two threads must not import the same one
     threading.Thread(target=_receive, args=(source, jobs), daemon=True).start()
     while True:
         work, job = jobs.get()
         try:
             answer = work(job, reporter.report, reporter.decoding)
         except Exception as error:
-            sure = isinstance(error, PackerError) or type(error).__module__ == "builtins"  # to survive the way
+            sure = isinstance(error, PackerError) or type(error).__module__ == "builtins"  # certain to be picklable
             answer = RemoteError(error if sure else RuntimeError(f"{error!r}"), traceback.format_exc())
         with suppress(OSError):  # the parent is gone: `_receive` ends this process
             pickle.dump(answer, target)
@@ -95,9 +95,9 @@ def serve(counters: int | str, preload: str) -> NoReturn:
 
 
 def _channel() -> tuple[IO[bytes], IO[bytes]]:
-    """The pipes from and to the parent, out of the way of libraries that print."""
+    """Return the pipes from and to the parent, moved to other descriptors because libraries may print."""
     spare = os.open(os.devnull, os.O_RDWR)
-    while spare < 3:  # a standard file was closed: now it is there
+    while spare < 3:  # fill standard descriptors that were closed
         spare = os.dup(spare)
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(spare, 0)
@@ -107,12 +107,12 @@ def _channel() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _receive(source: IO[bytes], jobs: SimpleQueue[Any]) -> None:
-    """Hand on jobs; where the parent is gone, end the process, whatever it is at."""
+    """Pass jobs to the main thread. If the parent is gone, end the process immediately."""
     try:
         while True:
             jobs.put(pickle.load(source))
     except Exception as error:
         if not isinstance(error, EOFError):
             traceback.print_exc()
-    end_group()  # if a job has made it one, to end with it
+    end_group()  # a job may have started processes in a group of its own
     os._exit(1)

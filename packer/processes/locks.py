@@ -1,4 +1,4 @@
-"""Locks on folders, so that two builds do not write to one; where the system has no `flock`, files stand for them."""
+"""Locks on folders, so that two builds do not write to the same one. Without `flock`, they are lock files."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ POLL_S = 0.02
 
 
 class FolderLock:
-    """A lock on a folder. It is given back by `close`, or when the process ends."""
+    """A lock on a folder, released by `close` or when the process ends."""
 
     def __init__(self, descriptor: int, path: str | None = None) -> None:
         self._descriptor: int | None = descriptor
         self._path = path
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
             if self._path is not None:
                 with suppress(OSError):
                     os.unlink(self._path)
-                    os.rmdir(os.path.dirname(self._path))  # if no lock is left
+                    os.rmdir(os.path.dirname(self._path))  # succeeds if no other lock is left
 
 
 def lock_folder(folder: str) -> FolderLock | None:
-    """Create a folder, if need be, and lock it for this process alone; None if another one has it. Raises OSError."""
+    """Create a folder if needed and lock it for this process; return None if another one has it. Raise OSError."""
     while True:
         os.makedirs(folder, exist_ok=True)
         if PORTABLE:
@@ -48,12 +48,12 @@ def lock_folder(folder: str) -> FolderLock | None:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(folder), os.fstat(descriptor)):
                     return lock
-        lock.close()  # whoever had it a moment ago has removed the folder
+        lock.close()  # the previous owner has removed the folder
 
 
 @contextmanager
 def in_use(folder: str) -> Iterator[None]:
-    """Say that this process writes to a folder, as others may at the same time; see `wait_until_unused`."""
+    """Mark a folder as being written to by this process, as others may at the same time; see `wait_until_unused`."""
     if PORTABLE:
         lock = _lock_file(f"{_lock_name(folder)}-{os.getpid()}-{time.monotonic_ns()}.use")
     else:
@@ -67,7 +67,7 @@ def in_use(folder: str) -> Iterator[None]:
 
 
 def wait_until_unused(folder: str, timeout_s: float) -> bool:
-    """Wait until no process says that it writes to a folder; False if one still does after that time."""
+    """Wait until no process marks a folder as `in_use`; return False if one still does after that time."""
     end = time.monotonic() + timeout_s
     while _is_used(folder):
         if time.monotonic() > end:
@@ -89,7 +89,7 @@ def _is_used(folder: str) -> bool:
 
 
 def _flock(folder: str, shared: bool) -> int | None:
-    """The descriptor that holds a lock; None if the lock is to be exclusive and another process has one."""
+    """Return a descriptor that holds a lock; None if an exclusive lock was asked for and another process has one."""
     import fcntl
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -105,13 +105,13 @@ def _flock(folder: str, shared: bool) -> int | None:
 
 
 def _lock_name(folder: str) -> str:
-    """How the names of a folder's lock files begin: not inside of it, where Windows could not rename it meanwhile."""
+    """Return the start of the names of a folder's lock files, which are outside it: Windows could not rename it."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()
     return os.path.join(tempfile.gettempdir(), "packer-locks", name)
 
 
 def _lock_file(path: str) -> FolderLock | None:
-    """A lock that is a file with the number of its process; None if another one has it."""
+    """Create a lock file with the id of this process; return None if another process has it."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -126,20 +126,20 @@ def _lock_file(path: str) -> FolderLock | None:
 
 
 def _is_held(path: str) -> bool:
-    """Whether the process of a lock file lives; the file of one that does not is removed."""
+    """Return whether the process of a lock file is alive; remove the file of a dead one."""
     with suppress(FileNotFoundError):
         if os.name == "posix":
             with open(path, "rb") as file:
                 number = file.read()
-            with suppress(PermissionError):  # it lives, and is somebody else's
+            with suppress(PermissionError):  # the process is alive and belongs to another user
                 try:
-                    os.kill(int(number or os.getpid()), 0)  # nothing yet: it is just being made
+                    os.kill(int(number or os.getpid()), 0)  # an empty file is just being created
                 except ProcessLookupError:
                     os.unlink(path)
                     return False
             return True
         try:
             os.unlink(path)
-        except PermissionError:  # Windows removes no file that a process has open
+        except PermissionError:  # Windows cannot remove a file that a process has open
             return True
     return False

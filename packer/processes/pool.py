@@ -1,9 +1,9 @@
-"""Hands jobs to worker processes, and sees to it that one image costs no more than itself.
+"""Runs jobs in worker processes, so that an image that crashes its decoder costs only that image.
 
-If a decoder crashes or hangs, its worker dies, and no other. The job is run again with one thread; if it happens there
-too, the row that the counters name is refused, and the job is run again without it.
+If a decoder crashes or hangs, only its worker dies. The job runs again with one thread; if it happens again, the row
+that the counters name is rejected, and the job runs again without it.
 
-Workers are started by `subprocess`: multiprocessing, pebble and loky start nothing in a daemonic process.
+Workers are started with `subprocess`, because multiprocessing, pebble and loky cannot start any in a daemonic process.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ from packer.system import PORTABLE, blocked_group_signals, kill_group
 
 POLL_S = 0.1
 LONGEST_TURN_S = 1.0
-"""A pause of this process that is longer (Ctrl-Z, a slow disk) is not counted to a worker."""
+"""Longer pauses of this process (Ctrl-Z, a slow disk) do not count towards a worker's timeout."""
 CRASHES = {getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")}
 JOIN_S = 10.0
 BOOT = "import sys; sys.path[:] = {path!a}; from packer.processes.child import serve; serve({counters!a}, {preload!a})"
-"""`sys` is part of Python itself; all else is imported from that path, and so never from the current folder."""
-NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # Windows: Ctrl-C is for the parent
+"""`sys` is built in; everything else is imported from that path, and so never from the current folder."""
+NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # on Windows, only the parent gets Ctrl-C
 INHERITED = not PORTABLE
-"""A worker gets the file of its counters by its descriptor; else by its name."""
+"""Whether a worker receives the file of its counters as a descriptor rather than by name."""
 DEAD = object()
-"""Stands for the results of a worker that is dead."""
+"""Put into the inbox in place of a result when a worker has died."""
 
 Work = Callable[..., Any]
 """Called as work(job, report, decoding), in the worker."""
 Tick = Callable[[int, int], None]
-"""Called with (rows done, of these bad)."""
+"""Called with (rows done, bad rows among them)."""
 Inbox = SimpleQueue[tuple["Worker", Any]]
 
 
 def import_path() -> list[str]:
-    """Return where a worker imports from: as this process, but not from the current folder, where it may be started."""
-    # packer itself may have been found there: its own folder comes last
+    """Return the import path of a worker: that of this process without the current folder, which may hold anything."""
+    # packer's own folder is added at the end because packer may have been imported from the current folder
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return [*dict.fromkeys([*(entry for entry in sys.path if isinstance(entry, str) and entry), home])]
 
 
 class Worker:
-    """A process that is started, and puts what it sends into `inbox`."""
+    """A worker process. Its results are put into `inbox`."""
 
     def __init__(self, inbox: Inbox, preload: str) -> None:
-        """Start it. Raises OSError or RuntimeError if the system lacks something.
+        """Start the process. Raise OSError or RuntimeError if the system cannot.
 
         Args:
-            inbox: Gets its results, and DEAD when it is dead.
-            preload: Modules that it imports before its first job, with spaces between them.
+            inbox: Receives its results, and DEAD when it has died.
+            preload: Modules to import before the first job, separated by spaces.
         """
         handle, self._file = tempfile.mkstemp(prefix="packer-worker-")
         try:
-            os.write(handle, bytes(COUNTERS_BYTES))  # a page that a full disk does not give would be SIGBUS later
+            os.write(handle, bytes(COUNTERS_BYTES))  # allocates the page: on a full disk a map would raise SIGBUS later
             self.counters = counters_in(self._file)
             if INHERITED:
-                os.unlink(self._file)  # nothing of it stays, whoever is killed
+                os.unlink(self._file)  # so that no file is left behind, whichever process is killed
             boot = BOOT.format(path=import_path(), counters=handle if INHERITED else self._file, preload=preload)
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
             command = [sys.executable, *flags, "-c", boot]
@@ -95,16 +95,16 @@ class Worker:
                 pass
             while True:
                 inbox.put((self, pickle.load(output)))
-        except Exception:  # EOFError, or what it has sent is cut
+        except Exception:  # EOFError, or a truncated result
             inbox.put((self, DEAD))
 
     @property
     def decoding(self) -> int | None:
-        """The row that is being decoded; exact where the job has one thread."""
+        """The row that is being decoded; exact if the job has one thread."""
         return self.counters[ROW] - 1 if self.counters[DECODING] else None
 
     def begin(self, work: Work, job: Any) -> None:
-        """Give it a job. Raises OSError if it is dead."""
+        """Send it a job. Raise OSError if it is dead."""
         jobs: Any = self.process.stdin
         for field in range(len(self.counters)):
             self.counters[field] = 0
@@ -118,7 +118,7 @@ class Worker:
         self.process.kill()
 
     def end(self) -> int | None:
-        """Wait until the process has ended, by force if need be, and return its exit code."""
+        """Wait for the process to end, kill it if necessary, and return its exit code."""
         try:
             self.process.wait(JOIN_S)
         except subprocess.TimeoutExpired:
@@ -127,7 +127,7 @@ class Worker:
                 self.process.wait(JOIN_S)
         self._reader.join(JOIN_S)
         pipes: Any = (self.process.stdin, self.process.stdout)
-        for pipe in () if self._reader.is_alive() else pipes:  # closing one would wait for the reader
+        for pipe in () if self._reader.is_alive() else pipes:  # closing a pipe would wait for its reader
             with suppress(OSError):
                 pipe.close()
         if not INHERITED:
@@ -139,28 +139,28 @@ class Worker:
 
 @dataclass(slots=True)
 class Run:
-    """A job in a worker."""
+    """A job and its state."""
 
     number: int
     job: Any
     again: bool
-    """It runs a second time, with one thread."""
+    """Whether this is its second run, with one thread."""
     turns: int = 0
     still_s: float = 0.0
-    """For so long it has been decoding the same images."""
+    """How long it has been decoding the same images."""
     hung: bool = False
 
 
 class Pool:
-    """Runs jobs in at most `size` worker processes. A context manager: leaving it ends the processes."""
+    """Runs jobs in at most `size` worker processes. A context manager: exiting it ends the processes."""
 
     def __init__(self, size: int, decode_timeout_s: float | None, preload: str) -> None:
-        """Start nothing yet.
+        """Create a pool without starting workers.
 
         Args:
             size: Number of workers.
-            decode_timeout_s: A worker that decodes the same images for longer is killed; None: never.
-            preload: Modules that each worker imports when it starts, with spaces between them.
+            decode_timeout_s: A worker that decodes the same images for longer is killed. None: no limit.
+            preload: Modules that each worker imports when it starts, separated by spaces.
         """
         self.size = size
         self._decode_timeout_s = decode_timeout_s
@@ -184,46 +184,46 @@ class Pool:
         self._idle, self._running = [], {}
 
     def start(self, workers: int) -> None:
-        """Let so many living workers wait for jobs: starting takes a moment, of which nothing is felt here.
+        """Start workers in the background until this number of them waits for jobs.
 
-        Raises StorageError if the system lacks something for it.
+        Raises StorageError if the system cannot start a process.
         """
         for worker in [worker for worker in self._idle if worker.process.poll() is not None]:
-            self._idle.remove(worker)  # somebody has killed it while it had nothing to do
+            self._idle.remove(worker)  # it was killed while idle
             worker.end()
         try:
             while len(self._idle) < workers:
-                with held_signals():  # a process that is half started could not be ended
+                with held_signals():  # a half-started process could not be ended
                     self._idle.append(Worker(self._inbox, self._preload))
-        except OSError as error:  # no descriptor, no process, no memory, no temporary folder is free
+        except OSError as error:  # out of descriptors, processes, memory or temporary space
             problem = f"cannot start a worker process: {error.strerror or error}"
-            raise StorageError("", problem, "take fewer --workers, or raise the limits of the system") from None
+            raise StorageError("", problem, "use fewer --workers, or raise the limits of the system") from None
 
     def run(self, work: Work, jobs: Sequence[Any], tick: Tick = lambda done, bad: None) -> Iterator[tuple[int, Any]]:
-        """Run jobs, several at a time. What `tick` or the work raises ends the run.
+        """Run jobs in parallel. An exception in `tick` or in the work ends the run.
 
         Args:
             work: Runs a job, in a worker.
-            jobs: A job whose worker crashes or hangs while it decodes is run again if it is a dataclass with `threads`
-                and `refused`; it may have `clear()`, which removes what the dead worker has left.
+            jobs: If a worker crashes or hangs while decoding, its job runs again if it is a dataclass with `threads`
+                and `refused`. It may have a method `clear()`, which removes the files of the dead worker.
             tick: Called about every 0.1 s.
 
         Yields:
-            (number of the job, its result), as they come.
+            (number of the job, its result), as jobs finish.
 
         Raises:
-            WorkerDied: A worker has ended otherwise.
+            WorkerDied: A worker died for another reason.
         """
         waiting = deque(Run(number, job, again=False) for number, job in enumerate(jobs))
         done = bad = 0
         before = time.monotonic()
         while waiting or self._running:
             free = min(len(waiting), self.size - len(self._running))
-            self.start(free)  # all of them, before the first job, which may have to wait until its worker reads it
+            self.start(free)  # all before the first job is sent: sending blocks until the worker reads
             for _ in range(free):
-                worker, run = self._idle.pop(0), waiting.popleft()  # it was started first
+                worker, run = self._idle.pop(0), waiting.popleft()  # the worker started first is likely to be ready
                 self._running[worker] = run
-                with suppress(OSError):  # dead: its end is noticed as any other
+                with suppress(OSError):  # the worker is dead; `_arrived` will notice
                     worker.begin(work, run.job)
             arrived = self._arrived()
             now = time.monotonic()
@@ -231,14 +231,14 @@ class Pool:
             before = now
             finished = []
             for worker, result in arrived:
-                if worker not in self._running:  # it had nothing to do when it died
+                if worker not in self._running:  # it died while idle
                     continue
                 run = self._running.pop(worker)
                 if result is DEAD:
                     waiting.appendleft(self._after_death(worker, run))
                     continue
                 done, bad = done + worker.counters[DONE], bad + worker.counters[BAD]
-                if run.hung:  # it was done just before it was killed
+                if run.hung:  # it finished just before it was killed
                     worker.end()
                 else:
                     self._idle.append(worker)
@@ -251,13 +251,13 @@ class Pool:
                 yield number, result
 
     def _arrived(self) -> list[tuple[Worker, Any]]:
-        """What workers have sent, and which have died; after POLL_S at most."""
+        """Return the results that have arrived and the workers that have died, after at most POLL_S."""
         arrived = []
         with suppress(Empty):
             arrived.append(self._inbox.get(timeout=POLL_S))
             while True:
                 arrived.append(self._inbox.get_nowait())
-        # a process that somebody has forked just then may hold a dead worker's pipe open
+        # a process forked at that moment may hold a dead worker's pipe open
         return arrived or [(worker, DEAD) for worker in self._running if worker.process.poll() is not None]
 
     def _kill_hung(self, passed_s: float) -> None:
@@ -272,19 +272,19 @@ class Pool:
                 worker.kill()
 
     def _after_death(self, worker: Worker, run: Run) -> Run:
-        """Return what is to be done again now that `worker` is dead. Raises WorkerDied."""
+        """Return the run that repeats the job of a dead worker. Raise WorkerDied."""
         row, code = worker.decoding, worker.end()
         crashed = code is not None and -code in CRASHES
         may_go_on = (crashed or run.hung) and hasattr(run.job, "refused")
         if not may_go_on or (run.again and row is None):  # None: it was not decoding
-            step = "free memory or take fewer --workers" if code == -getattr(signal, "SIGKILL", 0) else "build again"
+            step = "free memory or use fewer --workers" if code == -getattr(signal, "SIGKILL", 0) else "build again"
             raise WorkerDied("", f"a worker process died ({_how(code)})", step)
         if hasattr(run.job, "clear"):
             run.job.clear()
         if not run.again:
             return Run(run.number, replace(run.job, threads=1), again=True)
         if crashed:
-            problem = f"its decoder has crashed twice ({_how(code)})"
+            problem = f"crashed the decoder twice ({_how(code)})"
             error: PackerError = DecoderCrashed("", problem, "re-save it with an image editor")
         else:
             problem = f"was not decoded within {self._decode_timeout_s:g} s, twice"

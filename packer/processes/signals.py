@@ -1,4 +1,4 @@
-"""Lets Ctrl-C, SIGTERM and SIGHUP wait for the few steps that must not be cut in half."""
+"""Delays Ctrl-C, SIGTERM and SIGHUP during the few steps that must not be interrupted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packer.system import ENDING_SIGNALS
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """Act at the end on a signal that comes meanwhile."""
+    """Delay signals that arrive in this context until its end."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Python runs no signal handler in this thread
         return
@@ -21,21 +21,21 @@ def held_signals() -> Iterator[None]:
     try:
         for number in ENDING_SIGNALS:
             handler = signal.getsignal(number)
-            if handler is not None:  # None: not Python's, and could not be put back
+            if handler is not None:  # None: not installed by Python, so it could not be restored
                 before[number] = handler
                 signal.signal(number, lambda number, frame: came.append(number))
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for sent in came:  # the first one ends the build, unless it is ignored (nohup)
+        for sent in came:  # the first one ends the build unless it is ignored (nohup)
             signal.raise_signal(sent)
 
 
 def run_held(action: Callable[[], None]) -> None:
-    """Run an action that may be run twice to its end, also if signals come just before they are held.
+    """Run an action to its end even if signals arrive just before they are delayed. It may run twice.
 
-    What they raise is raised afterwards.
+    Exceptions that the signals raise are raised afterwards.
     """
     came: BaseException | None = None
     while True:

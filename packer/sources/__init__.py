@@ -1,4 +1,4 @@
-"""Where samples come from: folders of images with annotations. `open_source` opens one by its name."""
+"""Sources of samples: folders of images with annotations. `open_source` opens one by its name."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SOURCES = {
     "folder": "packer.sources.folder:FolderSource",
     "list": "packer.sources.list:ListSource",
 }
-"""Name on the command line -> where its `SourceType` is, as an entry point says it; in the order of `recognize`."""
+"""Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 
 CHOICES = ("auto", "none", "folder", "voc", "yolo", "list:FILE")
-"""The built-in words that ``--labels`` takes."""
+"""The built-in values of ``--labels``."""
 
 
 def recognize(tree: Tree, options: SourceOptions) -> Choice:
-    """Return which source fits a tree, those of other packages included.
+    """Return the source that fits a tree, including sources of other packages.
 
     Raises:
-        UsageError: Several fit, and the error names them; or the labels are of a kind that none reads.
+        UsageError: Several sources fit, or none can read the labels.
     """
     from packer.sources.auto import choose
 
@@ -38,12 +38,12 @@ def recognize(tree: Tree, options: SourceOptions) -> Choice:
 
 
 def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
-    """Return the source that ``--labels SPEC`` names, over a tree.
+    """Open the source ``--labels SPEC`` for a tree.
 
-    For ``auto`` the first of its `notes` says what was recognized and why.
+    For ``auto`` the first of its `notes` tells what was recognized and why.
 
     Raises:
-        UsageError: There is no such source, or the tree does not have its layout.
+        UsageError: The source does not exist, or the tree does not have its layout.
     """
     if spec == "auto":
         choice = recognize(tree, options)
@@ -60,7 +60,7 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
 
 
 def check_options(specs: Sequence[str], options: SourceOptions) -> None:
-    """Raise UsageError for ``--split`` or ``--columns`` if none of the sources could use it."""
+    """Raise UsageError for ``--split`` or ``--columns`` if no source can use it."""
     names = {spec.partition(":")[0] for spec in specs}
     if options.split is not None and names == {"list"}:
         raise UsageError("", "--split with a list alone: a list has no splits", "write one list per split")

@@ -17,12 +17,12 @@ def choose(tree: Tree, types: dict[str, SourceType], only_lists: bool) -> Choice
         only_lists: Whether ``--columns`` is given, so that it must be a list.
 
     Raises:
-        UsageError: Several sources fit; the error names each as it is to be written.
+        UsageError: No source fits, or several do; the error lists them.
     """
     asked = [types["list"]] if only_lists else types.values()
     fits = [choice for kind in asked for choice in kind.recognize(tree)]
     if only_lists and not fits:
-        raise UsageError(tree.root, "--columns is given, and no list was found", "pass --labels list:FILE")
+        raise UsageError(tree.root, "--columns is given, but no list was found", "pass --labels list:FILE")
     if not only_lists and all(choice.spec == "folder" for choice in fits):
         _refuse_to_pass_over(tree, fits)
     if len(fits) > 1:
@@ -38,10 +38,10 @@ def choose(tree: Tree, types: dict[str, SourceType], only_lists: bool) -> Choice
 
 
 def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
-    """Raise UsageError if there seem to be labels that no source reads: something else would be packed in silence."""
+    """Raise UsageError if there seem to be labels that no source reads, rather than silently ignore them."""
     problem, instead = paired_folders(tree), "the folder of the images alone as the source"
     if problem is None:
-        problem, instead = unread_labels(tree), "--labels list:FILE (a list that you make of them)"
+        problem, instead = unread_labels(tree), "--labels list:FILE (a list that you create from them)"
         problem = problem and f"there are labels that --labels auto cannot read: {problem}"
     if problem is not None:
         choices = ["--labels none (no labels)", instead]

@@ -1,7 +1,7 @@
 """The contract of a source: which annotation belongs to which image.
 
-A source knows annotation files, never pixels. It is given the tree of the source folder, found once for
-all sources, and is asked for one image after the other.
+A source reads annotation files, never pixels. It receives the tree of the source folder, which all sources
+share, and returns the annotation of one image at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from packer.errors import BadLabel, NoImage
 from packer.types import RawAnnotation
 
 LOOKS = 8
-"""So many label files are opened to see what they are."""
+"""Maximum number of label files opened to recognize them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,19 @@ class Tree:
     root: bytes
     """Absolute path of the source folder."""
     images: Sequence[bytes]
-    """Files whose bytes are an image, or whose extension claims so."""
+    """Files that are images by their bytes or their extension."""
     files: Sequence[bytes]
-    """All other regular files: annotation files are among them."""
+    """All other regular files, including annotation files."""
     folders: Sequence[bytes]
-    """All folders below `root`, empty ones too."""
+    """All folders below `root`, including empty ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """How the user wants the labels to be read."""
+    """The options for reading labels."""
 
     split: str | None = None
-    """``--split``: the part of the set to pack."""
+    """``--split``: the part of the dataset to pack."""
     columns: str | None = None
     """``--columns``: the columns of a list."""
     file: str | None = None
@@ -44,55 +44,54 @@ class SourceOptions:
 
 
 class Choice(NamedTuple):
-    """What ``--labels auto`` may choose."""
+    """A candidate of ``--labels auto``."""
 
     spec: str
-    """As the user would write it after ``--labels``."""
+    """The value of ``--labels``."""
     why: str
-    """One sentence."""
+    """The reason, in one sentence."""
 
 
 class Source(Protocol):
     """The labels of one tree."""
 
     classes: tuple[str, ...] | None
-    """Names in id order where the source itself numbers its classes (data.yaml, whole-number labels);
-    None if ids follow from the names."""
+    """Names in id order if the source numbers its classes (data.yaml, whole-number labels);
+    None if the ids follow from the names."""
     notes: list[str]
-    """What the user should be told once, such as `<filename>` fields that differ; complete after the
-    last call."""
+    """Messages for the user, such as `<filename>` fields that differ; complete after the last call."""
 
     def in_split(self, image: bytes) -> bool:
         """Return whether this image is part of the chosen split (True for every image without ``--split``)."""
 
     def annotate(self, image: bytes) -> RawAnnotation:
-        """Return the annotation of the image at this path, the same object each time or an equal one.
+        """Return the annotation of the image at this path; repeated calls return equal objects.
 
         Raises:
-            NoLabel: There is none.
-            BadLabel: It is wrong; the error names file, line and value.
+            NoLabel: The image has none.
+            BadLabel: It is invalid; the error names file, line and value.
         """
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Yield the labels that name no image, and the lines that name nothing. Called after the last `annotate`."""
+        """Yield the labels and lines that match no image. Called after the last `annotate`."""
 
 
 class SourceType(Protocol):
-    """One layout of labels: what the table of sources and the entry points of ``packer.sources`` name.
+    """A layout of labels, as named in the table of sources and by the entry points of ``packer.sources``.
 
-    A class does: its ``__init__`` is the call, `recognize` a static method. If it also has a true attribute
-    ``takes_file``, it is written ``--labels NAME:FILE``, and finds FILE in the options.
+    Usually a class, whose ``__init__`` is the call and `recognize` a static method. If it has a true attribute
+    ``takes_file``, it is used as ``--labels NAME:FILE``, and FILE is in the options.
     """
 
     def __call__(self, tree: Tree, options: SourceOptions) -> Source:
         """Open the labels of a tree.
 
         Raises:
-            UsageError: The tree or the options do not suit this layout as a whole.
+            UsageError: The tree or the options do not fit this layout.
         """
 
     def recognize(self, tree: Tree) -> list[Choice]:
-        """Return how these labels could be read, for ``--labels auto``: an empty list if the tree has another layout.
+        """Return the choices for ``--labels auto``: an empty list if the tree has another layout.
 
-        Look at names and into a few files only. More than one choice in all is an error that lists them.
+        Look only at names and into a few files. More than one choice from all sources is an error that lists them.
         """

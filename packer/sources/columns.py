@@ -1,4 +1,4 @@
-"""The grammar of ``--columns``: which column of a list's line means what.
+"""The grammar of ``--columns``, which gives the meaning of the columns of a list.
 
 path label                                one class per image
 path (x y)*5                              five points: x1 y1 x2 y2 ...
@@ -27,12 +27,12 @@ MOST_COLUMNS = 10_000
 EXAMPLE = 'write it like --columns "path (x y)*5 label"'
 TOKEN = re.compile(r"[\s,]*(?:\((?P<group>[^()]*)\)|(?P<name>[^\s,()*]+))(?P<star>\s*\*\s*(?P<count>[0-9]{1,5})?)?")
 NO_CLASS = "object"
-"""The class of boxes that come with none."""
+"""The class of boxes without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one line says; fields as in `packer.types.RawAnnotation`."""
+    """The content of one line; fields as in `packer.types.RawAnnotation`."""
 
     path: bytes
     label: str | None
@@ -49,27 +49,27 @@ class Columns:
     tail: tuple[str, ...] = ()
 
     def fits(self, count: int) -> bool:
-        """Return whether a line of so many columns can be read."""
+        """Return whether a line with this number of columns can be read."""
         more = count - len(self.head)
         return more == 0 or (more > 0 and bool(self.tail) and more % len(self.tail) == 0)
 
     def path(self, cells: Sequence[bytes]) -> bytes | None:
-        """Return the path in a line, also in one that is otherwise wrong; None if the line ends before it."""
+        """Return the path in a line, even if the line is otherwise invalid; None if the line ends before it."""
         index = self.head.index("path")
         return (cells[index] or None) if index < len(cells) else None
 
     def classes(self, cells: Sequence[bytes]) -> list[bytes]:
-        """Return all labels and classes in a line; none if it does not fit."""
+        """Return all labels and classes in a line; none if the line does not fit."""
         if not self.fits(len(cells)):
             return []
         places = _places(self, len(cells))
         return [cells[i] for i in (*places.get("label", ()), *places.get("class", ()))]
 
     def read(self, cells: Sequence[bytes]) -> Row:
-        """Return what a line says. Raise ValueError for another number of columns, and for what is no number."""
+        """Parse a line. Raise ValueError if the number of columns is wrong or a value is not a number."""
         if not self.fits(len(cells)):
             more = f" and any number of {len(self.tail)} more" if self.tail else ""
-            raise ValueError(f"has {plural(len(cells), 'column')}, and --columns needs {len(self.head)}{more}")
+            raise ValueError(f"has {plural(len(cells), 'column')}, but --columns needs {len(self.head)}{more}")
         places = _places(self, len(cells))
         label = _name(cells[places["label"][0]], "label") if "label" in places else None
         boxes = self._boxes(cells, places)
@@ -85,7 +85,7 @@ class Columns:
 
     @property
     def box_form(self) -> tuple[str, ...] | None:
-        """The four names that make a box here, None for none."""
+        """Return the four column names of a box; None if there is no box."""
         used = {*self.head, *self.tail}
         return next((form for form in BOX_FORMS if used.issuperset(form)), None)
 
@@ -98,7 +98,7 @@ class Columns:
 
 
 def parse_columns(text: str) -> Columns:
-    """Return the columns that `text` describes. Raise UsageError with what is wrong in it."""
+    """Return the columns that `text` describes. Raise UsageError if it is invalid."""
     head: list[str] = []
     tail: tuple[str, ...] = ()
     position = 0
@@ -106,7 +106,7 @@ def parse_columns(text: str) -> Columns:
     while position < len(text):
         token = TOKEN.match(text, position)
         if token is None:
-            raise _wrong(f"{quoted(text[position:].strip())} is not understood")
+            raise _wrong(f"{quoted(text[position:].strip())} is not valid")
         if tail:
             raise _wrong("a * without a number must come last")
         names = tuple(re.split(r"[\s,]+", token["group"].strip()) if token["name"] is None else [token["name"]])
@@ -143,13 +143,13 @@ def _check(columns: Columns) -> None:
         raise _wrong("a box is xmin ymin xmax ymax, or cx cy w h, or xmin ymin w h")
     for part in (head, tail):
         if part["x"] != part["y"]:
-            raise _wrong(f"there are {part['x']} x and {part['y']} y in it")
+            raise _wrong(f"it has {part['x']} x and {part['y']} y")
         counts = {part[name] for name in form or ()}
         if len(counts) > 1:
-            raise _wrong(f"the columns {' '.join(form or ())} must be equally many")
+            raise _wrong(f"the columns {' '.join(form or ())} must appear equally often")
     if head["class"] or tail["class"]:
         if form is None:
-            raise _wrong("class is a box's class, and there is no box", "an image's class is: label")
+            raise _wrong("class is the class of a box, but there is no box", "an image's class is: label")
         if (head["class"], tail["class"]) != (head[form[0]], tail[form[0]]):
             raise _wrong("class must appear once for each box", "one class for the whole image is: label")
 
@@ -160,7 +160,7 @@ def _wrong(problem: str, next_step: str = EXAMPLE) -> UsageError:
 
 @lru_cache(maxsize=256)
 def _places(columns: Columns, count: int) -> dict[str, tuple[int, ...]]:
-    """Name -> indices of its columns in a line of `count` columns that fits."""
+    """Return the column indices of each name, for a line of `count` columns that fits."""
     tails = (count - len(columns.head)) // len(columns.tail) if columns.tail else 0
     places: dict[str, list[int]] = {}
     for i, name in enumerate(columns.head + columns.tail * tails):

@@ -13,7 +13,7 @@ NOTHING = RawAnnotation(origin="")
 
 
 def split_prefix(tree: Tree, split: str | None) -> bytes:
-    """Return the folder of a split with its slash, b"" without ``--split``. Raise UsageError if it is missing."""
+    """Return the folder of a split with a trailing slash; b"" without ``--split``. Raise UsageError if it is missing."""
     if split is None:
         return b""
     folder = as_bytes(split).strip(b"/")
@@ -26,12 +26,12 @@ def split_prefix(tree: Tree, split: str | None) -> bytes:
 
 
 class FolderSource:
-    """The class of ``cat/deep/1.jpg`` is ``cat``; with ``--split train`` that of ``train/cat/1.jpg``.
+    """Class folders: the class of ``cat/deep/1.jpg``, or of ``train/cat/1.jpg`` with ``--split train``, is ``cat``.
 
     Empty class folders count, so that ids do not depend on which classes have images.
 
     Raises:
-        UsageError: The folders are splits and ``--split`` is missing, or names none of them.
+        UsageError: The folders are splits, and ``--split`` is missing or names none of them.
     """
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
@@ -42,14 +42,13 @@ class FolderSource:
         self.classes: tuple[str, ...] | None = tuple(as_text(name) for name in names)
         self.notes: list[str] = _other_classes(tree, self._prefix, names) if options.split else []
         self._of_folder: dict[bytes, RawAnnotation] = {}
-        """All images of a class have the same annotation."""
+        """The annotation shared by all images of a class."""
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
-        """Return the class folders, if there are two or more.
+        """Return the choice of class folders, if there are two or more.
 
-        They are what remains of the images' folders without images/ and the like, and without splits. One alone is
-        no class: it may be the name of the set.
+        Folders such as images/, and splits, do not count. A single folder may just be the name of the dataset.
         """
         classes: set[bytes] = set()
         splits: set[bytes] = set()
@@ -71,7 +70,7 @@ class FolderSource:
         """Return the class of the image.
 
         Raises:
-            NoLabel: The image is in no class folder.
+            NoLabel: The image is not in a class folder.
         """
         folder = image[: image.find(b"/", len(self._prefix)) + 1]
         annotation = self._of_folder.get(folder)
@@ -83,12 +82,12 @@ class FolderSource:
         return annotation
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Return nothing: an empty class folder is no fault."""
+        """Return nothing: an empty class folder is not an error."""
         return iter(())
 
 
 class NoneSource:
-    """Every image has an empty annotation; with ``--split`` those in the folder of that name."""
+    """Images without labels; with ``--split``, those in the folder of that name."""
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.classes: tuple[str, ...] | None = None
@@ -97,7 +96,7 @@ class NoneSource:
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
-        """Return nothing: this is what is left if no other source fits."""
+        """Return nothing: `choose` falls back to this source if no other fits."""
         return []
 
     def in_split(self, image: bytes) -> bool:
@@ -105,7 +104,7 @@ class NoneSource:
         return image.startswith(self._prefix)
 
     def annotate(self, image: bytes) -> RawAnnotation:
-        """Return an annotation with nothing in it."""
+        """Return an empty annotation."""
         return NOTHING
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
@@ -119,7 +118,7 @@ def _subfolders(tree: Tree, prefix: bytes) -> list[bytes]:
 
 
 def _refuse_splits(tree: Tree) -> None:
-    """Class folders below train/ and val/ would silently become two classes, train and val."""
+    """Raise UsageError if the top folders are splits: train/ and val/ would silently become two classes."""
     tops = {image.partition(b"/")[0] for image in tree.images if b"/" in image}
     if tops and all(SPLIT_FOLDER.fullmatch(top) for top in tops):
         names = sorted(tops)

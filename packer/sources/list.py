@@ -32,14 +32,14 @@ MOST_LINE_BYTES = MIB
 LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
 MOST_CANDIDATES = 64
 CELLS = 64
-"""To recognize a list, so many columns at each end of a line are looked at for a path."""
+"""Number of columns at each end of a line searched for a path, to recognize a list."""
 
 
 class ListSource:
-    """The file is read and its paths are looked up once; a line is parsed when its image is asked for.
+    """Labels from a list. Its paths are looked up once; a line is parsed when its image is annotated.
 
     Raises:
-        UsageError: There is no such file, or its columns are not clear.
+        UsageError: The file does not exist, or its columns are not clear.
     """
 
     takes_file = True
@@ -65,7 +65,7 @@ class ListSource:
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
-        """Return the lists near the root that name images and say something of each."""
+        """Return the lists near the root that name images with labels."""
         images = {stem_of(image) for image in tree.images}
         candidates = (
             path
@@ -80,7 +80,7 @@ class ListSource:
             folder = tree.root + b"/" + folder_of(path) if b"/" in path else tree.root
             if _names_images(tree, path, PathFinder(tree, folder)):
                 file = as_text(tree.root.rstrip(b"/") + b"/" + path)
-                found.append(Choice(f"list:{file}", f"{printable(path)} names images and says something of each"))
+                found.append(Choice(f"list:{file}", f"{printable(path)} names images and has labels for them"))
         return found
 
     def in_split(self, image: bytes) -> bool:
@@ -88,11 +88,11 @@ class ListSource:
         return True
 
     def annotate(self, image: bytes) -> RawAnnotation:
-        """Return what the image's line says.
+        """Return the annotation in the image's line.
 
         Raises:
             NoLabel: The list does not name the image.
-            BadLabel: The line is wrong; the error names file, line and value.
+            BadLabel: The line is invalid; the error names file, line and value.
         """
         index = self._line_of.get(image)
         if index is None:
@@ -114,11 +114,11 @@ class ListSource:
         )
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Yield lines that name no image of the source, and lines that name nothing."""
+        """Yield lines that do not name an image of the source."""
         return iter(self._bad)
 
     def _cut(self) -> None:
-        """Note where each line begins: 8 bytes per line, when a list of bytes objects takes 40 and more."""
+        """Store the start of each line: 8 bytes per line, instead of 40 or more for a list of bytes objects."""
         start = 0
         while start < len(self._data):
             self._starts.append(start)
@@ -136,7 +136,7 @@ class ListSource:
         return BadLabel(self._where(index), problem, next_step)
 
     def _layout(self, columns_text: str | None) -> tuple[Columns, bytes, Opening]:
-        """Return the columns, the separator, and what is before the data."""
+        """Return the columns, the separator, and the lines before the data."""
         columns = None if columns_text is None else parse_columns(columns_text)
         first = [self._line(i) for i in range(min(len(self._starts) - 1, SAMPLE_LINES * 2))]
         sample = [line for line in first if line.strip(b" \t")][:SAMPLE_LINES]
@@ -181,12 +181,12 @@ class ListSource:
                 self._bad.append(self._error(index, str(error)))
         if self._opening.count not in (None, lines):
             problem = (
-                f"says {plural(self._opening.count or 0, 'image')}, and {plural(lines, 'line follows', 'lines follow')}"
+                f"says {plural(self._opening.count or 0, 'image')}, but {plural(lines, 'line follows', 'lines follow')}"
             )
             self._bad.insert(0, self._error(0, problem, "correct the number, or complete the list"))
 
     def _numbered_classes(self) -> tuple[str, ...] | None:
-        """Return the classes if all labels are whole numbers, else None. Lines that are rejected have no say."""
+        """Return the classes if all labels are whole numbers, else None. Rejected lines do not count."""
         highest = -1
         odd: tuple[int, bytes] | None = None
         for image, index in self._line_of.items():
@@ -215,7 +215,7 @@ class ListSource:
         return True
 
     def _place(self, index: int, cells: list[bytes]) -> None:
-        """Note the line for its image, or why it has none."""
+        """Store the line for its image, or the reason why it has none."""
         path = self._columns.path(cells)
         if path is None:
             raise ValueError("names no image")
@@ -251,7 +251,7 @@ def as_lines(data: bytes, file: str) -> bytes:
         try:
             data = data.decode("utf-16").encode("utf-8")
         except ValueError:
-            raise UsageError(file, "begins as UTF-16 and is not", "save it as UTF-8") from None
+            raise UsageError(file, "begins like UTF-16 but is not", "save it as UTF-8") from None
     if b"\r" in data or data.startswith(b"\xef\xbb\xbf"):
         data = b"\n".join(lines_of(data))
     if b"\0" in data[:MIB]:
@@ -260,7 +260,7 @@ def as_lines(data: bytes, file: str) -> bytes:
 
 
 def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
-    """Return whether one of the first lines names an image and has more columns; a bare list of paths is a split."""
+    """Return whether one of the first lines names an image and has other columns; a list of paths alone is a split."""
     try:
         data = read_head(tree.root, path, MIB)
     except BadLabel:

@@ -1,4 +1,4 @@
-"""How a list's lines are cut into columns: its separator, quotes, count line and header."""
+"""Splits the lines of a list into columns: separator, quotes, count line and header."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Finds = Callable[[bytes], bool]
 
 
 def split_line(line: bytes, separator: bytes) -> list[bytes]:
-    """Return the columns of a line; blanks around them are dropped, quotes follow the rules of CSV (RFC 4180).
+    """Return the columns of a line without surrounding blanks; quotes follow the rules of CSV (RFC 4180).
 
-    Not by the csv module: that reads text and not bytes, allows no blanks around quotes, and no runs of separators.
+    The csv module cannot do this: it does not read bytes, and allows neither blanks around quotes nor runs of separators.
 
     Raises:
         ValueError: A quote is not closed.
@@ -52,13 +52,13 @@ def split_line(line: bytes, separator: bytes) -> list[bytes]:
         if field is None or (field[1] is None and field[3].lstrip(b" \t").startswith(b'"')):
             raise ValueError("has a quote that is not closed, or text after one")
         cells.append(field[1].replace(b'""', b'"') if field[1] is not None else field[3].strip(b" \t"))
-        if not (field[2] or field[4]):  # no separator after it: the last one
+        if not (field[2] or field[4]):  # no separator follows, so this is the last column
             return cells
         position = field.end()
 
 
 def find_separator(lines: Sequence[bytes], columns: Columns | None, finds: Finds) -> bytes:
-    """Return the separator under which most of the lines make sense; tab before comma before blanks."""
+    """Return the separator that fits most of the lines; tab before comma before blanks."""
     if columns is None:
         halves = len(lines) / 2
         return next((s for s in (TAB, COMMA) if sum(s in line for line in lines) > halves), BLANKS)
@@ -79,20 +79,20 @@ def find_separator(lines: Sequence[bytes], columns: Columns | None, finds: Finds
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is before the data of a list."""
+    """The lines before the data of a list."""
 
     lines: int = 0
-    """So many lines at the start are no data (blank lines counted)."""
+    """Number of lines before the data, including blank lines."""
     count: int | None = None
-    """The number of images that a first line gives."""
+    """The number of images given in the first line."""
     header: tuple[bytes, ...] = ()
-    """The cells of a header line."""
+    """The cells of the header line."""
     header_line: int = 0
-    """Its number."""
+    """Number of the header line."""
 
 
 def read_opening(lines: Sequence[bytes], separator: bytes, columns: Columns | None, finds: Finds) -> Opening:
-    """Recognize a line with the number of images, and a line with the names of the columns."""
+    """Recognize a line with the number of images, and a header line."""
     full = [(i, line) for i, line in enumerate(lines[: SAMPLE_LINES * 2]) if line.strip(b" \t")][:2]
     opening = Opening()
     if full and re.fullmatch(rb"[0-9]{1,12}", token := full[0][1].strip(b" \t,")) and not finds(token):
@@ -124,7 +124,7 @@ def _is_header(cells: Sequence[bytes], columns: Columns | None, finds: Finds, co
 
 
 def _is_unlike_data(cells: Sequence[bytes], columns: Columns | None, finds: Finds) -> bool:
-    """Return whether a line names no image, not even one that is missing, and has no numbers, or does not fit."""
+    """Return whether a line names no image, not even a missing one, and has no numbers or does not fit."""
     if any(extension_of(cell) in IMAGE_EXTENSIONS or finds(cell) for cell in cells):
         return False
     return (columns is not None and not columns.fits(len(cells))) or not any(is_number(cell) for cell in cells)
@@ -143,7 +143,7 @@ def _name_images(lines: Sequence[bytes], separator: bytes, columns: Columns | No
 
 
 def header_columns(header: Sequence[bytes]) -> tuple[Columns, list[str]] | None:
-    """Return the columns that a header names, and the names that are skipped; None if it is no help."""
+    """Return the columns that a header names, and the names that are skipped; None if the header has no known names."""
     words = [_word(cell) for cell in header]
     paths = [i for i, word in enumerate(words) if word in PATH_WORDS]
     if not paths or not set(words) & (NAMES - {"path", "_"}):
@@ -157,7 +157,7 @@ def header_columns(header: Sequence[bytes]) -> tuple[Columns, list[str]] | None:
 
 
 def guess_columns(rows: Sequence[Sequence[bytes]], where: str) -> Columns:
-    """Return ``path label``, which can be nothing else. Raise UsageError with the possible readings for all others."""
+    """Return ``path label`` if that is the only reading. Otherwise raise UsageError with the possible readings."""
     counts = {len(cells) for cells in rows}
     if counts == {2}:
         return Columns(("path", "label"))

@@ -1,6 +1,6 @@
-"""Names, places and numbers as annotation files write them: stems, folders, paths as text, strict decimals.
+"""Names, paths and numbers in annotation files: stems, folders, paths as text, strict decimals.
 
-Python's own ``float`` also takes ``1_0``, ``nan``, ``1e400`` and full-width digits; none is a coordinate.
+Python's ``float`` also accepts ``1_0``, ``nan``, ``1e400`` and full-width digits, which are not coordinates.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from packer.errors import printable
 from packer.sources.base import Tree
 
 IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
-"""Folders that hold the images of a VOC or YOLO set (compared in lower case): never a class."""
+"""Image folders of VOC and YOLO datasets (compared in lower case), which are never a class."""
 LABEL_FOLDERS = frozenset({b"annotations", b"annotation", b"labels", b"label", b"xml", b"xmls"})
-"""Folders that hold the annotations of such a set (compared in lower case)."""
+"""Annotation folders of such datasets (compared in lower case)."""
 SPLIT_FOLDER = re.compile(
     rb"(?:train|trainval|training|val|valid|validation|test|testing)(?:[-_]?[0-9]{4})?", re.IGNORECASE
 )
-"""Folders that hold a part of a set: train, val, test2017."""
+"""Folders of splits: train, val, test2017."""
 
 
 MOST_CLASSES = 65536
-"""Class ids are 0..65535: more is a typing error, and must not cost memory."""
+"""Class ids are 0..65535; a larger one is a typing error, and must not cost memory."""
 
 NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 WHOLE = re.compile(rb"[0-9]+")
 LONGEST = 64  # characters; 17 digits write every float64
 LARGEST = 1e9
-"""No picture is that large; beyond, sums could leave float32."""
+"""No image is that large, and larger sums could exceed float32."""
 LONGEST_PATH = 4096
-"""No path that the operating system takes is longer; following a million folders that are not there takes minutes."""
+"""The operating system accepts no longer path, and checking a million missing folders would take minutes."""
 MOST_FOLDERS = 65536
-"""The real places of so many folders are kept."""
+"""Number of folders whose real paths are cached."""
 
 
 def as_text(path: bytes) -> str:
-    """Return a path or name as text that gives the same bytes back, in any locale."""
+    """Return a path or name as text that converts back to the same bytes, in any locale."""
     return path.decode("utf-8", "surrogateescape")  # os.fsdecode would depend on the locale
 
 
 def as_bytes(path: str) -> bytes:
-    """Return the inverse of `as_text`; also of what the shell hands over in a UTF-8 locale."""
+    """Return the inverse of `as_text`; also for arguments of the shell in a UTF-8 locale."""
     return path.encode("utf-8", "surrogateescape")
 
 
@@ -74,37 +74,37 @@ def named(paths: Iterable[bytes], limit: int = 3) -> str:
 
 
 def spread(paths: Sequence[bytes], limit: int) -> Sequence[bytes]:
-    """Return at most `limit` of these, from all over."""
+    """Return at most `limit` items, evenly spaced."""
     return paths[:: max(1, len(paths) // limit)][:limit]
 
 
 def quoted(value: bytes | str) -> str:
-    """Return a value out of a file, for a message: safe to print, at most 40 characters, in quotes."""
+    """Return a value from a file for a message: printable, at most 40 characters, in quotes."""
     text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
     text = printable(text if len(text) <= 40 else text[:37] + "...")
     return f'"{text}"'
 
 
 def is_number(token: bytes) -> bool:
-    """Return whether `number` takes the token."""
+    """Return whether `number` accepts the token."""
     return len(token) <= LONGEST and bool(NUMBER.fullmatch(token)) and abs(float(token)) <= LARGEST
 
 
 def number(token: bytes) -> float:
-    """Return the number that the token writes, -1e9..1e9. Raise ValueError quoting it if it writes none."""
+    """Return the token as a number, -1e9..1e9. Raise ValueError if it is not one."""
     if not is_number(token):
         raise ValueError(f"{quoted(token)} is not a number")
     return float(token)
 
 
 def exact_number(token: bytes) -> int | float:
-    """Return the same as `number`, but an int if the token is written as one, so that it is stored as it stood."""
+    """Return the same as `number`, but an int if the token is written as one, to store it unchanged."""
     value = number(token)
     return int(token) if re.fullmatch(rb"[+-]?[0-9]{1,15}", token) else value
 
 
 def class_id(token: bytes) -> int | None:
-    """Return the class id 0..65535 that the token writes, None if it writes none."""
+    """Return the token as a class id 0..65535; None if it is not one."""
     if len(token) > LONGEST or not WHOLE.fullmatch(token):
         return None
     value = int(token)
@@ -112,22 +112,22 @@ def class_id(token: bytes) -> int | None:
 
 
 class PathFinder:
-    """Finds the image that a list's path names, never outside the source; looks at names only, and opens nothing."""
+    """Finds the image of a path in a list, inside the source only. Compares names without opening files."""
 
     def __init__(self, tree: Tree, list_folder: bytes) -> None:
-        """Take the tree, and the absolute path of the folder that holds the list."""
+        """Use this tree, and the absolute path of the folder of the list."""
         self._root = tree.root.rstrip(b"/")
         self._images = {image: image for image in tree.images}
         self._folder = list_folder
         self._real_folders: dict[bytes, bytes] = {}
 
     def find(self, written: bytes) -> bytes | None:
-        """Return the image relative to the root, None if there is none.
+        """Return the image relative to the root; None if there is none.
 
-        The path as written comes first, then with backslashes as slashes; relative to the root first, then to the
+        Try the path as written first, then with backslashes as slashes; relative to the root first, then to the
         list's folder.
         """
-        image = self._images.get(written)  # the tree's own object: a million paths are not held twice
+        image = self._images.get(written)  # the tree's own object, so that a million paths are not stored twice
         if image is not None:
             return image
         for place in self._places(written):
@@ -136,7 +136,7 @@ class PathFinder:
         return None
 
     def escapes(self, written: bytes) -> bool:
-        """Return whether the path may lead out of the source folder, by ``..``, from ``/`` or through a symlink."""
+        """Return whether the path may lead out of the source folder, through ``..``, ``/`` or a symlink."""
         if b"\0" in written or len(written) > LONGEST_PATH:
             return False
         places = self._places(written)
@@ -146,7 +146,7 @@ class PathFinder:
         return not all((self._real(place) + b"/").startswith(top) for place in places)
 
     def _real(self, place: bytes) -> bytes:
-        """Return where a place inside the root really is; each folder is looked at once."""
+        """Return the real path of a path inside the root, looking up each folder once."""
         folder, _, name = place.rpartition(b"/")
         if folder not in self._real_folders:
             if len(self._real_folders) >= MOST_FOLDERS:
@@ -156,7 +156,7 @@ class PathFinder:
         return os.path.realpath(path) if os.path.islink(path) else path
 
     def _places(self, written: bytes) -> list[bytes]:
-        """Return where the path may lie, relative to the root and inside it."""
+        """Return the candidates for a path, relative to the root and inside it."""
         if len(written) > LONGEST_PATH:
             return []
         spellings = [written, written.replace(b"\\", b"/")] if b"\\" in written else [written]

@@ -1,4 +1,4 @@
-"""Draws folders of labeled images to try packer with: bright shapes on a soft background, in any built-in layout."""
+"""Draws folders of labelled images to try packer with: bright shapes on a soft background, in any built-in layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VAL_SHARE = 0.2
 MOST_SHAPES = 4
 CLASSES = ("circle", "square", "star", "triangle")
 SHARES = (0.4, 0.3, 0.1, 0.2)
-"""How often each is drawn: real sets are not balanced either."""
+"""Relative frequency of each class: real datasets are not balanced either."""
 COLORS = ((214, 69, 65), (44, 130, 201), (38, 166, 91), (244, 179, 80), (142, 68, 173), (52, 73, 94))
 JPEG_QUALITY = 90
 TRIES = 20
@@ -30,7 +30,7 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was drawn."""
+    """The result of `draw_sample`."""
 
     path: str
     layout: str
@@ -52,8 +52,8 @@ def draw_sample(
         out: The folder.
         layout: folder, voc, yolo or list.
         count: Number of images.
-        size: About how many pixels wide and high an image is; they differ by a quarter.
-        seed: Of the random numbers.
+        size: Approximate width and height in pixels; images vary by a quarter.
+        seed: Random seed.
         progress: Called after each image, with 1.
 
     Raises:
@@ -90,7 +90,7 @@ class Shape:
 
     name: str
     box: tuple[int, int, int, int]
-    """xmin, ymin, xmax, ymax in pixels; the last row and column are not in it."""
+    """xmin, ymin, xmax, ymax in pixels; xmax and ymax are exclusive."""
 
     @property
     def landmarks(self) -> tuple[tuple[float, float], ...]:
@@ -102,7 +102,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Scene:
-    """An image and what it shows."""
+    """An image and its shapes."""
 
     image: NDArray[np.uint8]
     """uint8 (height, width, 3), RGB."""
@@ -118,7 +118,7 @@ class Scene:
 
 
 def scene(number: int, size: int, seed: int, most_shapes: int) -> Scene:
-    """Return image `number` of a sample; it depends on its arguments alone."""
+    """Return image `number` of a sample, which depends only on the arguments."""
     draw = np.random.default_rng((seed, number))
     height, width = (int(side) for side in draw.integers(size - size // 8, size + size // 8 + 1, 2))
     image = _background(draw, height, width)
@@ -129,7 +129,7 @@ def scene(number: int, size: int, seed: int, most_shapes: int) -> Scene:
 
 
 def _background(draw: np.random.Generator, height: int, width: int) -> NDArray[np.uint8]:
-    """Soft clouds of one light color."""
+    """Return a background of soft clouds of one light color."""
     base = draw.uniform(150, 235, 3)
     coarse = (base + draw.normal(0, 8, (5, 5, 3))).astype(np.float32)
     clouds = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
@@ -138,7 +138,7 @@ def _background(draw: np.random.Generator, height: int, width: int) -> NDArray[n
 
 
 def _add_shape(draw: np.random.Generator, image: NDArray[np.uint8], shapes: list[Shape]) -> None:
-    """Draw one more shape where it hides no other one; none where no such place is found."""
+    """Draw another shape that hides no other one; draw none if there is no space."""
     height, width = image.shape[:2]
     name = CLASSES[draw.choice(len(CLASSES), p=SHARES)]
     color = COLORS[draw.integers(len(COLORS))]
@@ -161,7 +161,7 @@ def _meet(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
 
 
 def _outline(name: str) -> Points:
-    """Corners, (n, 2) in 0..1."""
+    """Return the corners, (n, 2) in 0..1."""
     if name == "square":
         return np.array([(0, 0), (1, 0), (1, 1), (0, 1)], np.float64)
     if name == "triangle":
@@ -186,7 +186,7 @@ class _Drawing:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Write what there is one of: lists, names, splits."""
+        """Write the files of the whole dataset: lists, names, splits."""
 
     def _scene(self, number: int, most_shapes: int) -> Scene:
         return scene(number, self._size, self._seed, most_shapes)
@@ -258,7 +258,7 @@ class List(_Drawing):
 
 
 def _voc_xml(stem: str, drawn: Scene) -> str:
-    """Boxes as VOC has them: 1-based, the last pixel included."""
+    """Return the annotation as VOC XML, with 1-based boxes that include the last pixel."""
     height, width = drawn.image.shape[:2]
     boxes = "".join(
         f"  <object>\n    <name>{escape(shape.name)}</name>\n    <difficult>0</difficult>\n"
@@ -282,4 +282,4 @@ LAYOUTS: dict[str, Callable[[str, int, int, int], _Drawing]] = {
     "yolo": Yolo,
     "list": List,
 }
-"""The word after ``--layout`` -> (folder, count, size, seed) -> what draws it."""
+"""The value of ``--layout`` -> the writer, called with (folder, count, size, seed)."""

@@ -1,4 +1,4 @@
-"""Finds the files of a source folder once, for all sources, never leaving it; and reads annotation files."""
+"""Lists the files of a source folder once for all sources, without leaving it, and reads annotation files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packer.system import READ_FLAGS
 
 IMAGE_EXTENSIONS = frozenset(
     b".jpg .jpeg .jpe .jfif .png .bmp .dib .gif .webp .tif .tiff"
-    # not all of these can be decoded, but they claim to be images: they are rejected by name, not overlooked
+    # packer cannot decode these, but they are images: they must be rejected, not overlooked
     b" .ppm .pgm .pbm .pnm .jp2 .avif .heic .heif".split()
 )
 
@@ -24,11 +24,11 @@ SNIFFED_BYTES = 64  # enough to tell an image by
 SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
 
 Skipped = tuple[bytes, str]
-"""A path relative to the root, and why it was not taken."""
+"""A path relative to the root, and why it was skipped."""
 
 
 def looks_like_image(path: bytes) -> bool:
-    """Return whether a file begins as an image, also as a damaged one; False if it cannot be read."""
+    """Return whether a file begins like an image, even a damaged one; False if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             head = file.read(SNIFFED_BYTES)
@@ -43,18 +43,18 @@ def looks_like_image(path: bytes) -> bool:
 
 
 def find_tree(root: bytes | str, is_image: Callable[[bytes], bool] = looks_like_image) -> tuple[Tree, list[Skipped]]:
-    """Return the tree below a folder, and what was not taken, with reasons.
+    """Return the tree below a folder, and the skipped paths with reasons.
 
-    Hidden names (``.x``, ``__MACOSX``) are left out, and listed if their extension is an image's. A symlink is
-    taken only if it leads to a file inside the root.
+    Hidden names (``.x``, ``__MACOSX``) are left out, and listed if they have an image extension. A symlink is
+    followed only if it leads to a file inside the root.
 
     Args:
         root: The folder.
-        is_image: Tells by its absolute path whether a file is an image whose extension does not claim so.
+        is_image: Returns whether a file without an image extension, given by its absolute path, is an image.
 
     Raises:
         UsageError: `root` is not a folder.
-        StorageError: It cannot be read.
+        StorageError: `root` cannot be read.
     """
     absolute = os.path.realpath(os.fsencode(root))
     if not os.path.isdir(absolute):
@@ -94,9 +94,9 @@ class _Walk:
                 self.skipped.append((path, kind))
 
     def _entries(self, folder: bytes, hidden: bool) -> list[tuple[bytes, str]]:
-        """Return what is in a folder, the last in byte order first; a folder sorts as its name with a slash.
+        """Return the entries of a folder in reverse byte order; a folder sorts as its name with a slash.
 
-        If there are only files in it, as in the folder of a class, they are taken at once.
+        If there are only files in it, as in a class folder, add them directly.
         """
         prefix = folder + b"/" if folder else b""
         try:
@@ -139,7 +139,7 @@ class _Walk:
 
 
 def _kind(entry: os.DirEntry[bytes], hidden: bool) -> str:
-    """Return folder, file, symlink, or why it is neither; what is hidden is never opened or followed."""
+    """Return folder, file or symlink, or the reason to skip it. Do not open or follow hidden names."""
     name = entry.name
     hidden = hidden or name[:1] == b"." or name == b"__MACOSX"
     try:
@@ -166,7 +166,7 @@ def read_file(root: bytes, path: bytes, most_bytes: int) -> bytes:
     """Return the bytes of ``root/path``.
 
     Raises:
-        BadLabel: It is unreadable, not a regular file, or larger than `most_bytes`.
+        BadLabel: The file is unreadable, not a regular file, or larger than `most_bytes`.
     """
     data = read_head(root, path, most_bytes + 1)
     if len(data) > most_bytes:
@@ -178,7 +178,7 @@ def read_head(root: bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> 
     """Return the first bytes of ``root/path``, and the last `tail_bytes` of the rest.
 
     Raises:
-        BadLabel: It is unreadable or not a regular file.
+        BadLabel: The file is unreadable or not a regular file.
     """
     try:
         with open(os.open(os.path.join(root, path), READ_FLAGS), "rb") as file:
@@ -197,7 +197,7 @@ def read_head(root: bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> 
 
 
 def lines_of(data: bytes) -> list[bytes]:
-    """Return the lines of a text file: LF, CRLF or CR, with or without BOM, and at no other character."""
+    """Return the lines of a text file, split only at LF, CRLF or CR, without BOM."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

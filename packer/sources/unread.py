@@ -1,4 +1,4 @@
-"""What ``--labels auto`` must not pass over: label files that packer cannot read, and masks beside their images."""
+"""Finds labels that ``--labels auto`` must not ignore: files that packer cannot read, and masks beside their images."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TABLES = frozenset(b".txt .csv .tsv .lst .list".split())
 TREES = frozenset(b".json .jsonl .ndjson .xml .yaml .yml".split())
 LABEL_EXTENSIONS = TABLES | TREES | frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .bbox .lms".split())
 LOOKED_AT_A_FOLDER, MOST_LOOKED_AT = 4, 64
-"""So many files of one extension in one folder are opened, and in all."""
+"""Maximum number of files to open: of one extension in one folder, and in total."""
 MOST_LINES, MOST_CELLS = 4096, 128
 SEVERAL = 2
-"""So many images must be named: one may be an example in a text."""
+"""Number of images that must be named: one may be an example in a text."""
 ID_CHARACTERS = 6
-"""A stem of fewer characters may stand in any file: 1, 2007, cat."""
+"""A shorter stem may occur in any file: 1, 2007, cat."""
 STRINGS = re.compile(rb"[^\"'<>\r\n\t]+")
 CELL_ENDS = (re.compile(rb"[,;\t|]"), re.compile(rb"[,;\s|]+"))
 
@@ -41,19 +41,19 @@ MASK_FOLDERS = LABEL_FOLDERS | frozenset(
     b"mask masks gt groundtruth ground_truth ground-truth anno annos seg segs segmentation segmentations"
     b" segmentationclass segmentationobject depth depths target targets trimap trimaps matte mattes".split()
 )
-"""Folders that hold a second picture of each image (compared in lower case): never a class beside the first."""
+"""Folders with a second picture of each image (compared in lower case), which are not classes."""
 MASK_ENDING = re.compile(rb"[-_. ](?:mask|gt|seg|segmentation|labels?|annotation|depth|target|matte)\Z", re.IGNORECASE)
 MOST_FOLDERS, MOST_SIBLINGS = 10_000, 8
 
 
 def unread_labels(tree: Tree) -> str | None:
-    """Name the files that seem to be labels of several images, None if there are none; for a tree that no source fits.
+    """Describe the files that seem to be labels of several images, in a tree that no source fits; None without any.
 
-    Looks at names, and at the first MiB of a few files.
+    Look at names, and at the first MiB of a few files.
     """
     stems = {stem_of(image) for image in tree.images}
     beside: dict[bytes, list[bytes]] = defaultdict(list)
-    """Extension -> the files that have an image's name, as 1.pts and 1.jpg.json have."""
+    """Extension -> the files that have an image's name, such as 1.pts and 1.jpg.json."""
     for path in tree.files:
         # the inner stem is that of an image whose own extension was kept
         if (ending := extension_of(path)) in LABEL_EXTENSIONS and {stem_of(path), _plain(stem_of(path))} & stems:
@@ -75,7 +75,7 @@ def unread_labels(tree: Tree) -> str | None:
 
 
 def _plain(name: bytes) -> bytes:
-    """Return the stem of an image's file name; other names stay as they are."""
+    """Return the stem of an image's file name, and other names unchanged."""
     return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name
 
 
@@ -100,12 +100,12 @@ def _read(tree: Tree, path: bytes, ends: bool = False) -> bytes:
 
 
 def _base(text: bytes) -> bytes:
-    """Return the last part of a path in either spelling, without blanks around it."""
+    """Return the last part of a path with slashes or backslashes, without surrounding blanks."""
     return text.strip(b" \t\"'").replace(b"\\", b"/").rpartition(b"/")[2]
 
 
 def _strings(tree: Tree, path: bytes, stems: set[bytes]) -> set[bytes]:
-    """Return the names and stems of images that stand between quotes or tags, or behind a YAML key."""
+    """Return the names and stems of images in quotes or tags, or after a YAML key."""
     found = STRINGS.findall(_read(tree, path, ends=True))  # COCO may put the names of its images last
     bases = (_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found)
     return {base for base in bases if _plain(base) in stems}
@@ -117,12 +117,12 @@ def _images_of(words: Iterable[bytes], stems: set[bytes]) -> set[bytes]:
 
 
 def _ids(words: set[bytes]) -> set[bytes]:
-    """Return the words that nothing but one image would be called."""
+    """Return the words that can only be the name of one image."""
     return {word for word in words if len(word) >= ID_CHARACTERS and re.search(rb"\d", word)}
 
 
 def _tell(strings: set[bytes], stems: set[bytes]) -> bool:
-    """Return whether these strings mean images: several file names, several ids, or most stems that are words."""
+    """Return whether strings refer to images: several file names, several ids, or most stems that are words."""
     words = {word for word in strings & stems if not word.isdigit()}
     return (
         len(_images_of(strings, stems)) >= min(SEVERAL, len(stems))
@@ -132,10 +132,10 @@ def _tell(strings: set[bytes], stems: set[bytes]) -> bool:
 
 
 def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
-    """Return whether most lines are data of images: a file name in any column, or a stem in the first.
+    """Return whether most lines are image labels: a file name in any column, or a stem in the first.
 
-    A bare list of images is none: it is a split. A line of numbers belongs to the image in a line above it, as in the
-    lists of WIDER FACE.
+    A list of images without other columns is a split. A line of numbers belongs to the image in a line above it, as in
+    the lists of WIDER FACE.
     """
     lines = [line for line in lines_of(_read(tree, path))[:MOST_LINES] if line.strip()]
     by_name: set[bytes] = set()
@@ -159,10 +159,10 @@ def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
 
 
 def paired_folders(tree: Tree) -> str | None:
-    """Name two folders that hold two pictures of the same things, such as images/ and masks/; None for none.
+    """Describe two folders with pictures of the same things, such as images/ and masks/; None if there are none.
 
-    Class folders may well count their images alike (cat/001.jpg, dog/001.jpg). They are a pair if one is called like a
-    folder of masks or images, or if they are the only two and the names they share are more than numbers.
+    Class folders may number their images alike (cat/001.jpg, dog/001.jpg). Two folders are a pair if one is named like
+    a folder of masks or images, or if they are the only two and the names they share are more than numbers.
     """
     folders = sorted({folder_of(image) for image in tree.images})[:MOST_FOLDERS]
     pairs = list(_pairs(folders))
@@ -185,7 +185,7 @@ def paired_folders(tree: Tree) -> str | None:
 
 
 def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Yield folders whose paths differ in one part: named as a pair (True), or the only two (False)."""
+    """Yield pairs of folders whose paths differ in one part: named as a pair (True), or the only two (False)."""
     there = set(folders)
     siblings: dict[tuple[bytes, bytes], list[tuple[bytes, bytes]]] = defaultdict(list)
     for folder in folders:
@@ -205,7 +205,7 @@ def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool]]:
 
 
 def _is_count(stems: set[bytes]) -> bool:
-    """Return whether the stems count through, as img_001, img_002, img_003 do."""
+    """Return whether the stems are just numbered, such as img_001, img_002, img_003."""
     found = [re.fullmatch(rb"(\D*)(\d{1,18})(\D*)", stem) for stem in stems]
     matches = [match for match in found if match]
     if len(matches) < len(found) or len({(match[1], match[3]) for match in matches}) > 1:

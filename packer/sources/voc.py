@@ -1,4 +1,4 @@
-"""Pascal VOC: one XML file per image, matched by stem, never by guessing between equals; splits from ``ImageSets``."""
+"""Pascal VOC: one XML file per image, matched by stem and never ambiguously; splits from ``ImageSets``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_SPLIT_BYTES = 64 * MIB
 
 
 class VocSource:
-    """A VOC set.
+    """A Pascal VOC dataset.
 
     Raises:
         UsageError: ``--split`` names no file of the only ``ImageSets/Main`` in the tree.
@@ -45,17 +45,17 @@ class VocSource:
         if options.split is not None:
             self._split = _read_split(tree, options.split, self._stems)
         self._renamed: dict[bytes, str] = {}
-        """Image -> the different file name that its XML claims."""
+        """Image -> the file name in its XML, if it differs."""
         self.notes: list[str] = []
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
-        """Return VOC if images have an XML file of their name, and a few of those are annotations."""
+        """Return VOC if images have an XML file of the same name, and a few of those are annotations."""
         xml = [path for path in tree.files if extension_of(path) == b".xml"]
         if not xml:
             return []
         matches = match_by_stem(tree.images, xml)
-        # two images or two XML files that fit equally well are VOC too; they are refused one by one
+        # ambiguous images and XML files count too; each is rejected later
         fitting = len(matches.label_of) + len(matches.refused)
         if not fitting:
             return []
@@ -75,7 +75,7 @@ class VocSource:
 
         Raises:
             NoLabel: No file fits the image.
-            BadLabel: Several fit equally well, or the file is wrong.
+            BadLabel: Several files fit equally well, or the file is invalid.
         """
         path = self._matches.of(image)
         if path is None:
@@ -89,11 +89,11 @@ class VocSource:
         return annotation
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Yield XML files that fit no image (other XML is passed over), and names in the split that have none."""
+        """Yield annotation files that fit no image, and names in the split without an XML file."""
         self._note_renamed()
         for path in self._matches.unclaimed:
             stem = stem_of(path)
-            # a name of the split that has no image at all is reported at its line, below
+            # a name in the split without an image is reported with its line, below
             asked = self._split is None or (stem in self._split and stem in self._stems)
             if asked and _is_annotation(self._root, path, damaged=True):
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
@@ -107,12 +107,12 @@ class VocSource:
             claims = plural(len(self._renamed), "XML file claims", "XML files claim")
             example = f"{printable(self._matches.label_of[image])} claims {quoted(self._renamed[image])}"
             self.notes.append(
-                f"{claims} another <filename> or <path> than the image's, e.g. {example}; matched by stem"
+                f"{claims} a <filename> or <path> that differs from the image's, e.g. {example}; matched by stem"
             )
 
 
 def _is_annotation(root: bytes, path: bytes, damaged: bool) -> bool:
-    """Return False for sound XML of another kind, and `damaged` for what cannot be read."""
+    """Return False for valid XML of another kind, and `damaged` if it cannot be read."""
     try:
         return parse_xml(read_file(root, path, MOST_XML_BYTES), path).tag == "annotation"
     except BadLabel:
@@ -122,7 +122,7 @@ def _is_annotation(root: bytes, path: bytes, damaged: bool) -> bool:
 def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, str]:
     folders = [path for path in tree.folders if (b"/" + path).endswith(b"/ImageSets/Main")]
     if len(folders) != 1:
-        problem = f"--split {split} needs one ImageSets/Main folder, there are {len(folders)}"
+        problem = f"--split {split} needs one ImageSets/Main folder, but there are {len(folders)}"
         next_step = f"give one of these parts as the source: {named(folders)}" if folders else "leave out --split"
         raise UsageError(tree.root, problem, next_step)
     path = folders[0] + b"/" + as_bytes(split) + b".txt"
@@ -132,7 +132,7 @@ def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, str]:
     found: dict[bytes, str] = {}
     for count, line in enumerate(lines_of(read_file(tree.root, path, MOST_SPLIT_BYTES)), 1):
         name, _, last = (b" " + line.strip()).rpartition(b" ")
-        # cat_train.txt says for each image of train whether it shows a cat (-1, 0, 1)
+        # cat_train.txt has a number for each image of train: whether it shows a cat (-1, 0, 1)
         stem = name.strip() if last in (b"-1", b"0", b"1") and name.strip() else line.strip()
         if stem:
             found.setdefault(_plain(stem, stems), f"{printable(path)}:{count}")
@@ -140,24 +140,24 @@ def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, str]:
 
 
 def _plain(name: bytes, stems: set[bytes]) -> bytes:
-    """Return the stem in a split's line; some tools write folders and extensions too."""
+    """Return the stem in a line of a split; some tools also write folders and extensions."""
     name = name.rpartition(b"/")[2]
     return stem_of(name) if name not in stems and extension_of(name) in IMAGE_EXTENSIONS else name
 
 
 @dataclass(slots=True)
 class Matches:
-    """The outcome: every image is in `label_of`, in `refused`, or has no label."""
+    """The matches: every image is in `label_of`, in `refused`, or has no label."""
 
     label_of: dict[bytes, bytes] = field(default_factory=dict)
     """image -> its label file."""
     refused: dict[bytes, str] = field(default_factory=dict)
-    """image -> why no label file is its own."""
+    """image -> why its label file is ambiguous."""
     unclaimed: list[bytes] = field(default_factory=list)
     """Label files that fit no image, in the order given."""
 
     def of(self, image: bytes) -> bytes | None:
-        """Return the label file of an image, None for none. Raise BadLabel if several fit equally well."""
+        """Return the label file of an image, or None. Raise BadLabel if several fit equally well."""
         if image in self.refused:
             raise BadLabel(image, self.refused[image], "rename or move one of them")
         return self.label_of.get(image)
@@ -167,8 +167,8 @@ def match_by_stem(images: Iterable[bytes], labels: Iterable[bytes]) -> Matches:
     """Match label files to the images of the same stem, in three rounds.
 
     First those in the same folder, then those in the mirrored one (``JPEGImages/a/1.jpg`` and
-    ``Annotations/a/1.xml``, ``a/1.jpg`` and ``a/Annotations/1.xml``), then those anywhere. Within a round a
-    label file and an image that have only each other are a match; where there are more, all of them are refused.
+    ``Annotations/a/1.xml``, ``a/1.jpg`` and ``a/Annotations/1.xml``), then those anywhere. In each round, a label
+    file and an image that fit only each other are a match; if there are more, all of them are refused.
     """
     labels = list(labels)
     open_labels: dict[bytes, list[bytes]] = defaultdict(list)
@@ -193,7 +193,7 @@ def match_by_stem(images: Iterable[bytes], labels: Iterable[bytes]) -> Matches:
 def _round(
     images: dict[bytes, list[bytes]], labels: dict[bytes, list[bytes]], result: Matches
 ) -> tuple[list[bytes], list[bytes]]:
-    """Settle the folders in which both are found, and return the images and labels that are left."""
+    """Match within the folders that have both, and return the remaining images and labels."""
     for folder in images.keys() & labels.keys():
         here, theirs = images.pop(folder), labels.pop(folder)
         if len(here) == len(theirs) == 1:
@@ -216,7 +216,7 @@ def _group(paths: list[bytes], key: Callable[[bytes], bytes]) -> dict[bytes, lis
 
 
 def _without(path: bytes, names: frozenset[bytes]) -> bytes:
-    """Return the folder of a path without its last component that is one of these names."""
+    """Return the folder of a path without its last component that has one of these names."""
     parts = folder_of(path).split(b"/")
     for i in reversed(range(len(parts))):
         if parts[i].lower() in names:

@@ -1,6 +1,6 @@
-"""One Pascal VOC XML file -> its annotation, all fields kept, or a BadLabel that names file and object.
+"""Parses a Pascal VOC XML file into an annotation with all fields.
 
-Format: the VOC2012 development kit, section 5. Unknown tags are passed over; the order of tags is free.
+Format: the VOC2012 development kit, section 5. Unknown tags are ignored, and tags may be in any order.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ EDGES = ("xmin", "ymin", "xmax", "ymax")
 FLAGS = ("difficult", "truncated", "occluded")
 FIX = "fix the label"
 
-# expat knows none of these, and Python's parser refuses them; labels made in East Asia use them
+# expat does not know these encodings and Python's parser refuses them, but labels from East Asia use them
 MULTI_BYTE = {
     codecs.lookup(name).name: name
     for name in ("gb18030", "big5hkscs", "cp932", "shift_jis", "euc_jp", "euc_kr", "cp949", "iso2022_jp")
-} | {"gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs"}  # the supersets that writers really use
+} | {"gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs"}  # the supersets that are used in practice
 DECLARED = re.compile(rb"""\A(<\?xml[^>]{0,200}?)\sencoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
 
 
 def parse_xml(data: bytes, path: bytes) -> Element:
-    """Return the root element. Raise BadLabel for what is not XML, and for a DTD (entities: bombs, file access)."""
+    """Return the root element. Raise BadLabel if it is not XML, or has a DTD (entity bombs, file access)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some codecs that an XML may name warn about its bytes
@@ -40,7 +40,7 @@ def parse_xml(data: bytes, path: bytes) -> Element:
             return root
     except DefusedXmlException:
         raise BadLabel(path, "has a DTD or entities, which may hide an attack", "remove its <!DOCTYPE") from None
-    except (ParseError, ValueError, LookupError) as error:  # LookupError: an encoding that nobody knows
+    except (ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise BadLabel(path, f"is not readable as XML: {error}", FIX) from None
 
 
@@ -61,11 +61,11 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
     """Return the annotation in an ``<annotation>`` element.
 
     VOC pixels are counted from 1 and its edges are inclusive: the box (xmin, ymin, xmax, ymax) covers
-    (xmin - 1, ymin - 1, xmax, ymax) in the frame of `packer.types`. The four numbers as written stay in the
-    box field ``voc_bndbox``.
+    (xmin - 1, ymin - 1, xmax, ymax) in the frame of `packer.types`. The original numbers are kept in the box
+    field ``voc_bndbox``.
 
     Raises:
-        BadLabel: It is wrong; the error names the file and the object's number.
+        BadLabel: It is invalid; the error names the file and the object's number.
     """
     if root.tag != "annotation":
         raise BadLabel(path, f"its root is <{_tag(root)}>, not <annotation>", "move it away from the image")
@@ -97,14 +97,14 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
 
 
 def claimed_names(root: Element) -> list[str]:
-    """Return the file names that ``<filename>`` and ``<path>`` claim, without folders; only ever compared."""
+    """Return the file names in ``<filename>`` and ``<path>`` without folders, for comparison only."""
     claims = (root.findtext(tag, "").strip() for tag in ("filename", "path"))
     return [re.split(r"[/\\]", claim)[-1] for claim in claims if claim]
 
 
 def _covered(written: Sequence[float]) -> Box:
     xmin, ymin, xmax, ymax = written
-    # equal edges are slips of the mouse, not objects one pixel wide: they stay empty, so that --boxes sees them
+    # equal edges are mistakes, not objects one pixel wide: keep them without area, so that --boxes applies
     right = xmax if xmax > xmin else xmax - 1
     bottom = ymax if ymax > ymin else ymax - 1
     return float(xmin - 1), float(ymin - 1), float(right), float(bottom)
@@ -122,11 +122,11 @@ def _size(root: Element) -> tuple[int, int] | None:
     if size is None:
         return None
     width, height = (_whole(size, tag) for tag in ("width", "height"))
-    return (width, height) if width and height else None  # tools that do not know it write 0
+    return (width, height) if width and height else None  # tools that do not know the size write 0
 
 
 def _whole(parent: Element, tag: str) -> int:
-    """Return a whole number, 0 if the tag is absent or empty."""
+    """Return the whole number in a tag; 0 if the tag is absent or empty."""
     text = _text(parent, tag)
     if not re.fullmatch(r"(?:[0-9]{1,9}(?:\.0{0,9})?)?", text):
         raise ValueError(f"<{tag}> {quoted(text)} is not a whole number")
@@ -142,7 +142,7 @@ def _number(parent: Element, tag: str) -> float:
 
 
 def _text(parent: Element, tag: str, required: bool = False) -> str:
-    """Return the text of the only such tag, stripped; "" if it is absent or empty and that is allowed."""
+    """Return the stripped text of a tag that may occur once; "" if it is absent or empty and that is allowed."""
     child = _only(parent, tag)
     text = (child.text or "").strip() if child is not None else ""
     if required and not text:

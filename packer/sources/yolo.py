@@ -34,7 +34,7 @@ from packer.types import Point, RawAnnotation
 Box = tuple[float, float, float, float]
 Keypoint = tuple[float, float, float]
 BLANKS = re.compile(rb"[ \t]+")
-VISIBLE = 2.0  # what COCO writes for a point that is labeled and visible
+VISIBLE = 2.0  # COCO's value for a labelled and visible point
 MOST_COLUMNS = 20_000
 
 MOST_LABEL_BYTES = 16 * MIB
@@ -42,13 +42,13 @@ IMAGES_TO_LABELS = {
     b"images": b"labels",
     b"Images": b"Labels",
     b"IMAGES": b"LABELS",
-    b"JPEGImages": b"labels",  # darknet's own rule for VOC
+    b"JPEGImages": b"labels",  # darknet's rule for VOC
 }
 LABELS_TO_IMAGES = {b"labels": b"images", b"Labels": b"Images", b"LABELS": b"IMAGES"}
 
 
 def label_of(image: bytes, files: set[bytes]) -> bytes | None:
-    """Return the label file of an image, None for none: the mirrored one before the one beside it."""
+    """Return the label file of an image, or None: the mirrored one before the one beside the image."""
     name = stem_of(image) + b".txt"
     mirrored = _swapped(folder_of(image), IMAGES_TO_LABELS)
     for folder in (mirrored, folder_of(image)):
@@ -58,10 +58,10 @@ def label_of(image: bytes, files: set[bytes]) -> bytes | None:
 
 
 class YoloSource:
-    """Coordinates stay fractions of the image (``relative``).
+    """A YOLO dataset. Coordinates stay fractions of the image (``relative``).
 
     Raises:
-        UsageError: data.yaml is wrong, or ``--split`` is not found.
+        UsageError: data.yaml is invalid, or ``--split`` is not found.
     """
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
@@ -80,7 +80,7 @@ class YoloSource:
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
-        """Return YOLO if images have a text file of their name, and a few of those follow the grammar."""
+        """Return YOLO if images have a text file of the same name, and a few of those follow the grammar."""
         texts = {path for path in tree.files if extension_of(path) == b".txt"}
         labels = [path for image in tree.images if (path := label_of(image, texts)) is not None] if texts else []
         if not labels:
@@ -88,22 +88,22 @@ class YoloSource:
         try:
             kpt_shape = read_config(tree).kpt_shape
         except UsageError:
-            kpt_shape = None  # opening the source says what is wrong
+            kpt_shape = None  # opening the source will raise the error
         if not any(_has_rows(tree.root, path, kpt_shape, empty=True) for path in spread(labels, LOOKS)):
             return []
         images = plural(len(tree.images), "image has", "images have")
         return [Choice("yolo", f"{len(labels)} of {images} a YOLO text file of their name")]
 
     def in_split(self, image: bytes) -> bool:
-        """Return whether data.yaml's entry for the split, or the split's folder, has this image."""
+        """Return whether data.yaml's entry for the split, or the split's folder, contains this image."""
         return self._split is None or self._split.in_split(image)
 
     def annotate(self, image: bytes) -> RawAnnotation:
-        """Return the objects of the image, none for an empty file.
+        """Return the objects of the image; none for an empty file.
 
         Raises:
-            NoLabel: There is no file.
-            BadLabel: The file is wrong; the error names file, line and value.
+            NoLabel: There is no label file.
+            BadLabel: The file is invalid; the error names file, line and value.
         """
         path = label_of(image, self._files)
         if path is None:
@@ -123,8 +123,7 @@ class YoloSource:
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield label files without an image.
 
-        Other text files (README.txt) are none: outside ``labels`` a file counts only if it is beside images and
-        holds YOLO rows.
+        Outside ``labels``, a text file counts only if it is beside images and holds YOLO rows, unlike a README.txt.
         """
         if self._split is not None:
             yield from self._split.missing
@@ -151,7 +150,7 @@ class YoloSource:
         )
 
     def _numbered(self) -> tuple[str, ...]:
-        """Where nothing names the classes, their numbers are their names."""
+        """Use numbers as class names, if the dataset has no names."""
         highest = -1
         for path in self._claims:
             with suppress(BadLabel):  # `annotate` reports it
@@ -160,7 +159,7 @@ class YoloSource:
 
 
 def _has_rows(root: bytes, path: bytes, kpt_shape: tuple[int, int] | None, empty: bool = False) -> bool:
-    """Return whether the file follows the grammar; if `empty`, also one without rows in a labels folder."""
+    """Return whether the file follows the grammar; with `empty`, also if it is in a labels folder without rows."""
     try:
         rows = parse_rows(read_file(root, path, MOST_LABEL_BYTES), kpt_shape=kpt_shape)
     except (BadLabel, BadRow):
@@ -169,7 +168,7 @@ def _has_rows(root: bytes, path: bytes, kpt_shape: tuple[int, int] | None, empty
 
 
 def _swapped(folder: bytes, names: dict[bytes, bytes]) -> bytes | None:
-    """Return the folder with its last component of these names replaced, None if it has none."""
+    """Return the folder with its last component of these names replaced; None if it has none."""
     parts = folder.split(b"/")
     for i in reversed(range(len(parts))):
         if parts[i] in names:
@@ -185,7 +184,7 @@ def _in_split(split: Split, path: bytes, images_folder: bytes | None) -> bool:
 
 @dataclass(slots=True)
 class Rows:
-    """The objects of one file, in its order; polygons: () for an object without one."""
+    """The objects of one file, in order; an object without a polygon has ()."""
 
     classes: list[int] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
@@ -203,7 +202,7 @@ class BadRow(ValueError):
 
 
 def parse_rows(data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[int, int] | None = None) -> Rows:
-    """Return all rows of a file; blank lines are passed over. Raise BadRow."""
+    """Return all rows of a file, ignoring blank lines. Raise BadRow for an invalid row."""
     rows = Rows()
     for count, line in enumerate(lines_of(data), 1):
         tokens = BLANKS.split(line.strip(b" \t"))
@@ -230,7 +229,7 @@ def parse_rows(data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[in
 
 
 def highest_class(data: bytes) -> int:
-    """Return the highest class id in a file, -1 for none; rows that are wrong are passed over."""
+    """Return the highest class id in a file, ignoring invalid rows; -1 if there is none."""
     tokens = (BLANKS.split(line.strip(b" \t"), maxsplit=1)[0] for line in lines_of(data))
     return max((found for token in tokens if (found := class_id(token)) is not None), default=-1)
 
@@ -239,15 +238,15 @@ def _check_columns(count: int, kpt_shape: tuple[int, int] | None) -> None:
     if kpt_shape is not None:
         points, dims = kpt_shape
         if count != 5 + points * dims:
-            problem = f"has {plural(count, 'column')}, and kpt_shape [{points}, {dims}] needs {5 + points * dims}"
+            problem = f"has {plural(count, 'column')}, but kpt_shape [{points}, {dims}] needs {5 + points * dims}"
             raise BadRow(0, problem, "fix the row, or kpt_shape in data.yaml")
     elif count > MOST_COLUMNS:
         raise BadRow(0, f"has {count} columns, more than {MOST_COLUMNS}")
     elif count < 5:
-        raise BadRow(0, f"has {plural(count, 'column')}, and a box needs 5: class cx cy w h")
+        raise BadRow(0, f"has {plural(count, 'column')}, but a box needs 5: class cx cy w h")
     elif count > 5 and count % 2 == 0:
-        problem = f"has {count} columns, and a box has 5, a polygon an odd number"
-        raise BadRow(0, problem, "for key points set kpt_shape in data.yaml; remove a confidence column")
+        problem = f"has {count} columns, but a box has 5 and a polygon an odd number"
+        raise BadRow(0, problem, "for keypoints, set kpt_shape in data.yaml; remove a confidence column")
 
 
 def _class(token: bytes, num_classes: int) -> int:

@@ -1,4 +1,4 @@
-"""What a YOLO set says of itself, in data.yaml or a list of names: class names, key points, and its splits."""
+"""The configuration of a YOLO dataset, from data.yaml or a list of names: class names, keypoints and splits."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from packer.sources.tree import MIB, lines_of, read_file
 
 DEEPEST = 32
 MOST_NODES = 4 * MOST_CLASSES
-"""Values in a YAML file: enough for a number and a name per class, each twice."""
+"""Maximum number of values in a YAML file: a number and a name per class, each twice."""
 UPWARDS = re.compile(rb"\A(?:\.\./)+")
 MOST_SPLIT_BYTES = 256 * MIB
 
 NAME_FILES = frozenset({b"classes.txt", b"obj.names", b"classes.names", b"coco.names", b"_darknet.labels"})
-"""Files of class names, one a line; never labels."""
+"""Files of class names, one per line; never labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class YoloConfig:
-    """What is known before a label is read."""
+    """The configuration of a dataset."""
 
     names: tuple[str, ...] | None = None
     """Class names in id order."""
     kpt_shape: tuple[int, int] | None = None
-    """(points, values a point: 2 or 3)."""
+    """(number of points, values per point: 2 or 3)."""
     splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """train, val, ... -> folders or lists of images, as written."""
     path: str = ""
     """The ``path:`` entry, as written."""
     origin: bytes = b""
-    """The file that says so."""
+    """The file with these settings."""
 
 
 def read_config(tree: Tree) -> YoloConfig:
     """Return the configuration in the root folder, or of the only list of names anywhere.
 
     Raises:
-        UsageError: It is wrong, or several files differ.
+        UsageError: It is invalid, or several files differ.
     """
     yamls = {}
     for path in tree.files:
@@ -61,7 +61,7 @@ def read_config(tree: Tree) -> YoloConfig:
 
 
 class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]  # C is ten times as fast
-    """Makes texts, lists and mappings, nothing else; what an alias stands for is shared, never copied."""
+    """Creates only text, lists and mappings; aliases share their values, without copies."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = set()
@@ -76,11 +76,11 @@ class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[mi
 
 
 def parse_yaml(data: bytes, path: bytes) -> dict[str, Any]:
-    """Return the mapping in a YAML file, {} if it holds something else; every scalar is text, as written.
+    """Return the mapping in a YAML file, with every scalar as text; {} if it holds something else.
 
     Raises:
-        UsageError: It is not YAML, deeper than 32 levels, of too many values, or has a key twice; the error names
-            the line.
+        UsageError: It is not YAML, is deeper than 32 levels, or has too many values or a duplicate key; the error
+            names the line.
     """
     try:
         _check_size(data)
@@ -97,7 +97,7 @@ def parse_yaml(data: bytes, path: bytes) -> dict[str, Any]:
 
 
 def _check_size(data: bytes) -> None:
-    """Raise ConstructorError for too many or too deep values: PyYAML calls itself for each level, and may crash."""
+    """Raise ConstructorError for too many or too deep values: PyYAML recurses for each level, and may crash."""
     depth = nodes = documents = 0
     for event in yaml.parse(data, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -142,7 +142,7 @@ def _is_texts(value: Any) -> bool:
 def _names(names: Any, nc: Any) -> tuple[str, ...] | None:
     number = class_id(nc.encode("utf-8", "replace")) if isinstance(nc, str) else None
     if nc is not None and number is None:
-        # only text is shown: a list of YAML aliases may be a thousand times as long as its file
+        # show only text: a list of YAML aliases may be a thousand times as long as its file
         raise ValueError(f"nc: {quoted(nc) if isinstance(nc, str) else 'what it says'} is not a number of classes")
     if names in (None, ""):
         return None if number is None else tuple(str(i) for i in range(number))
@@ -151,7 +151,7 @@ def _names(names: Any, nc: Any) -> tuple[str, ...] | None:
     if not _is_texts(names):
         raise ValueError("names: is neither a list of names nor a mapping of numbers to names")
     if number is not None and number != len(names):
-        raise ValueError(f"nc: says {plural(number, 'class')}, and names: has {len(names)}")
+        raise ValueError(f"nc: says {plural(number, 'class')}, but names: has {len(names)}")
     return _unlike(tuple(names))
 
 
@@ -214,15 +214,15 @@ class Split:
     folders: tuple[bytes, ...] = ()
     images: set[bytes] = field(default_factory=set)
     missing: list[NoImage] = field(default_factory=list)
-    """Lines of the split's list that name no image."""
+    """Lines in the list of the split that name no image."""
 
     def in_split(self, path: bytes) -> bool:
-        """Return whether an image, or the place where a label's image would be, is in the split."""
+        """Return whether an image, or the path of a label's missing image, is in the split."""
         return path in self.images or path.startswith(self.folders)
 
 
 def find_split(tree: Tree, config: YoloConfig, split: str) -> Split:
-    """Return the split: data.yaml's entry, else the usual folder. Raise UsageError if it is not there or not unique."""
+    """Return the split: data.yaml's entry, else the usual folder. Raise UsageError if it is missing or ambiguous."""
     result = Split()
     folders = set(tree.folders)
     files = set(tree.files)
@@ -245,8 +245,8 @@ def find_split(tree: Tree, config: YoloConfig, split: str) -> Split:
 
 
 def _places(tree: Tree, config: YoloConfig, entry: str) -> list[bytes]:
-    """Return where an entry may be, relative to the root: below ``path:``, below the root, or below a folder that the
-    set was moved from (``../train/images`` is what one exporter writes for ``train/images``)."""
+    """Return the candidates for an entry, relative to the root: below ``path:``, below the root, or below a folder that
+    the dataset was moved from (one exporter writes ``../train/images`` for ``train/images``)."""
     written = as_bytes(entry.strip().replace("\\", "/"))
     base = as_bytes(config.path.strip())
     found = []

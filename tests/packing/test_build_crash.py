@@ -72,7 +72,7 @@ def test_each_signal_costs_one_image(source: Path, way: str) -> None:
     summary = build_pack(options(source, max_bad="1", shard_bytes=FOUR_SHARDS))
     (item,) = summary.manifest.rejected
     assert (item.path, item.reason) == ("004.jpg", "crashed")
-    assert item.problem == f"its decoder has crashed twice (killed by {way}); re-save it with an image editor"
+    assert item.problem == f"crashed the decoder twice (killed by {way}); re-save it with an image editor"
     assert open_pack(source.parent / "p").paths == [b"%03d.jpg" % i for i in range(IMAGES) if i != 4]
 
 
@@ -100,7 +100,7 @@ def test_by_default_it_ends_the_build_with_its_name(source: Path) -> None:
     mark(source / "004.jpg", "SIGSEGV")
     with pytest.raises(TooManyBad, match="1 of 12 inputs are bad, 0 allowed") as caught:
         build_pack(options(source))
-    assert "004.jpg: its decoder has crashed twice (killed by SIGSEGV); re-save it" in str(caught.value)
+    assert "004.jpg: crashed the decoder twice (killed by SIGSEGV); re-save it" in str(caught.value)
     assert not (source.parent / "p").exists()
 
 
@@ -126,7 +126,7 @@ def test_what_is_no_crash_ends_the_build(source: Path, way: str) -> None:
     mark(source / "004.jpg", way)
     with pytest.raises(WorkerDied) as caught:
         build_pack(options(source, on_bad="skip"))
-    how = "killed by SIGKILL); free memory or take fewer --workers" if way == "SIGKILL" else "exit code 7); build again"
+    how = "killed by SIGKILL); free memory or use fewer --workers" if way == "SIGKILL" else "exit code 7); build again"
     assert str(caught.value) == f"a worker process died ({how}"
 
 
@@ -182,7 +182,7 @@ def test_on_the_command_line(source: Path) -> None:
     assert ran.code == facts["exit_code"] == 1 and facts["error"] == "TooManyBad"
     assert [(item["path"], item["reason"]) for item in facts["rejected"]] == [("004.jpg", "crashed")]
     ran = good("build", source, "-o", source.parent / "p", "--max-bad", 1)
-    assert "rejected: 004.jpg: its decoder has crashed twice (killed by SIGSEGV)" in ran.out
+    assert "rejected: 004.jpg: crashed the decoder twice (killed by SIGSEGV)" in ran.out
     assert "12 found = 11 packed + 1 rejected + 0 skipped" in ran.out
 
 

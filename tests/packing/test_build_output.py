@@ -46,7 +46,7 @@ def test_a_pack_has_the_container_of_its_name(source: Path, tmp_path: Path) -> N
     assert open_pack(tmp_path / "p.h5").manifest.container == "hdf5"
     good("build", source, "-o", tmp_path / "p.h5", "--format", "hdf5", "--overwrite")
     line = refused(2, "build", source, "-o", tmp_path / "p.h5", "--format", "tfrecord", "--overwrite")
-    assert "p.h5 means hdf5, and --format says tfrecord; leave out --format" in line
+    assert "p.h5 means hdf5, but --format is tfrecord; leave out --format" in line
     with pytest.raises(UsageError, match="--format says tfrecord"):
         BuildOptions("imgs", "p.tar", format="tfrecord")
 
@@ -115,7 +115,7 @@ def test_overwrite_that_fails_at_the_end_keeps_the_old_pack(
     # where two names cannot change places in one step, as on some file systems
     monkeypatch.setattr("packer.packing.publish.exchange_names", lambda a, b: False)
     monkeypatch.setattr(os, "rename", no_rename) if failing == "rename" else monkeypatch.setattr(os, "fsync", no_fsync)
-    with pytest.raises(StorageError, match=r"cannot be finished: (Input/output error|No space left on device)"):
+    with pytest.raises(StorageError, match=r"cannot be published: (Input/output error|No space left on device)"):
         build_pack(options)
     monkeypatch.undo()
     assert digests(out) == before
@@ -128,7 +128,7 @@ def test_source_and_output_lie_apart(tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(source)
     before = tree_state(tmp_path)
     for out in (source / "p", source / "deep" / "p", tmp_path / "alias" / "p"):
-        assert "lies in the source folder" in refused(2, "build", source, "-o", out)
+        assert "is inside the source folder" in refused(2, "build", source, "-o", out)
     for out in (source, tmp_path / "up", tmp_path / "alias"):
         assert "would replace the source folder" in refused(2, "build", source, "-o", out, "--overwrite")
     assert tree_state(tmp_path) == before
@@ -141,7 +141,7 @@ def test_left_work_is_cleared_and_a_foreign_folder_of_that_name_is_not_ours(sour
     (left / "pack" / "shard-00000.lmdb.tmp").write_bytes(b"torn")
     (left / "inputs.arrow").write_bytes(b"torn")
     (left / "mine.txt").write_bytes(b"dear")
-    assert "holds mine.txt, which no build has left there; move it away" in refused(
+    assert "holds mine.txt, which was not left by a build; move it away" in refused(
         2, "build", source, "-o", tmp_path / "p", "--overwrite"
     )
     assert (left / "mine.txt").read_bytes() == b"dear"
@@ -245,5 +245,5 @@ def test_two_builds_of_one_output(source: Path, tmp_path: Path) -> None:
 
     with Output(str(tmp_path / "p"), str(source), False):
         line = refused(2, "build", source, "-o", tmp_path / "p")
-        assert "another build is writing there; wait for it, or choose another --out" in line
+        assert "another build is writing to it; wait for it, or choose another --out" in line
     good("build", source, "-o", tmp_path / "p")

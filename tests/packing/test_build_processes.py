@@ -163,7 +163,7 @@ def test_a_worker_is_killed(many: Path, tmp_path: Path) -> None:
         ran = end_of(process, 30)
         assert ran.code == 3
         assert ran.error_lines == [
-            "packer: a worker process died (killed by SIGKILL); free memory or take fewer --workers"
+            "packer: a worker process died (killed by SIGKILL); free memory or use fewer --workers"
         ]
         only_finished_shards_left(process, tmp_path)
 
@@ -198,7 +198,7 @@ def test_a_second_build_of_the_same_output(many: Path, tmp_path: Path) -> None:
         ran = run_apart("build", many, "-o", tmp_path / "p")
         assert ran.code == 2
         assert ran.error_lines == [
-            f"packer: {tmp_path}/p.partial: another build is writing there; wait for it, or choose another --out"
+            f"packer: {tmp_path}/p.partial: another build is writing to it; wait for it, or choose another --out"
         ]
         assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)

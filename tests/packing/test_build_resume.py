@@ -100,7 +100,7 @@ def test_goes_on_behind_the_finished_shards(unfinished: Path) -> None:
     times = {p.name: p.stat().st_mtime_ns for p in (unfinished.parent / "p.partial" / "pack").iterdir()}
     assert len(times) == 4
     notes, made = go_on(unfinished)
-    assert "resumes an unfinished build: 2 of" in notes.texts[-2] and notes.kept == "2 finished shards kept"
+    assert "resuming an unfinished build: 2 of" in notes.texts[-2] and notes.kept == "2 finished shards kept"
     assert made == oracle(unfinished)
     for name, time in times.items():
         assert (unfinished.parent / "p" / name).stat().st_mtime_ns == time, "it was made again"
@@ -140,10 +140,10 @@ def test_other_options_are_refused(unfinished: Path, others: dict[str, Any], wha
     before = {p: p.read_bytes() for p in sorted((partial / "pack").iterdir())}
     with pytest.raises(Exception, match="an unfinished build with other options") as caught:
         build_pack(options(unfinished, "p", **others))
-    assert what in str(caught.value) and "drop it with --overwrite" in str(caught.value)
+    assert what in str(caught.value) and "discard it with --overwrite" in str(caught.value)
     assert {p: p.read_bytes() for p in sorted((partial / "pack").iterdir())} == before
     notes, made = go_on(unfinished, **others, overwrite=True)
-    assert notes.kept == "" and "starts over" in notes.texts[0]
+    assert notes.kept == "" and "starting over" in notes.texts[0]
     assert made == oracle(unfinished, **others)
 
 
@@ -280,7 +280,7 @@ def test_killed_between_the_last_two_steps_of_an_overwrite(source: Path) -> None
 
 def test_the_command_says_what_it_does(unfinished: Path) -> None:
     out = good("build", unfinished, "-o", unfinished.parent / "p", "--shard-size", "6000", "--workers", 2).out
-    assert "note: resumes an unfinished build: 2 of" in out and "note: 2 finished shards kept" in out
+    assert "note: resuming an unfinished build: 2 of" in out and "note: 2 finished shards kept" in out
     assert json.loads((unfinished.parent / "p" / "pack.json").read_text())["records"] == IMAGES
 
 

@@ -48,14 +48,14 @@ def test_columns(text, head, tail):
 @pytest.mark.parametrize(("text", "message"), [
     ("", "path must appear once"), ("label", "path must"), ("path path", "path must"), ("(path)*", "path must"),
     ("path xx", '"xx" is not a column name'),
-    ("path (x y", "is not understood"), ("path ((x y)*2)*", "understood|name"),
+    ("path (x y", "is not valid"), ("path ((x y)*2)*", "understood|name"),
     ("path ()*2", "a column name"), ("path *", "path must"), ("path x*5 y*4", "5 x and 4 y"), ("path y x*", "x and"),
     ("path (x y)* label", "must come last"), ("path x*0", "no columns"), ("path x*99999", "more than 10000"),
     ("path label label", "label"), ("path (label)*", "label"), ("path class", "an image's class is: label"),
     ("path xmin ymin xmax", "a box is"), ("path xmin ymin xmax ymax w h", "a box is"),
     ("path cx cy xmax ymax", "a box is"),
     ("path (xmin ymin xmax ymax)*2 class", "once for each box"), ("path class (cx cy w h)*", "once for each box"),
-    ("path xmin*2 ymin xmax ymax", "equally many"), ("path X Y", "not a column name"),
+    ("path xmin*2 ymin xmax ymax", "equally often"), ("path X Y", "not a column name"),
 ])  # fmt: skip
 def test_columns_that_are_wrong(text, message):
     with pytest.raises(UsageError, match=message) as caught:
@@ -157,7 +157,7 @@ def test_celeba(source_of):
     assert source.annotate(b"a.jpg").landmarks == ((1, -2), (3, 4)) and list(source.unmatched_labels()) == []
     source = source_of(text.replace("2", "3", 1), "path (x y)*2")
     assert [str(e).split(";")[0] for e in source.unmatched_labels()] == [
-        "list.txt:1: says 3 images, and 2 lines follow"
+        "list.txt:1: says 3 images, but 2 lines follow"
     ]
 
 
@@ -166,7 +166,7 @@ def test_bad_lines_name_line_and_value(source_of):
     source = source_of("\n".join(lines), "path x y")
     with pytest.raises(BadLabel, match=r'^list\.txt:1: "2x" is not a number'):
         source.annotate(b"a.jpg")
-    with pytest.raises(BadLabel, match=r"^list\.txt:2: has 2 columns, and --columns needs 3"):
+    with pytest.raises(BadLabel, match=r"^list\.txt:2: has 2 columns, but --columns needs 3"):
         source.annotate(b"b.jpg")
     with pytest.raises(NoLabel, match=r"is not in list\.txt"):
         source.annotate(b"d/c d.jpg")

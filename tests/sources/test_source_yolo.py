@@ -1,4 +1,4 @@
-"""YOLO: the row grammar against a regex, places of labels, names, key points, splits."""
+"""YOLO: the row grammar against a regex, places of labels, names, keypoints, splits."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def test_boxes_and_outlines():
 def test_keypoints():
     assert parse_rows(b"0 .5 .5 1 1 .1 .2 1 .3 .4 0", 1, (2, 3)).keypoints == [((0.1, 0.2, 1.0), (0.3, 0.4, 0.0))]
     assert parse_rows(b"0 .5 .5 1 1 .1 .2", 1, (1, 2)).keypoints == [((0.1, 0.2, 2.0),)]
-    with pytest.raises(BadRow, match="has 5 columns, and kpt_shape \\[2, 3\\] needs 11"):
+    with pytest.raises(BadRow, match="has 5 columns, but kpt_shape \\[2, 3\\] needs 11"):
         parse_rows(b"0 .5 .5 1 1", 1, (2, 3))
 
 
 @pytest.mark.parametrize(("row", "message"), [
-    ("0 .5 .5 1", "has 4 columns, and a box needs 5"),
+    ("0 .5 .5 1", "has 4 columns, but a box needs 5"),
     ("0 .5 .5 1 1 .9", "has 6 columns.*kpt_shape in data.yaml"),
     ("80 .5 .5 1 1", "class 80 is not among the 80 classes"),
     ("-1 .5 .5 1 1", 'class "-1" is not a whole number'),
@@ -133,7 +133,7 @@ def test_names(make_tree, text, names):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("names: [a, a]", 'the class name "a" appears twice'),
-    ("names: [a]\nnc: 2", "nc: says 2 classes, and names: has 1"),
+    ("names: [a]\nnc: 2", "nc: says 2 classes, but names: has 1"),
     ("names: {x: a}", '"x" is not a class number'),
     ("names: {99999999999: a}", "is not a class number"),
     ("names: 3", "neither a list"),
