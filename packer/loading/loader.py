@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,24 +18,15 @@ from packer.loading.device_cache import DeviceCache
 from packer.loading.fill import ImageFiller
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
+from packer.loading.rebuild import Batches, BatchNumbers, as_made
 from packer.loading.replace import Replaced, Replacer
 from packer.loading.stats import Stats
 from packer.loading.targets import Targets
 from packer.loading.to_device import Normalize, Transfer
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers.clock import Clock, Iteration
 from packer.samplers.ranks import check_int
 from packer.system import usable_cores
-
-
-@dataclass(slots=True)
-class _Iteration:
-    """How far an iteration has come."""
-
-    epoch: int
-    position: int
-    """Samples of all ranks that have been received."""
-    global_batch: int
-    ended: bool = False
 
 
 class PackedLoader:
@@ -103,6 +93,7 @@ class PackedLoader:
         verify: bool = True,
         on_error: str = "raise",
     ) -> None:
+        settings = {name: value for name, value in locals().items() if name != "self"}
         dataset = data if isinstance(data, PackedDataset) else None
         if dataset is not None:
             transform, target_transform = transform or dataset.transform, target_transform or dataset.target_transform
@@ -150,16 +141,14 @@ class PackedLoader:
         elif cache is not None:
             raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
         self._transfer = Transfer(self.device, prefetch, Normalize(mean, std, dtype))
-        self._counted: _Iteration | None = None
-        """The iteration that was begun last; None before the first one, and after a state was loaded."""
-        self._times_set = 0
-        """`sampler.times_set` when it began."""
-        self._loaded: dict[int, int] = {}
-        """Epoch and position of a loaded state that no iteration has taken yet."""
+        self._begun: tuple[Iteration, int] | None = None
+        """The iteration that began last, and samples of a batch of it on all ranks together."""
+        own = {"data": dataset or self.pack, "sampler": sampler, "shuffle": False, "drop_last": False}
+        self._settings = {**settings, **own}
         self._stats = Stats()
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
+        """Batches of a whole epoch on this rank, also while the rest of one is read after `load_state_dict`."""
         return self.sampler.num_batches(self.batch_size)
 
     def __repr__(self) -> str:
@@ -185,27 +174,33 @@ class PackedLoader:
         It begins when its first batch is asked for: epoch, rank and world size are those of that moment. Several
         iterations may go on at once; state and stats are those of the one that was begun last.
         """
-        if self._counted is not None and self._times_set == self.sampler.times_set:
-            self.sampler.set_epoch(self.sampler.epoch + 1)
-        here, times_set, first = self._following(), self.sampler.times_set, True
+        return self._run()
+
+    def _run(self, first: int | None = None) -> Iterator[tuple[torch.Tensor, Any]]:
+        """Yield the batches of the epoch that comes next, from batch `first` on (default: where it stands)."""
+        here, size = self._clock.following(), self.sampler.global_batch(self.batch_size)
+        if first is not None:
+            here.position = min(first * size, self.sampler.num_samples)
         stats = self._stats = Stats()
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
-        end = min(len(self) * here.global_batch, self.sampler.num_samples)
+        end = self._end(size)
         batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalize.nothing:
             batches = self._transfer.run(batches, stats)
+        begun = False
         with quiet_opencv():
             try:
                 while True:
                     asked = time.perf_counter()
                     batch = next(batches, None)
                     stats.waited_s += time.perf_counter() - asked
-                    if first:
-                        self._counted, self._times_set, self._loaded, first = here, times_set, {}, False
+                    if not begun:
+                        self._clock.begin(here)
+                        self._begun, begun = (here, size), True
                     if batch is None:
                         return
                     # what the consumer has received, not what was made ahead
-                    here.position = min(here.position + here.global_batch, end)
+                    here.position = min(here.position + size, end)
                     yield batch
             finally:
                 here.ended = True
@@ -213,10 +208,13 @@ class PackedLoader:
                 if isinstance(batches, Generator):
                     batches.close()
 
-    def _following(self) -> _Iteration:
-        """Return where an iteration begins that is begun now."""
-        epoch = self.sampler.epoch
-        return _Iteration(epoch, self._loaded.get(epoch, 0), self.sampler.global_batch(self.batch_size))
+    @property
+    def _clock(self) -> Clock:
+        return self.sampler.clock
+
+    def _end(self, global_batch: int) -> int:
+        """Return the last position of an epoch."""
+        return min(len(self) * global_batch, self.sampler.num_samples)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where training stands: small, fit for JSON and `torch.save`. Take it between two batches.
@@ -224,13 +222,15 @@ class PackedLoader:
         It describes the iteration that was begun last, whatever epoch was set since; once that one has ended, the
         epoch that was set.
         """
-        here = self._counted
-        if here is None or (here.ended and self._times_set != self.sampler.times_set):
-            here = self._following()
-        return {**self.sampler.state_at(here.epoch, here.position, here.global_batch), **self._augmentation.identity}
+        here, size = self._clock.now(), self.sampler.global_batch(self.batch_size)
+        if self._begun is not None and self._begun[0] is here:
+            size = self._begun[1]
+        return {**self.sampler.state_at(here.epoch, here.position, size), **self._augmentation.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where `state` was taken: the next iteration gives the batches that were not yet received.
+
+        If it was taken after the last batch, the next iteration is the next epoch.
 
         Args:
             state: of `state_dict`, by another number of ranks if batch_size times ranks is the same.
@@ -241,10 +241,28 @@ class PackedLoader:
         order = state
         if isinstance(state, Mapping):
             order = {name: value for name, value in state.items() if name not in self._augmentation.identity}
-        epoch, position = self.sampler.check_state(order, self.batch_size)
+        size = self.sampler.global_batch(self.batch_size)
+        epoch, position = self.sampler.check_state(order, size)
         self._augmentation.check(state)
-        self.sampler.set_epoch(epoch)
-        self._loaded, self._counted = {epoch: position}, None
+        self._clock.load(epoch, position, self._end(size))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy as settings and state: the copy resumes where this loader stands."""
+        here = self._clock.now()
+        end = self._end(self.sampler.global_batch(self.batch_size))
+        return _remade, (self._settings, here.epoch, here.position, end)
+
+    @property
+    def dataset(self) -> Batches:
+        """For libraries that rebuild a DataLoader (`loading.rebuild`); `batch_sampler` and `collate_fn` too."""
+        return Batches(self.pack, self._run)
+
+    @property
+    def batch_sampler(self) -> BatchNumbers:
+        """The numbers of the batches."""
+        return BatchNumbers(self.sampler, self.batch_size)
+
+    collate_fn = staticmethod(as_made)
 
     @property
     def replaced(self) -> list[Replaced]:
@@ -254,3 +272,9 @@ class PackedLoader:
     def stats(self) -> dict[str, float]:
         """Return times and counts of this epoch, or of the last: see `Stats.summary`."""
         return self._stats.summary()
+
+
+def _remade(settings: dict[str, Any], epoch: int, position: int, end: int) -> PackedLoader:
+    loader = PackedLoader(**settings)
+    loader.sampler.clock.load(epoch, position, end)
+    return loader
