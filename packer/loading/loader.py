@@ -263,6 +263,7 @@ class PackedLoader:
         return BatchNumbers(self.sampler, self.batch_size)
 
     collate_fn = staticmethod(as_made)
+    num_workers, prefetch_factor = 0, None
 
     @property
     def replaced(self) -> list[Replaced]:

@@ -233,7 +233,9 @@ class Sampler(ABC):
         """Return a position between two global batches, or at the end. Raise UsageError if it is not one."""
         number = check_int("position", position, 0, self.num_samples)
         if number % global_batch and number != self.num_samples:
-            raise UsageError("position", f"must be a multiple of the samples of all ranks at once, {global_batch}, got {number}")
+            raise UsageError(
+                "position", f"must be a multiple of the samples of all ranks at once, {global_batch}, got {number}"
+            )
         return number
 
     @cached_property
@@ -280,7 +282,7 @@ class _Numbers(Iterator[int]):
         ranks = sampler._begin() if loader is None else Ranks(0, 1)
         if hasattr(loader, "iteration") and self._told is None:
             sampler.set_epoch(loader.iteration)  # with several wrappers around its sampler, it cannot say so
-        here = self._here = self._told or sampler.clock.following()
+        here = self._here = sampler.clock.following(self._told)
         self._step = ranks.world_size
         end, size = sampler._length(ranks) * self._step, PIECE * self._step
         pieces = sampler._shares(here.epoch, here.position, end, size, ranks)
@@ -290,7 +292,7 @@ class _Numbers(Iterator[int]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this iterator stands."""
-        here = self._here or self._told or self._sampler.clock.following()
+        here = self._here or self._sampler.clock.following(self._told)
         return self._sampler.state_at(here.epoch, here.position)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -56,8 +56,10 @@ class Clock:
         """Set the epoch that the next iteration reads; from its start, unless a state of this epoch was loaded."""
         self.epoch, self._was_set = check_int("epoch", epoch, 0), True
 
-    def following(self) -> Iteration:
-        """Return the iteration that would begin now."""
+    def following(self, told: Iteration | None = None) -> Iteration:
+        """Return the iteration that would begin now: the one `told`, unless another epoch was set since."""
+        if told is not None and (told.epoch == self.epoch or not self._was_set):
+            return told
         epoch = self.epoch + (self._last is not None and not self._was_set)
         return Iteration(epoch, self._loaded.get(epoch, 0))
 

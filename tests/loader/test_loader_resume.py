@@ -419,7 +419,9 @@ def test_a_data_loader_is_rebuilt_of_a_loader(pack):
     loader, epochs = loader_of(pack), epochs_of(pack, 3)
     assert len(loader.batch_sampler) == 7 and len(loader.dataset) == 27
     assert (loader.batch_sampler.batch_size, loader.batch_sampler.drop_last) == (4, False)
-    rest = DataLoader(loader.dataset, batch_sampler=list(loader.batch_sampler)[3:], collate_fn=loader.collate_fn)
+    options = {"num_workers": loader.num_workers, "prefetch_factor": loader.prefetch_factor}
+    left = list(loader.batch_sampler)[3:]
+    rest = DataLoader(loader.dataset, batch_sampler=left, collate_fn=loader.collate_fn, **options)
     loader.batch_sampler.set_epoch(1)
     assert alike(list(rest), epochs[1][3:])
     assert loader.state_dict()["epoch"] == 1 and loader.state_dict()["position"] == 27

@@ -147,6 +147,10 @@ def test_an_iterator_is_told_its_own_state() -> None:
         assert numbers.state_dict()["position"] == position
         assert list(numbers) == sampler.order(4)[position:].tolist()
         assert list(sampler) == sampler.order(5).tolist()
+        again: Any = iter(sampler)
+        again.load_state_dict(sampler.state_at(4, position))
+        sampler.set_epoch(7)  # as Lightning does after an epoch's last batch
+        assert list(again) == sampler.order(7).tolist()
 
 
 def test_an_iteration_that_is_never_advanced_takes_nothing_of_a_state() -> None:
