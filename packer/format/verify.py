@@ -211,7 +211,7 @@ class _ShardCheck:
                 self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest.mode)
         altered = container.result()
         if altered is None:
-            return [*bad, *self._rows(table), *self._entries(table)]
+            return [*bad, *self._rows(table), *(self._entries(table) if self._deep else ())]
         if altered.problem == ALTERED and not bad:
             altered = replace(altered, problem=f"{ALTERED}; {UNUSED}")
         return [altered, *bad, *self._rows(table)]

@@ -6,6 +6,7 @@ threads take to copy 500 small images. Here a task goes through two C queues.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -166,3 +167,13 @@ def _after_fork() -> None:
 
 
 at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Wait for the threads of iterations that were left early.
+
+    A thread that comes back from torch while the interpreter shuts down would end the process with SIGABRT.
+    """
+    for pool in list(_pools):
+        pool.close()

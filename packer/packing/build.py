@@ -65,7 +65,7 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
     Output(options.output, options.source, options.overwrite)
     with (
         listing(options, progress) as list_rejected,
-        Pool(options.workers or usable_cores(), options.decode_timeout, PRELOADED) as pool,
+        Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.headers") as pool,
     ):
         plan = _planned(options, pool, progress)
         list_rejected(plan.inputs.rejected)

@@ -233,6 +233,23 @@ def test_a_loader_works_in_a_forked_process(pack):
     assert int(forked(again)) == images
 
 
+def test_a_script_may_end_in_the_middle_of_an_epoch(pack):
+    """The threads are within torch when the interpreter shuts down: the process was aborted."""
+    script = """
+        import sys, torch
+        from packer import PackedLoader
+
+        def slow(image):
+            torch.linalg.svd(torch.rand(600, 600))
+            return image
+
+        for _ in PackedLoader(sys.argv[1], 2, threads=2, transform=slow):
+            break
+        print("end")
+    """
+    assert run_script(script, pack("raw")) == "end\n"
+
+
 @pytest.mark.parametrize("options", [
     {"kind": "raw"}, {"kind": "jpeg"}, {"kind": "raw", "transform": torch.clone}, {"kind": "raw", "cache": "device"},
     {"kind": "boxes", "mean": (0.5,) * 3, "std": (0.5,) * 3},
