@@ -70,8 +70,8 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
     Args:
         path: The directory of the pack.
         progress: Receives the stages verifying (bytes) and, if `deep`, decoding (images).
-        deep: Decode every image too, in worker processes, and compare the annotations in the containers with those in
-            the indexes.
+        deep: Decode every image too, in worker processes, and compare each record of the containers, with its
+            annotation, with the index.
 
     Returns:
         What was found; a good pack has no problems.
@@ -233,7 +233,11 @@ class _ShardCheck:
                 yield Problem(name, text_of(keys[row]), problem)
 
     def _entries(self, table: Any) -> Iterator[Problem]:
-        """What the container's own format holds, against the index."""
+        """What the container's own format holds, against the index.
+
+        With the right digest it is what was read back after it was written, so this finds faults of packer itself, and
+        packs that somebody else has made.
+        """
         name = self._shard.container.name
         keys = map(text_of, texts(column(table, "key")))
         wanted = list(zip(keys, *(np.asarray(column(table, n)).tolist() for n in ("offset", "size")), strict=True))
@@ -247,8 +251,7 @@ class _ShardCheck:
                     continue
                 if entry[:3] != wanted[row]:
                     yield Problem(name, entry.key, "lies elsewhere than the index says")
-                if self._deep:
-                    yield from self._annotation(rows, row, entry.annotation)
+                yield from self._annotation(rows, row, entry.annotation)
         except PackerError as error:
             yield Problem(name, None, error.problem)
             return

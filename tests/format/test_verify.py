@@ -116,7 +116,7 @@ def test_index_and_container_that_disagree(copied, container):
     for name in ("offset", "crc32c"):  # record 0 now lies where record 1 is
         edit_index(index, name, shifted)
     vouch(pack)
-    problems = verify(pack).problems
+    problems = verify(pack, deep=True).problems
     assert {p.record for p in problems} == {"00000000", "00000001"}
     assert any("lies elsewhere than the index says" in p.problem for p in problems)
 
@@ -125,7 +125,7 @@ def test_index_with_other_keys(copied, container):
     pack = copied("raw", container)
     edit_index(pack / names(pack)[0][1], "key", lambda keys: [*keys[:-1], "00000099"])
     vouch(pack)
-    problems = verify(pack).problems
+    problems = verify(pack, deep=True).problems
     assert any(p.record == "00000099" and "checksum" in p.problem for p in problems)
     assert any(p.record == "00000007" and "elsewhere" in p.problem for p in problems)
 
