@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 PORTABLE = os.name != "posix" or os.environ.get("PACKER_PORTABLE", "0") not in ("", "0")
-"""Whether the fallbacks are used: files are mapped one by one, locks are files, terminal signals are not blocked, ..."""
+"""Whether to use the fallbacks: files are mapped one by one, locks are files, terminal signals are not blocked, etc."""
 READ_FLAGS = os.O_RDONLY | sum(
     # O_NONBLOCK: a pipe that has replaced the file must not block the reader
     getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
