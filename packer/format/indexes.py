@@ -22,7 +22,7 @@ RESTORE = "run packer verify, and restore the file or build the pack again"
 
 
 class Indexes:
-    """The indexes of all shards, by shard number. Thread-safe: if two threads open one at once, the result is the same."""
+    """The indexes of all shards, by shard number. Thread-safe: two threads that open one at once get equal results."""
 
     def __init__(self, folder: str, shards: Sequence[ShardEntry]) -> None:
         """Check only the sizes of the files. Raise DamagedPack if one is missing or has another size."""

@@ -58,7 +58,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of pack.json. Equal inputs and options give an equal manifest, without times or paths of the machine."""
+    """The content of pack.json. Equal inputs and options give an equal manifest, without times or absolute paths."""
 
     container: str
     encoding: str
@@ -154,7 +154,7 @@ def _no_pack(folder: str) -> PackNotFound:
 
 
 def parse_manifest(path: str, text: bytes) -> Manifest:
-    """Return the manifest in the content of a pack.json; `path` is for messages. Raise the errors of `read_manifest`."""
+    """Parse the content of a pack.json; `path` is for messages. Raise the errors of `read_manifest`."""
     again = "restore it or build the pack again"
     try:
         content = json.loads(text)
@@ -174,7 +174,7 @@ def parse_manifest(path: str, text: bytes) -> Manifest:
             problem = "does not match its own digest: it was altered"
         else:
             manifest = _from_json(content)
-            if manifest.to_json() == text:  # each manifest has only one valid form, so that any changed byte is detected
+            if manifest.to_json() == text:  # each manifest has one valid form, so that any changed byte is detected
                 return manifest
             problem = "was not written by packer: it was altered"
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -122,7 +122,7 @@ class Region:
 def map_files(files: Sequence[tuple[str, int]]) -> tuple[Region, NDArray[np.int64]]:
     """Map (path, size in bytes) pairs, read-only.
 
-    Sizes are checked before anything is mapped: reading a map beyond the end of its file would kill the process (SIGBUS).
+    Sizes are checked first: reading a map beyond the end of its file would kill the process (SIGBUS).
 
     Args:
         files: The files to map.

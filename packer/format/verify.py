@@ -59,7 +59,7 @@ class VerifyReport:
     bytes: int
     problems: tuple[Problem, ...]
     unknown_files: tuple[str, ...] = ()
-    """Files in the pack's directory that are not in the manifest. They are harmless, because readers never open them."""
+    """Files in the pack's directory that are not in the manifest. Harmless, because readers never open them."""
 
 
 def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) -> VerifyReport:
