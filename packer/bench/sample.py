@@ -67,7 +67,7 @@ def sample_images(source: str, folder: str, options: BenchOptions) -> Images:
     if len(files) < LEAST_IMAGES:
         problem = f"has {plural(len(files), 'readable image')}"
         raise UsageError(source, problem, f"choose a folder with at least {LEAST_IMAGES}")
-    # as a walk over the folder meets them: the sample lies on the disk as the whole does
+    # in the order of a walk over the folder, so that the sample is on the disk in the same order
     ordered = sorted(files)
     os.makedirs(folder)
     for number, file in enumerate(ordered):

@@ -26,7 +26,7 @@ def sha256_of(path: str, progress: Report = _no_progress) -> str:
 
 
 def crc32c_of(path: str) -> int:
-    """Return the CRC-32C of a file, without mapping it, so that no pages stay in the process. Raise OSError."""
+    """Return the CRC-32C of a file without mapping it, so that no pages stay in the process. Raise OSError."""
     checksum = 0
 
     def update(block: memoryview) -> None:

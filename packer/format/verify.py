@@ -41,7 +41,7 @@ MOST_THREADS = 4
 ALTERED = "was altered: its digest does not match the manifest"
 UNUSED = (
     "every record matches its checksum, so packer reads what was packed; "
-    "what was altered is for other readers: keys, annotations, the format's own bytes"
+    "the change affects only other readers: keys, annotations, the format's own bytes"
 )
 SHARD_NAME = re.compile(r"(shard-\d+|data(?=\.(mdb|index\.arrow)$))\.")
 """Start of the file names of a shard; a single LMDB shard is called data.mdb."""

@@ -154,7 +154,7 @@ class Window:
         return self._start, self._data
 
     def bytes(self, offset: int, size: int) -> memoryview:
-        """Return these bytes; fewer at the end of the file. Raise OSError."""
+        """Return these bytes; fewer at the end of the file. Raise OSError on failure."""
         start, data = self.holding(offset, size)
         return data[offset - start : offset - start + size]
 

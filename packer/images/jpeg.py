@@ -144,7 +144,7 @@ def decode_by_jpeg4py(data: bytes, header: Header, channels: int, factor: int) -
     try:
         jpeg.decode(image, _TURBO_RGB if channels == 3 else _TURBO_GRAY)
     except jpeg4py.JPEGRuntimeError as error:
-        # jpeg4py puts the handle back for the next image, and libturbojpeg goes on in the middle of this
+        # jpeg4py reuses the handle for the next image, and libturbojpeg continues in the middle of this
         # one ("Bogus DQT index"): after one damaged image it would refuse every good one.
         if jpeg.decompressor is not None:
             jpeg.decompressor.release()

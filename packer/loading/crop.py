@@ -250,6 +250,6 @@ class CenterCrop:
 
 
 def _centred(sides: Float64, parts: Float64) -> Float64:
-    """Return where the middle part of each side begins, rounded as in torchvision, inside and with a border."""
+    """Return the start of the center of each side, rounded as in torchvision, inside the image or with a border."""
     left = sides - parts
     return np.where(left < 0, np.ceil(left / 2), np.rint(left / 2))

@@ -78,7 +78,7 @@ class PackedLoader:
         DamagedPack: if the pack is damaged.
     """
 
-    def __init__(  # noqa: PLR0913 - the one place where a user says how to train; each is handed on as part of a spec
+    def __init__(  # noqa: PLR0913 - the public options of training, which are passed on in groups
         self,
         data: AnyPath | Pack | PackedDataset,
         batch_size: int,

@@ -33,7 +33,7 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
         The number of records on the sheet.
 
     Raises:
-        UsageError: If `count` is out of range, or `out` lies in the pack.
+        UsageError: If `count` is out of range, or `out` is inside the pack.
         StorageError: If the file cannot be written.
         DamagedPack: If an index is damaged.
     """

@@ -1,4 +1,4 @@
-"""Mistakes in the options of `packer bench` are told before any work, in one line."""
+"""Invalid options of `packer bench` are reported before any work, in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks: equally many samples for each, together all of the order, and no empty rank; for every N to 200."""
+"""Ranks: the same number of samples for each, together the whole order, and no empty rank; for every N to 200."""
 
 from __future__ import annotations
 
