@@ -1,8 +1,8 @@
 """A global shuffle: every record once per epoch, with all orders equally likely.
 
 Use it for training if random reads are as fast as sequential ones: the pack is in memory (in the page cache) or on an
-SSD. Use `BlockShuffleSampler` for packs larger than memory on spinning disks and network storage, where each record
-needs a seek, and `BalancedSampler` for classes so rare that most batches lack them.
+SSD. Do not use it for packs larger than memory on spinning disks or network storage, where each record needs a seek
+(`BlockShuffleSampler`), or for classes so rare that most batches lack them (`BalancedSampler`).
 """
 
 from __future__ import annotations

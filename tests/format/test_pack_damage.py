@@ -268,7 +268,7 @@ def edited(pack: Path, old: str, new: str) -> None:
         (lambda p: vouch(p, lambda m: replace(m, counts={"found": "?"})), "is not of type int"),
         (lambda p: vouch(p, lambda m: replace(m, class_counts={"label": []}, classes=("a",))), "other counts"),
         (lambda p: vouch(p, lambda m: replace(m, packer=[])), "is not of type str"),
-        (lambda p: vouch(p, lambda m: replace(m, dtype="object")), "the dtype is 'object'"),
+        (lambda p: vouch(p, lambda m: replace(m, dtype="object")), "unknown dtype 'object'"),
         (lambda p: vouch(p, lambda m: replace(m, shape=(-10, -12, 3))), "images of shape"),
         (lambda p: vouch(p, lambda m: replace(m, records=99)), "99 records"),
         (lambda p: vouch(p, lambda m: replace(m, shards=(), records=0)), "or none"),
@@ -331,7 +331,7 @@ def test_manifest_of_a_newer_version(copied):
         (lambda p: p.write_bytes(b""), "is a file, but a pack is a directory"),
         (
             lambda p: p.with_name("p.partial").mkdir(),
-            r"did not finish \(.*p\.partial is there\): run it again",
+            r"did not finish \(.*p\.partial exists\): run it again",
         ),
     ],
 )
