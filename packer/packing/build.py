@@ -104,7 +104,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
         with (
             listing(options, progress) as list_rejected,
             output,
-            Pool(workers, options.decode_timeout, PRELOADED) as pool,  # last, so that the workers end before the lock is released
+            Pool(workers, options.decode_timeout, PRELOADED) as pool,  # ends before the lock is released
         ):
             for note in resume_or_restart(output, options):
                 progress.note(f"note: {note}")

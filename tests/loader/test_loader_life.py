@@ -60,7 +60,7 @@ def test_nothing_stays_of_a_loader(pack):
             next(iteration)
         if leave == "loader first":
             del loader
-            assert len(list(iteration)) == 13  # the iteration goes on
+            assert len(list(iteration)) == 13  # the iteration continues
             loader = None
         del iteration, loader
         gc.collect()
