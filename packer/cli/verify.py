@@ -15,7 +15,7 @@ SHOWN_PROBLEMS = 20
 
 @click.command()
 @click.argument("pack", type=click.Path())
-@click.option("--deep", is_flag=True, help="Also decode every image, and compare each record of the containers with the index.")
+@click.option("--deep", is_flag=True, help="Also decode every image, and compare all records with the index.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only problems.")
 def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
