@@ -23,7 +23,8 @@ EXIT_INTERRUPTED = 130
 SHOWN_REJECTED = 10
 OPTION = re.compile(
     r"(?<![\w-])(?:--(?P<name>[a-z]+(?:-[a-z]+)*)"
-    r"(?: (?!(?:is|and|or|if|in|only|with|needs|lists|outside)\b)(?P<value>\"[^\"]*\"|[\w%./](?:[^\s;,()]*[^\s;,():])?))?|SRC\b)"
+    r"(?: (?!(?:is|and|or|if|in|only|with|needs|lists|outside)\b)"
+    r"(?P<value>\"[^\"]*\"|[\w%./](?:[^\s;,()]*[^\s;,():])?))?|SRC\b)"
 )
 """An option in the text of an error, with its value."""
 PARAMETERS = {None: "source", "shard-size": "shard_bytes", "json": "rejected"}

@@ -144,7 +144,7 @@ def test_two_that_fit_are_refused_with_both_options(make_tree):
 
 def test_splits_of_class_folders_lead_to_the_option(make_tree):
     tree = make_tree({"train/cat/1.jpg": "", "train/dog/1.jpg": "", "val/cat/1.jpg": ""})
-    with pytest.raises(UsageError, match="choose one: split=.train."):
+    with pytest.raises(UsageError, match=r"choose one: split=.train."):
         open_source("auto", tree, SourceOptions())
     assert open_source("auto", tree, SourceOptions("train")).classes == ("cat", "dog")
 
