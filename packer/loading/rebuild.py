@@ -1,7 +1,7 @@
-"""What other libraries rebuild a PackedLoader from: `dataset`, `batch_sampler` and `collate_fn`, as of a DataLoader.
+"""`dataset`, `batch_sampler` and `collate_fn` of a PackedLoader, for libraries that rebuild a DataLoader from them.
 
-accelerate's `skip_first_batches` makes a DataLoader of these, whose batch sampler leaves out the first batches. The
-"indices" of a batch are its number here, and the loader makes the batch: skipped ones cost nothing.
+accelerate's `skip_first_batches` makes a DataLoader whose batch sampler leaves out the first batches. The batch sampler
+here yields the number of each batch, and the dataset takes that batch from the loader: skipped batches cost nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from packer.samplers import Sampler
 
 T = TypeVar("T")
 RunFrom = Callable[[int], Iterator[Any]]
-"""Begins an iteration at a batch."""
+"""Starts an iteration at a batch."""
 
 
 class _BatchNumber(NamedTuple):
-    """A batch of one iteration over a batch sampler."""
+    """A batch of one iteration."""
 
     run: object
     number: int
@@ -32,7 +32,7 @@ class BatchNumbers:
     """`loader.batch_sampler`: the number of each batch.
 
     Args:
-        sampler: that of the loader, by which others set the epoch.
+        sampler: the sampler of the loader; libraries set its epoch.
         batch_size: samples of a batch on this rank.
     """
 
@@ -49,12 +49,12 @@ class BatchNumbers:
         return ([_BatchNumber(run, number, number + 1 == count)] for number in range(count))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that comes next."""
+        """Set the next epoch."""
         self.sampler.set_epoch(epoch)
 
 
 class Batches(Dataset[Any]):
-    """`loader.dataset`: has the length of the pack, and makes the batches that `BatchNumbers` names."""
+    """`loader.dataset`: as long as the pack; returns the batches that `BatchNumbers` names."""
 
     def __init__(self, pack: Pack, run_from: RunFrom) -> None:
         self.pack = pack
@@ -71,7 +71,7 @@ class Batches(Dataset[Any]):
     def __getitems__(self, numbers: Sequence[Any]) -> Any:
         batch = numbers[0]
         if not isinstance(batch, _BatchNumber):
-            problem = "makes the loader's own batches, and has no samples"
+            problem = "returns whole batches of the loader, not samples"
             raise UsageError("loader.dataset", problem, "use a PackedDataset of the pack")
         if batch.run is not self._run:
             self._run, self._batches = batch.run, self._run_from(batch.number)
@@ -82,5 +82,5 @@ class Batches(Dataset[Any]):
 
 
 def as_made(batch: T) -> T:
-    """Return a batch: the `collate_fn` of batches that are made already."""
+    """Return the batch unchanged: it is collated already."""
     return batch

@@ -1,4 +1,4 @@
-"""The contract of all samplers: one global order per epoch, of which every rank takes its share, and its state."""
+"""The base class of samplers: one global order per epoch, divided among ranks, and its state."""
 
 from __future__ import annotations
 
@@ -19,33 +19,32 @@ from packer.samplers.subset import check_indices, digest_of, pack_of
 from packer.types import Int64
 
 Data = int | Sized
-"""What is sampled: a number of records, a Pack, a PackedDataset, or whatever has a length."""
+"""What is sampled: a number of records, a Pack, a PackedDataset, or any object with a length."""
 
 
 class Sampler(ABC):
-    """An order of record numbers as a pure function of (seed, epoch), shared out to ranks.
+    """An order of record numbers as a pure function of (seed, epoch), divided among ranks.
 
-    The order is the same on every rank and for any number of them. With G = batch_size * world_size, global
-    batch b is positions b*G to (b+1)*G - 1 of it, and rank r takes every world_size-th of them from the r-th on.
-    So the samples of a global batch do not depend on how many ranks share it, and a run may be resumed by another
-    number of ranks with the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as
-    `rank_batches`. Each iteration reads the next epoch; `set_epoch` chooses another one (see `Clock`). Samplers
-    pickle; iterating is not thread-safe, all else is.
+    The order is the same on every rank and for any number of ranks. With G = batch_size * world_size, global batch b
+    is positions b*G to (b+1)*G - 1 of it, and rank r takes every world_size-th of them, starting with the r-th. So
+    the samples of a global batch do not depend on the number of ranks, and a run may be resumed on another number of
+    ranks with the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as `rank_batches`.
+    Each iteration reads the next epoch, or the one chosen with `set_epoch` (see `Clock`). Samplers can be pickled.
+    Iterating is not thread-safe, everything else is.
 
-    Where a library asks whether its loader must be divided among ranks, a sampler counts as a
-    `torch.utils.data.DistributedSampler`, which divides itself. accelerate's `prepare` divides the batches of every
-    DataLoader: there each rank iterates the whole order.
+    For isinstance a sampler is also a `torch.utils.data.DistributedSampler`, so that other libraries do not divide it
+    again. accelerate's `prepare` divides every DataLoader: there each rank iterates over the whole order.
 
     Args:
         data: the number of records, or the pack or dataset.
-        seed: of the order, 0 to 2**64 - 1.
+        seed: seed of the order, 0 to 2**64 - 1.
         indices: numbers of the records to sample (default: all), each once; `subset` selects them.
-        drop_last: every rank gets equally many samples. If False, and world_size does not divide the samples, the
-            first few of the order are handed out once more at the end: `padded` of them, at most world_size - 1. If
-            True, the end of the order that does not fill one sample per rank (in a DataLoader), or one global batch
-            (in `rank_batches`), is left out, other samples each epoch if the order is shuffled.
-        rank: number of this process. Default: what torch.distributed says when an iteration begins, that is, when its
-            first sample is asked for; the process group may be made after the sampler.
+        drop_last: every rank gets the same number of samples. If False, and world_size does not divide the samples,
+            the first few of the order are repeated at the end: `padded` of them, at most world_size - 1. If True, the
+            end of the order that does not fill one sample per rank (in a DataLoader), or one global batch (in
+            `rank_batches`), is left out: different samples each epoch if the order is shuffled.
+        rank: number of this process. Default: that of torch.distributed when the first sample of an iteration is
+            requested; the process group may be created after the sampler.
         world_size: number of processes that share the order; default as for `rank`.
 
     Raises:
@@ -53,7 +52,7 @@ class Sampler(ABC):
     """
 
     kind: str
-    """Its name in a state."""
+    """Name of the sampler in a state."""
 
     def __init__(
         self, data: Data, seed: int = 0, *, indices: ArrayLike | None = None, drop_last: bool = False,
@@ -71,7 +70,7 @@ class Sampler(ABC):
         self.num_indices = self.num_records if self._indices is None else len(self._indices)
         """Records that are sampled: all, or those of `indices`."""
         self.num_samples = self.num_indices
-        """Samples of an epoch, of all ranks together, before padding or dropping; a subclass may set another number."""
+        """Samples per epoch of all ranks together, before padding or dropping; a subclass may set another number."""
         self.clock = Clock()
         self._ranks()
 
@@ -80,7 +79,7 @@ class Sampler(ABC):
         """Return (num_samples,) numbers from 0 to num_indices - 1, in the order of this epoch."""
 
     def _options(self) -> Mapping[str, Scalar]:
-        """Return what else the order depends on, beside seed, epoch and records."""
+        """Return the options that the order depends on, besides seed, epoch and records."""
         return {}
 
     @property
@@ -90,23 +89,23 @@ class Sampler(ABC):
 
     @property
     def rank(self) -> int:
-        """Number of this process: the one given, or what torch.distributed says now."""
+        """Number of this process: as given, or the current one of torch.distributed."""
         return Ranks.of(*self._given).rank
 
     @property
     def world_size(self) -> int:
-        """Number of processes: the one given, or what torch.distributed says now."""
+        """Number of processes: as given, or the current one of torch.distributed."""
         return Ranks.of(*self._given).world_size
 
     def _ranks(self) -> Ranks:
         ranks = Ranks.of(*self._given)
         if (records := min(self.num_samples, self.num_indices)) < ranks.world_size:
-            few = f"{records} records for {ranks.world_size} ranks: some would get none"
+            few = f"{records} records for {ranks.world_size} ranks: some would get no record"
             raise UsageError("world_size", few, "use fewer ranks, or give more records")
         return ranks
 
     def _begin(self) -> Ranks:
-        """Return the ranks of an iteration, which stay the same to its end. Warn once if they are probably wrong."""
+        """Return the ranks of an iteration, which stay the same until its end. Warn once if they are probably wrong."""
         ranks = self._ranks()
         if None in self._given and not self._warned:
             self._warned = warn_if_ungrouped(ranks)
@@ -114,16 +113,16 @@ class Sampler(ABC):
 
     @property
     def padded(self) -> int:
-        """Samples at the end of an epoch that are handed out for the second time, of all ranks together."""
+        """Samples repeated at the end of an epoch, of all ranks together."""
         return 0 if self.drop_last else -self.num_samples % self.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration reads; from its start, unless a state of this epoch was loaded."""
+        """Set the next epoch. It starts from the beginning, unless a state of this epoch was loaded."""
         self.clock.set_epoch(epoch)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """For isinstance also a DistributedSampler: Lightning, Fabric and Ray would divide any other once more."""
+        """For isinstance also a DistributedSampler: Lightning, Fabric and Ray divide all other samplers again."""
         return as_distributed(type(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -135,14 +134,14 @@ class Sampler(ABC):
         return order if self._indices is None else self._indices[order]
 
     def __len__(self) -> int:
-        """Samples that this rank gets in a whole epoch."""
+        """Samples of this rank in a whole epoch."""
         return self._length(self._ranks() if dealer(self._given[1]) is None else Ranks(0, 1))
 
     def _length(self, ranks: Ranks) -> int:
         return (self.num_samples + (0 if self.drop_last else ranks.world_size - 1)) // ranks.world_size
 
     def __iter__(self) -> Iterator[int]:
-        """Return this rank's record numbers of the next epoch; after `load_state_dict`, of the rest of that epoch."""
+        """Return this rank's record numbers of the next epoch; after `load_state_dict` the rest of that epoch."""
         return _Numbers(self)
 
     def global_batch(self, batch_size: int) -> int:
@@ -167,10 +166,10 @@ class Sampler(ABC):
         Args:
             batch_size: samples of a batch on this rank.
             epoch: default: that of `set_epoch`.
-            start: the global position to begin at, an edge of global batches or the end.
+            start: the global position to start at, a multiple of the global batch or the end.
 
         Raises:
-            UsageError: at once, if one of them is out of range.
+            UsageError: immediately, if an argument is out of range.
         """
         ranks = self._begin()
         size = self.global_batch(batch_size)
@@ -193,9 +192,9 @@ class Sampler(ABC):
                 yield order[np.arange(share.start, share.stop, share.step) % len(order)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration that began last stands, fit for JSON, counting the numbers handed out.
+        """Return the position of the iteration started last, as a small dict for JSON.
 
-        Workers of a DataLoader get them ahead of your loop; torchdata's StatefulDataLoader allows for that.
+        It counts the numbers handed out. Workers of a DataLoader get them in advance; StatefulDataLoader allows for it.
         """
         here = self.clock.now()
         return self.state_at(here.epoch, here.position)
@@ -207,10 +206,10 @@ class Sampler(ABC):
         return {"version": STATE_VERSION, "epoch": epoch, "position": position, **batch, **self.identity}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume where a state was taken: the next iteration reads the rest of its epoch, or else the next epoch.
+        """Resume from a state: the next iteration reads the rest of its epoch, or the next epoch if nothing is left.
 
         Raises:
-            UsageError: as `check_state`; nothing has changed then.
+            UsageError: as for `check_state`; the sampler is then unchanged.
         """
         ranks = self._ranks()
         end = min(self._length(ranks) * ranks.world_size, self.num_samples)
@@ -220,7 +219,7 @@ class Sampler(ABC):
         """Return (epoch, position) of a state.
 
         Raises:
-            UsageError: if the state is of another order or batch size; it names the first difference.
+            UsageError: if the state has another order or batch size; it names the first difference.
         """
         batch = {} if global_batch is None else {"global_batch": global_batch}
         epoch, position = check_state(state, {**batch, **self.identity})
@@ -240,7 +239,7 @@ class Sampler(ABC):
 
     @cached_property
     def identity(self) -> dict[str, Scalar]:
-        """All that the order depends on but the epoch: equal here and in a state that may be resumed."""
+        """Return everything that the order depends on except the epoch, which must equal the state's."""
         return {
             "kind": self.kind,
             "seed": self.seed,
@@ -258,12 +257,12 @@ class Sampler(ABC):
 
 
 class _Numbers(Iterator[int]):
-    """The record numbers of one rank and epoch, chosen with the first one; torchdata keeps an iterator's state too."""
+    """The record numbers of one rank in one epoch. It has a state: torchdata also saves those of iterators."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
         self._told: Iteration | None = None
-        """Of a state that was loaded into this iterator."""
+        """The loaded state, if there is one."""
         self._here: Iteration | None = None
         self._rest: Iterator[int] = iter(())
         self._step = 1
@@ -281,7 +280,7 @@ class _Numbers(Iterator[int]):
         loader = dealer(sampler._given[1])
         ranks = sampler._begin() if loader is None else Ranks(0, 1)
         if hasattr(loader, "iteration") and self._told is None:
-            sampler.set_epoch(loader.iteration)  # with several wrappers around its sampler, it cannot say so
+            sampler.set_epoch(loader.iteration)  # accelerate does not reach a sampler through several wrappers
         here = self._here = sampler.clock.following(self._told)
         self._step = ranks.world_size
         end, size = sampler._length(ranks) * self._step, PIECE * self._step
@@ -291,10 +290,10 @@ class _Numbers(Iterator[int]):
         return here
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this iterator stands."""
+        """Return the position of this iterator."""
         here = self._here or self._sampler.clock.following(self._told)
         return self._sampler.state_at(here.epoch, here.position)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Yield what is left after a state, nothing if it was taken at the end."""
+        """Resume from a state; at the end of an epoch nothing is left."""
         self._told = Iteration(*self._sampler.check_state(state_dict))

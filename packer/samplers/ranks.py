@@ -1,4 +1,4 @@
-"""Which of how many processes this one is, and who divides an order among them; and integers as arguments."""
+"""Rank and world size, who divides an order among ranks, and validation of integer arguments."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from packer.errors import UsageError
 
 
 class Ranks(NamedTuple):
-    """Process `rank` of `world_size` that train together."""
+    """Process `rank` of `world_size` processes that train together."""
 
     rank: int
     world_size: int
 
     @staticmethod
     def of(rank: int | None, world_size: int | None) -> Ranks:
-        """Return these, with None replaced by what torch.distributed says, or else by one process alone.
+        """Return the ranks, with None replaced by those of torch.distributed, or of a single process.
 
         Raise UsageError if the rank is not below the world size.
         """
@@ -36,8 +36,8 @@ class Ranks(NamedTuple):
 
 
 def _process_group() -> Any:
-    """Return torch.distributed if it is initialised, else None."""
-    # not imported: a process in which nobody has imported torch cannot have initialised it
+    """Return torch.distributed if it is initialized, else None."""
+    # not imported here: if torch is not loaded, it cannot be initialized
     distributed = sys.modules.get("torch.distributed")
     return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
 
@@ -57,12 +57,12 @@ def warn_if_ungrouped(ranks: Ranks) -> bool:
 
 
 def dealer(world_size: int | None) -> Any:
-    """Return the part of accelerate that is calling and divides the order among the processes itself, or None.
+    """Return the loader or batch sampler of accelerate that is calling and divides the order itself, or None.
 
-    accelerate's `prepare` deals the batches of each DataLoader out to the processes, whatever its sampler does. It
-    offers no way to decline: only the call stack shows it.
+    accelerate's `prepare` divides the batches of every DataLoader among the processes, and a sampler cannot opt out.
+    Only the call stack shows it.
 
-    Raise UsageError if more than one rank was given by hand: the order would be divided twice.
+    Raise UsageError if a world size above 1 was given: the order would be divided twice.
     """
     if "accelerate.data_loader" not in sys.modules:
         return None
@@ -71,11 +71,12 @@ def dealer(world_size: int | None) -> Any:
     while frame is not None:
         if frame.f_globals.get("__name__") == "accelerate.data_loader":
             caller = frame.f_locals.get("self")
-            if found is not None or type(caller).__name__ in ("BatchSamplerShard", "DataLoaderDispatcher"):
-                found = caller  # the outermost is the loader, which knows the epoch
+            if found is None and type(caller).__name__ not in ("BatchSamplerShard", "DataLoaderDispatcher"):
+                caller = None
+            found = found if caller is None else caller  # the outermost is the loader, which knows the epoch
         frame = frame.f_back
     if found is not None and world_size not in (None, 1):
-        problem = f"is {world_size}, and accelerate divides the batches once more: records would never be read"
+        problem = f"is {world_size}, and accelerate divides the batches again: records would never be read"
         raise UsageError("world_size", problem, "leave out rank and world_size")
     return found
 
@@ -93,7 +94,7 @@ def _joined(*kinds: Any) -> Any:
 
 
 def check_int(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return `value` as an int from `least` to `most`. Raise UsageError, which quotes it, if it is not one."""
+    """Return `value` as an int from `least` to `most`. Raise UsageError if it is not one."""
     try:
         number = operator.index(value)
     except TypeError:

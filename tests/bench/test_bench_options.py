@@ -1,4 +1,4 @@
-"""Mistakes in the options of `packer bench` are told before any work, in one line."""
+"""Invalid options of `packer bench` are reported before any work, in one line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     assert "no such folder" in refused(2, "bench", tmp_path / "absent")
     draw_plain(tmp_path / "few", 7)
     line = refused(2, "bench", tmp_path / "few")
-    assert line.endswith("has 7 readable images; name a folder with at least 8")
+    assert line.endswith("has 7 readable images; choose a folder with at least 8")
     (tmp_path / "file").write_bytes(b"")
     assert "is not a folder" in refused(2, "bench", tmp_path / "file")
 
@@ -102,7 +102,7 @@ def test_too_little_space_is_told_before_the_builds(tmp_path: Path, monkeypatch:
 def test_sizes() -> None:
     assert BenchOptions.size_of("224x200") == (224, 200) and BenchOptions.size_of("64") == (64, 64)
     for text in ("", "x", "4097", "-1x4", "1x2x3", "²x4"):
-        with pytest.raises(UsageError, match="--resize"):
+        with pytest.raises(UsageError, match="resize: "):
             BenchOptions.size_of(text)
 
 

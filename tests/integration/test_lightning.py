@@ -53,9 +53,9 @@ class Module(lightning.LightningModule):
 def trainer(home: Path | None = None, epochs: int = 3, **options: Any) -> Any:
     checkpoint = ModelCheckpoint(home, "{step}", every_n_train_steps=2, save_top_k=-1, auto_insert_metric_name=False)
     return lightning.Trainer(
-        max_epochs=epochs, accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, num_sanity_val_steps=0,
-        enable_model_summary=False, callbacks=[checkpoint] if home else [], enable_checkpointing=home is not None,
-        **options,
+        max_epochs=epochs, accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
+        num_sanity_val_steps=0, enable_model_summary=False, callbacks=[checkpoint] if home else [],
+        enable_checkpointing=home is not None, **options,
     )  # fmt: skip
 
 

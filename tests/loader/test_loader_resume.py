@@ -430,5 +430,5 @@ def test_a_data_loader_is_rebuilt_of_a_loader(pack):
     for epoch in range(2):
         loader.set_epoch(epoch)
         assert alike(list(again), epochs[epoch])
-    with pytest.raises(UsageError, match=r"loader.dataset: makes the loader's own batches.*PackedDataset"):
+    with pytest.raises(UsageError, match=r"loader.dataset: returns whole batches of the loader.*PackedDataset"):
         next(iter(DataLoader(loader.dataset, batch_size=4)))

@@ -1,4 +1,4 @@
-"""A build that was ended goes on where it was, and makes the very pack that it would have made."""
+"""An interrupted build resumes, and makes the same pack as without interruption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IMAGES = 12
 
 
 class Notes(Progress):
-    """What the user was told."""
+    """The notes shown to the user."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -140,7 +140,7 @@ def test_other_options_are_refused(unfinished: Path, others: dict[str, Any], wha
     before = {p: p.read_bytes() for p in sorted((partial / "pack").iterdir())}
     with pytest.raises(Exception, match="an unfinished build with other options") as caught:
         build_pack(options(unfinished, "p", **others))
-    assert what in str(caught.value) and "discard it with --overwrite" in str(caught.value)
+    assert what in caught.value.line and "discard it with --overwrite" in caught.value.line
     assert {p: p.read_bytes() for p in sorted((partial / "pack").iterdir())} == before
     notes, made = go_on(unfinished, **others, overwrite=True)
     assert notes.kept == "" and "starting over" in notes.texts[0]
