@@ -29,20 +29,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
 
 
-@pytest.fixture(scope="session")
-def numbered_pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """48 images of noise in several shards, each of a class of its own: the label of a sample names its record."""
-    root = tmp_path_factory.mktemp("numbered")
+def build_numbered(images: Path, pack: Path) -> None:
+    """Pack 48 images of noise in several shards, each with a class of its own: the label is the record number."""
+    images.mkdir()
     for i in range(RECORDS):
         noise = np.random.default_rng(i).integers(0, 256, (6, 6, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(root / f"{i:02}.png")
-    (root / "list.txt").write_text("".join(f"{i:02}.png {i}\n" for i in range(RECORDS)))
-    options = BuildOptions(
-        str(root), str(root.with_suffix(".lmdb")), "lmdb", workers=1, encode="raw", shard_bytes=2000,
-        labels=(f"list:{root / 'list.txt'}",), columns=("path label",),
-    )  # fmt: skip
-    build_pack(options)
-    return root.with_suffix(".lmdb")
+        Image.fromarray(noise).save(images / f"{i:02}.png")
+    (images / "list.txt").write_text("".join(f"{i:02}.png {i}\n" for i in range(RECORDS)))
+    labels = {"labels": (f"list:{images / 'list.txt'}",), "columns": ("path label",)}
+    build_pack(BuildOptions(str(images), str(pack), "lmdb", workers=1, encode="raw", shard_bytes=2000, **labels))
+
+
+@pytest.fixture(scope="session")
+def numbered_pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack of `build_numbered`."""
+    home = tmp_path_factory.mktemp("numbered")
+    build_numbered(home / "images", home / "pack")
+    return home / "pack"
 
 
 Launch = Callable[..., str]
@@ -50,14 +53,16 @@ Launch = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def launch() -> Launch:
-    """launch(script, *arguments, ranks=1, env={}): run a script as a process of its own, or in torchrun; its output."""
+    """launch(script, *arguments, ranks=1, env={}, cwd=None): run a script, in torchrun if ranks > 1; its output."""
 
-    def run(script: Path, *arguments: Any, ranks: int = 1, env: dict[str, str] | None = None) -> str:
+    def run(
+        script: Path, *arguments: Any, ranks: int = 1, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> str:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PACKER_AUDIT")}
         done = subprocess.run(
             [sys.executable, *launcher, str(script), *map(str, arguments)], capture_output=True, text=True, check=False,
-            env={**kept, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", **(env or {})}, timeout=240,
+            env={**kept, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", **(env or {})}, timeout=240, cwd=cwd,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
         return done.stdout

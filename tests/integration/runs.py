@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from packer.samplers import BalancedSampler, BlockShuffleSampler, SequentialSamp
 
 RECORDS, GLOBAL_BATCH, EPOCHS = 48, 8, 3
 STEPS = RECORDS // GLOBAL_BATCH
-STOPS = (2, STEPS, 2 * STEPS + 2)
+STOPS = tuple(json.loads(os.environ.get("STOPS", "null")) or (2, STEPS, 2 * STEPS + 2))
 """Steps at which a checkpoint is made: in the middle of epoch 0, at an end, in the middle of epoch 2."""
 SAMPLERS: dict[str, Callable[[PackedDataset], Any]] = {
     "shuffle": ShuffleSampler,
@@ -39,7 +40,19 @@ SAMPLERS: dict[str, Callable[[PackedDataset], Any]] = {
 KINDS = ("early", "late", "torch", *SAMPLERS)
 """A PackedLoader made before the process group, or after it; a DataLoader with shuffle=True, or a sampler of ours."""
 
-Seen = list[tuple[int, list[int]]]
+
+class Seen(list[tuple[int, list[int]]]):
+    """The epoch and the records of each batch; LOG names a file that has them even if this process is killed."""
+
+    def append(self, batch: tuple[int, list[int]]) -> None:
+        """Note a batch that is trained on."""
+        super().append(batch)
+        if "LOG" in os.environ:
+            with open(os.environ["LOG"], "a") as log:
+                log.write(json.dumps(batch) + "\n")
+            time.sleep(0.003)  # time to be killed in
+
+
 Make = Callable[[], Any]
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 

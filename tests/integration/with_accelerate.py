@@ -18,7 +18,7 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
     model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader)
     if isinstance(loader, PackedLoader):
         accelerator.register_for_checkpointing(loader)
-    seen: Seen = []
+    seen = Seen()
     step = 0
     if resume is not None:
         accelerator.load_state(str(resume))
@@ -36,4 +36,6 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
             step += 1
             if step in STOPS:
                 accelerator.save_state(str(home / str(step)))
+                accelerator.wait_for_everyone()
+                (home / str(step) / "done").touch()
     return seen

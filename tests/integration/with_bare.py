@@ -33,7 +33,7 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
     model = Model()
     trained = model if WORLD == 1 else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    seen: Seen = []
+    seen = Seen()
     step = 0
     if resume is not None:
         checkpoint = torch.load(resume)
@@ -51,5 +51,6 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
             step += 1
             if step in STOPS and RANK == 0 and hasattr(order, "state_dict"):
                 home.mkdir(parents=True, exist_ok=True)
-                torch.save({"model": model.state_dict(), "data": order.state_dict(), "step": step}, home / str(step))
+                torch.save({"model": model.state_dict(), "data": order.state_dict(), "step": step}, home / "tmp")
+                (home / "tmp").rename(home / str(step))
     return seen

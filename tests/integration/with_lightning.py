@@ -23,7 +23,7 @@ class Module(lightning.LightningModule):
     def __init__(self, make: Make) -> None:
         super().__init__()
         self.model = Model()
-        self.seen: Seen = []
+        self.seen = Seen()
         self.make = make
 
     def train_dataloader(self) -> Any:

@@ -25,12 +25,13 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
         checkpoint = torch.load(resume)
         loader.load_state_dict(checkpoint["data"])
         first, step = checkpoint["epoch"], checkpoint["step"]
-    seen: Seen = []
+    seen = Seen()
     for epoch in range(first, EPOCHS):
         for _, targets in loader:
             seen.append((epoch, targets.tolist()))
             step += 1
             if step in STOPS:
                 home.mkdir(parents=True, exist_ok=True)
-                torch.save({"data": loader.state_dict(), "epoch": epoch, "step": step}, home / str(step))
+                torch.save({"data": loader.state_dict(), "epoch": epoch, "step": step}, home / "tmp")
+                (home / "tmp").rename(home / str(step))
     return seen

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from runs import EPOCHS, GLOBAL_BATCH, WORLD, Make, Model, Seen
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from packer import PackedLoader
 
@@ -40,6 +40,13 @@ class PackTrainer(Trainer):
         return model(images)
 
 
+class Done(TrainerCallback):
+    """Marks a checkpoint that is complete."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        Path(args.output_dir, f"checkpoint-{state.global_step}", "done").touch()
+
+
 def fit(make: Make, home: Path, resume: Path | None) -> Seen:
     loader = make()
     arguments = TrainingArguments(
@@ -48,6 +55,7 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
         dataloader_pin_memory=False,
     )  # fmt: skip
     trainer = PackTrainer(Module(), arguments, train_dataset=loader.dataset, data_collator=loader.collate_fn)
-    trainer.loader, trainer.seen = loader, []
+    trainer.add_callback(Done())
+    trainer.loader, trainer.seen = loader, Seen()
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume.with_name(f"checkpoint-{resume.name}")))
     return trainer.seen
