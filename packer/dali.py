@@ -1,0 +1,202 @@
+"""Feeds a pack to NVIDIA DALI, which decodes, crops, resizes, flips and normalizes, on a GPU or on the CPU.
+
+The loader stays packer's: its order, ranks, epochs, states, crop regions and targets. DALI reads the mapped records.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from packer.errors import AnyPath, DamagedPack, NotInstalled, UsageError, add_note
+from packer.format.pack import Pack
+from packer.loading.crop import RandomResizedCrop, Resize
+from packer.loading.dataset import PackedDataset
+from packer.loading.encoded import Batches, BatchSpec, EncodedBatch, EncodedReader, whole_pixels
+from packer.loading.loader import PackedLoader
+from packer.loading.stats import Stats
+from packer.loading.to_device import Normalize
+from packer.types import Int64
+
+Inputs = tuple[Any, ...]
+"""Arrays of a batch, as the pipeline's sources take them; DALI reads them until the batch is there."""
+ENCODINGS = ("jpeg", "png", "bmp", "webp", "tiff")
+
+
+def pipeline(
+    data: AnyPath | Pack | PackedDataset, batch_size: int, *, device: str = "mixed", device_id: int = 0, **options: Any
+) -> PackedLoader:
+    """Return a PackedLoader whose batches DALI decodes, crops, resizes, flips and normalizes.
+
+    It gives the same records, crop regions and targets as ``PackedLoader(data, batch_size, **options)``. Pixels differ
+    by what decoders and filters differ by: crops are resized linearly, antialiased unless their `interpolation` is
+    "linear" or "nearest".
+
+    Args:
+        data: a pack of encoded images.
+        batch_size: samples of a batch on this rank.
+        device: "mixed" decodes on a GPU, where the batches stay; "cpu" needs none.
+        device_id: number of the GPU.
+        options: further arguments of `PackedLoader`, but for device, decode, decoder, transform and cache="device".
+            `threads` and `prefetch` are DALI's.
+
+    Raises:
+        NotInstalled: if DALI is missing.
+        UsageError: if DALI cannot decode the pack, or the arguments do not go together.
+    """
+    if device not in ("mixed", "cpu"):
+        raise UsageError("device", f'must be "mixed" or "cpu", got {device!r}')
+    normalize = Normalize(*(options.pop(name, None) for name in ("mean", "std", "dtype")))
+    place = torch.device("cuda", device_id) if device == "mixed" else torch.device("cpu")
+    return PackedLoader(data, batch_size, device=place, decode=Decoder(normalize), **options)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """DALI as `PackedLoader` takes it: ``decode=Decoder()``. `pipeline` is shorter."""
+
+    normalize: Normalize = field(default_factory=Normalize)
+
+    def batches(self, spec: BatchSpec) -> Batches:
+        """Return what makes the batches of a loader. Raise UsageError if DALI cannot decode the pack."""
+        return _DaliBatches(spec, self.normalize)
+
+
+@dataclass
+class _Graph:
+    """A pipeline of DALI's, and what it reads."""
+
+    pipe: Any
+    source: Iterator[Inputs] = field(default_factory=lambda: iter(()))
+
+
+class _DaliBatches:
+    """Yields (images, targets) as `loading.pipeline.Pipeline` does, the images by DALI."""
+
+    def __init__(self, spec: BatchSpec, normalize: Normalize) -> None:
+        self.spec = spec
+        self.normalize = normalize
+        self.reader = EncodedReader(spec, "DALI", ENCODINGS)
+        if self.reader.unknown:
+            problem = f"has {self.reader.unknown[0]} images, which DALI does not decode"
+            raise UsageError(self.reader.pack.path, problem, 'use PackedLoader, or pack with encode "jpeg"')
+        self._dali, self._torch = _imported("nvidia.dali"), _imported("nvidia.dali.plugin.pytorch")
+        crop = spec.filler.augmentation.crop
+        # these two stay inside the image
+        self._borders = crop is not None and not isinstance(crop, RandomResizedCrop | Resize)
+        channels = spec.filler.channels
+        if normalize.mean is not None and len(normalize.mean) != channels:
+            raise UsageError("mean", f"has {len(normalize.mean)} numbers, and the images have {channels} channels")
+        self._dtype = normalize.dtype or (torch.uint8 if normalize.mean is None else torch.float32)
+        self._idle: list[_Graph] = []
+
+    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+        """Yield one batch for each array of record numbers, in order."""
+        sent: deque[tuple[EncodedBatch, Inputs]] = deque()
+        damaged: list[DamagedPack] = []
+
+        def inputs() -> Iterator[Inputs]:
+            try:
+                for batch in self.reader.read(batches, epoch):
+                    sent.append((batch, self._inputs(batch)))
+                    yield sent[-1][1]
+            except DamagedPack as error:
+                damaged.append(error)  # after the batches before it
+
+        graph = self._idle.pop() if self._idle else self._built()
+        graph.source = inputs()
+        graph.pipe.reset()
+        graph.pipe.schedule_run()
+        while sent:
+            started = time.perf_counter()
+            images = self._received(graph.pipe, sent[0][0])
+            stats.add("decode", time.perf_counter() - started)
+            batch, _ = sent.popleft()
+            graph.pipe.schedule_run()
+            yield images, self.reader.targets(batch, stats)
+        self._idle.append(graph)
+        if damaged:
+            raise damaged[0]
+
+    def _built(self) -> _Graph:
+        fn, types, filler = self._dali.fn, self._dali.types, self.spec.filler
+        gpu = self.spec.device.index if self.spec.device.type == "cuda" else None
+        work = self.spec.work
+        graph = _Graph(self._dali.Pipeline(self.spec.batch_size, work.threads, gpu, prefetch_queue_depth=work.prefetch))
+        with graph.pipe:
+            regions = 0 if filler.augmentation.crop is None else 4 if self._borders else 2
+            encoded, mirror, *parts = fn.external_source(
+                lambda: next(graph.source), num_outputs=2 + regions, batch=True, no_copy=True,
+                ndim=[1, 0] + [1] * regions, dtype=[types.UINT8] + [types.INT32] * (1 + regions),
+            )  # fmt: skip
+            decoder = fn.decoders.image_slice if parts else fn.decoders.image
+            kind = types.GRAY if filler.channels == 1 else types.RGB
+            images = decoder(encoded, *parts[:2], device="cpu" if gpu is None else "mixed", output_type=kind)
+            if self._borders:
+                images = fn.slice(images, *parts[2:], axis_names="WH", out_of_bounds_policy="pad")
+            if parts:
+                images = fn.resize(
+                    images, resize_x=filler.output[1], resize_y=filler.output[0],
+                    interp_type=types.INTERP_NN if filler.interpolation == "nearest" else types.INTERP_LINEAR,
+                    antialias=filler.interpolation not in ("linear", "nearest"),
+                )  # fmt: skip
+            graph.pipe.set_outputs(self._normalized(images, mirror))
+        graph.pipe.build()
+        return graph
+
+    def _normalized(self, images: Any, mirror: Any) -> Any:
+        types, mean, std = self._dali.types, self.normalize.mean or (0.0,), self.normalize.std or (1.0,)
+        dtype, full = types.UINT8, 1.0
+        if self._dtype.is_floating_point:
+            dtype, full = types.FLOAT16 if self._dtype == torch.float16 else types.FLOAT, 255.0
+        return self._dali.fn.crop_mirror_normalize(
+            images, dtype=dtype, output_layout="HWC", mirror=mirror,
+            mean=[full * float(value) for value in mean], std=[full * float(value) for value in std],
+        )  # fmt: skip
+
+    def _inputs(self, batch: EncodedBatch) -> Inputs:
+        """Return the bytes of each record, mapped; whether it is mirrored; and the region of it, if there is a crop."""
+        data = [np.frombuffer(record, np.uint8) for record in self.reader.data(batch.records)]
+        flipped = batch.params.flipped
+        mirror = np.zeros(len(data), np.int32) if flipped is None else flipped.astype(np.int32)
+        if batch.params.regions is None:
+            return data, mirror
+        regions = whole_pixels(batch.params.regions).astype(np.int32)
+        start, size = np.ascontiguousarray(regions[:, :2]), np.ascontiguousarray(regions[:, 2:])
+        if not self._borders:
+            return data, mirror, start, size
+        whole = np.array([self.reader.pack.shape_of(i)[1::-1] for i in batch.records.tolist()], np.int32)
+        inside = np.clip(start, 0, whole - 1)
+        return data, mirror, inside, np.clip(start + size, inside + 1, whole) - inside, start - inside, size
+
+    def _received(self, pipe: Any, batch: EncodedBatch) -> torch.Tensor:
+        """Return the images of the oldest batch that DALI has begun: (n, channels, height, width), channels last."""
+        try:
+            (output,) = pipe.share_outputs()
+        except RuntimeError as error:
+            for record in batch.records.tolist():
+                self.reader.pack.image(record)  # raises if the record is to blame
+            add_note(error, f"in DALI, which cannot decode a record of {self.reader.pack.path} that packer can")
+            raise
+        tensor = output.as_tensor()
+        kinds = self._torch.to_torch_type
+        # a copy: DALI would give its memory to a later batch while kernels of this one still read it
+        images = torch.empty(tensor.shape(), dtype=kinds[tensor.dtype], device=self.spec.device)
+        stream = torch.cuda.current_stream(self.spec.device) if self.spec.device.type == "cuda" else None
+        self._torch.feed_ndarray(tensor, images, cuda_stream=stream)
+        pipe.release_outputs()
+        return images.permute(0, 3, 1, 2).to(self._dtype)
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise NotInstalled("nvidia-dali", "is not installed", "pip install 'dataset-packer[dali]'") from None
