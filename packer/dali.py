@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,12 +69,11 @@ class Decoder:
         return _DaliBatches(spec, self.normalize)
 
 
-@dataclass
-class _Graph:
-    """A pipeline of DALI's, and what it reads."""
+class _Graph(NamedTuple):
+    """A pipeline of DALI's, and what it reads: one iterator, in a list that it knows."""
 
     pipe: Any
-    source: Iterator[Inputs] = field(default_factory=lambda: iter(()))
+    sources: list[Iterator[Inputs]]
 
 
 class _DaliBatches:
@@ -111,17 +110,20 @@ class _DaliBatches:
                 damaged.append(error)  # after the batches before it
 
         graph = self._idle.pop() if self._idle else self._built()
-        graph.source = inputs()
-        graph.pipe.reset()
-        graph.pipe.schedule_run()
-        while sent:
-            started = time.perf_counter()
-            images = self._received(graph.pipe, sent[0][0])
-            stats.add("decode", time.perf_counter() - started)
-            batch, _ = sent.popleft()
+        try:
+            graph.sources[:] = [inputs()]
+            graph.pipe.reset()
             graph.pipe.schedule_run()
-            yield images, self.reader.targets(batch, stats)
-        self._idle.append(graph)
+            while sent:
+                started = time.perf_counter()
+                images = self._received(graph.pipe, sent[0][0])
+                stats.add("decode", time.perf_counter() - started)
+                batch, _ = sent.popleft()
+                graph.pipe.schedule_run()
+                yield images, self.reader.targets(batch, stats)
+            self._idle.append(graph)
+        finally:
+            del graph  # if left early, before the arrays that it may still read
         if damaged:
             raise damaged[0]
 
@@ -129,11 +131,12 @@ class _DaliBatches:
         fn, types, filler = self._dali.fn, self._dali.types, self.spec.filler
         gpu = self.spec.device.index if self.spec.device.type == "cuda" else None
         work = self.spec.work
-        graph = _Graph(self._dali.Pipeline(self.spec.batch_size, work.threads, gpu, prefetch_queue_depth=work.prefetch))
-        with graph.pipe:
+        pipe = self._dali.Pipeline(self.spec.batch_size, work.threads, gpu, prefetch_queue_depth=work.prefetch)
+        sources: list[Iterator[Inputs]] = []
+        with pipe:
             regions = 0 if filler.augmentation.crop is None else 4 if self._borders else 2
             encoded, mirror, *parts = fn.external_source(
-                lambda: next(graph.source), num_outputs=2 + regions, batch=True, no_copy=True,
+                lambda: next(sources[0]), num_outputs=2 + regions, batch=True, no_copy=True,
                 ndim=[1, 0] + [1] * regions, dtype=[types.UINT8] + [types.INT32] * (1 + regions),
             )  # fmt: skip
             decoder = fn.decoders.image_slice if parts else fn.decoders.image
@@ -147,12 +150,14 @@ class _DaliBatches:
                     interp_type=types.INTERP_NN if filler.interpolation == "nearest" else types.INTERP_LINEAR,
                     antialias=filler.interpolation not in ("linear", "nearest"),
                 )  # fmt: skip
-            graph.pipe.set_outputs(self._normalized(images, mirror))
-        graph.pipe.build()
-        return graph
+            pipe.set_outputs(self._normalized(images, mirror))
+        pipe.build()
+        return _Graph(pipe, sources)
 
     def _normalized(self, images: Any, mirror: Any) -> Any:
-        types, mean, std = self._dali.types, self.normalize.mean or (0.0,), self.normalize.std or (1.0,)
+        types, given = self._dali.types, self.normalize
+        mean = (0.0,) if given.mean is None else given.mean
+        std = (1.0,) if given.std is None else given.std
         dtype, full = types.UINT8, 1.0
         if self._dtype.is_floating_point:
             dtype, full = types.FLOAT16 if self._dtype == torch.float16 else types.FLOAT, 255.0

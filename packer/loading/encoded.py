@@ -26,6 +26,9 @@ from packer.loading.targets import Targets, join_targets
 from packer.types import Int64
 
 
+HOST = 'use PackedLoader with decode="host", the default'
+
+
 @dataclass(frozen=True)
 class BatchSpec:
     """What the batches of a loader are.
@@ -92,14 +95,14 @@ class EncodedReader:
         self.unknown = sorted({ENCODINGS[code] for code in np.unique(codes[~self.known]).tolist()})
         """The encodings that it does not know."""
         if self.pack.manifest.encoding == "raw":
-            self._refuse("has raw images, which need no decoding", 'leave decode out; cache="device" may be faster')
+            self._refuse("has raw images, which need no decoding", 'use PackedLoader with decode="host", or cache="device"')
         if not self.known.any():
-            self._refuse(f"has {self.unknown[0]} images, which {name} does not decode", "leave decode out")
+            self._refuse(f"has {self.unknown[0]} images, which {name} does not decode", HOST)
         if spec.filler.dtype != np.uint8:
-            self._refuse(f"has 16-bit images, of which {name} makes 8-bit ones", "leave decode out")
+            self._refuse(f"has 16-bit images, of which {name} makes 8-bit ones", HOST)
         if spec.filler.channels not in (1, 3):
             problem = f"has images of {spec.filler.channels} channels, and {name} makes 1 or 3"
-            self._refuse(problem, 'leave decode out, or pack with mode "rgb" or "gray"')
+            self._refuse(problem, HOST)
         if spec.filler.decoder != "auto":
             raise UsageError("decoder", f"is for decoding on the host, and {name} does it here", "leave it out")
 

@@ -1,0 +1,48 @@
+"""Decoding elsewhere than on the host: what is refused, in one line. What it gives is tested in tests/integration."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import packer.dali
+from packer import PackedLoader, Resize
+from packer.errors import NotInstalled, UsageError
+
+CROP = Resize((8, 8))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("raw", {}, r'raw.*: has raw images, which need no decoding; use PackedLoader with decode="host", or cache='),
+        ("png", {}, r'png.*: has png images, which decode="device" does not decode; use PackedLoader with decode="host"'),
+        ("jpeg", {"transform": lambda image: image}, "decode: elsewhere than on the host does not go with transform"),
+        ("raw", {"cache": "device"}, 'decode: elsewhere than on the host does not go with cache="device"'),
+        ("jpeg", {"decoder": "opencv"}, 'decoder: is for decoding on the host, and decode="device" does it here'),
+        ("jpeg", {"decode": "gpu"}, """decode: must be "host" or "device", got 'gpu'"""),
+    ],
+)
+def test_what_does_not_go_together(pack, kind, options, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        PackedLoader(pack(kind), 4, **{"decode": "device", "crop": CROP, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_dali_refuses_the_same(pack):
+    with pytest.raises(UsageError, match="has raw images, which need no decoding"):
+        packer.dali.pipeline(pack("raw"), 4, device="cpu")
+    with pytest.raises(UsageError, match="does not go with transform"):
+        packer.dali.pipeline(pack("jpeg"), 4, device="cpu", transform=lambda image: image)
+    with pytest.raises(UsageError, match="""device: must be "mixed" or "cpu", got 'cuda'"""):
+        packer.dali.pipeline(pack("jpeg"), 4, device="cuda")
+
+
+def test_libraries_that_are_missing(pack, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", None)
+    with pytest.raises(NotInstalled, match=r"nvidia-dali: is not installed; pip install 'dataset-packer\[dali\]'"):
+        packer.dali.pipeline(pack("jpeg"), 4, device="cpu")
+    with pytest.raises(NotInstalled, match='torchcodec: is not installed or does not fit this torch, and decode="device"'):
+        PackedLoader(pack("jpeg"), 4, decode="device")
