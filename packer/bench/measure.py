@@ -51,7 +51,7 @@ class Figure:
         return Figure(tuple(count / seconds for seconds in self.rounds))
 
     def text(self, digits: int = 1) -> str:
-        """Return ``4.2 (4.0 to 4.4)``: median, lowest and highest."""
+        """Return ``4.2 (4.0 to 4.4)``: median, lowest and highest, with `digits` after the point."""
         return f"{self.median:,.{digits}f} ({self.lowest:,.{digits}f} to {self.highest:,.{digits}f})"
 
 

@@ -87,7 +87,7 @@ class BenchOptions:
 
     @staticmethod
     def size_of(text: str) -> tuple[int, int]:
-        """Return (width, height) of "224x200" or "224"; raise UsageError if it is neither."""
+        """Return (width, height) of `text`, "224x200" or "224"; raise UsageError if it is neither."""
         width, _, height = text.lower().partition("x")
         height = height or width
         if not (width.isdecimal() and height.isdecimal() and 1 <= int(width) <= 4096 and 1 <= int(height) <= 4096):

@@ -77,7 +77,7 @@ class Row:
         return self.figure("images_per_s")
 
     def figure(self, name: str) -> Figure:
-        """Return images_per_s, megabytes_per_s, cpu_s_per_1000, first_batch_s, peak_mb or waiting."""
+        """Return the figure `name`: images_per_s, megabytes_per_s, cpu_s_per_1000, first_batch_s, peak_mb or waiting."""
         return Figure(tuple(self._value(name, one) for one in self.rounds))
 
     def _value(self, name: str, one: Measured) -> float:
@@ -124,11 +124,11 @@ class Report:
     conclusion: list[str] = field(default_factory=list)
 
     def row(self, name: str) -> Row:
-        """Return the row of this name."""
+        """Return the row `name`."""
         return next(row for row in self.rows if row.name == name)
 
     def share(self, row: Row) -> Figure | None:
-        """Return a row's images/s divided by the best round of its limit, which other work affects least."""
+        """Return the images/s of `row` divided by the best round of its limit, which other work affects least."""
         if row.limit is None or not row.rounds or not self.row(row.limit).rounds:
             return None
         most = self.row(row.limit).rate.highest

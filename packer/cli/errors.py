@@ -54,7 +54,7 @@ def report(error: BaseException, as_json: bool) -> int:
 def failure_line(error: BaseException) -> str:
     """Return any error as one line, followed by its bad inputs."""
     if isinstance(error, PackerError):
-        return str(error)
+        return error.line
     if isinstance(error, click.ClickException):
         return _usage_line(error)
     if isinstance(error, click.Abort | KeyboardInterrupt):

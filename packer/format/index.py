@@ -114,7 +114,7 @@ class IndexBuilder:
             raise DamagedPack(path, f"the shard has {len(offsets)} records, but {len(self)} were written")
         written = arrays[SCHEMA.get_field_index("size") - 1].to_numpy()
         for number in np.flatnonzero(written != sizes)[:1].tolist():
-            raise DamagedPack(path, f"record {number} has {sizes[number]} bytes, {written[number]} were written")
+            raise DamagedPack(path, f"record {number} has {sizes[number]} bytes, but {written[number]} were written")
         arrays.insert(SCHEMA.get_field_index("offset"), pa.array(offsets))
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 

@@ -53,6 +53,9 @@ class Pack:
 
     It can be shared between threads and forked processes, because it holds memory maps and no handles. It is
     pickled as its path; if the pack has been replaced since, unpickling raises DamagedPack.
+
+    Args:
+        path: The directory of the pack.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -145,7 +148,7 @@ class Pack:
         return data
 
     def check(self, records: Int64) -> None:
-        """Verify the checksums of these records, unless this process has already done so."""
+        """Verify the checksums of `records`, int64 (n,), unless this process has already done so."""
         seen = self._checked[records]
         if np.count_nonzero(seen) < len(seen):
             self._check_unseen(records[~seen])
@@ -163,7 +166,7 @@ class Pack:
         self._checked[records] = True
 
     def damage(self, i: int, problem: str) -> DamagedPack:
-        """Return the error for a problem with record `i`."""
+        """Return the error that record `i` has this `problem`."""
         number, row = self.locate(i)
         shard, key = self.shards[number].container.name, self.key(i)
         error = DamagedPack(self._file(shard), f"record {key} (row {row}) {problem}", RESTORE)
@@ -197,6 +200,10 @@ class Pack:
     def image(self, i: int, decoder: str = "auto") -> Image:
         """Return the image of record `i`, (height, width, channels); a read-only view if it is stored raw.
 
+        Args:
+            i: Number of the record.
+            decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+
         Raises:
             DamagedPack: The record does not match its checksum or its row in the index.
         """
@@ -220,7 +227,7 @@ class Pack:
             self._damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
 
     def sample(self, i: int, decoder: str = "auto") -> Sample:
-        """Return image and annotation of record `i`."""
+        """Return image and annotation of record `i`; `decoder` as in `image`."""
         return Sample(self.image(i, decoder), self.annotation(i))
 
     # -- annotations
@@ -235,9 +242,9 @@ class Pack:
             raise
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """Return a column of the index over all shards, without reading images (docs/formats.md lists the columns).
+        """Return the column `name` of the index over all shards, without reading images. It is joined once, and read-only.
 
-        It is joined once, and read-only.
+        docs/formats.md lists the columns.
 
         Returns:
             Numbers: array (n,); `label` is -1 if an image has none. Lists (boxes, box_labels, landmarks, ...): Ragged,

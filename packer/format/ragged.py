@@ -70,7 +70,7 @@ class Ragged:
 
     @staticmethod
     def concat(parts: Sequence[Ragged]) -> Ragged:
-        """Return the rows of all parts, in order; a single part is returned unchanged."""
+        """Return the rows of all `parts`, in order; a single part is returned unchanged."""
         if not parts:
             raise ValueError("concat needs at least one Ragged, got none")
         if len(parts) == 1:

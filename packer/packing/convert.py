@@ -119,7 +119,7 @@ def rejected(path: bytes, error: BadInput) -> Rejected:
     """Return the entry of an input that is rejected with `error`."""
     name = os.fsdecode(path)
     about_another_file = error.where and os.fsdecode(error.where) != name
-    problem = str(error) if about_another_file else str(type(error)("", error.problem, error.next_step))
+    problem = error.line if about_another_file else type(error)("", error.problem, error.next_step).line
     return Rejected(name, error.reason, problem)
 
 
