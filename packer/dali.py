@@ -17,9 +17,9 @@ import torch
 
 from packer.errors import AnyPath, DamagedPack, NotInstalled, UsageError, add_note
 from packer.format.pack import Pack
-from packer.loading.crop import RandomResizedCrop, Resize
+from packer.loading.crop import RandomResizedCrop, Regions, Resize
 from packer.loading.dataset import PackedDataset
-from packer.loading.encoded import Batches, BatchSpec, EncodedBatch, EncodedReader, whole_pixels
+from packer.loading.encoded import ANTIALIASED, Batches, BatchSpec, EncodedBatch, EncodedReader
 from packer.loading.loader import PackedLoader
 from packer.loading.stats import Stats
 from packer.loading.to_device import Normalize
@@ -88,8 +88,8 @@ class _DaliBatches:
             raise UsageError(self.reader.pack.path, problem, 'use PackedLoader, or pack with encode "jpeg"')
         self._dali, self._torch = _imported("nvidia.dali"), _imported("nvidia.dali.plugin.pytorch")
         crop = spec.filler.augmentation.crop
-        # these two stay inside the image
-        self._borders = crop is not None and not isinstance(crop, RandomResizedCrop | Resize)
+        # these two take whole pixels inside the image
+        self._anywhere = crop is not None and not isinstance(crop, RandomResizedCrop | Resize)
         channels = spec.filler.channels
         if normalize.mean is not None and len(normalize.mean) != channels:
             raise UsageError("mean", f"has {len(normalize.mean)} numbers, and the images have {channels} channels")
@@ -134,21 +134,23 @@ class _DaliBatches:
         pipe = self._dali.Pipeline(self.spec.batch_size, work.threads, gpu, prefetch_queue_depth=work.prefetch)
         sources: list[Iterator[Inputs]] = []
         with pipe:
-            regions = 0 if filler.augmentation.crop is None else 4 if self._borders else 2
+            regions = 0 if filler.augmentation.crop is None else 6 if self._anywhere else 2
             encoded, mirror, *parts = fn.external_source(
                 lambda: next(sources[0]), num_outputs=2 + regions, batch=True, no_copy=True,
-                ndim=[1, 0] + [1] * regions, dtype=[types.UINT8] + [types.INT32] * (1 + regions),
+                ndim=[1, 0, *[1] * regions], dtype=[types.UINT8, *[types.INT32] * 5, *[types.FLOAT] * 2][: 2 + regions],
             )  # fmt: skip
             decoder = fn.decoders.image_slice if parts else fn.decoders.image
             kind = types.GRAY if filler.channels == 1 else types.RGB
             images = decoder(encoded, *parts[:2], device="cpu" if gpu is None else "mixed", output_type=kind)
-            if self._borders:
-                images = fn.slice(images, *parts[2:], axis_names="WH", out_of_bounds_policy="pad")
+            region = {}
+            if self._anywhere:
+                images = fn.slice(images, *parts[2:4], axis_names="WH", out_of_bounds_policy="pad")
+                region = {"roi_start": parts[4], "roi_end": parts[5]}
             if parts:
                 images = fn.resize(
                     images, resize_x=filler.output[1], resize_y=filler.output[0],
                     interp_type=types.INTERP_NN if filler.interpolation == "nearest" else types.INTERP_LINEAR,
-                    antialias=filler.interpolation not in ("linear", "nearest"),
+                    antialias=filler.interpolation in ANTIALIASED, **region,
                 )  # fmt: skip
             pipe.set_outputs(self._normalized(images, mirror))
         pipe.build()
@@ -173,13 +175,26 @@ class _DaliBatches:
         mirror = np.zeros(len(data), np.int32) if flipped is None else flipped.astype(np.int32)
         if batch.params.regions is None:
             return data, mirror
-        regions = whole_pixels(batch.params.regions).astype(np.int32)
-        start, size = np.ascontiguousarray(regions[:, :2]), np.ascontiguousarray(regions[:, 2:])
-        if not self._borders:
-            return data, mirror, start, size
-        whole = np.array([self.reader.pack.shape_of(i)[1::-1] for i in batch.records.tolist()], np.int32)
-        inside = np.clip(start, 0, whole - 1)
-        return data, mirror, inside, np.clip(start + size, inside + 1, whole) - inside, start - inside, size
+        if not self._anywhere:
+            regions = batch.params.regions.astype(np.int32)
+            return data, mirror, np.ascontiguousarray(regions[:, :2]), np.ascontiguousarray(regions[:, 2:])
+        return data, mirror, *self._windows(batch.records, batch.params.regions)
+
+    def _windows(self, records: Int64, regions: Regions) -> Inputs:
+        """Return for each image what is decoded of it (start and size), what of that, black beyond the image, is
+        resized (start and size; x, y), and the region in there (start and end; y, x)."""
+        start, size = np.split(regions, 2, axis=1)
+        sides = np.array([self.reader.pack.shape_of(i)[1::-1] for i in records.tolist()])
+        # a region of whole pixels is resized as if there were nothing around it
+        around = (start != np.rint(start)) | (size != np.rint(size))
+        margin = np.where(around.any(axis=1, keepdims=True), np.ceil(size / self.spec.filler.output[::-1]) + 1, 0)
+        first = np.maximum(np.floor(start) - margin, np.minimum(np.floor(start), 0))
+        last = np.minimum(np.ceil(start + size) + margin, np.maximum(np.ceil(start + size), sides))
+        decoded = np.clip(first, 0, sides - 1)
+        shape = np.clip(last, decoded + 1, sides) - decoded
+        whole = [part.astype(np.int32) for part in (decoded, shape, first - decoded, last - first)]
+        region = [np.ascontiguousarray(part[:, ::-1], np.float32) for part in (start - first, start - first + size)]
+        return *whole, *region
 
     def _received(self, pipe: Any, batch: EncodedBatch) -> torch.Tensor:
         """Return the images of the oldest batch that DALI has begun: (n, channels, height, width), channels last."""

@@ -16,8 +16,9 @@ import torch
 from torch.nn.functional import interpolate, pad
 
 from packer.errors import DamagedPack, NotInstalled, UsageError
-from packer.loading.crop import CropParams
-from packer.loading.encoded import Batches, BatchSpec, Decoding, EncodedReader, whole_pixels
+from packer.loading.crop import CropParams, Regions
+from packer.loading.device_cache import cropped
+from packer.loading.encoded import ANTIALIASED, Batches, BatchSpec, Decoding, EncodedReader
 from packer.loading.stats import Stats
 from packer.types import Int64
 
@@ -136,25 +137,27 @@ class DeviceDecode:
             torch.stack(decoded, out=images)
         else:
             values = torch.empty(shape, device=self.spec.device, memory_format=torch.channels_last)
-            for row, (image, region) in enumerate(zip(decoded, whole_pixels(params.regions).tolist(), strict=True)):
-                values[row] = self._resized(image, region, params.output)
+            for row, image in enumerate(decoded):
+                values[row] = self._resized(image, params.regions[row : row + 1], params.output)
             images = values.round_().clamp_(0, 255).to(torch.uint8)
         if params.flipped is not None:
             flipped = torch.from_numpy(params.flipped).to(self.spec.device, non_blocking=True)
             images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
         return images
 
-    def _resized(self, image: torch.Tensor, region: list[int], output: tuple[int, int]) -> torch.Tensor:
-        """Return the region (x, y, width, height) of an image, black beyond it, as float32 at (height, width)."""
-        x, y, width, height = region
+    def _resized(self, image: torch.Tensor, region: Regions, output: tuple[int, int]) -> torch.Tensor:
+        """Return the region of an image, black beyond it, at (height, width)."""
+        interpolation = self.spec.filler.interpolation
+        if (region != np.rint(region)).any():
+            return cropped(image[None], region, output, interpolation)[0]
+        x, y, width, height = region[0].astype(int).tolist()
         # a negative border cuts off
         part = pad(image, (-x, x + width - image.shape[2], -y, y + height - image.shape[1])).float()
         if part.shape[1:] == output:
             return part
-        if self.spec.filler.interpolation == "nearest":
+        if interpolation == "nearest":
             return interpolate(part[None], output, mode="nearest-exact")[0]
-        antialias = self.spec.filler.interpolation != "linear"
-        return interpolate(part[None], output, mode="bilinear", antialias=antialias)[0]
+        return interpolate(part[None], output, mode="bilinear", antialias=interpolation in ANTIALIASED)[0]
 
 
 def _torchcodec() -> Callable[..., Any]:

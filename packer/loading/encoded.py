@@ -16,7 +16,7 @@ import torch
 from packer.errors import DamagedPack, UsageError
 from packer.format.index import ENCODINGS
 from packer.format.pack import Pack
-from packer.loading.crop import CropParams, Regions
+from packer.loading.crop import CropParams
 from packer.loading.fill import ImageFiller
 from packer.loading.page_cache import announced
 from packer.loading.pipeline import Work
@@ -25,8 +25,9 @@ from packer.loading.stats import Stats
 from packer.loading.targets import Targets, join_targets
 from packer.types import Int64
 
-
-HOST = 'use PackedLoader with decode="host", the default'
+ANTIALIASED = ("area", "bilinear", "fast")
+"""Filters in whose place a library uses its own: linear, antialiased on an axis that shrinks (a triangle)."""
+HOST = 'use decode="host" of PackedLoader'
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ class EncodedReader:
         self.unknown = sorted({ENCODINGS[code] for code in np.unique(codes[~self.known]).tolist()})
         """The encodings that it does not know."""
         if self.pack.manifest.encoding == "raw":
-            self._refuse("has raw images, which need no decoding", 'use PackedLoader with decode="host", or cache="device"')
+            self._refuse(
+                "has raw images, which need no decoding", 'use PackedLoader with decode="host", or cache="device"'
+            )
         if not self.known.any():
             self._refuse(f"has {self.unknown[0]} images, which {name} does not decode", HOST)
         if spec.filler.dtype != np.uint8:
@@ -145,10 +148,3 @@ class EncodedReader:
         if self.spec.replacer is not None and batch.replaced:
             self.spec.replacer.report([what for _, what in batch.replaced], stats)
         return targets
-
-
-def whole_pixels(regions: Regions) -> Int64:
-    """Return regions with their edges rounded to pixels, as on the host: int64 (n, 4), x, y, width, height."""
-    start = np.rint(regions[:, :2])
-    size = np.maximum(1, np.rint(regions[:, :2] + regions[:, 2:]) - start)
-    return np.concatenate([start, size], axis=1).astype(np.int64)

@@ -15,15 +15,16 @@ from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack, open_pack
 from packer.errors import DamagedPack
+from packer.loading.crop import INTERPOLATIONS
 from packer.samplers import ShuffleSampler
 
 Photos = Callable[[str], Path]
 RECORDS = 24
 CROPS = (
-    RandomResizedCrop(64), RandomResizedCrop(160), RandomResizedCrop(64, interpolation="linear"), CenterCrop(96),
-    CenterCrop(300), CenterCrop(64, resize=80), Resize((50, 70)),
+    *(RandomResizedCrop(64, interpolation=name) for name in INTERPOLATIONS if name != "nearest"),
+    RandomResizedCrop(160), CenterCrop(96), CenterCrop(300), CenterCrop(64, resize=80), CenterCrop(90, resize=70), Resize((90, 100)),
 )  # fmt: skip
-"""Smaller, larger, aliased, as it is, with a border, of a part, of all."""
+"""Smaller with each filter, larger, as it is, with a border, of a part, of a part and its border, of all."""
 MOST = {"photos": (0.2, 1), "gray": (0.2, 1), "copy": (1.2, 7)}
 """Kind of pack -> mean and largest difference of pixels, in levels of 255. `copy` changes by 34 levels in a pixel."""
 
@@ -230,7 +231,7 @@ class DecodingContract:
         for _, ((x, _), (y, _)) in zip(range(2), pairs, strict=False):
             difference = (x.double() - y.double()).flatten(1)
             assert difference.abs().mean() < 1.5  # of 255, as on the page
-            assert 65025 / difference.square().mean(dim=1).max() > 10 ** 3.0, "30 dB, the worst one"
+            assert 65025 / difference.square().mean(dim=1).max() > 10**3.0, "30 dB, the worst one"
 
     def test_stats_count(self, photos):
         loader = self.make(photos("photos"), 5, crop=Resize((20, 30)))

@@ -38,7 +38,7 @@ def test_mean_and_std_of_other_channels(photos):  # noqa: F811
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_error_says_what_to_write(photos):  # noqa: F811
-    with pytest.raises(UsageError, match='torch cannot use here.*device="cpu"'):
+    with pytest.raises(UsageError, match=r'torch cannot use here.*device="cpu"'):
         packer.dali.pipeline(photos("photos"), 4, crop=RandomResizedCrop(16))
 
 
