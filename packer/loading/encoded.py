@@ -97,7 +97,7 @@ class EncodedReader:
         """The encodings that it does not know."""
         if self.pack.manifest.encoding == "raw":
             self._refuse(
-                "has raw images, which need no decoding", 'use PackedLoader with decode="host", or cache="device"'
+                "has raw images, which need no decoding", 'use decode="host", or cache="device"'
             )
         if not self.known.any():
             self._refuse(f"has {self.unknown[0]} images, which {name} does not decode", HOST)
