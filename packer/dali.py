@@ -19,7 +19,7 @@ from packer.errors import AnyPath, DamagedPack, NotInstalled, UsageError, add_no
 from packer.format.pack import Pack
 from packer.loading.crop import RandomResizedCrop, Regions, Resize
 from packer.loading.dataset import PackedDataset
-from packer.loading.encoded import ANTIALIASED, Batches, BatchSpec, EncodedBatch, EncodedReader
+from packer.loading.encoded import ANTIALIASED, BatchMaker, BatchSpec, EncodedBatch, EncodedReader
 from packer.loading.loader import PackedLoader
 from packer.loading.stats import Stats
 from packer.loading.to_device import Normalize
@@ -64,7 +64,7 @@ class Decoder:
 
     normalize: Normalize = field(default_factory=Normalize)
 
-    def batches(self, spec: BatchSpec) -> Batches:
+    def batches(self, spec: BatchSpec) -> BatchMaker:
         """Return what makes the batches of a loader. Raise UsageError if DALI cannot decode the pack."""
         return _DaliBatches(spec, self.normalize)
 

@@ -18,14 +18,14 @@ from torch.nn.functional import interpolate, pad
 from packer.errors import DamagedPack, NotInstalled, UsageError
 from packer.loading.crop import CropParams, Regions
 from packer.loading.device_cache import cropped
-from packer.loading.encoded import ANTIALIASED, Batches, BatchSpec, Decoding, EncodedReader
+from packer.loading.encoded import ANTIALIASED, BatchMaker, BatchSpec, Decoding, EncodedReader
 from packer.loading.stats import Stats
 from packer.types import Int64
 
 _MODES = {1: "GRAY", 3: "RGB"}
 
 
-def batches_of(decode: str | Decoding, spec: BatchSpec, excluded: Mapping[str, bool]) -> Batches:
+def batches_of(decode: str | Decoding, spec: BatchSpec, excluded: Mapping[str, bool]) -> BatchMaker:
     """Return what decodes elsewhere than on the host: on the device, or by a library.
 
     Args:

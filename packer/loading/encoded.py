@@ -51,7 +51,7 @@ class BatchSpec:
     replacer: Replacer | None = None
 
 
-class Batches(Protocol):
+class BatchMaker(Protocol):
     """Makes the batches of a loader."""
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
@@ -61,7 +61,7 @@ class Batches(Protocol):
 class Decoding(Protocol):
     """What `PackedLoader` takes as `decode` beside the names: a decoder of another library, such as DALI."""
 
-    def batches(self, spec: BatchSpec) -> Batches:
+    def batches(self, spec: BatchSpec) -> BatchMaker:
         """Return what makes the batches of a loader. Raise UsageError if it cannot decode the pack."""
 
 
@@ -96,9 +96,7 @@ class EncodedReader:
         self.unknown = sorted({ENCODINGS[code] for code in np.unique(codes[~self.known]).tolist()})
         """The encodings that it does not know."""
         if self.pack.manifest.encoding == "raw":
-            self._refuse(
-                "has raw images, which need no decoding", 'use decode="host", or cache="device"'
-            )
+            self._refuse("has raw images, which need no decoding", 'use decode="host", or cache="device"')
         if not self.known.any():
             self._refuse(f"has {self.unknown[0]} images, which {name} does not decode", HOST)
         if spec.filler.dtype != np.uint8:

@@ -17,7 +17,7 @@ from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
 from packer.loading.device_decode import batches_of
-from packer.loading.encoded import Batches, BatchSpec, Decoding
+from packer.loading.encoded import BatchMaker, BatchSpec, Decoding
 from packer.loading.fill import ImageFiller
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
@@ -144,7 +144,7 @@ class PackedLoader:
         filler = ImageFiller(self.pack, self._augmentation, decoder, verify)
         self._replacer = Replacer(filler, sampler, seed) if on_error == "replace" else None
         targets = Targets(self.pack, target_transform, min_area)
-        self._batches: Batches = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
+        self._batches: BatchMaker = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
         self._ram = None
         if cache == "ram":
             self._ram = RamCache(self.pack)

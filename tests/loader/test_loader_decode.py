@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 import pytest
+from packs import noise
+from PIL import Image
 
 import packer.dali
-from packer import PackedLoader, Resize
+from packer import BuildOptions, PackedLoader, Resize, build_pack
 from packer.errors import NotInstalled, UsageError
 
 CROP = Resize((8, 8))
@@ -34,7 +36,13 @@ def test_what_does_not_go_together(pack, kind, options, message):
     assert "\n" not in str(caught.value)
 
 
-def test_dali_refuses_the_same(pack):
+def test_dali_refuses_the_same(pack, tmp_path):
+    for i in range(2):
+        (tmp_path / "source").mkdir(exist_ok=True)
+        Image.fromarray(noise(i, 8, 8)).save(tmp_path / "source" / f"{i}.{('gif', 'png')[i]}")
+    build_pack(BuildOptions(str(tmp_path / "source"), str(tmp_path / "some.lmdb"), labels=("none",), encode="copy", workers=1))
+    with pytest.raises(UsageError, match=r"some.lmdb: has gif images, which DALI does not decode"):
+        packer.dali.pipeline(tmp_path / "some.lmdb", 4, device="cpu")
     with pytest.raises(UsageError, match="has raw images, which need no decoding"):
         packer.dali.pipeline(pack("raw"), 4, device="cpu")
     with pytest.raises(UsageError, match="does not go with transform"):
