@@ -31,6 +31,19 @@ def test_fewer_batches_than_are_made_ahead(photos, prefetch):  # noqa: F811
     assert [len(images) for _ in range(3) for images, _ in loader] == [20, 4] * 3
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads in /proc")
+def test_a_loop_that_is_left_early_leaves_no_threads(photos):  # noqa: F811
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    loader = packer.dali.pipeline(photos("photos"), 4, device="cpu", prefetch=4, crop=RandomResizedCrop(16))
+    next(iter(loader))  # what DALI starts once
+    before = threads()
+    for _ in range(5):
+        next(iter(loader))
+    assert threads() <= before
+
+
 def test_mean_and_std_of_other_channels(photos):  # noqa: F811
     with pytest.raises(UsageError, match="mean: has 1 numbers, and the images have 3 channels"):
         packer.dali.pipeline(photos("photos"), 4, device="cpu", crop=RandomResizedCrop(16), mean=(0.5,), std=(0.5,))
