@@ -19,8 +19,9 @@ from packer.errors import AnyPath, DamagedPack, NotInstalled, UsageError, add_no
 from packer.format.pack import Pack
 from packer.loading.crop import RandomResizedCrop, Regions, Resize
 from packer.loading.dataset import PackedDataset
-from packer.loading.encoded import ANTIALIASED, BatchMaker, BatchSpec, EncodedBatch, EncodedReader
+from packer.loading.encoded import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader
 from packer.loading.loader import PackedLoader
+from packer.loading.pipeline import Pipeline
 from packer.loading.stats import Stats
 from packer.loading.to_device import Normalize
 from packer.types import Int64
@@ -64,9 +65,9 @@ class Decoder:
 
     normalize: Normalize = field(default_factory=Normalize)
 
-    def batches(self, spec: BatchSpec) -> BatchMaker:
-        """Return what makes the batches of a loader. Raise UsageError if DALI cannot decode the pack."""
-        return _DaliBatches(spec, self.normalize)
+    def batches(self, host: Pipeline, device: torch.device) -> BatchMaker:
+        """Return what makes batches on `device`, those that `host` would. Raise UsageError if DALI cannot."""
+        return _DaliBatches(host, device, self.normalize)
 
 
 class _Graph(NamedTuple):
@@ -79,18 +80,20 @@ class _Graph(NamedTuple):
 class _DaliBatches:
     """Yields (images, targets) as `loading.pipeline.Pipeline` does, the images by DALI."""
 
-    def __init__(self, spec: BatchSpec, normalize: Normalize) -> None:
-        self.spec = spec
+    def __init__(self, host: Pipeline, device: torch.device, normalize: Normalize) -> None:
+        self.host = host
+        self.filler = host.filler
+        self.device = device
         self.normalize = normalize
-        self.reader = EncodedReader(spec, "DALI", ENCODINGS)
+        self.reader = EncodedReader(host, "DALI", ENCODINGS)
         if self.reader.unknown:
             problem = f"has {self.reader.unknown[0]} images, which DALI does not decode"
             raise UsageError(self.reader.pack.path, problem, 'use PackedLoader, or pack with encode "jpeg"')
         self._dali, self._torch = _imported("nvidia.dali"), _imported("nvidia.dali.plugin.pytorch")
-        crop = spec.filler.augmentation.crop
+        crop = host.filler.augmentation.crop
         # these two take whole pixels inside the image
         self._anywhere = crop is not None and not isinstance(crop, RandomResizedCrop | Resize)
-        channels = spec.filler.channels
+        channels = host.filler.channels
         if normalize.mean is not None and len(normalize.mean) != channels:
             raise UsageError("mean", f"has {len(normalize.mean)} numbers, and the images have {channels} channels")
         self._dtype = normalize.dtype or (torch.uint8 if normalize.mean is None else torch.float32)
@@ -128,10 +131,10 @@ class _DaliBatches:
             raise damaged[0]
 
     def _built(self) -> _Graph:
-        fn, types, filler = self._dali.fn, self._dali.types, self.spec.filler
-        gpu = self.spec.device.index if self.spec.device.type == "cuda" else None
-        work = self.spec.work
-        pipe = self._dali.Pipeline(self.spec.batch_size, work.threads, gpu, prefetch_queue_depth=work.prefetch)
+        fn, types, filler = self._dali.fn, self._dali.types, self.filler
+        gpu = self.device.index if self.device.type == "cuda" else None
+        work = self.host.work
+        pipe = self._dali.Pipeline(self.host.batch_size, work.threads, gpu, prefetch_queue_depth=work.prefetch)
         sources: list[Iterator[Inputs]] = []
         with pipe:
             regions = 0 if filler.augmentation.crop is None else 6 if self._anywhere else 2
@@ -187,7 +190,7 @@ class _DaliBatches:
         sides = np.array([self.reader.pack.shape_of(i)[1::-1] for i in records.tolist()])
         # a region of whole pixels is resized as if there were nothing around it
         around = (start != np.rint(start)) | (size != np.rint(size))
-        margin = np.where(around.any(axis=1, keepdims=True), np.ceil(size / self.spec.filler.output[::-1]) + 1, 0)
+        margin = np.where(around.any(axis=1, keepdims=True), np.ceil(size / self.filler.output[::-1]) + 1, 0)
         first = np.maximum(np.floor(start) - margin, np.minimum(np.floor(start), 0))
         last = np.minimum(np.ceil(start + size) + margin, np.maximum(np.ceil(start + size), sides))
         decoded = np.clip(first, 0, sides - 1)
@@ -208,8 +211,8 @@ class _DaliBatches:
         tensor = output.as_tensor()
         kinds = self._torch.to_torch_type
         # a copy: DALI would give its memory to a later batch while kernels of this one still read it
-        images = torch.empty(tensor.shape(), dtype=kinds[tensor.dtype], device=self.spec.device)
-        stream = torch.cuda.current_stream(self.spec.device) if self.spec.device.type == "cuda" else None
+        images = torch.empty(tensor.shape(), dtype=kinds[tensor.dtype], device=self.device)
+        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         self._torch.feed_ndarray(tensor, images, cuda_stream=stream)
         pipe.release_outputs()
         return images.permute(0, 3, 1, 2).to(self._dtype)

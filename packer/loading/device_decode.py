@@ -18,19 +18,23 @@ from torch.nn.functional import interpolate, pad
 from packer.errors import DamagedPack, NotInstalled, UsageError
 from packer.loading.crop import CropParams, Regions
 from packer.loading.device_cache import cropped
-from packer.loading.encoded import ANTIALIASED, BatchMaker, BatchSpec, Decoding, EncodedReader
+from packer.loading.encoded import ANTIALIASED, BatchMaker, Decoding, EncodedReader
+from packer.loading.pipeline import Pipeline
 from packer.loading.stats import Stats
 from packer.types import Int64
 
 _MODES = {1: "GRAY", 3: "RGB"}
 
 
-def batches_of(decode: str | Decoding, spec: BatchSpec, excluded: Mapping[str, bool]) -> BatchMaker:
+def batches_of(
+    decode: str | Decoding, host: Pipeline, device: torch.device, excluded: Mapping[str, bool]
+) -> BatchMaker:
     """Return what decodes elsewhere than on the host: on the device, or by a library.
 
     Args:
         decode: "device", or the library's.
-        spec: what the batches are.
+        host: makes the same batches on the host.
+        device: where they go.
         excluded: which of the loader's arguments need the host's pixels, and whether they are given.
 
     Raises:
@@ -40,10 +44,10 @@ def batches_of(decode: str | Decoding, spec: BatchSpec, excluded: Mapping[str, b
         if given:
             raise UsageError("decode", f"elsewhere than on the host does not go with {name}", "leave out one of them")
     if not isinstance(decode, str):
-        return decode.batches(spec)
+        return decode.batches(host, device)
     if decode != "device":
         raise UsageError("decode", f'must be "host" or "device", got {decode!r}')
-    return DeviceDecode(spec)
+    return DeviceDecode(host, device)
 
 
 class DeviceDecode:
@@ -53,22 +57,24 @@ class DeviceDecode:
     on the host.
 
     Args:
-        spec: what the batches are.
+        host: makes the same batches on the host; its filler, targets and replacer are used.
+        device: where they are decoded.
 
     Raises:
         UsageError: if the pack has no JPEGs.
         NotInstalled: if torchcodec is missing.
     """
 
-    def __init__(self, spec: BatchSpec) -> None:
-        self.reader = EncodedReader(spec, 'decode="device"', ("jpeg",))
-        self.spec = spec
+    def __init__(self, host: Pipeline, device: torch.device) -> None:
+        self.reader = EncodedReader(host, 'decode="device"', ("jpeg",))
+        self.filler = host.filler
+        self.device = device
         self._decode_jpeg = _torchcodec()
-        self._options = {"mode": _MODES[spec.filler.channels], "device": spec.device}
+        self._options = {"mode": _MODES[host.filler.channels], "device": device}
         with warnings.catch_warnings():
             # torch has no read-only tensors and says so; nothing here writes
             warnings.simplefilter("ignore", UserWarning)
-            self._mapped = [torch.from_numpy(part) for part in spec.filler.pack.region.parts]
+            self._mapped = [torch.from_numpy(part) for part in host.filler.pack.region.parts]
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
         """Yield one batch for each array of record numbers, in order; images uint8 on the device."""
@@ -127,27 +133,27 @@ class DeviceDecode:
 
     def _on_host(self, record: int) -> torch.Tensor:
         image = self.reader.pack.image(record)
-        return torch.from_numpy(image).to(self.spec.device).permute(2, 0, 1)
+        return torch.from_numpy(image).to(self.device).permute(2, 0, 1)
 
     def _cropped(self, decoded: list[torch.Tensor], params: CropParams) -> torch.Tensor:
         """Return images uint8 (n, channels, height, width), channels last in memory."""
-        shape = (len(decoded), self.spec.filler.channels, *params.output)
+        shape = (len(decoded), self.filler.channels, *params.output)
         if params.regions is None:
-            images = torch.empty(shape, dtype=torch.uint8, device=self.spec.device, memory_format=torch.channels_last)
+            images = torch.empty(shape, dtype=torch.uint8, device=self.device, memory_format=torch.channels_last)
             torch.stack(decoded, out=images)
         else:
-            values = torch.empty(shape, device=self.spec.device, memory_format=torch.channels_last)
+            values = torch.empty(shape, device=self.device, memory_format=torch.channels_last)
             for row, image in enumerate(decoded):
                 values[row] = self._resized(image, params.regions[row : row + 1], params.output)
             images = values.round_().clamp_(0, 255).to(torch.uint8)
         if params.flipped is not None:
-            flipped = torch.from_numpy(params.flipped).to(self.spec.device, non_blocking=True)
+            flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
             images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
         return images
 
     def _resized(self, image: torch.Tensor, region: Regions, output: tuple[int, int]) -> torch.Tensor:
         """Return the region of an image, black beyond it, at (height, width)."""
-        interpolation = self.spec.filler.interpolation
+        interpolation = self.filler.interpolation
         if (region != np.rint(region)).any():
             return cropped(image[None], region, output, interpolation)[0]
         x, y, width, height = region[0].astype(int).tolist()

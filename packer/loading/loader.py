@@ -17,7 +17,7 @@ from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
 from packer.loading.device_decode import batches_of
-from packer.loading.encoded import BatchMaker, BatchSpec, Decoding
+from packer.loading.encoded import BatchMaker, Decoding
 from packer.loading.fill import ImageFiller
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
@@ -144,7 +144,8 @@ class PackedLoader:
         filler = ImageFiller(self.pack, self._augmentation, decoder, verify)
         self._replacer = Replacer(filler, sampler, seed) if on_error == "replace" else None
         targets = Targets(self.pack, target_transform, min_area)
-        self._batches: BatchMaker = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
+        host = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
+        self._batches: BatchMaker = host
         self._ram = None
         if cache == "ram":
             self._ram = RamCache(self.pack)
@@ -155,9 +156,8 @@ class PackedLoader:
         elif cache is not None:
             raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
         if decode != "host":
-            spec = BatchSpec(filler, targets, batch_size, work, self.device, self._replacer)
             excluded = {"transform": transform is not None, 'cache="device"': cache == "device"}
-            self._batches = batches_of(decode, spec, excluded)
+            self._batches = batches_of(decode, host, self.device, excluded)
         self._transfer = Transfer(self.device, prefetch, Normalize(mean, std, dtype))
         self._counted: _Iteration | None = None
         """The iteration that was begun last; None before the first one, and after a state was loaded."""
