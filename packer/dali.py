@@ -132,7 +132,9 @@ class _DaliBatches:
 
     def _built(self) -> _Graph:
         fn, types, filler = self._dali.fn, self._dali.types, self.filler
-        gpu = self.device.index if self.device.type == "cuda" else None
+        gpu = None
+        if self.device.type == "cuda":
+            gpu = torch.cuda.current_device() if self.device.index is None else self.device.index
         work = self.host.work
         pipe = self._dali.Pipeline(self.host.batch_size, work.threads, gpu, prefetch_queue_depth=work.prefetch)
         sources: list[Iterator[Inputs]] = []
@@ -184,8 +186,12 @@ class _DaliBatches:
         return data, mirror, *self._windows(batch.records, batch.params.regions)
 
     def _windows(self, records: Int64, regions: Regions) -> Inputs:
-        """Return for each image what is decoded of it (start and size), what of that, black beyond the image, is
-        resized (start and size; x, y), and the region in there (start and end; y, x)."""
+        """Return the regions of images, which may reach beyond them, or begin within a pixel.
+
+        Returns:
+            What is decoded (start, size), what of that is resized, black beyond the image (start, size), each int32
+            (n, 2), x and y; and the region in there (start, end), float32 (n, 2), y and x.
+        """
         start, size = np.split(regions, 2, axis=1)
         sides = np.array([self.reader.pack.shape_of(i)[1::-1] for i in records.tolist()])
         # a region of whole pixels is resized as if there were nothing around it
