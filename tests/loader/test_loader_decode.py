@@ -37,12 +37,13 @@ def test_what_does_not_go_together(pack, kind, options, message):
 
 
 def test_dali_refuses_the_same(pack, tmp_path):
-    for i in range(2):
-        (tmp_path / "source").mkdir(exist_ok=True)
-        Image.fromarray(noise(i, 8, 8)).save(tmp_path / "source" / f"{i}.{('gif', 'png')[i]}")
-    build_pack(BuildOptions(str(tmp_path / "source"), str(tmp_path / "some.lmdb"), labels=("none",), encode="copy", workers=1))
+    source, out = tmp_path / "source", str(tmp_path / "some.lmdb")
+    source.mkdir()
+    for suffix in ("gif", "png"):
+        Image.fromarray(noise(0, 8, 8)).save(source / f"{suffix}.{suffix}")
+    build_pack(BuildOptions(str(source), out, labels=("none",), encode="copy", workers=1))
     with pytest.raises(UsageError, match=r"some.lmdb: has gif images, which DALI does not decode"):
-        packer.dali.pipeline(tmp_path / "some.lmdb", 4, device="cpu")
+        packer.dali.pipeline(out, 4, device="cpu")
     with pytest.raises(UsageError, match="has raw images, which need no decoding"):
         packer.dali.pipeline(pack("raw"), 4, device="cpu")
     with pytest.raises(UsageError, match="does not go with transform"):
