@@ -39,6 +39,7 @@ class BuildOptions:
     split: str | None = None
     resize: str | None = None
     fit: str | None = None
+    pad_value: int | None = None
     encode: str = "raw"
     quality: int = 90
     mode: str = "rgb"
@@ -83,7 +84,9 @@ class BuildOptions:
         if self.resize is not None:
             from packer.images.resize import Resize
 
-            Resize.of(self.resize, self.fit)  # raises UsageError
+            Resize.of(self.resize, self.fit, self.pad_value)  # raises UsageError
+        elif self.pad_value is not None:
+            raise UsageError("--pad-value", "is for images that are resized", "add --resize and --fit pad")
         if self.workers is not None and self.workers < 1:
             raise UsageError("--workers", f"must be at least 1, got {self.workers}")
         if self.workers is not None and self.workers > MOST_WORKERS:
