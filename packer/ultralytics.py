@@ -9,6 +9,7 @@ nothing of it is copied here.
 from __future__ import annotations
 
 import os
+import random
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,9 +80,11 @@ class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
     def get_labels(self) -> YoloLabels:
         """Return the labels of the first images, as many as `fraction` says."""
         n = len(self._pack)
-        count = self.fraction if isinstance(self.fraction, int) else max(1, round(n * self.fraction))
+        count = min(n, self.fraction if isinstance(self.fraction, int) else max(1, round(n * self.fraction)))
+        # of a folder, Ultralytics measures a few files: draw as often, so that the same seed gives the same batches
+        random.sample(range(count), min(5, count))
         dims = self.data["kpt_shape"][1] if self.use_keypoints else 0
-        return YoloLabels(self._pack, range(min(n, count)), dims)
+        return YoloLabels(self._pack, range(count), dims)
 
     def update_labels(self, include_class: Sequence[int] | None) -> None:
         """Keep only objects of these classes; class 0 for all if `single_cls`."""
@@ -131,14 +134,18 @@ class _Validator:
     save_dir: Path
     build_dataset = _with_names(yolo.detect.DetectionValidator.build_dataset, build_yolo_dataset=_build_dataset)
 
-    def __call__(self, trainer: Any = None, model: Any = None, **kwargs: Any) -> Any:
-        """Validate; `data` may name packs, which Ultralytics then reads of in a data.yaml beside the results."""
-        if trainer is None and (data := read_data(self.args.data, self.args.task)) is not None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.describe_packs()
+
+    def describe_packs(self) -> None:
+        """Write what `data` says of packs to a data.yaml beside the results, and take that for `data`."""
+        data = read_data(self.args.data, self.args.task)
+        if data is not None:
             self.args.data = os.path.join(self.save_dir, "data.yaml")
-            unfinished = f"{self.args.data}.{secrets.token_hex(4)}.yaml"  # each rank writes it
+            unfinished = f"{self.args.data}.{secrets.token_hex(4)}.yaml"  # every rank writes it
             YAML.save(unfinished, data)
             os.replace(unfinished, self.args.data)
-        return super().__call__(trainer, model, **kwargs)  # type: ignore[misc]
 
 
 class DetectionValidator(_Validator, yolo.detect.DetectionValidator):  # type: ignore[misc]
@@ -174,6 +181,7 @@ class _Trainer:
         """Return the validator of Ultralytics' trainer, made to read packs."""
         validator = super().get_validator()  # type: ignore[misc]
         validator.__class__ = self.validator_class  # with all that the trainer has set up with it
+        validator.describe_packs()
         return validator
 
 
