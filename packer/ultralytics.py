@@ -283,5 +283,6 @@ def _keypoints(packs: list[Pack], content: Mapping[str, Any]) -> dict[str, Any]:
         if keypoints_of(pack) != shape[0]:
             problem = f"has {plural(keypoints_of(pack), 'keypoint')} for each object, not {shape[0]}"
             raise UsageError(pack.path, problem, "correct kpt_shape, or train from packs of one kind")
-    flip = content.get("flip_idx") or getattr(packs[0].manifest, "flip_index", None)
+    known = getattr(packs[0].manifest, "flip_index", None) or ()
+    flip = content.get("flip_idx") or (known if len(known) == shape[0] else ())  # else it is that of landmarks
     return {"kpt_shape": shape} | ({"flip_idx": list(flip)} if flip else {})

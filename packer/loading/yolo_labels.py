@@ -44,7 +44,7 @@ class ImageFiles(Sequence[str]):
 
     def __getitem__(self, index: Any) -> Any:
         record = int(self._records[index])
-        name = ImageFile(_name(self._pack, record))
+        name = ImageFile(*_names(self._pack, np.array([record])))
         name.pack, name.record = self._pack, record
         return name
 
@@ -122,15 +122,15 @@ class YoloLabels(Sequence[dict[str, Any]]):
         cls = box_labels.values[_items(box_labels, records)[0]].astype(np.float32)[:, None]
         segments = self._segments(records, sizes) if self._has_polygons else []
         keypoints = self._keypoints(records, scale) if self.kpt_dims else None
-        stop = 0
-        for record, count, (width, height) in zip(records.tolist(), counts.tolist(), sizes.tolist(), strict=True):
+        names, stop = _names(self.pack, records), 0
+        for name, count, (width, height) in zip(names, counts.tolist(), sizes.tolist(), strict=True):
             rows: Any = slice(stop, stop + count)
             numbers: Any = range(stop, stop + count)
             stop += count
             if self.classes is not None:
                 rows = numbers = rows.start + np.flatnonzero(np.isin(cls[rows, 0], self.classes))
             yield {
-                "im_file": _name(self.pack, record),
+                "im_file": name,
                 "shape": (int(height), int(width)),
                 "cls": np.zeros_like(cls[rows]) if self.single_class else cls[rows],
                 "bboxes": xywh[rows],
@@ -177,8 +177,11 @@ def _ragged(pack: Pack, name: str) -> Any:
     return pack.column(name)
 
 
-def _name(pack: Pack, record: int) -> str:
-    return os.path.join(pack.path, os.fsdecode(bytes(_ragged(pack, "path")[record])))
+def _names(pack: Pack, records: Int64) -> list[str]:
+    paths = _ragged(pack, "path")
+    text, root = memoryview(paths.values), os.path.join(pack.path, "")
+    places = zip(paths.offsets[records].tolist(), paths.offsets[records + 1].tolist(), strict=True)
+    return [root + os.fsdecode(bytes(text[start:stop])) for start, stop in places]
 
 
 def _items(column: Ragged, rows: Int64) -> tuple[Int64, Int64]:

@@ -10,6 +10,8 @@ import csv
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 import tempfile
 import warnings
 from itertools import islice
@@ -40,6 +42,7 @@ with warnings.catch_warnings():
     from ultralytics import YOLO
     from ultralytics.data.augment import LetterBox
     from ultralytics.models import yolo
+    from ultralytics.utils.dist import generate_ddp_file
 
     from packer import ultralytics as adapter
 
@@ -281,6 +284,39 @@ def test_an_epoch_of_the_other_tasks(tmp_path: Path, task: str) -> None:
         validator = adapter.PoseValidator
     metrics = model.val(data=data_of(task, pack), validator=validator, imgsz=SIZE, plots=False)
     assert metrics.box.map >= 0
+
+
+def test_a_run_that_was_interrupted_resumes(tmp_path: Path) -> None:
+    pack = packed(draw_yolo(tmp_path / "set"))
+    model = YOLO(MODELS["detect"])
+
+    def interrupt(trainer: Any) -> None:
+        raise KeyboardInterrupt
+
+    model.add_callback("on_model_save", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.train(data=str(pack), trainer=adapter.DetectionTrainer, **{**FIXED, "epochs": 2})
+    model = YOLO(model.trainer.last)
+    model.train(resume=True, trainer=adapter.DetectionTrainer)
+    assert model.trainer.start_epoch == 1 and len(losses(model.trainer.save_dir)) == 2
+    assert isinstance(model.trainer.train_loader.dataset, adapter.PackedYOLODataset)
+    metrics = YOLO(model.trainer.best).val(validator=adapter.DetectionValidator, plots=False)  # its run's data
+    assert metrics.nt_per_class.sum() == sum(len(set(rows("detect", i).splitlines())) for i in range(14))
+
+
+def test_a_process_of_several_finds_trainer_and_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script that Ultralytics starts for each GPU, here once and on the CPU."""
+    pytest.importorskip("cloudpickle", reason="Ultralytics hands the trainer on with cloudpickle")
+    monkeypatch.setattr("ultralytics.utils.dist.USER_CONFIG_DIR", tmp_path)
+    pack = packed(draw_yolo(tmp_path / "set"))
+    save_dir = str(tmp_path / "results")
+    trainer = OURS["detect"](
+        overrides={**FIXED, "model": MODELS["detect"], "data": str(pack), "save_dir": save_dir, "exist_ok": True}
+    )
+    script = generate_ddp_file(trainer)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(losses(tmp_path / "results")) == 1
 
 
 def test_raw_images_of_one_size(tmp_path: Path) -> None:
