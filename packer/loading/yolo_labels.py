@@ -12,6 +12,7 @@ import numpy as np
 
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
+from packer.images.header import read_header
 from packer.types import Image, Int64
 
 _CHUNK = 4096
@@ -56,9 +57,13 @@ def imread(file: ImageFile, flags: int = cv2.IMREAD_COLOR) -> Image:
         uint8 (height, width, channels), writable.
     """
     pack, record = file.pack, file.record
-    if pack.encoding_of(record) != "raw" and pack.manifest.mode != "gray":
-        image: Image | None = cv2.imdecode(np.frombuffer(pack.record(record), np.uint8), flags)
-        if image is not None and image.shape[:2] == pack.shape_of(record)[:2]:  # else OpenCV did not turn it upright
+    encoding, data = pack.encoding_of(record), pack.record(record)
+    # OpenCV turns JPEG files upright in every version, others not
+    if pack.manifest.mode != "gray" and (
+        encoding == "jpeg" or (encoding != "raw" and read_header(bytes(data)).orientation == 1)
+    ):
+        image: Image | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        if image is not None and image.shape[:2] == pack.shape_of(record)[:2]:
             return _high_bytes(image if image.ndim == 3 else image[..., None])
     image = _high_bytes(pack.image(record, "opencv"))
     if image.shape[2] == 2:

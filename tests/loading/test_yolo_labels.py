@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from drawn import draw, draw_classes, image_file, pixels
-from PIL import Image
+from PIL import Image, ImageOps
 
 import packer
 from packer import BuildOptions, build_pack, open_pack
@@ -147,6 +147,23 @@ def test_files_are_read_as_opencv_reads_them(files: Path, tmp_path: Path, flags:
         expected = expected.reshape(*expected.shape[:2], -1)
         found = imread(name, flags)
         assert found.dtype == np.uint8 and found.shape == expected.shape and (found == expected).all(), name
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP", "TIFF"])
+def test_every_format_is_turned_upright(tmp_path: Path, format: str) -> None:
+    """As the boxes of the pack are, in every version of OpenCV."""
+    (tmp_path / "set").mkdir()
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[274] = orientation
+        options = {"lossless": True} if format == "WEBP" else {}
+        file = tmp_path / "set" / f"{orientation}.{format.lower()}"
+        file.write_bytes(image_file(orientation, 40, 30, format=format, exif=exif, **options))
+    build_pack(BuildOptions(tmp_path / "set", tmp_path / "p", encode="copy", labels=("none",), workers=1))
+    for name in ImageFiles(open_pack(tmp_path / "p"), range(8)):
+        with Image.open(tmp_path / "set" / Path(name).name) as stored:
+            expected = np.asarray(ImageOps.exif_transpose(stored))
+        assert np.array_equal(imread(name)[..., ::-1], expected), name
 
 
 @pytest.mark.parametrize(
