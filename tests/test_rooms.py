@@ -33,13 +33,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 """The rooms from the top; each may import from the floors below its own, and from itself."""
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ADAPTERS = {"ultralytics"}
+ADAPTERS = {"dali", "ultralytics"}
 """Modules for other projects' trainers, above all rooms; each imports its project, and nothing imports it."""
 MAX_ENTRIES = 18
 ONLY_IN = {
     "pickle": ("packer/processes/",),  # between its own processes, in pipes that only they hold
     "subprocess": ("packer/processes/",),
-    "torch": ("packer/loading/", "packer/bench/"),
+    "torch": ("packer/loading/", "packer/bench/", "packer/dali.py"),
     "lmdb": ("packer/containers/",),
     "h5py": ("packer/containers/",),
     "tarfile": ("packer/containers/",),

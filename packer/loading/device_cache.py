@@ -96,7 +96,7 @@ class DeviceCache:
             params = self.filler.params(records, epoch)
             images = self._gathered(records)
             if params.regions is not None:
-                images = _cropped(images, params.regions, self.filler.output, self.filler.interpolation)
+                images = cropped(images, params.regions, self.filler.output, self.filler.interpolation)
             if params.flipped is not None:
                 flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
                 images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
@@ -116,7 +116,7 @@ def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
 
 
-def _cropped(
+def cropped(
     images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
     """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last."""

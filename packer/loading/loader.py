@@ -16,6 +16,8 @@ from packer.images.opencv import quiet_opencv
 from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
+from packer.loading.device_decode import batches_of
+from packer.loading.encoded import BatchMaker, Decoding
 from packer.loading.fill import ImageFiller
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
@@ -66,6 +68,8 @@ class PackedLoader:
         threads: number of threads; default: the cores that the process may use.
         prefetch: number of batches prepared in advance, and in flight to a GPU.
         decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        decode: where to decode: "host", in the threads, or "device", JPEGs only, by torchcodec (for DALI see
+            `packer.dali.pipeline`).
         cache: "ram" reads the whole pack into the page cache, and locks it there if allowed; "device" copies it to the
             device (raw images of one shape), where batches are then prepared.
         verify: verify the checksum of each record when this process first reads it.
@@ -99,6 +103,7 @@ class PackedLoader:
         threads: int | None = None,
         prefetch: int = 2,
         decoder: str = "auto",
+        decode: str | Decoding = "host",
         cache: str | None = None,
         verify: bool = True,
         on_error: str = "raise",
@@ -139,7 +144,8 @@ class PackedLoader:
         filler = ImageFiller(self.pack, self._augmentation, decoder, verify)
         self._replacer = Replacer(filler, sampler, seed) if on_error == "replace" else None
         targets = Targets(self.pack, target_transform, min_area)
-        self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
+        host = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
+        self._batches: BatchMaker = host
         self._ram = None
         if cache == "ram":
             self._ram = RamCache(self.pack)
@@ -149,6 +155,9 @@ class PackedLoader:
             self._batches = DeviceCache(filler, targets, self.device, self._replacer)
         elif cache is not None:
             raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
+        if decode != "host":
+            excluded = {"transform": transform is not None, 'cache="device"': cache == "device"}
+            self._batches = batches_of(decode, host, self.device, excluded)
         self._transfer = Transfer(self.device, prefetch, Normalize(mean, std, dtype))
         self._counted: _Iteration | None = None
         """The iteration that was begun last; None before the first one, and after a state was loaded."""

@@ -79,6 +79,7 @@ class Pipeline:
     ) -> None:  # fmt: skip
         self.filler = filler
         self.targets = targets
+        self.batch_size = batch_size
         self.work = work
         self.transform = transform
         self.replacer = replacer
