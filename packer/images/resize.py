@@ -12,20 +12,11 @@ from packer.errors import BadImage, UsageError
 from packer.images.geometry import Geometry
 from packer.images.header import DEFAULT_MAX_PIXELS
 from packer.images.jpeg import HEADROOM, extents, reduction
-from packer.images.opencv import cv2
+from packer.images.resample import resample
 from packer.types import Image
 
 Fit = Literal["stretch", "short", "long", "crop", "pad"]
 FITS: tuple[str, ...] = get_args(Fit)
-Interpolation = Literal["area", "linear", "nearest"]
-"""How pixels are computed, on each axis for itself.
-
-area: an axis that shrinks is averaged, each output pixel the mean of the part of the source that it covers
-(a box filter); an axis that grows is interpolated linearly. linear: linearly between the two nearest source
-pixels also where an axis shrinks, so it aliases. nearest: one source pixel, for images whose values are ids.
-"""
-INTERPOLATIONS: tuple[str, ...] = get_args(Interpolation)
-_FLAGS = {"linear": cv2.INTER_LINEAR, "nearest": cv2.INTER_NEAREST_EXACT}
 _SIDE_MAX = 65535
 """No image format that packer writes has longer sides."""
 
@@ -91,7 +82,7 @@ class Resize:
         return HEADROOM * scaled[0], HEADROOM * scaled[1]
 
     def apply(self, image: Image, source_size: tuple[int, int] | None = None) -> Image:
-        """Return the image resized by the filter "area" (see `Interpolation`).
+        """Return the image resized by the filter "area" (see `packer.images.resample`).
 
         Args:
             image: uint8 or uint16 (height, width, 1..4).
@@ -111,9 +102,8 @@ class Resize:
             problem = f"{width}x{height} pixels would be resized to {size}"
             raise BadImage("", problem, "choose --fit pad or --fit crop, or remove it")
         x, y, region_width, region_height = plan.region
-        columns, rows = extents(region_width, factor), extents(region_height, factor)
-        part = image[y // factor : y // factor + rows, x // factor : x // factor + columns]
-        scaled = resample(part, plan.scaled, extent=(region_width / factor, region_height / factor))
+        box = x / factor, y / factor, region_width / factor, region_height / factor
+        scaled = resample(image, plan.scaled, box=box)
         if plan.scaled == plan.output:
             return scaled
         canvas = np.zeros((plan.output[1], plan.output[0], image.shape[2]), image.dtype)
@@ -174,57 +164,3 @@ def _factor(image: Image, width: int, height: int) -> int:
         if image.shape[1] == extents(width, factor) and image.shape[0] == extents(height, factor):
             return factor
     raise ValueError(f"an image of shape {image.shape} does not come from one of {width}x{height} pixels")
-
-
-def resample(
-    image: Image,
-    size: tuple[int, int],
-    interpolation: Interpolation = "area",
-    extent: tuple[float, float] | None = None,
-    out: Image | None = None,
-) -> Image:
-    """Return the image at another size: what the build and the loader both resize with.
-
-    "area" is exact but for the rounding to whole levels: at most 0.51 levels off, 1.01 where one axis shrinks and
-    the other grows, because that takes two steps.
-
-    Args:
-        image: uint8 or uint16 (height, width, 1..4).
-        size: (width, height) of the result.
-        interpolation: the filter.
-        extent: (width, height) of the part that becomes the result, from the image's top left corner, for "area";
-            need not be whole. All of the image if not given.
-        out: where to put the result, C-contiguous; not together with `extent`.
-
-    Returns:
-        (height, width, channels), C-contiguous, same dtype; `out` if it is given.
-    """
-    width, height = extent or (image.shape[1], image.shape[0])
-    whole = image.shape[1] == width and image.shape[0] == height
-    x_scale, y_scale = size[0] / width, size[1] / height
-    if whole and x_scale == y_scale == 1:
-        if out is None:
-            return np.ascontiguousarray(image)
-        out[:] = image
-        return out
-    if interpolation != "area":
-        flag = _FLAGS[interpolation]
-    elif (x_scale < 1) != (y_scale < 1) and x_scale != 1 and y_scale != 1:
-        # OpenCV averages areas only where both axes shrink: shrink the one, then grow the other
-        if x_scale < 1:
-            narrow = resample(image, (size[0], image.shape[0]), extent=(width, image.shape[0]))
-            return resample(narrow, size, extent=(size[0], height), out=out)
-        flat = resample(image, (image.shape[1], size[1]), extent=(image.shape[1], height))
-        return resample(flat, size, extent=(width, size[1]), out=out)
-    else:
-        flag = cv2.INTER_AREA if x_scale <= 1 and y_scale <= 1 else cv2.INTER_LINEAR
-    if whole:
-        made = cv2.resize(image, size, dst=out, interpolation=flag)
-        if out is not None:
-            return out
-    else:
-        # Given scales and no size, OpenCV keeps exactly to the scales: the last source pixel, which the
-        # image covers only in part, does not pull the others out of place.
-        made = cv2.resize(image, None, fx=x_scale, fy=y_scale, interpolation=cv2.INTER_AREA)
-        made = made[: size[1], : size[0]]
-    return np.ascontiguousarray(made.reshape(made.shape[0], made.shape[1], image.shape[2]))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.images.geometry import Geometry
-from packer.images.resize import INTERPOLATIONS, Interpolation
+from packer.images.resample import INTERPOLATIONS, Interpolation
 from packer.samplers.order import Float64, uniform
 from packer.types import Int64
 
@@ -113,9 +113,13 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     return height, width
 
 
-def _check_interpolation(interpolation: str) -> None:
-    if interpolation not in INTERPOLATIONS:
-        raise ValueError(f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got {interpolation!r}")
+def _check_interpolation(interpolation: str, allowed: tuple[str, ...] = INTERPOLATIONS) -> None:
+    if interpolation not in allowed:
+        raise ValueError(f"interpolation must be one of {', '.join(allowed)}, got {interpolation!r}")
+
+
+_EXACT = tuple(name for name in INTERPOLATIONS if name != "fast")
+"""What evaluation may use: antialiased wherever an axis shrinks, or ids."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +130,11 @@ class RandomResizedCrop:
         size: a side or (height, width), in pixels.
         scale: range of the part's share of the area.
         ratio: range of the part's width / height, drawn evenly on a logarithmic scale.
-        interpolation: "area" averages each axis that shrinks and interpolates linearly one that grows; "linear" is
-            faster where images shrink, and aliases; "nearest" takes one source pixel.
+        interpolation: the filter, on each axis for itself; one that grows is always interpolated linearly. "area"
+            averages an axis that shrinks; "bilinear" averages it by a triangle, within a level of torchvision's
+            (``antialias=True``) and Pillow's; "fast" is linear up to a shrink of 1.15 on both axes (256 to 224 px), where
+            photos differ from "area" by 0.5 of 255 and 49 dB in the median, and else "area"; "nearest" takes one source
+            pixel.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -136,7 +143,7 @@ class RandomResizedCrop:
     size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    interpolation: Interpolation = "area"
+    interpolation: Interpolation = "fast"
 
     num_random = 2 * _TRIES + 2
 
@@ -180,20 +187,20 @@ class Resize:
 
     Args:
         size: (height, width) in pixels; or the short side, which keeps the aspect: then images must be alike in shape.
-        interpolation: the filter, as for `RandomResizedCrop`.
+        interpolation: the filter, as for `RandomResizedCrop`; always antialiased, so "fast" is not allowed.
 
     Raises:
         ValueError: if an argument is out of range.
     """
 
     size: int | tuple[int, int]
-    interpolation: Interpolation = "area"
+    interpolation: Interpolation = "bilinear"
 
     num_random = 0
 
     def __post_init__(self) -> None:
         _pair(self.size)
-        _check_interpolation(self.interpolation)
+        _check_interpolation(self.interpolation, _EXACT)
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
         """Return `size`; or the shape of all images with its short side made `size`."""
@@ -218,7 +225,7 @@ class CenterCrop:
         size: a side or (height, width), in pixels.
         resize: what the short side is resized to first, as ``Resize(256), CenterCrop(224)`` does. Without it, pixels
             stay as they are, and smaller images get a black border.
-        interpolation: the filter, as for `RandomResizedCrop`.
+        interpolation: the filter, as for `RandomResizedCrop`; always antialiased, so "fast" is not allowed.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -226,13 +233,13 @@ class CenterCrop:
 
     size: int | tuple[int, int]
     resize: int | None = None
-    interpolation: Interpolation = "area"
+    interpolation: Interpolation = "bilinear"
 
     num_random = 0
 
     def __post_init__(self) -> None:
         _pair(self.size)
-        _check_interpolation(self.interpolation)
+        _check_interpolation(self.interpolation, _EXACT)
         if self.resize is not None and self.resize < 1:
             raise ValueError(f"resize must be >= 1 pixel, got {self.resize}")
 
@@ -242,9 +249,18 @@ class CenterCrop:
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
         """Return the centred parts."""
-        height, width = _pair(self.size)
-        scale = np.ones_like(widths) if self.resize is None else np.minimum(widths, heights) / self.resize
-        w, h = np.maximum(1, np.rint(width * scale)), np.maximum(1, np.rint(height * scale))
+        height, width = (np.full_like(widths, side) for side in _pair(self.size))
+        if self.resize is None:
+            return np.stack([_centred(widths, width), _centred(heights, height), width, height], axis=1)
+        short = np.minimum(widths, heights)
+        if self.interpolation == "bilinear":
+            # exactly torchvision's pixels: those of the resized image, which begin within a source pixel
+            across, down = (sides / np.floor(sides * self.resize / short) for sides in (widths, heights))
+            x, y = _centred(widths / across, width) * across, _centred(heights / down, height) * down
+            # rounded: an edge of the image must not lie beyond it by the last digit of a float
+            exact: Regions = np.stack([x, y, width * across, height * down], axis=1).round(6)
+            return exact
+        w, h = (np.maximum(1, np.rint(side * short / self.resize)) for side in (width, height))
         return np.stack([_centred(widths, w), _centred(heights, h), w, h], axis=1)
 
 
