@@ -132,9 +132,9 @@ class RandomResizedCrop:
         ratio: range of the part's width / height, drawn evenly on a logarithmic scale.
         interpolation: the filter, on each axis for itself; one that grows is always interpolated linearly. "area"
             averages an axis that shrinks; "bilinear" averages it by a triangle, within a level of torchvision's
-            (``antialias=True``) and Pillow's; "fast" is linear up to a shrink of 1.15 on both axes (256 to 224 px), where
-            photos differ from "area" by 0.5 of 255 and 49 dB in the median, and else "area"; "nearest" takes one source
-            pixel.
+            (``antialias=True``) and Pillow's; "fast" is linear up to a shrink of 1.15 on both axes (256 to 224 px),
+            where photos differ from "area" by 0.5 of 255 and 49 dB in the median, and else "area"; "nearest" takes one
+            source pixel.
 
     Raises:
         ValueError: if an argument is out of range.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer.errors import BadImage, DamagedPack
 from packer.format.pack import Pack
 from packer.images.decode import Decoder, decode, is_plain_jpeg
-from packer.images.header import Mode
+from packer.images.header import Mode, check_header, decoded_shape, read_header
 from packer.images.jpeg import HEADROOM, REDUCED_SIDE_MIN, decode_into, decode_rows, extents
 from packer.images.resample import Interpolation, one_call, resample
 from packer.loading.crop import Augmentation, CropParams, Regions
@@ -231,19 +231,21 @@ class ImageFiller:
         """Decode any image, whatever its header says, and resize a part of it into the row."""
         pack = self.pack
         height, width, _ = pack.shape_of(record)
-        (data,) = self._data(np.array([record]))
+        data = bytes(self._data(np.array([record]))[0])
         at_least = None if part is None else self._at_least(part, width, height)
         try:
-            # as many pixels as the build allowed and packed
-            image = decode(bytes(data), self.mode, self.decoder, at_least, width * height)
-            factor = reduced_by((height, width), image)
-            if part is None and image.shape != row.shape:
-                raise BadImage("", f"decodes to shape {image.shape}, the index says {row.shape}")
+            header = read_header(data)
+            check_header(header, width * height)  # as many pixels as the build allowed and packed
+            found, expected = decoded_shape(header, self.mode)[:3], (height, width, self.channels)
+            if found != expected:
+                raise BadImage("", f"decodes to shape {found}, the index says {expected}")
+            image = decode(data, self.mode, self.decoder, at_least, header=header)
         except BadImage as error:
             raise self._damaged(record, error) from None
         if part is None:
             row[:] = image
         else:
+            factor = reduced_by((height, width), image)
             resize_into(image, [side / factor for side in part], row, self.interpolation)
 
     def _damaged(self, record: int, error: BadImage) -> DamagedPack:

@@ -157,7 +157,8 @@ def test_resize_output():
 @pytest.mark.parametrize("make", [
     lambda: Resize(0), lambda: CenterCrop((4, 0)), lambda: RandomResizedCrop(-1), lambda: CenterCrop(4, resize=0),
     lambda: Resize(4, "cubic"), lambda: CenterCrop(4, interpolation=1), lambda: RandomResizedCrop(4, interpolation=""),
-    lambda: Resize(4, "fast"), lambda: CenterCrop(4, interpolation="fast"), lambda: RandomResizedCrop(4, interpolation="linear"),
+    lambda: Resize(4, "fast"), lambda: CenterCrop(4, interpolation="fast"),
+    lambda: RandomResizedCrop(4, interpolation="linear"),
     lambda: RandomResizedCrop(4, scale=(0.5, 0.1)), lambda: RandomResizedCrop(4, ratio=(0.0, 1.0)),
 ])  # fmt: skip
 def test_impossible_crops_are_refused(make):
@@ -185,7 +186,7 @@ def by_pillow(image, size, part):
     "region", [(0, 0, 120, 100), (13, 7, 50, 41), (5, 60, 110, 30), (40, 40, 8, 9), (3.25, 10.5, 61.5, 47.3)], ids=str
 )
 def test_bilinear_is_pillows_to_a_level(region, channels, dtype):
-    """Of noise, where filters differ most: cut first, if the region is of whole pixels, else with the pixels around it."""
+    """Of noise, where filters differ most: cut first if the region is of whole pixels, else with what is around it."""
     image = noise(0, 100, 120, channels, dtype)
     x, y, w, h = region
     row = np.zeros((24, 32, channels), dtype)
