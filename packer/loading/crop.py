@@ -1,6 +1,6 @@
-"""Which part of each image a batch takes, how large it becomes, and whether it is mirrored.
+"""Crops and flips: the part of each image in a batch, its output size, and whether it is mirrored.
 
-Frozen descriptions, computed for a whole batch from (seed, epoch, record) alone.
+They are frozen descriptions, computed for a whole batch from (seed, epoch, record) alone.
 
 Parameters, defaults and distributions are torchvision's (torchvision.transforms.v2, BSD-3-Clause).
 """
@@ -22,19 +22,19 @@ from packer.samplers.order import Float64, uniform
 from packer.types import Int64
 
 Regions = NDArray[np.float64]
-"""float64 (n, 4): x, y, width, height in pixels of each source image; may reach beyond it (then zeros)."""
+"""float64 (n, 4): x, y, width, height in pixels of each source image; pixels outside the image are zero."""
 
 _TRIES = 10
 
 
 class Crop(Protocol):
-    """A description of how images become one size; may have an `interpolation`, else it is "area"."""
+    """A crop or resize to one size; may have an attribute `interpolation`, "area" by default."""
 
     num_random: int
     """Random numbers that each image needs."""
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        """Return (height, width) of all images afterwards; `shape` is that of all before, None if they differ."""
+        """Return the output (height, width); `shape` is that of all input images, None if they differ."""
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
         """Return the region of each image that becomes the output; `random` is (n, num_random) in [0, 1)."""
@@ -42,7 +42,7 @@ class Crop(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CropParams:
-    """What some images become: the region of each that fills the output, and whether it is mirrored."""
+    """The crops of a batch: the region of each image that fills the output, and whether it is mirrored."""
 
     regions: Regions | None
     flipped: NDArray[np.bool_] | None
@@ -50,7 +50,7 @@ class CropParams:
     """(height, width)."""
 
     def geometry(self, row: int) -> Geometry | None:
-        """Return the map from stored image `row` to its output; None if nothing moves."""
+        """Return the map from the stored image of `row` to its output; None if it is the identity."""
         height, width = self.output
         geometry = Geometry.identity(width, height)
         if self.regions is not None:
@@ -64,7 +64,7 @@ class CropParams:
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """What happens to each image of an epoch: its crop, the chance of a horizontal flip, and the seed of both."""
+    """The crop, the chance of a horizontal flip, and the seed of both."""
 
     crop: Crop | None = None
     flip: float = 0.0
@@ -82,14 +82,14 @@ class Augmentation:
 
     @property
     def identity(self) -> dict[str, str | int | float | None]:
-        """What of it a state holds: equal here and in a state that may be resumed."""
+        """Return the fields for a state, which must be equal to resume it."""
         crop = self.crop
-        # the default repr is an address, another one in each process
+        # the default repr contains an address, which differs between processes
         text = type(crop).__qualname__ if type(crop).__repr__ is object.__repr__ else repr(crop)
         return {"view_seed": self.seed, "crop": None if crop is None else text, "flip": float(self.flip)}
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise UsageError if a state is of another augmentation. Those of packer 0.1.0 hold the seed alone."""
+        """Raise UsageError if a state has another augmentation. States of packer 0.1.0 hold only the seed."""
         here = self.identity
         seed = state.get("view_seed")
         if type(seed) is not int or seed != here["view_seed"]:
@@ -99,10 +99,10 @@ class Augmentation:
             return
         for name in ("crop", "flip"):
             if name not in state:
-                raise UsageError("state", f"has no {name}", "resume with what the state was made with, or begin anew")
+                raise UsageError("state", f"has no {name}", "resume with the same settings, or start over")
             if type(state[name]) is not type(here[name]) or state[name] != here[name]:
                 problem = f"has {name} {state[name]!r}, here {here[name]!r}"
-                raise UsageError("state", problem, f"give its {name}, or begin anew")
+                raise UsageError("state", problem, f"use the same {name}, or start over")
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -119,22 +119,21 @@ def _check_interpolation(interpolation: str, allowed: tuple[str, ...] = INTERPOL
 
 
 _EXACT = tuple(name for name in INTERPOLATIONS if name != "fast")
-"""What evaluation may use: antialiased wherever an axis shrinks, or ids."""
+"""For evaluation: these never alias, except "nearest", which is for ids."""
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random part of the image, of random area and aspect ratio, resized to `size`: for training.
+    """A random part of the image with random area and aspect ratio, resized to `size`, for training.
 
     Args:
         size: a side or (height, width), in pixels.
-        scale: range of the part's share of the area.
-        ratio: range of the part's width / height, drawn evenly on a logarithmic scale.
-        interpolation: the filter, on each axis for itself; one that grows is always interpolated linearly. "area"
-            averages an axis that shrinks; "bilinear" averages it by a triangle, within a level of torchvision's
-            (``antialias=True``) and Pillow's; "fast" is linear up to a shrink of 1.15 on both axes (256 to 224 px),
-            where photos differ from "area" by 0.5 of 255 and 49 dB in the median, and else "area"; "nearest" takes one
-            source pixel.
+        scale: range of the crop's share of the image area.
+        ratio: range of the crop's width / height, uniform on a logarithmic scale.
+        interpolation: the filter for an axis that shrinks; one that grows is interpolated linearly. "area" averages;
+            "bilinear" averages with a triangle filter, within one level of torchvision (``antialias=True``) and Pillow;
+            "fast" is linear if both axes shrink by at most 1.15 (256 to 224 px: photos then differ from "area" by 0.5
+            of 255 and a median of 48 dB), else "area"; "nearest" takes one source pixel.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -158,7 +157,7 @@ class RandomResizedCrop:
         return _pair(self.size)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """Return regions as torchvision draws them: the first of ten tries that fits, else the largest centred part."""
+        """Return regions as torchvision does: the first of ten tries that fits, else the largest centered part."""
         low, high = self.scale
         areas = (widths * heights)[:, None] * (low + (high - low) * random[:, :_TRIES])
         log_low, log_high = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -183,11 +182,12 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class Resize:
-    """The whole image, resized: for evaluation.
+    """The whole image, resized, for evaluation.
 
     Args:
-        size: (height, width) in pixels; or the short side, which keeps the aspect: then images must be alike in shape.
-        interpolation: the filter, as for `RandomResizedCrop`; always antialiased, so "fast" is not allowed.
+        size: (height, width) in pixels; or the short side, which keeps the aspect ratio: all images must then have the
+            same shape.
+        interpolation: "bilinear", "area" or "nearest", as for `RandomResizedCrop`; never "fast".
 
     Raises:
         ValueError: if an argument is out of range.
@@ -219,13 +219,13 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle of the image: for evaluation.
+    """The center of the image, for evaluation.
 
     Args:
         size: a side or (height, width), in pixels.
-        resize: what the short side is resized to first, as ``Resize(256), CenterCrop(224)`` does. Without it, pixels
-            stay as they are, and smaller images get a black border.
-        interpolation: the filter, as for `RandomResizedCrop`; always antialiased, so "fast" is not allowed.
+        resize: resize the short side to this first, as ``Resize(256), CenterCrop(224)`` does. Without it, images are
+            not resized, and smaller ones get a black border.
+        interpolation: "bilinear", "area" or "nearest", as for `RandomResizedCrop`; never "fast".
 
     Raises:
         ValueError: if an argument is out of range.
@@ -248,16 +248,16 @@ class CenterCrop:
         return _pair(self.size)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """Return the centred parts."""
+        """Return the centered parts."""
         height, width = (np.full_like(widths, side) for side in _pair(self.size))
         if self.resize is None:
             return np.stack([_centred(widths, width), _centred(heights, height), width, height], axis=1)
         short = np.minimum(widths, heights)
         if self.interpolation == "bilinear":
-            # exactly torchvision's pixels: those of the resized image, which begin within a source pixel
+            # as in torchvision, whole pixels of the resized image; their edges lie within source pixels
             across, down = (sides / np.floor(sides * self.resize / short) for sides in (widths, heights))
             x, y = _centred(widths / across, width) * across, _centred(heights / down, height) * down
-            # rounded: an edge of the image must not lie beyond it by the last digit of a float
+            # rounding errors must not put an edge outside the image
             exact: Regions = np.stack([x, y, width * across, height * down], axis=1).round(6)
             return exact
         w, h = (np.maximum(1, np.rint(side * short / self.resize)) for side in (width, height))
@@ -265,6 +265,6 @@ class CenterCrop:
 
 
 def _centred(sides: Float64, parts: Float64) -> Float64:
-    """Return where the middle part of each side begins, rounded as in torchvision, inside and with a border."""
+    """Return the start of the center of each side, rounded as in torchvision, inside the image or with a border."""
     left = sides - parts
     return np.where(left < 0, np.ceil(left / 2), np.rint(left / 2))

@@ -27,21 +27,21 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     """The records of a pack: ``image, target = dataset[i]``.
 
     image: uint8 tensor (channels, height, width), channels last in memory (uint16 if a pack keeps it).
-    target: int if the pack has class labels only, else a dict (`packer.loading.targets.target_of`).
+    target: int if the pack has only class labels, else a dict (`packer.loading.targets.target_of`).
 
-    Give `packer.collate` to the DataLoader as its `collate_fn`: batches of raw images of one shape are then
-    never stacked or copied again. Pickles small, and works under fork, spawn and forkserver. A DamagedPack in a
-    worker arrives through torch's DataLoader as a DamagedPack whose text names the file and the record.
+    Pass `packer.collate` to the DataLoader as `collate_fn`, so that batches of raw images of one shape are not
+    stacked or copied again. The dataset pickles small, and works under fork, spawn and forkserver. torch's DataLoader
+    passes on a DamagedPack from a worker as a DamagedPack whose text names the file and the record.
 
     Args:
         path: the pack's directory.
-        transform: a function of each image.
-        target_transform: a function of each target.
-        decoder: of JPEGs: auto, simplejpeg, opencv or jpeg4py.
+        transform: called with each image.
+        target_transform: called with each target.
+        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
 
     Raises:
         UsageError: if there is no pack, or the decoder is not installed.
-        DamagedPack: if a file of the pack is missing or of another size than it should be.
+        DamagedPack: if a file of the pack is missing or has the wrong size.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         self.decoder = decoder
 
     def __getstate__(self) -> dict[str, Any]:
-        # no tensor over the map and no column: they are made again where they are needed
+        # without the tensor over the map and the columns, which are recreated when needed
         made = {name for c in type(self).__mro__ for name, a in vars(c).items() if isinstance(a, cached_property)}
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
@@ -74,17 +74,17 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return f"PackedDataset({self.pack!r})"
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """Return sample `index`; negative ones count from the end."""
+        """Return sample `index`; negative indices count from the end."""
         i = record_number(index, len(self.pack))
         array = self.pack.image(i, self.decoder)
-        # a copy where the array is a view of the map, which must not be handed out for writing
+        # copy a view of the map, because callers may write to the result
         image = torch.from_numpy(array if array.flags.writeable else array.copy())
         return self._transformed(i, image.permute(2, 0, 1), self._targets.target(i))
 
     def __getitems__(self, indices: Indices) -> Sequence[tuple[Any, Any]]:
-        """Return the samples of a whole batch, as a DataLoader asks for them.
+        """Return the samples of a whole batch; called by DataLoader.
 
-        Raw images of one shape are copied out in one call into one tensor (see `Batch`).
+        Raw images of one shape are copied into one tensor in one call (see `Batch`).
         """
         if self.pack.record_bytes is None:
             return [self[i] for i in indices]
@@ -130,17 +130,17 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             raise
 
     def _numbers(self, indices: Indices) -> NDArray[np.int64]:
-        """Return record numbers of sample indices, each checked to be an integer in range."""
+        """Return the record numbers of sample indices, which must be integers in range."""
         if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
             records = indices
         else:
             try:
-                # unlike numpy, array refuses fractions; and it is faster
+                # unlike numpy, array rejects fractions, and it is faster
                 records = np.frombuffer(array("q", indices), np.int64)
             except OverflowError as error:
                 raise IndexError(f"no such sample: {error}") from None
         n = len(self.pack)
-        # one pass for all that is usual: as unsigned numbers, negative ones are larger than any n
+        # one pass for the usual case: as unsigned numbers, negative ones are larger than any n
         if not len(records) or records.view(np.uint64).max() < n:
             return records
         if records.min() < -n or records.max() >= n:
@@ -159,7 +159,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def targets(self) -> Sequence[Target]:
-        """The target of every sample, no image touched: a list of class ids, or of dicts, made when asked for."""
+        """The target of every sample, without reading images: a list of class ids, or of dicts created on access."""
         return self._targets if self._targets.labels is None else self._targets.labels.tolist()
 
     @property
@@ -174,7 +174,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Class id of every image, int64 (n,), -1 for none."""
+        """Class id of every image, int64 (n,); -1 if it has none."""
         return np.asarray(self.pack.column("label")).astype(np.int64)
 
     @cached_property
@@ -189,11 +189,11 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def landmarks(self) -> Ragged:
-        """Landmarks of every image: row i is float32 (k, 2); `numpy.asarray` of it is (n, k, 2) if k is the same."""
+        """Landmarks of every image: row i is float32 (k, 2); `numpy.asarray` returns (n, k, 2) if k is constant."""
         return self._ragged("landmarks")
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """Return any column of the index as an array or `Ragged`, no image touched (docs/formats.md lists them)."""
+        """Return a column of the index as an array or `Ragged`, without reading images (see docs/formats.md)."""
         return self.pack.column(name)
 
     def _ragged(self, name: str) -> Ragged:

@@ -1,7 +1,7 @@
-"""``cache="device"``: a pack of raw images of one shape lives on the device, and batches are made there.
+"""``cache="device"``: keeps a pack of raw images of one shape on the device, and prepares batches there.
 
-No image crosses the bus after the first epoch has begun, and the host does nothing for an image. Crops are resized by
-the filters of `images.resize.resample`, written as matrices; the host rounds after each axis, and this once.
+All images are copied to the device once, and the host has no work per image after that. Crops are resized with the
+filters of `images.resample.resample` as matrices; the host rounds after each axis, this code only once.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class DeviceCache:
 
     Args:
         filler: copies images out of the pack.
-        targets: those of the records.
-        device: where the images live.
-        replacer: finds stand-ins for damaged records; None: they are errors.
+        targets: the targets of the records.
+        device: the device of the images.
+        replacer: replaces damaged records; None: they are errors.
 
     Raises:
-        UsageError: if the pack cannot live on the device; it says both sizes.
+        UsageError: if the pack does not fit on the device.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class DeviceCache:
         if pack.record_bytes is None:
             raise UsageError(pack.path, 'cache="device" needs raw images of one shape', "pack with --resize and raw")
         if filler.dtype != np.uint8:
-            raise UsageError(pack.path, f'cache="device" needs 8-bit images, these are {filler.dtype}')
+            raise UsageError(pack.path, f'cache="device" needs 8-bit images, but these are {filler.dtype}')
         need, free = pack.record_bytes * len(pack), _free_bytes(device)
         if need > free * HEADROOM:
             raise UsageError(
-                pack.path, f"has {size_text(need)} of images, and {device} has {size_text(free)} free",
+                pack.path, f"has {size_text(need)} of images, but {device} has only {size_text(free)} free",
                 'leave out cache="device", or pack smaller images',
             )  # fmt: skip
         self.filler = filler
@@ -119,7 +119,7 @@ def _free_bytes(device: torch.device) -> int:
 def _cropped(
     images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
-    """Return each image's region (x, y, width, height), resized to (height, width) `output`, uint8, channels last."""
+    """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last."""
     corners = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
     n, channels, height, width = images.shape
     steps = corners[:, 2:] / corners.new_tensor([output[1], output[0]])
@@ -143,16 +143,16 @@ def _weights(
     start: torch.Tensor, size: torch.Tensor, sides: tuple[int, int], interpolation: Interpolation,
     averaged: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """Return (n, outputs, pixels): what each source pixel adds to each output pixel, along one axis.
+    """Return (n, outputs, pixels): the weight of each source pixel in each output pixel, along one axis.
 
-    Beyond the image there is black, which adds nothing.
+    Pixels outside the image are black and have no weight.
 
     Args:
-        start: where each region begins.
-        size: how long it is.
+        start: where each region starts.
+        size: the length of each region.
         sides: (pixels, outputs).
         interpolation: the filter.
-        averaged: of which images an axis that shrinks is averaged by a box.
+        averaged: whether an axis of each image that shrinks is averaged by a box filter.
     """
     start, size = start[:, None, None], size[:, None, None]
     pixels = torch.arange(sides[0], device=start.device)
@@ -162,7 +162,7 @@ def _weights(
     if interpolation == "nearest":
         return (centres.floor() == pixels).float()
     if interpolation == "bilinear":
-        # the pixels that count: of a region of whole pixels its own, else those around it too, black beyond the image
+        # a region of whole pixels uses only its own, any other also those around it; black outside the image
         first, last = start.floor(), (start + size).ceil()
         around = ((start != first) | (start + size != last)) & (first >= 0) & (last <= sides[0])
         first, last = torch.where(around, 0, first), torch.where(around, sides[0], last)

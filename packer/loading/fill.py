@@ -1,4 +1,4 @@
-"""Fills rows of a batch with images of a pack: what one thread does for its part of a batch."""
+"""Fills rows of a batch with images of a pack; each thread does this for its part of a batch."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ BatchSlice = NDArray[Any]
 Sizes = tuple[Float64, Float64]
 """Widths and heights of images."""
 _UNKNOWN, _PLAIN, _OTHER = 0, 1, 2
-"""What a record is: a JPEG that is decoded right away, or anything else."""
+"""What a record is: a JPEG that `decode_into` decodes as it is, or anything else."""
 
 
 class ImageFiller:
-    """Fills rows of a batch with the images of records; one for all threads, holds nothing that they change.
+    """Fills rows of a batch with the images of records. All threads share it.
 
     Args:
         pack: the pack.
         augmentation: crop and flip of each image.
-        decoder: of JPEGs.
-        verify: verify each record against its checksum the first time that this process touches it.
+        decoder: JPEG decoder.
+        verify: verify the checksum of each record when this process first reads it.
 
     Raises:
-        ValueError: if the images differ in shape and no crop makes them alike.
+        ValueError: if the images differ in shape and there is no crop.
     """
 
     def __init__(self, pack: Pack, augmentation: Augmentation, decoder: str = "auto", verify: bool = True) -> None:
@@ -49,7 +49,7 @@ class ImageFiller:
         self.augmentation = augmentation
         self.decoder = cast(Decoder, decoder)
         self.verify = verify
-        # a crop of the caller's own making may name no filter
+        # a user's crop may have no interpolation
         self.interpolation: Interpolation = getattr(augmentation.crop, "interpolation", "area")
         shape = pack.manifest.shape
         self.mode = cast(Mode, pack.manifest.mode)
@@ -67,7 +67,7 @@ class ImageFiller:
             return shape[2]
         channels = np.unique(np.asarray(self.pack.column("channels")))
         if len(channels) != 1:
-            raise ValueError(f"{self.pack.path}: images of {channels.tolist()} channels do not fit one batch")
+            raise ValueError(f"{self.pack.path}: images with {channels.tolist()} channels cannot be in one batch")
         return int(channels[0])
 
     @property
@@ -80,7 +80,7 @@ class ImageFiller:
         """uint8 or uint16."""
         dtypes = np.unique(np.asarray(self.pack.column("dtype"))).tolist()
         if len(dtypes) != 1:
-            raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images do not fit one batch")
+            raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images cannot be in one batch")
         return np.dtype(self.pack.dtype_of(0))
 
     def params(self, records: Int64, epoch: int) -> CropParams:
@@ -99,7 +99,7 @@ class ImageFiller:
         return np.asarray(self.pack.column("width")), np.asarray(self.pack.column("height"))
 
     def fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
-        """Put the image of each record into its row. Raise DamagedPack, naming the record, if one cannot be read."""
+        """Write the image of each record to its row. Raise DamagedPack, naming the record, if one cannot be read."""
         if self.verify:
             self.pack.check(records)
         if self.pack.manifest.encoding != "raw":
@@ -124,12 +124,12 @@ class ImageFiller:
         return [region[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def _cut(self, records: Int64, regions: Regions, rows: BatchSlice) -> None:
-        """Resize parts of raw images, read out of the map without copying the rest."""
+        """Resize parts of raw images, reading only those parts from the map."""
         pack = self.pack
         widths, heights = self._sizes(records)
         wrong = np.flatnonzero(pack.sizes[records] != widths * heights * self.channels * self.dtype.itemsize)
         for i in wrong.tolist():
-            problem = f"has {pack.sizes[records[i]]} bytes, which are no {widths[i]:.0f}x{heights[i]:.0f} image"
+            problem = f"has {pack.sizes[records[i]]} bytes, which is not a {widths[i]:.0f}x{heights[i]:.0f} image"
             raise pack.damage(int(records[i]), problem)
         sizes = zip(heights.astype(int).tolist(), widths.astype(int).tolist(), strict=True)
         images = (
@@ -139,14 +139,14 @@ class ImageFiller:
         self._resize(images, regions, (widths, heights), rows)
 
     def _resize(self, images: Iterable[Image], parts: Regions, sizes: Sizes, rows: Iterable[Image]) -> None:
-        """Resize the part of each image, in its pixels, into its row; `sizes` are (widths, heights) of the images."""
+        """Resize a part of each image, in pixels of that image, into its row; `sizes` are those of the images."""
         out_height, out_width = self.output
         x, y, width, height = parts.T
         flags = one_call(width / out_width, height / out_height, self.interpolation)
         edges = np.stack([x, y, x + width, y + height], axis=1)
         inside = (x >= 0) & (y >= 0) & (edges[:, 2] <= sizes[0]) & (edges[:, 3] <= sizes[1])
         inside &= (edges == np.rint(edges)).all(axis=1)
-        # what Python does for an image is little: two threads share it
+        # per image only what must be: the GIL lets one thread run Python at a time
         cuts = np.where(inside[:, None], edges, 0).astype(np.int64).tolist()
         flags = np.where(inside, flags, -1).tolist()
         for image, row, (left, top, right, bottom), flag, part in zip(images, rows, cuts, flags, parts, strict=True):
@@ -170,13 +170,13 @@ class ImageFiller:
 
     @cached_property
     def _kinds(self) -> NDArray[np.uint8]:
-        """What each record of a pack of copied files is."""
+        """What each record of a pack of copied files is, as far as it is known."""
         return np.zeros(len(self.pack), np.uint8)
 
     def _plain(self, records: Int64) -> NDArray[np.bool_]:
-        """Return which records are upright JPEGs of the size in the index, whose header need not be read any more.
+        """Return which records are upright JPEGs of the size in the index, whose header need not be read again.
 
-        Those of packer's own making are. The bytes of a record never change: a copied file's are looked at once.
+        JPEGs encoded by packer are. Headers of copied files are read once, because the bytes of a record never change.
         """
         encoding = self.pack.manifest.encoding
         if encoding not in ("jpeg", "copy") or self.decoder not in ("auto", "simplejpeg"):
@@ -193,7 +193,7 @@ class ImageFiller:
         return plain
 
     def _decode_whole(self, records: Int64, rows: list[Image]) -> None:
-        """Decode plain JPEGs right into their rows."""
+        """Decode plain JPEGs directly into their rows."""
         parts = self._data(records)
         done = decode_rows(parts, rows)
         if done < len(rows):
@@ -219,7 +219,7 @@ class ImageFiller:
         self._resize(images, regions / factors[:, None], (widths / factors, heights / factors), rows)
 
     def _factors(self, regions: Regions, widths: Float64, heights: Float64) -> Int64:
-        """Return by how much each image may shrink in decoding without visible loss to its part: 1, 2, 4 or 8."""
+        """Return the factor, 1 to 8, by which each image can be decoded smaller without visible loss in its part."""
         factors = np.ones(len(regions), np.int64)
         if self.interpolation != "nearest":
             room = np.minimum(regions[:, 2] / self.output[1], regions[:, 3] / self.output[0]) / HEADROOM
@@ -228,17 +228,17 @@ class ImageFiller:
         return factors
 
     def _decode_any(self, record: int, part: list[float] | None, row: Image) -> None:
-        """Decode any image, whatever its header says, and resize a part of it into the row."""
+        """Decode an image by what its header says, and resize a part of it into the row."""
         pack = self.pack
         height, width, _ = pack.shape_of(record)
         data = bytes(self._data(np.array([record]))[0])
         at_least = None if part is None else self._at_least(part, width, height)
         try:
             header = read_header(data)
-            check_header(header, width * height)  # as many pixels as the build allowed and packed
+            check_header(header, width * height)  # the build has already limited the number of pixels
             found, expected = decoded_shape(header, self.mode)[:3], (height, width, self.channels)
             if found != expected:
-                raise BadImage("", f"decodes to shape {found}, the index says {expected}")
+                raise BadImage("", f"decodes to shape {found}, but the index says {expected}")
             image = decode(data, self.mode, self.decoder, at_least, header=header)
         except BadImage as error:
             raise self._damaged(record, error) from None
@@ -252,7 +252,7 @@ class ImageFiller:
         return self.pack.damage(record, f"cannot be decoded: {error.problem}")
 
     def _at_least(self, part: list[float], width: int, height: int) -> tuple[int, int]:
-        """Return the smallest (width, height) to decode the whole image at without visible loss to this part."""
+        """Return the smallest (width, height) at which to decode the whole image without visible loss in this part."""
         if self.interpolation == "nearest":
             return width, height
         across, down = HEADROOM * self.output[1], HEADROOM * self.output[0]
@@ -260,18 +260,18 @@ class ImageFiller:
 
 
 def reduced_by(shape: tuple[int, int], image: Image) -> int:
-    """Return how many times `image` is smaller than (height, width): 1, 2, 4 or 8. Raise BadImage if none of them.
+    """Return the factor by which `image` is smaller than (height, width): 1, 2, 4 or 8. Raise BadImage otherwise.
 
-    Not the quotient of two sides: 17 pixels at 1/8 are 3.
+    This is not the quotient of two sides, because decoding rounds up: 17 pixels at 1/8 are 3.
     """
     for factor in (1, 2, 4, 8):
         if image.shape[:2] == (extents(shape[0], factor), extents(shape[1], factor)):
             return factor
-    raise BadImage("", f"decodes to shape {image.shape}, the index says {shape}")
+    raise BadImage("", f"decodes to shape {image.shape}, but the index says {shape}")
 
 
 def resize_into(image: Image, part: list[float], row: Image, interpolation: Interpolation = "area") -> None:
-    """Resize the part (x, y, width, height) of an image into `row`, black where there is nothing."""
+    """Resize the part (x, y, width, height) of an image into `row`; outside the image it is black."""
     x, y, width, height = part
     if x < 0 or y < 0 or x + width > image.shape[1] or y + height > image.shape[0]:
         left, top = math.floor(x), math.floor(y)
@@ -281,7 +281,7 @@ def resize_into(image: Image, part: list[float], row: Image, interpolation: Inte
 
 
 def _bordered(image: Image, x: int, y: int, width: int, height: int) -> Image:
-    """Return the part of an image that reaches beyond it, black where there is nothing."""
+    """Return a part that extends beyond the image, with black pixels outside it."""
     canvas = np.zeros((height, width, image.shape[2]), image.dtype)
     x1, y1, x2, y2 = max(x, 0), max(y, 0), min(x + width, image.shape[1]), min(y + height, image.shape[0])
     if x2 > x1 and y2 > y1:

@@ -14,7 +14,7 @@ from packer.types import Int64
 
 
 class Gather:
-    """Copies records of one size out of a pack's region: one call for each part of it, without the GIL.
+    """Copies records of one size from a pack's region: one call for each part of it, without the GIL.
 
     Args:
         region: the mapped pack.
@@ -27,7 +27,7 @@ class Gather:
         self._rows = {number: overlapping_rows(part, record_bytes) for number, part in parts}
 
     def __call__(self, offsets: Int64, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the records that begin at these offsets, uint8 (n, record_bytes), in `out` if given."""
+        """Return the records at these offsets, uint8 (n, record_bytes), in `out` if given."""
         if len(self._region.parts) == 1:
             return torch.index_select(self._rows[0], 0, torch.from_numpy(offsets), out=out)
         if out is None:
@@ -39,18 +39,18 @@ class Gather:
 
 
 def gather_of(pack: Pack) -> Gather:
-    """Return what copies the records of a pack of raw images of one shape."""
+    """Return the gather for a pack of raw images of one shape."""
     assert pack.record_bytes is not None
     return Gather(pack.region, pack.record_bytes)
 
 
 def overlapping_rows(mapped: NDArray[np.uint8], record_bytes: int) -> torch.Tensor:
-    """Return mapped bytes as one row of `record_bytes` bytes for each byte offset: (offsets, record_bytes), no copy.
+    """Return a view of mapped bytes with a row of `record_bytes` for each byte offset: (offsets, record_bytes).
 
-    Any offset will do, aligned or not, in any shard. The tensor must never be written to.
+    Offsets need not be aligned, and may be in any shard. The tensor must never be written to.
     """
     with warnings.catch_warnings():
-        # torch has no read-only tensors and says so; nothing here writes
+        # torch warns because it has no read-only tensors; nothing here writes
         warnings.simplefilter("ignore", UserWarning)
         tensor = torch.from_numpy(mapped)
     return torch.as_strided(tensor, (tensor.numel() - record_bytes + 1, record_bytes), (1, 1))

@@ -1,4 +1,4 @@
-"""PackedLoader: shuffled batches of a pack, made by threads, on the device and normalized: the GPU need not wait."""
+"""PackedLoader: batches of a pack, prepared by threads ahead of the training step and normalized on the device."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from packer.system import usable_cores
 
 @dataclass(slots=True)
 class _Iteration:
-    """How far an iteration has come."""
+    """The progress of an iteration."""
 
     epoch: int
     position: int
-    """Samples of all ranks that have been received."""
+    """Samples received, of all ranks."""
     global_batch: int
     ended: bool = False
 
@@ -43,42 +43,42 @@ class PackedLoader:
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
-    targets: int64 (n,) if the pack has class labels only, else a list of n dicts (`loading.targets.target_of`), on
-    `device`. The randomness of a sample depends on (seed, epoch, record) alone: the same batches for any number of
-    threads; and the same samples in each global batch for any number of ranks. No record is read before the first
-    batch is asked for.
+    targets: int64 (n,) if the pack has only class labels, else a list of n dicts (`loading.targets.target_of`), on
+    `device`. The randomness of a sample depends only on (seed, epoch, record): batches are the same for any number of
+    threads, and each global batch has the same samples for any number of ranks. No record is read before the first
+    batch is requested.
 
     Args:
-        data: a pack's directory, an open Pack, or a PackedDataset (its transforms and decoder are used).
-        batch_size: samples of a batch on this rank.
-        shuffle: a new order each epoch (`ShuffleSampler`); or give a `sampler`.
-        sampler: the order of the records; it brings its own seed and drop_last.
-        seed: of order, crops and flips; default 0, or that of the sampler.
+        data: a pack's directory, an open Pack, or a PackedDataset (whose transforms and decoder are used).
+        batch_size: samples per batch on this rank.
+        shuffle: a new order each epoch (`ShuffleSampler`); or pass a `sampler`.
+        sampler: the order of the records, with its own seed and drop_last.
+        seed: seed of order, crops and flips; default 0, or that of the sampler.
         drop_last: leave out the samples that do not fill a batch.
         crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed if images differ in size.
         flip: chance of a horizontal flip; True is 0.5. Boxes, landmarks and polygons move with crop and flip.
-        min_area: boxes that a crop cuts to less than this area, in pixels, are dropped.
-        transform: a function of one image tensor, run in the threads (for heavy Python, use PackedDataset in a
-            DataLoader with worker processes); its results must be tensors of one shape.
-        target_transform: a function of each target, run in the threads.
-        device: where the batches go.
-        mean: see `Normalize`; `std` and `dtype` too.
-        threads: default: the cores that the process may use.
-        prefetch: batches made ahead, and kept in flight to a GPU.
-        decoder: of JPEGs: auto, simplejpeg, opencv or jpeg4py.
-        cache: "ram" reads the whole pack ahead into the page cache, and keeps it there if allowed; "device" puts
-            it on the device (raw images of one shape), where batches are then made.
-        verify: verify each record against its checksum the first time that this process touches it.
-        on_error: "replace" puts another record of the same epoch, drawn from (seed, epoch, record), in the place of
-            one that is damaged, with its own target; `replaced` and `stats` report it. A damaged index is an error.
+        min_area: drop boxes that a crop cuts to less than this area, in pixels.
+        transform: called with each image tensor in the threads (for heavy Python, use PackedDataset in a DataLoader
+            with worker processes); its results must be tensors of one shape.
+        target_transform: called with each target in the threads.
+        device: the device of the batches.
+        mean: see `Normalize`; also for `std` and `dtype`.
+        threads: number of threads; default: the cores that the process may use.
+        prefetch: number of batches prepared in advance, and in flight to a GPU.
+        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        cache: "ram" reads the whole pack into the page cache, and locks it there if allowed; "device" copies it to the
+            device (raw images of one shape), where batches are then prepared.
+        verify: verify the checksum of each record when this process first reads it.
+        on_error: "replace" replaces a damaged record with another one of the same epoch, drawn from (seed, epoch,
+            record), and its target; `replaced` and `stats` report it. A damaged index is an error.
 
     Raises:
-        UsageError: if these do not go together, or there is no pack.
-        ValueError: if a crop or a value of it is missing or out of range.
-        DamagedPack: if the pack is not whole.
+        UsageError: if the arguments cannot be combined, or there is no pack.
+        ValueError: if a crop is missing, or a value is out of range.
+        DamagedPack: if the pack is damaged.
     """
 
-    def __init__(  # noqa: PLR0913 - the one place where a user says how to train; each is handed on as part of a spec
+    def __init__(  # noqa: PLR0913 - the public options of training, which are passed on in groups
         self,
         data: AnyPath | Pack | PackedDataset,
         batch_size: int,
@@ -126,10 +126,10 @@ class PackedLoader:
             kind = ShuffleSampler if shuffle else SequentialSampler
             sampler = kind(self.pack, 0 if seed is None else seed, drop_last=drop_last)
         if sampler.num_records != len(self.pack):
-            problem = f"is for {sampler.num_records} records, and the pack has {len(self.pack)}"
-            raise UsageError("sampler", problem, "make it of this pack")
+            problem = f"is for {sampler.num_records} records, but the pack has {len(self.pack)}"
+            raise UsageError("sampler", problem, "create it for this pack")
         if sampler.identity["pack"] not in (None, self.pack.manifest.digest):
-            raise UsageError("sampler", "is for another pack", "make it of this pack")
+            raise UsageError("sampler", "is for another pack", "create it for this pack")
         self.sampler = sampler
         sampler.num_batches(self.batch_size)  # raises where drop_last would leave none
         seed = sampler.seed if seed is None else check_int("seed", seed, 0, (1 << 64) - 1)
@@ -168,22 +168,22 @@ class PackedLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that comes next, or that is being read."""
+        """The current or next epoch."""
         return self.sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next iteration reads: its order, crops and flips; the same as `sampler.set_epoch`.
+        """Set the epoch of the next iteration, as `sampler.set_epoch` does: its order, crops and flips.
 
-        It begins at its beginning, unless a state of this very epoch was loaded and no batch was read since. Without
-        a call, each iteration takes the epoch after the last one that handed out a batch.
+        The epoch starts from the beginning, unless a state of this epoch was loaded and no batch has been read since.
+        Without a call, each iteration reads the epoch after the last one that returned a batch.
         """
         self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
         """Yield the batches of one epoch; after `load_state_dict`, the rest of that epoch.
 
-        It begins when its first batch is asked for: epoch, rank and world size are those of that moment. Several
-        iterations may go on at once; state and stats are those of the one that was begun last.
+        Epoch, rank and world size are read with the first batch. Several iterations may run at once; state and stats
+        are those of the one started last.
         """
         if self._counted is not None and self._times_set == self.sampler.times_set:
             self.sampler.set_epoch(self.sampler.epoch + 1)
@@ -204,7 +204,7 @@ class PackedLoader:
                         self._counted, self._times_set, self._loaded, first = here, times_set, {}, False
                     if batch is None:
                         return
-                    # what the consumer has received, not what was made ahead
+                    # count what the consumer has received, not what was prepared
                     here.position = min(here.position + here.global_batch, end)
                     yield batch
             finally:
@@ -214,15 +214,15 @@ class PackedLoader:
                     batches.close()
 
     def _following(self) -> _Iteration:
-        """Return where an iteration begins that is begun now."""
+        """Return the start of a new iteration."""
         epoch = self.sampler.epoch
         return _Iteration(epoch, self._loaded.get(epoch, 0), self.sampler.global_batch(self.batch_size))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where training stands: small, fit for JSON and `torch.save`. Take it between two batches.
+        """Return the position of training as a small dict for JSON or `torch.save`. Call it between two batches.
 
-        It describes the iteration that was begun last, whatever epoch was set since; once that one has ended, the
-        epoch that was set.
+        It describes the iteration started last, even if another epoch has been set since; after the end of that
+        iteration, the epoch that was set.
         """
         here = self._counted
         if here is None or (here.ended and self._times_set != self.sampler.times_set):
@@ -230,13 +230,13 @@ class PackedLoader:
         return {**self.sampler.state_at(here.epoch, here.position, here.global_batch), **self._augmentation.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where `state` was taken: the next iteration gives the batches that were not yet received.
+        """Resume from a state: the next iteration returns the remaining batches.
 
         Args:
-            state: of `state_dict`, by another number of ranks if batch_size times ranks is the same.
+            state: a result of `state_dict`; the number of ranks may differ if batch_size times ranks is the same.
 
         Raises:
-            UsageError: if the state is of another pack, seed, order, batch size, crop or flip.
+            UsageError: if the state has another pack, seed, order, batch size, crop or flip.
         """
         order = state
         if isinstance(state, Mapping):
@@ -248,9 +248,9 @@ class PackedLoader:
 
     @property
     def replaced(self) -> list[Replaced]:
-        """The damaged records that others stood in for, in all epochs so far, by number: the first 1,000."""
+        """The damaged records that were replaced, in all epochs so far, by number: the first 1,000."""
         return [] if self._replacer is None else self._replacer.reported
 
     def stats(self) -> dict[str, float]:
-        """Return times and counts of this epoch, or of the last: see `Stats.summary`."""
+        """Return times and counts of the current or last epoch; see `Stats.summary`."""
         return self._stats.summary()

@@ -1,4 +1,4 @@
-"""Makes batches on the CPU: threads fill parts of several batches ahead, in order, into memory that is used again."""
+"""Prepares batches on the CPU: threads fill parts of several batches in advance, in order, in reused memory."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from packer.loading.threads import Results, ThreadPool
 from packer.types import Int64
 
 BLOCK_BYTES = 4 << 20
-"""Small batches are made several at once, in blocks of about that: what Python does for a batch of 1.5 MB takes as
-long as its bytes."""
+"""Small batches are prepared together in blocks of about this size: for a batch of 1.5 MB, Python takes as long as
+copying the bytes."""
 BLOCK_BATCHES = 16
-"""But not more batches than that: the first one waits for all of its block."""
+"""Maximum number of batches in a block: the first one waits for the whole block."""
 PART_BYTES = 4 << 20
-"""A part of a block of raw images is about that large: handing it to a thread, and back, waits for the GIL twice."""
+"""Approximate size of a part of a block of raw images: passing it to a thread and back waits for the GIL twice."""
 DECODED_BYTES = 256 << 10
 DECODED_A_PART = 16
-"""A part of images to decode has so many bytes of pixels, and at least so many images."""
+"""Bytes of pixels, and minimum number of images, in a part of images to decode."""
 
 Transform = Callable[[torch.Tensor], Any]
 _NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
@@ -41,7 +41,7 @@ _NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
 
 @dataclass(slots=True)
 class _Pending:
-    """A block of batches that threads are working on."""
+    """A block of batches in progress."""
 
     rows: NDArray[Any]
     results: Results
@@ -53,24 +53,24 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much is done at once."""
+    """How much work is done at once."""
 
     threads: int
     prefetch: int
-    """Batches that are made ahead of the consumer."""
+    """Batches prepared ahead of the consumer."""
     pinned: bool = False
 
 
 class Pipeline:
-    """Yields (images, targets) for runs of record numbers; the images uint8 (n, channels, height, width).
+    """Yields (images, targets) for runs of record numbers, with images uint8 (n, channels, height, width).
 
     Args:
         filler: fills rows of a batch with images.
-        targets: those of the records.
-        batch_size: images of the largest batch.
-        work: how much is done at once.
-        transform: the user's function of each image (channels, height, width), after crop and flip.
-        replacer: finds stand-ins for damaged records; None: they are errors.
+        targets: the targets of the records.
+        batch_size: images in the largest batch.
+        work: how much work is done at once.
+        transform: the user's function, called with each image (channels, height, width) after crop and flip.
+        replacer: replaces damaged records; None: they are errors.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Pipeline:
         self.replacer = replacer
         height, width, channels = filler.row_shape
         self._row_bytes: int = height * width * channels * filler.dtype.itemsize
-        # a transform may take long: then nobody should wait for more than one batch
+        # a transform may be slow, so no batch should wait for others
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
         self._batches_a_block = 1 if transform else max(1, min(fit, BLOCK_BATCHES))
         self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
         self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
-        """Yield one batch for each array of record numbers, in order. What a thread raises is raised here."""
+        """Yield one batch for each array of record numbers, in order. Exceptions in threads are raised here."""
         threads = ThreadPool(self.work.threads)
         pending: deque[_Pending] = deque()
         source = announced(batches, self.filler.pack)
@@ -104,13 +104,13 @@ class Pipeline:
                     return
                 yield from self._finish(pending.popleft(), stats)
         except GeneratorExit:
-            # maybe the garbage collector, in one of these very threads, or where somebody holds a lock that they need
+            # the garbage collector may call this in one of these threads, or while a lock that they need is held
             wait = False
             raise
         finally:
             threads.close(wait)
             pending.clear()
-            self._buffers.trim(2 * self.work.prefetch + 4)  # in the threads, on their way, and with the consumer
+            self._buffers.trim(2 * self.work.prefetch + 4)  # in the threads, in flight, and with the consumer
 
     def _begin(self, threads: ThreadPool, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
         records = block[0] if len(block) == 1 else np.concatenate(block)
@@ -163,7 +163,7 @@ class Pipeline:
         return targets, images, replaced
 
     def _finish(self, block: _Pending, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
-        """Yield the batches of a block whose parts are done, or as soon as they are."""
+        """Yield the batches of a block as soon as their parts are done."""
         parts = block.results.wait()
         targets = join_targets([targets for targets, _, _ in parts])
         replaced = [(n * block.part_size + row, what) for n, (_, _, some) in enumerate(parts) for row, what in some]
@@ -173,7 +173,7 @@ class Pipeline:
         else:
             images = [image for _, transformed, _ in parts for image in transformed]
         ends = block.ends
-        block.rows = _NOTHING  # from here on only the batches keep the memory
+        block.rows = _NOTHING  # from here on only the batches refer to the memory
         for start, end in zip([0, *ends], ends, strict=False):
             stats.images += end - start
             stats.batches += 1
@@ -191,33 +191,32 @@ def _references(arrays: list[Memory], number: int) -> int:
 
 
 _FREE = _references([np.zeros(1, np.uint8)], 0)
-"""What `_references` gives for an array that only its list knows."""
+"""The result of `_references` for an array that only its list refers to."""
 
 
 class BufferPool:
-    """Buffers of one size, for batches that are built on the CPU.
+    """Buffers of one size, for batches on the CPU.
 
-    A fresh allocation of a large batch costs more than filling it (the kernel hands out zeroed pages one by one), and
-    pinned memory is dearer still. A tensor over a buffer refers to it, and so does every view of that tensor:
-    a buffer without references is free. A batch that the consumer keeps is therefore never overwritten; the
-    pool grows instead.
+    Allocating a large batch takes longer than filling it, because the kernel zeroes each page, and pinned memory
+    takes even longer. A tensor over a buffer refers to it, and so does every view of that tensor: a buffer without
+    references is free. A batch that the consumer keeps is therefore never overwritten; the pool grows instead.
 
     Args:
         size: bytes of each buffer.
-        pinned: whether they are page-locked, so that copies to a GPU need no wait.
+        pinned: whether they are page-locked, for asynchronous copies to a GPU.
     """
 
     def __init__(self, size: int, pinned: bool = False) -> None:
         self.size = size
         self.pinned = pinned
         self._buffers: list[Memory] = []
-        self._lock = threading.Lock()  # two iterations may go on at once, in two threads
+        self._lock = threading.Lock()  # two iterations may run at once, in two threads
 
     def __len__(self) -> int:
         return len(self._buffers)
 
     def take(self) -> Memory:
-        """Return a buffer that nobody refers to, uint8 (size,), its content undefined."""
+        """Return a free buffer, uint8 (size,), with undefined content."""
         with self._lock:
             for number in range(len(self._buffers)):
                 if _references(self._buffers, number) == _FREE:
@@ -228,8 +227,8 @@ class BufferPool:
             return memory
 
     def trim(self, count: int) -> None:
-        """Give free buffers back to the system, as long as there are more than `count`: batches were kept once."""
-        # the garbage collector may call it within `take`: waiting would be for ever, and the next call will do
+        """Release free buffers, while there are more than `count`, after the consumer has kept batches."""
+        # the garbage collector may call this within `take`, so it must not wait; the next call will release them
         if self._lock.acquire(blocking=False):
             try:
                 for number in reversed(range(len(self._buffers))):

@@ -1,4 +1,4 @@
-"""What a training loop gets as the target of an image: a class id, or a dict of tensors; and batches of both."""
+"""Targets of images for training: class ids, or dicts of tensors; and their batches."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from packer.loading.crop import CropParams
 from packer.types import Annotation, Int64
 
 Target = Any
-"""int where a pack has class labels of whole images only, else dict[str, Tensor | list | int]."""
+"""int if the pack has only class labels of whole images, else dict[str, Tensor | list | int]."""
 
 FLAGS = ("difficult", "truncated", "occluded")
-"""Box fields that are integers in every record: they become int64 tensors (n,)."""
+"""Box fields that are always integers, and become int64 tensors (n,)."""
 ORIGINALS = ("voc_bndbox",)
-"""Numbers as the source file has them; they stay in the record (`Pack.annotation`) and are not in the target."""
+"""Original numbers of the source file, which are in the record (`Pack.annotation`) but not in the target."""
 EMPTY = {"boxes": (0, 4), "landmarks": (0, 2), "keypoints": (0, 0, 3)}
 
 
 class Targets(Sequence[Target]):
-    """The targets of a pack's records, each made when it is asked for.
+    """The targets of a pack's records, created on access.
 
     Args:
         pack: the pack.
-        transform: a function of each target that `of` returns.
-        min_area: boxes that a crop cuts to less than this area, in pixels, are dropped.
+        transform: called with each target that `of` returns.
+        min_area: drop boxes that a crop cuts to less than this area, in pixels.
     """
 
     def __init__(self, pack: Pack, transform: Callable[[Any], Any] | None = None, min_area: float = 1.0) -> None:
-        self._pack = pack  # not the dataset, which keeps this: a ring would keep the map until the next gc
+        self._pack = pack  # not the dataset: a reference cycle would keep the map
         self._transform = transform
         self._min_area = min_area
         self._fields = pack.manifest.fields
         self.labels: Int64 | None = None
-        """Class ids (n,), if the pack has labels of whole images and nothing else: then these are the targets."""
+        """Class ids (n,), if the pack has only labels of whole images; these are then the targets."""
         if tuple(self._fields) == ("label",):
             self.labels = np.asarray(pack.column("label")).astype(np.int64)
 
@@ -52,10 +52,10 @@ class Targets(Sequence[Target]):
         return self.target(record_number(index, len(self)))
 
     def target(self, record: int, params: CropParams | None = None, row: int = 0) -> Target:
-        """Return the target of one record, whose image has become row `row` of `params`; not transformed."""
+        """Return the target of one record, whose image is row `row` of `params`, without `transform`."""
         if self.labels is not None:
             return int(self.labels[record])
-        if not self._fields:  # a pack without labels: nothing to look up
+        if not self._fields:  # a pack without labels
             return {}
         annotation = self._pack.annotation(record)
         if params is not None and (geometry := params.geometry(row)) is not None:
@@ -65,7 +65,7 @@ class Targets(Sequence[Target]):
         return target_of(annotation, self._fields)
 
     def of(self, records: Int64, params: CropParams | None = None) -> Int64 | list[Any]:
-        """Return the targets of some records: class ids (n,), or a list of n; `join_targets` makes a batch of them."""
+        """Return the targets of some records: class ids (n,), or a list of n. `join_targets` combines them."""
         if self.labels is None:
             targets = [self.target(record, params, row) for row, record in enumerate(records.tolist())]
         elif self._transform is None:
@@ -75,7 +75,7 @@ class Targets(Sequence[Target]):
         return targets if self._transform is None else [self._transform(target) for target in targets]
 
     def _cut(self, annotation: Annotation, output: tuple[int, int]) -> Annotation:
-        """Return what is left of an annotation in the part that a crop has kept, or added a border to."""
+        """Return an annotation after a crop."""
         height, width = output
         left = clip(annotation, width, height)
         if left.boxes is None or not len(left.boxes):
@@ -86,7 +86,7 @@ class Targets(Sequence[Target]):
 
 
 def record_number(index: Any, n: int) -> int:
-    """Return the record number of a sample index, an integer of any type from -n to n - 1."""
+    """Return the record number of a sample index, an integer from -n to n - 1."""
     if isinstance(index, slice):
         raise TypeError("a PackedDataset takes no slices; use torch.utils.data.Subset(dataset, range(a, b))")
     i = operator.index(index)
@@ -96,16 +96,16 @@ def record_number(index: Any, n: int) -> int:
 
 
 def target_of(annotation: Annotation, fields: Sequence[str]) -> dict[str, Any]:
-    """Return the target dict of one image. Its keys are the same for all images of a pack with these `fields`.
+    """Return the target dict of one image, with the same keys for all images of a pack.
 
     Args:
-        annotation: what is known of the image.
-        fields: those of the pack's manifest.
+        annotation: the annotation of the image.
+        fields: the fields in the pack's manifest.
 
     Returns:
-        boxes float32 (n, 4), xyxy in pixels; labels int64 (n,), of the boxes; label int, of the image, -1 for
+        boxes float32 (n, 4), xyxy in pixels; labels int64 (n,), of the boxes; label int, of the image, -1 if it has
         none; landmarks float32 (k, 2); polygons list of n float32 (m, 2); keypoints float32 (n, k, 3);
-        difficult, truncated, occluded int64 (n,); other fields of boxes as lists of n; extras dict.
+        difficult, truncated, occluded int64 (n,); other box fields as lists of n; extras dict.
     """
     target: dict[str, Any] = {}
     for field in fields:
@@ -133,7 +133,7 @@ def _tensor(values: Any, empty: tuple[int, ...], dtype: Any) -> torch.Tensor:
 
 
 def join_targets(parts: Sequence[Any]) -> Any:
-    """Return the targets of a batch out of those of its parts: class ids as int64 tensor (n,), all else as a list."""
+    """Join the targets of the parts of a batch: class ids as an int64 tensor (n,), others as a list."""
     if isinstance(parts[0], np.ndarray):
         return torch.from_numpy(np.concatenate(parts) if len(parts) > 1 else parts[0])
     return _ids_as_tensor([target for part in parts for target in part])
@@ -146,7 +146,7 @@ def _ids_as_tensor(targets: list[Any]) -> Any:
 
 
 class Batch(Sequence[tuple[torch.Tensor, Any]]):
-    """A batch that lies in memory as one tensor, and behaves as the list of its (image, target) pairs.
+    """A batch in one tensor that behaves like the list of its (image, target) pairs.
 
     Args:
         images: uint8 (n, channels, height, width), channels last in memory.
@@ -178,10 +178,10 @@ class Batch(Sequence[tuple[torch.Tensor, Any]]):
 
 
 def collate(samples: Sequence[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor | list[torch.Tensor], Any]:
-    """Make one batch of many samples: the `collate_fn` of a DataLoader over a PackedDataset.
+    """Combine samples into a batch: the `collate_fn` of a DataLoader for a PackedDataset.
 
     Args:
-        samples: (image, target) pairs, as the dataset returns them.
+        samples: (image, target) pairs from the dataset.
 
     Returns:
         (images, targets). Images of one shape become one tensor (n, channels, height, width), others stay a list, as
@@ -197,25 +197,25 @@ def collate(samples: Sequence[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor |
 
 
 def stack_images(images: list[torch.Tensor]) -> torch.Tensor:
-    """Return one tensor of all images; channels last in memory if the first one is (torch.stack alone loses that)."""
+    """Stack images, channels last in memory if the first one is (torch.stack does not keep that)."""
     if images[0].dim() != 3 or not images[0].permute(1, 2, 0).is_contiguous():
         return torch.stack(images)
     return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
 
 
 def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
-    """Return a sample as torchvision's transforms v2 take it: ``transforms(*as_tv_tensors(*dataset[i]))``.
+    """Convert a sample for torchvision's transforms v2: ``transforms(*as_tv_tensors(*dataset[i]))``.
 
-    torchvision's flip takes x of a point to width - 1 - x, packer's to width - x.
+    torchvision's flip moves a point x to width - 1 - x, packer's to width - x.
 
     Args:
         image: (channels, height, width); becomes `tv_tensors.Image`.
-        target: of a dict, boxes become `BoundingBoxes` (xyxy), landmarks and each of polygons `KeyPoints` (k, 2),
-            keypoints `KeyPoints` (n, k, 2) with their third column as visibility (n, k). All else stays as it is.
+        target: in a dict, boxes become `BoundingBoxes` (xyxy), landmarks and each polygon `KeyPoints` (k, 2),
+            keypoints `KeyPoints` (n, k, 2) with their third column as visibility (n, k). Other values are unchanged.
 
     Raises:
         NotInstalled: if torchvision is missing.
-        UsageError: if it is older than 0.23, which moves no points, and there are some.
+        UsageError: if there are points and torchvision is older than 0.23, which cannot move them.
     """
     try:
         kinds = importlib.import_module("torchvision.tv_tensors")
@@ -227,7 +227,7 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
 
     def points(xy: torch.Tensor) -> Any:
         if not hasattr(kinds, "KeyPoints"):
-            raise UsageError("torchvision", "moves no points before 0.23", "install a newer one")
+            raise UsageError("torchvision", "cannot move points before version 0.23", "upgrade it")
         return kinds.KeyPoints(xy, canvas_size=size)
 
     target = dict(target)

@@ -56,8 +56,8 @@ def blobs(tmp_path_factory):
             drawn_blobs(source, large, turned)
         if not out.exists():
             labels = (f"list:{source / 'centres.txt'}",)
-            options = BuildOptions(str(source), str(out), labels=labels, columns=("path x y",), encode=encode, workers=1)
-            build_pack(options)
+            options = {"labels": labels, "columns": ("path x y",), "encode": encode}
+            build_pack(BuildOptions(str(source), str(out), workers=1, **options))
         return out
 
     return make
@@ -200,5 +200,3 @@ def test_a_jpeg_of_another_size_than_the_index_says_is_damage(tmp_path, monkeypa
             with pytest.raises(DamagedPack, match=r"record 00000001 .*cannot be decoded"):
                 filler.fill(records, params, rows[1:4])
         assert np.array_equal(rows[[0, 4]], good[[0, 4]])
-
-
