@@ -28,6 +28,8 @@ WRONG = [
     (["--boxes", "keep"], "--boxes: must be one of fail, clip, drop; got keep"),
     (["--fit", "squash", "--resize", "9"], "--fit: must be one of stretch, short, long, crop, pad; got squash"),
     (["--fit", "pad"], "--fit: pad says how to resize, but there is no size; add --resize"),
+    (["--interpolation", "area"], "--interpolation: is for images that are resized; add --resize"),
+    (["--interpolation", "fast", "--resize", "9"], "--interpolation: must be one of area, bilinear; got fast"),
     (["--fit", "short", "--resize", "9x8"], "--fit: short needs one size, got 9x8"),
     (["--resize", "0"], "--resize: size must be 1 to 65535 pixels, got 0"),
     (["--resize", "-5"], "--resize: must be N or WIDTHxHEIGHT in pixels, got '-5'"),

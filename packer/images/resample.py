@@ -20,6 +20,7 @@ filter). bilinear: an axis that shrinks is averaged by a triangle filter twice a
 else area. nearest: one source pixel, for images whose values are ids.
 """
 INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
+ANTIALIASED: tuple[Interpolation, ...] = ("area", "bilinear")
 FAST_SHRINK = 1.15
 """Measured on 80 photos at 1.14 (256 to 224 px): linear differs from area by 0.5 of 255 and a median of 48 dB (worst
 40 dB); at 1.5 by 1.3 and 41 dB. Up to a shrink of 2 every source pixel has some weight, so there is little aliasing."""

@@ -8,11 +8,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from packer.errors import BadImage, UsageError
+from packer.errors import BadImage, UsageError, printable
 from packer.images.geometry import Geometry
 from packer.images.header import DEFAULT_MAX_PIXELS
 from packer.images.jpeg import HEADROOM, extents, reduction
-from packer.images.resample import resample
+from packer.images.resample import ANTIALIASED, Interpolation, resample
 from packer.types import Image
 
 Fit = Literal["stretch", "short", "long", "crop", "pad"]
@@ -37,12 +37,14 @@ class Resize:
 
     stretch: exactly width x height, whatever the aspect ratio; short, long: that side becomes N (= width =
     height), the other follows; crop: the largest centered part with the aspect ratio width:height, scaled;
-    pad: scaled to fit into width x height, centered on black.
+    pad: scaled to fit into width x height, centered on black. `interpolation` is the filter, area or bilinear
+    (`packer.images.resample`).
     """
 
     width: int
     height: int
     fit: Fit
+    interpolation: Interpolation = "area"
 
     def __post_init__(self) -> None:
         for side in (self.width, self.height):
@@ -53,13 +55,17 @@ class Resize:
         if self.fit in ("short", "long") and self.width != self.height:
             size = f"{self.width}x{self.height}"
             raise UsageError("--fit", f"{self.fit} needs one size, got {size}", "give --resize N")
+        if self.interpolation not in ANTIALIASED:
+            allowed = ", ".join(ANTIALIASED)
+            raise UsageError("--interpolation", f"must be one of {allowed}; got {printable(self.interpolation)}")
 
     @classmethod
-    def of(cls, text: str, fit: str | None = None) -> Resize:
+    def of(cls, text: str, fit: str | None = None, interpolation: str | None = None) -> Resize:
         """Create a Resize from the command line's options; "256" defaults to the fit short, "300x200" to stretch."""
         width, height = parse_size(text)
         fit_name = fit or ("stretch" if "x" in text.lower() else "short")
-        return cls(width, height, fit_name)  # type: ignore[arg-type]  # __post_init__ checks it
+        name = "area" if interpolation is None else interpolation
+        return cls(width, height, fit_name, name)  # type: ignore[arg-type]  # __post_init__ checks both
 
     def output_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the (width, height) of the result for an upright image of this size."""
@@ -82,7 +88,7 @@ class Resize:
         return HEADROOM * scaled[0], HEADROOM * scaled[1]
 
     def apply(self, image: Image, source_size: tuple[int, int] | None = None) -> Image:
-        """Return the image resized by the filter "area" (see `packer.images.resample`).
+        """Return the image resized.
 
         Args:
             image: uint8 or uint16 (height, width, 1..4).
@@ -103,7 +109,7 @@ class Resize:
             raise BadImage("", problem, "choose --fit pad or --fit crop, or remove it")
         x, y, region_width, region_height = plan.region
         box = x / factor, y / factor, region_width / factor, region_height / factor
-        scaled = resample(image, plan.scaled, box=box)
+        scaled = resample(image, plan.scaled, self.interpolation, box)
         if plan.scaled == plan.output:
             return scaled
         canvas = np.zeros((plan.output[1], plan.output[0], image.shape[2]), image.dtype)

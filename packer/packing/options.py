@@ -39,6 +39,7 @@ class BuildOptions:
         split: Pack only this split.
         resize: Size of the packed images in pixels, ``N`` or ``WxH``. None: as they are.
         fit: How to reach that size: stretch, short, long, crop or pad.
+        interpolation: The filter, area or bilinear. None: area.
         encode: How images are stored: raw, jpeg, png, bmp, or copy (each file's bytes).
         quality: JPEG quality, 1 to 100.
         mode: rgb, gray, or unchanged, which keeps alpha and 16 bits.
@@ -67,6 +68,7 @@ class BuildOptions:
     split: str | None = None
     resize: str | None = None
     fit: str | None = None
+    interpolation: str | None = None
     encode: str = "raw"
     quality: int = 90
     mode: str = "rgb"
@@ -110,7 +112,9 @@ class BuildOptions:
         if self.resize is not None:
             from packer.images.resize import Resize
 
-            Resize.of(self.resize, self.fit)  # raises UsageError
+            Resize.of(self.resize, self.fit, self.interpolation)  # raises UsageError
+        elif self.interpolation is not None:
+            raise UsageError("--interpolation", "is for images that are resized", "add --resize")
         if self.workers is not None and self.workers < 1:
             raise UsageError("--workers", f"must be at least 1, got {self.workers}")
         if self.workers is not None and self.workers > MOST_WORKERS:
