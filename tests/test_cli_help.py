@@ -72,8 +72,8 @@ def test_help_shows_the_options_of_the_issue() -> None:
     options = set(re.findall(r"--[a-z-]+", good("build", "--help").out))
     assert options >= {
         "--out", "--format", "--labels", "--columns", "--classes", "--split", "--resize", "--fit", "--encode",
-        "--interpolation", "--quality", "--mode", "--decoder", "--shard-size", "--shuffle", "--workers", "--max-bad", "--boxes",
-        "--overwrite", "--dry-run", "--quiet", "--json", "--max-pixels",
+        "--interpolation", "--quality", "--mode", "--decoder", "--shard-size", "--shuffle", "--workers",
+        "--max-bad", "--boxes", "--overwrite", "--dry-run", "--quiet", "--json", "--max-pixels",
     }  # fmt: skip
 
 
