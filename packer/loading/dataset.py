@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from packer.errors import AnyPath, UsageError, add_note
 from packer.format.pack import Pack, open_pack
 from packer.format.ragged import Ragged
-from packer.loading.fill import Gather, gather_of
+from packer.loading.gather import Gather, gather_of
 from packer.loading.targets import Batch, Target, Targets, join_targets, record_number
 
 Indices = Sequence[int] | NDArray[np.int64]
