@@ -7,6 +7,7 @@ the filters of `images.resize.resample`, written as matrices; the host rounds af
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, UsageError, size_text
 from packer.images.resize import Interpolation
-from packer.loading.crop import CropParams
+from packer.loading.augmentation import CropParams
+from packer.loading.collate import join_targets
 from packer.loading.fill import ImageFiller
-from packer.loading.replace import Replacer, problem_of
+from packer.loading.pipeline import LoadedBatch, Pipeline
+from packer.loading.replace import problem_of
 from packer.loading.stats import Stats
-from packer.loading.targets import Targets, join_targets
 from packer.system import available_bytes
 from packer.types import Int64
 
@@ -28,22 +30,21 @@ HEADROOM = 0.9
 
 
 class DeviceCache:
-    """Yields (images, targets) as `Pipeline` does, from device memory.
+    """Yields (images, targets, records) as `Pipeline` does, from device memory.
 
     Args:
-        filler: copies images out of the pack.
-        targets: those of the records.
+        host: what would make them on the host: with its filler, targets, transforms of targets and replacer.
         device: where the images live.
-        replacer: finds stand-ins for damaged records; None: they are errors.
 
     Raises:
         UsageError: if the pack cannot live on the device; it says both sizes.
     """
 
-    def __init__(
-        self, filler: ImageFiller, targets: Targets, device: torch.device, replacer: Replacer | None = None
-    ) -> None:
-        pack = filler.pack
+    def __init__(self, host: Pipeline, device: torch.device) -> None:
+        filler, pack = host.filler, host.filler.pack
+        if host.transforms.of_images:
+            name = "transform" if host.transforms.transform else "transforms"
+            raise UsageError(name, 'runs on the host, where cache="device" makes nothing', "leave out one")
         if pack.record_bytes is None:
             raise UsageError(pack.path, 'cache="device" needs raw images of one shape', "pack with --resize and raw")
         if filler.dtype != np.uint8:
@@ -55,12 +56,21 @@ class DeviceCache:
                 'leave out cache="device", or pack smaller images',
             )  # fmt: skip
         self.filler = filler
-        self.targets = targets
+        self.targets = host.targets
         self.device = device
-        self.replacer = replacer
+        self.replacer = host.replacer
+        self.transforms = host.transforms
+        self.collation = host.work.collation
         self._whole = CropParams(None, None, pack.shape_of(0)[:2])
         self._bad = np.zeros(len(pack), np.bool_)
         self._images = self._copied(pack.record_bytes)
+
+    def with_filler(self, filler: ImageFiller) -> DeviceCache:
+        """Return one for other crops, of the same images."""
+        other = copy(self)
+        other.filler = filler
+        other.replacer = None if self.replacer is None else self.replacer.with_filler(filler)
+        return other
 
     def _copied(self, record_bytes: int) -> torch.Tensor:
         """Return all images on the device, uint8 (records, bytes of one)."""
@@ -87,7 +97,7 @@ class DeviceCache:
             problem = problem_of(lambda one=one: self.filler.fill(records[one], self._whole, rows[one]))  # type: ignore[misc]
             self._bad[record] = problem is not None
 
-    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order; images uint8 on the device."""
         for records in batches:
             if self.replacer is not None and self._bad[records].any():
@@ -100,10 +110,14 @@ class DeviceCache:
             if params.flipped is not None:
                 flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
                 images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
-            targets = join_targets([self.targets.of(records, params)])
+            targets = self.targets.of(records, params)
+            if self.transforms:
+                seed = (self.filler.augmentation.seed, epoch)
+                _, targets = self.transforms.batch(images, targets, self.filler.pack, records, seed)
+            targets = join_targets([targets], self.collation, self.filler.output)
             stats.images += len(records)
             stats.batches += 1
-            yield images, targets
+            yield images, targets, records
 
     def _gathered(self, records: Int64) -> torch.Tensor:
         """Return images (n, channels, height, width), channels last in memory."""

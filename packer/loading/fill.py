@@ -19,7 +19,8 @@ from packer.images.decode import Decoder, decode
 from packer.images.header import Mode
 from packer.images.jpeg import HEADROOM, decode_into, decode_reduced, extents
 from packer.images.resize import Interpolation, resample
-from packer.loading.crop import Augmentation, CropParams, Regions
+from packer.loading.augmentation import Augmentation, CropParams
+from packer.loading.crop import Regions
 from packer.types import Image, Int64
 
 BatchSlice = NDArray[Any]
@@ -98,6 +99,10 @@ class ImageFiller:
             raise ValueError(f"{pack.path}: images differ in size; give a crop, such as RandomResizedCrop(224)")
         else:
             self.output = shape[:2]
+
+    def with_augmentation(self, augmentation: Augmentation) -> ImageFiller:
+        """Return one with other crops of the same pack."""
+        return ImageFiller(self.pack, augmentation, self.decoder, self.verify)
 
     def _channels(self) -> int:
         shape = self.pack.manifest.shape

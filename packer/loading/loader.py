@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import torch
+from numpy.typing import ArrayLike
 
-from packer.errors import AnyPath, UsageError
-from packer.format.pack import Pack, open_pack
-from packer.images.decode import check_available
+from packer.errors import AnyPath
+from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
-from packer.loading.crop import Augmentation, Crop
+from packer.loading import options
+from packer.loading.augmentation import STATE, Augmentation, crop_of, crop_text
+from packer.loading.crop import Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
 from packer.loading.fill import ImageFiller
+from packer.loading.handover import Handover, Mixing
+from packer.loading.normalize import Normalize
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
 from packer.loading.replace import Replaced, Replacer
 from packer.loading.stats import Stats
 from packer.loading.targets import Targets
-from packer.loading.to_device import Normalize, Transfer
-from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
+from packer.loading.to_device import Transfer
+from packer.loading.transforms import ImageTransform, JointTransform, Transforms
+from packer.samplers import Sampler
 from packer.samplers.ranks import check_int
 from packer.system import usable_cores
 
@@ -36,6 +41,7 @@ class _Iteration:
     position: int
     """Samples of all ranks that have been received."""
     global_batch: int
+    augmentation: Augmentation
     ended: bool = False
 
 
@@ -43,26 +49,41 @@ class PackedLoader:
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
-    targets: int64 (n,) if the pack has class labels only, else a list of n dicts (`loading.targets.target_of`), on
+    targets: int64 (n,) if the pack has class labels only, else a list of n dicts (`loading.targets.Targets.target`), on
     `device`. The randomness of a sample depends on (seed, epoch, record) alone: the same batches for any number of
     threads; and the same samples in each global batch for any number of ranks. No record is read before the first
     batch is asked for.
 
     Args:
-        data: a pack's directory, an open Pack, or a PackedDataset (its transforms and decoder are used).
+        data: a pack's directory, an open Pack, or a PackedDataset, whose own options hold where none is given here.
         batch_size: samples of a batch on this rank.
         shuffle: a new order each epoch (`ShuffleSampler`); or give a `sampler`.
-        sampler: the order of the records; it brings its own seed and drop_last.
-        seed: of order, crops and flips; default 0, or that of the sampler.
+        sampler: the order of the records; it brings its own seed, indices and drop_last.
+        indices: numbers of the records to read; default: all. `packer.samplers.subset` finds some.
+        seed: of order, crops, flips and transforms; default 0, or that of the sampler.
         drop_last: leave out the samples that do not fill a batch.
         crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed if images differ in size.
-        flip: chance of a horizontal flip; True is 0.5. Boxes, landmarks and polygons move with crop and flip.
+        flip: chance of a horizontal flip; True is 0.5. Boxes, polygons and points move with crop and flip.
+        flip_index: which landmark or keypoint each one becomes in a flipped image: (1, 0, 2, 4, 3) for the eyes, nose
+            and corners of the mouth of a face; default: what the build has found.
         min_area: boxes that a crop cuts to less than this area, in pixels, are dropped.
         transform: a function of one image tensor, run in the threads (for heavy Python, use PackedDataset in a
-            DataLoader with worker processes); its results must be tensors of one shape.
+            DataLoader with worker processes); its results must be tensors of one shape. ``transform(image, generator)``
+            gets a torch.Generator seeded by (seed, epoch, record); what a function draws elsewhere is not reproducible,
+            because the threads share it.
         target_transform: a function of each target, run in the threads.
+        transforms: instead of these two, ``transforms(image, target)``, or with a generator; it returns both.
+        mixup: alpha of torchvision's MixUp, for class labels: targets become float32 (n, classes).
+        cutmix: alpha of CutMix; with both, each batch gets one of them.
+        color_jitter: brightness, contrast, saturation and hue of torchvision's ColorJitter, drawn once for a batch.
+        collate: what becomes of boxes: "list" of dicts; "yolo", rows of (image, class, cx, cy, width, height), see
+            `loading.collate.yolo_rows`; "padded" tensors with a mask, see `loading.collate.padded_boxes`.
+        label_offset: added to the class ids of boxes: 1 for models whose class 0 is the background.
+        with_index: batches are (images, targets, numbers of the records int64 (n,)).
         device: where the batches go.
         mean: see `Normalize`; `std` and `dtype` too.
+        memory_format: of the images; default channels_last (of a transform's results: as they are).
+            torch.contiguous_format lets ``images.view(n, -1)`` work.
         threads: default: the cores that the process may use.
         prefetch: batches made ahead, and kept in flight to a GPU.
         decoder: of JPEGs: auto, simplejpeg, opencv or jpeg4py.
@@ -71,6 +92,7 @@ class PackedLoader:
         verify: verify each record against its checksum the first time that this process touches it.
         on_error: "replace" puts another record of the same epoch, drawn from (seed, epoch, record), in the place of
             one that is damaged, with its own target; `replaced` and `stats` report it. A damaged index is an error.
+        **unknown: nothing; for arguments of torch's DataLoader the error says what to write.
 
     Raises:
         UsageError: if these do not go together, or there is no pack.
@@ -85,71 +107,71 @@ class PackedLoader:
         *,
         shuffle: bool = False,
         sampler: Sampler | None = None,
+        indices: ArrayLike | None = None,
         seed: int | None = None,
         drop_last: bool = False,
         crop: Crop | None = None,
         flip: bool | float = False,
+        flip_index: Sequence[int] | None = None,
         min_area: float = 1.0,
-        transform: Callable[[torch.Tensor], Any] | None = None,
+        transform: ImageTransform | None = None,
         target_transform: Callable[[Any], Any] | None = None,
+        transforms: JointTransform | None = None,
+        mixup: float | None = None,
+        cutmix: float | None = None,
+        color_jitter: Sequence[float] | None = None,
+        collate: str = "list",
+        label_offset: int | None = None,
+        with_index: bool = False,
         device: torch.device | str = "cpu",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
         threads: int | None = None,
         prefetch: int = 2,
-        decoder: str = "auto",
+        decoder: str | None = None,
         cache: str | None = None,
         verify: bool = True,
         on_error: str = "raise",
+        **unknown: NoReturn,
     ) -> None:
-        dataset = data if isinstance(data, PackedDataset) else None
-        if dataset is not None:
-            transform, target_transform = transform or dataset.transform, target_transform or dataset.target_transform
-            decoder = dataset.decoder
-        self.pack = dataset.pack if dataset is not None else data if isinstance(data, Pack) else open_pack(data)  # type: ignore[arg-type]
-        check_available(decoder)
+        options.refuse_unknown(PackedLoader, unknown)
+        if isinstance(data, PackedDataset):
+            transform, target_transform = transform or data.transform, target_transform or data.target_transform
+            transforms, decoder = transforms or data.transforms, decoder or data.decoder
+            label_offset = data.label_offset if label_offset is None else label_offset
+            data = data.pack
+        self.pack = options.pack_at(data)
         self.batch_size = check_int("batch_size", batch_size, 1)
         self.device = torch.device(device)
-        work = Work(
-            usable_cores() if threads is None else check_int("threads", threads, 1),
-            check_int("prefetch", prefetch, 1),
-            pinned=self.device.type == "cuda",
-        )
-        for name, given in (("shuffle", shuffle), ("drop_last", drop_last)):
-            if sampler is not None and given:
-                raise UsageError(name, "cannot be combined with a sampler, which has its own", "give it to the sampler")
-        chance = float(flip) * 0.5 if isinstance(flip, bool) else float(flip)
-        if not 0 <= chance <= 1:
-            raise UsageError("flip", f"must be a chance from 0 to 1, got {flip}")
-        if sampler is None:
-            kind = ShuffleSampler if shuffle else SequentialSampler
-            sampler = kind(self.pack, 0 if seed is None else seed, drop_last=drop_last)
-        if sampler.num_records != len(self.pack):
-            problem = f"is for {sampler.num_records} records, and the pack has {len(self.pack)}"
-            raise UsageError("sampler", problem, "make it of this pack")
-        if sampler.identity["pack"] not in (None, self.pack.manifest.digest):
-            raise UsageError("sampler", "is for another pack", "make it of this pack")
-        self.sampler = sampler
-        sampler.num_batches(self.batch_size)  # raises where drop_last would leave none
-        seed = sampler.seed if seed is None else check_int("seed", seed, 0, (1 << 64) - 1)
-        self._augmentation = Augmentation(crop, chance, seed)
-        if on_error not in ("raise", "replace"):
-            raise UsageError("on_error", f'must be "raise" or "replace", got {on_error!r}')
-        filler = ImageFiller(self.pack, self._augmentation, decoder, verify)
-        self._replacer = Replacer(filler, sampler, seed) if on_error == "replace" else None
-        targets = Targets(self.pack, target_transform, min_area)
-        self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
-        self._ram = None
-        if cache == "ram":
-            self._ram = RamCache(self.pack)
-        elif cache == "device":
-            if transform is not None:
-                raise UsageError("transform", 'runs on the host, where cache="device" makes nothing', "leave out one")
-            self._batches = DeviceCache(filler, targets, self.device, self._replacer)
-        elif cache is not None:
-            raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
-        self._transfer = Transfer(self.device, prefetch, Normalize(mean, std, dtype))
+        own = {"seed": seed, "indices": indices, "drop_last": drop_last}
+        self.sampler = options.check_sampler(sampler, self.pack, shuffle, own)
+        self.sampler.num_batches(self.batch_size)  # raises where drop_last would leave none
+        seed = self.sampler.seed if seed is None else check_int("seed", seed, 0, (1 << 64) - 1)
+        self._augmentation = self._first = Augmentation(options.check_crop(crop), options.check_flip(flip), seed)
+        filler = ImageFiller(self.pack, self._augmentation, options.check_decoder(decoder or "auto"), verify)
+        targets = Targets(self.pack, min_area, label_offset or 0, flip_index)
+        if self._augmentation.flip:
+            targets.warn_of_flips()
+        threads = usable_cores() if threads is None else check_int("threads", threads, 1)
+        pinned, collate = self.device.type == "cuda", options.check_collate(collate, targets)
+        work = Work(threads, check_int("prefetch", prefetch, 1), pinned, collate)
+        functions = Transforms(transform, target_transform, transforms)
+        options.check_choice("on_error", on_error, ("raise", "replace"))
+        replacer = Replacer(filler, self.sampler, seed) if on_error == "replace" else None
+        most = min(batch_size, self.sampler.num_samples)
+        self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, most, work, functions, replacer)
+        options.check_choice("cache", cache, ("ram", "device", None))
+        self._ram = RamCache(self.pack) if cache == "ram" else None
+        if cache == "device":
+            self._batches = DeviceCache(self._batches, self.device)
+        normalize = Normalize(mean, std, dtype, memory_format or torch.channels_last)
+        options.check_normalize(normalize, filler)
+        mixing = Mixing(mixup, cutmix, color_jitter, len(self.pack.classes), seed)
+        options.check_mixing(mixing, normalize, targets, functions)
+        self._transfer = Transfer(self.device, prefetch, Normalize() if mixing.jitters else normalize)
+        self._hand_over = Handover(mixing, normalize, memory_format, with_index)
         self._counted: _Iteration | None = None
         """The iteration that was begun last; None before the first one, and after a state was loaded."""
         self._times_set = 0
@@ -179,7 +201,22 @@ class PackedLoader:
         """
         self.sampler.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
+    def set_crop(self, crop: Crop | None) -> None:
+        """Set the crop of the iterations that begin from now on: small images first, for example, larger ones later.
+
+        A state holds it: a loader that is made as this one was, and takes the state, goes on with it.
+
+        Args:
+            crop: as for the loader.
+
+        Raises:
+            UsageError: if it is not a crop.
+            ValueError: if there is none and the images differ in size.
+        """
+        self._augmentation = replace(self._augmentation, crop=options.check_crop(crop))
+        self._batches = self._batches.with_filler(self._batches.filler.with_augmentation(self._augmentation))
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Yield the batches of one epoch; after `load_state_dict`, the rest of that epoch.
 
         It begins when its first batch is asked for: epoch, rank and world size are those of that moment. Several
@@ -205,8 +242,9 @@ class PackedLoader:
                     if batch is None:
                         return
                     # what the consumer has received, not what was made ahead
+                    number = here.position // here.global_batch
                     here.position = min(here.position + here.global_batch, end)
-                    yield batch
+                    yield self._hand_over(batch, here.epoch, number)
             finally:
                 here.ended = True
                 stats.end()
@@ -216,7 +254,8 @@ class PackedLoader:
     def _following(self) -> _Iteration:
         """Return where an iteration begins that is begun now."""
         epoch = self.sampler.epoch
-        return _Iteration(epoch, self._loaded.get(epoch, 0), self.sampler.global_batch(self.batch_size))
+        position, global_batch = self._loaded.get(epoch, 0), self.sampler.global_batch(self.batch_size)
+        return _Iteration(epoch, position, global_batch, self._augmentation)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where training stands: small, fit for JSON and `torch.save`. Take it between two batches.
@@ -227,7 +266,8 @@ class PackedLoader:
         here = self._counted
         if here is None or (here.ended and self._times_set != self.sampler.times_set):
             here = self._following()
-        return {**self.sampler.state_at(here.epoch, here.position, here.global_batch), **self._augmentation.identity}
+        state = {**self.sampler.state_at(here.epoch, here.position, here.global_batch), **self._first.identity}
+        return state if here.augmentation == self._first else {**state, "set_crop": crop_text(here.augmentation.crop)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where `state` was taken: the next iteration gives the batches that were not yet received.
@@ -240,16 +280,20 @@ class PackedLoader:
         """
         order = state
         if isinstance(state, Mapping):
-            order = {name: value for name, value in state.items() if name not in self._augmentation.identity}
+            order = {name: value for name, value in state.items() if name not in STATE}
         epoch, position = self.sampler.check_state(order, self.batch_size)
-        self._augmentation.check(state)
+        self._first.check(state)
+        crop = self._first.crop
+        if "set_crop" in state:
+            crop = crop_of(state["set_crop"], crop, self._augmentation.crop)
+        self.set_crop(crop)
         self.sampler.set_epoch(epoch)
         self._loaded, self._counted = {epoch: position}, None
 
     @property
     def replaced(self) -> list[Replaced]:
         """The damaged records that others stood in for, in all epochs so far, by number: the first 1,000."""
-        return [] if self._replacer is None else self._replacer.reported
+        return [] if self._batches.replacer is None else self._batches.replacer.reported
 
     def stats(self) -> dict[str, float]:
         """Return times and counts of this epoch, or of the last: see `Stats.summary`."""
