@@ -1,13 +1,15 @@
 """The errors of packer: each names the file, the problem and the next step.
 
-An error is one line: ``cat3.xml: box xmax 120 exceeds width 64; fix the label or pass --boxes clip``.
-The command line prints it and exits with the error's ``exit_code``; library users catch `PackerError`.
+An error is one line: ``cat3.xml: box xmax 120 exceeds width 64; fix the label or pass --boxes clip``. The command line
+prints it and exits with the error's ``exit_code``. Library users catch `PackerError`, whose text names the parameter
+`boxes` and not the option.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +21,9 @@ EXIT_DAMAGED_PACK = 4
 EXIT_INTERRUPTED = 130
 
 SHOWN_REJECTED = 10
+OPTION = re.compile(r"(?<![\w-])(?:--([a-z]+(?:-[a-z]+)*)|SRC\b)")
+PARAMETERS = {None: "source", "shard-size": "shard_bytes", "json": "rejected"}
+"""Names of options that are not those of the parameters: `None` is SRC; --json lists what `rejected` holds."""
 
 AnyPath = str | bytes | os.PathLike[str]
 
@@ -108,12 +113,21 @@ class PackerError(Exception):
         self.problem = problem
         self.next_step = next_step
 
-    def __str__(self) -> str:
+    @property
+    def line(self) -> str:
+        """The error as the command line prints it, with the names of its options."""
         problem = printable(self.problem)  # it may quote unescaped names or options
         if self._many_lines:
             problem = "\n".join(map(printable, self.problem.split("\n")))
         head = f"{printable(self.where)}: {problem}" if self.where else problem
         return f"{head}; {printable(self.next_step)}" if self.next_step else head
+
+    def __str__(self) -> str:
+        return "; ".join(part if "packer " in part else OPTION.sub(_parameter, part) for part in self.line.split("; "))
+
+
+def _parameter(option: re.Match[str]) -> str:
+    return PARAMETERS.get(option[1]) or option[1].replace("-", "_")
 
 
 class BadInput(PackerError, ValueError):
@@ -174,8 +188,10 @@ class TooManyBad(PackerError):
         self.args = (*self.args, tuple(rejected))
         self.rejected = tuple(rejected)
 
-    def __str__(self) -> str:
-        lines = [super().__str__(), *(f"{printable(r.path)}: {r.problem}" for r in self.rejected[:SHOWN_REJECTED])]
+    @property
+    def line(self) -> str:
+        """The error and the first bad inputs, as the command line prints them."""
+        lines = [super().line, *(f"{printable(r.path)}: {r.problem}" for r in self.rejected[:SHOWN_REJECTED])]
         if len(self.rejected) > SHOWN_REJECTED:
             lines.append(f"... and {len(self.rejected) - SHOWN_REJECTED} more (--json lists all)")
         return "\n  ".join(lines)

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 PORTABLE = os.name != "posix" or os.environ.get("PACKER_PORTABLE", "0") not in ("", "0")
-"""Whether the fallbacks are used: files are mapped one by one, locks are files, terminal signals are not blocked, ..."""
+"""Whether to use the fallbacks: files are mapped one by one, locks are files, terminal signals are not blocked, etc."""
 READ_FLAGS = os.O_RDONLY | sum(
     # O_NONBLOCK: a pipe that has replaced the file must not block the reader
     getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
@@ -142,7 +142,7 @@ def ignore_group_signals() -> None:
 
 
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
-    """Return up to `size` bytes of an open file from `offset`. Not thread-safe. Raise OSError."""
+    """Return up to `size` bytes of an open file from `offset`. Not thread-safe. Raise OSError on failure."""
     if not PORTABLE:
         return os.pread(descriptor, size, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)
@@ -162,7 +162,7 @@ def forget_pages(descriptor: int) -> None:
 
 
 def sync_path(path: str) -> None:
-    """Sync a closed file or a folder to the disk; a folder only if the system can open it. Raise OSError."""
+    """Sync a closed file or a folder to the disk; a folder only if the system can open it. Raise OSError on failure."""
     if PORTABLE and os.path.isdir(path):
         return
     descriptor = os.open(path, os.O_RDWR if PORTABLE else os.O_RDONLY)  # Windows can sync only writable files
@@ -173,7 +173,7 @@ def sync_path(path: str) -> None:
 
 
 def exchange_names(a: str, b: str) -> bool:
-    """Exchange two names in one step; return False if the system or the file system cannot. Raise OSError."""
+    """Exchange two names in one step; return False if this is not supported. Raise OSError on failure."""
     rename = None if PORTABLE else getattr(_libc(), "renameat2", None)  # Linux, glibc 2.28
     if rename is None:
         return False
@@ -206,12 +206,12 @@ def _libc() -> Any:
 
 
 def reserve(size: int) -> int:
-    """Reserve a range of `size` addresses without memory and return the first. Raise OSError."""
+    """Reserve a range of `size` addresses without memory and return the first. Raise OSError on failure."""
     return _mapped(None, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANON | getattr(mmap, "MAP_NORESERVE", 0), -1)
 
 
 def map_at(address: int, size: int, descriptor: int) -> None:
-    """Map the first `size` bytes of an open file, read-only, at a reserved address. Raise OSError."""
+    """Map the first `size` bytes of an open file, read-only, at a reserved address. Raise OSError on failure."""
     _mapped(address, size, mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED, descriptor)
 
 

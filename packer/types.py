@@ -33,13 +33,13 @@ class Progress:
     """
 
     def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
-        """Start a stage: its name (``reading``), and the total number of `unit` (None: unknown)."""
+        """Start the stage `name` (``reading``) of `total` `unit`; None: their number is unknown."""
 
     def advance(self, done: int, bad: int = 0) -> None:
-        """Add to the number of units done, and of bad ones among them."""
+        """Count `done` more units, `bad` ones among them."""
 
     def note(self, text: str) -> None:
-        """Report a message to the user."""
+        """Show `text` to the user."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def run_apart(*arguments: Any, env: dict[str, str] | None = None, cwd: Path | No
 
 
 def run_script(script: str, *arguments: Any) -> str:
-    """What a Python script prints in a process of its own, which must end by itself, and well, and say nothing else."""
+    """Return the output of a Python script in a separate process, which must succeed and print no errors."""
     command = [sys.executable, "-c", textwrap.dedent(script), *map(_text, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)

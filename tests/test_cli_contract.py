@@ -99,7 +99,7 @@ TEXTS = st.one_of(
     st.text(string.digits + "-+.%xKMGB_ ", max_size=6),
 )
 OPTIONS = [p.opts[-1] for p in build.params if isinstance(p, click.Option)]
-PLACES = {"--out", "--quarantine", "--help"}  # would write where it is told to
+PLACES = {"--out", "--quarantine", "--help"}  # would write to that path
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,7 @@ def test_class_file(source: Path, tmp_path: Path, content: bytes, problem: str) 
 @pytest.mark.parametrize("command", ["info", "verify"])
 def test_no_pack(source: Path, tmp_path: Path, command: str) -> None:
     assert "no such pack" in refused(2, command, tmp_path / "absent")
-    assert "is not a pack: it holds no pack.json" in refused(2, command, source)
+    assert "is not a pack: it has no pack.json" in refused(2, command, source)
     assert "a pack is a directory" in refused(2, command, source / "000.jpg")
 
 

@@ -132,7 +132,7 @@ API = re.findall(r"^::: ([\w.]+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
 
 
 def found(path: str) -> Any:
-    """What a dotted name stands for."""
+    """Return the object with a dotted name."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         try:

@@ -39,7 +39,7 @@ def test_every_test_that_is_named_exists() -> None:
 
 
 def test_pytest_passes_over_no_folder_of_tests(pytestconfig: pytest.Config) -> None:
-    """Among the names that it skips by itself is `build`, where the tests of packing once were."""
+    """By default it skips folders named `build`, where the tests of packing once were."""
     folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
     skipped = pytestconfig.getini("norecursedirs")
     assert [folder for folder in folders if any(fnmatch(folder.name, pattern) for pattern in skipped)] == []

@@ -1,4 +1,4 @@
-"""Measures reading: the plain folder against packs, and both against the limits of the machine, side by side.
+"""Measures how fast images are read: a plain folder and packs, compared with the limits of the machine.
 
 `compare` builds packs of a sample of a folder and reads all of them, `sweep` reads one pack with different settings,
 `tune` looks for the settings that keep up with a training step. All rounds are interleaved, and every measurement runs

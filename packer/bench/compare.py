@@ -1,4 +1,4 @@
-"""The plain folder against packs of every format, side by side."""
+"""Compares a plain folder with packs of every format."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ DRAWN_IMAGES, DRAWN_SIZE = 600, 256
 
 
 def compare(source: str | None, options: BenchOptions, command: str, progress: Progress | None = None) -> Report:
-    """Measure a sample of the images in a folder against packs of it.
+    """Compare a sample of the images in a folder with packs of it.
 
-    The sample is packed in every format and encoding that `options` name, at one size; each round builds each pack
-    anew and reads everything once.
+    The sample is packed in every format and encoding in `options`, at one size; each round rebuilds each pack and
+    reads everything once.
 
     Args:
         source: The folder; None draws images.
         options: All of them apply.
-        command: The line that repeats it, for the report.
-        progress: Receives what is done.
+        command: The command that repeats it, for the report.
+        progress: Receives the stages.
 
     Raises:
         UsageError: If there are too few images.
@@ -89,7 +89,7 @@ class _Comparison:
         }
         report = Report("compare", self._source, command, machine(), settings, list(self._rows.values()))
         with measuring() as pool:
-            self._build(self._packs[0], Progress())  # loads libraries, which is no part of a build
+            self._build(self._packs[0], Progress())  # loads libraries, which does not count as building
             self._build_s[self._packs[0]].clear()
             for number in range(1, options.rounds + 1):
                 total = len(self._rows) + len(self._packs)
@@ -103,7 +103,7 @@ class _Comparison:
             self._rows[name].build_s = Figure(tuple(self._build_s[name]))
         rejected = len(images.files) - len(self._packed)
         if rejected:
-            report.notes.append(f"{rejected} of {len(images.files)} images cannot be packed, and are in no row")
+            report.notes.append(f"{rejected} of {len(images.files)} images cannot be packed and are not measured")
         report.notes += cold_notes(report)
         report.conclusion = compared(report)
         return report
@@ -188,5 +188,5 @@ def _require_space(folder: str, images: Images, options: BenchOptions) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
 
-        problem = f"{size_text(free)} are free, and the packs of the sample take up to {size_text(needed)}"
-        raise StorageError(folder, problem, "lower --images, or name another --work-dir")
+        problem = f"{size_text(free)} are free, but the packs of the sample take up to {size_text(needed)}"
+        raise StorageError(folder, problem, "lower --images, or choose another --work-dir")

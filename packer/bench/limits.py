@@ -1,8 +1,8 @@
-"""What the machine can do at most: bare loops without order, checks, queue or targets.
+"""The limits of the machine: bare loops without order, checks, queue or targets.
 
-Their threads run through: nothing starts anew with an epoch, nobody waits for the slowest, and all memory has been
-touched before. A loader that is faster than its limit does less. Warm reads are compared with copying or decoding, cold
-ones with reading the same bytes from the disk in large pieces.
+Their threads run without pauses: nothing restarts with an epoch or waits for the slowest thread, and all memory has
+been touched before. A loader that is faster than its limit does less work. Warm reads are compared with copying or
+decoding, cold ones with reading the same bytes from the disk in large pieces.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ from packer.system import tells_pages
 
 POLL_S = 0.002
 PIECE_BYTES = 1 << 20
-"""A thread takes images of so many bytes of pixels at a time."""
+"""Bytes of pixels that a thread takes at a time."""
 BATCHES = 4
-"""A loader has so many in memory, ahead of the consumer and with it. A copy that always went to the same place would
-stay in the processor's cache."""
+"""Number of batches that a loader has in memory. Copies to a single buffer would stay in the processor's cache."""
 
 Piece = Callable[[int, int], None]
-"""Does the images from one number up to another."""
+"""Processes the images from one number to another."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ class Work:
     """A bare loop.
 
     Attributes:
-        images: How many there are.
-        piece: How many a thread takes at a time.
-        in_thread: Called once in each thread; returns what does a piece, with memory of its own.
+        images: Number of images.
+        piece: Number of images that a thread takes at a time.
+        in_thread: Called once in each thread; returns a function that processes a piece, with its own memory.
     """
 
     images: int
@@ -57,7 +56,7 @@ class Work:
 
 
 class Limit:
-    """Threads that do the same work again and again."""
+    """Threads that repeat the same work."""
 
     def __init__(self, work: Callable[[Job], Work], job: Job) -> None:
         self._work = work(job)
@@ -69,7 +68,7 @@ class Limit:
         self._warm = False
 
     def epoch(self) -> Iterator[int]:
-        """Yield how many more images are done. The first epoch ends when all are done once; the second has no end."""
+        """Yield the number of images done each time. The first epoch ends after all images, the second never."""
         before, end = sum(self._done), None if self._warm else self._work.images
         if not self._warm:
             for thread in self._threads:
@@ -95,7 +94,7 @@ class Limit:
         try:
             do = self._work.in_thread()
             while not self._stopped:
-                # next() is one step for all threads: who is faster takes more
+                # next() is atomic, so faster threads take more
                 first = next(self._pieces) * piece % images
                 stop = min(first + piece, images)
                 do(first, stop)
@@ -105,7 +104,7 @@ class Limit:
 
 
 def copies(job: Job) -> Work:
-    """Copy the raw images of a pack from one array in memory, in random order, to the memory of batches."""
+    """Copy the raw images of a pack from one array in memory to batches, in random order."""
     pack = open_pack(job.pack)
     size = pack.record_bytes
     if size is None:
@@ -145,7 +144,7 @@ def packed_decodes(job: Job) -> Work:
 
 
 def file_decodes(job: Job) -> Work:
-    """Decode the files of the folder, which are in memory."""
+    """Decode the files of the folder, from memory."""
     files = []
     for path in job.files:
         with open(path, "rb") as file:
@@ -179,7 +178,7 @@ def _decodes(files: Sequence[bytes], factors: Sequence[int], space: str) -> Work
 
 
 def _plan(size: tuple[int, int] | None, factor: int) -> dict[str, Any] | None:
-    """Return how simplejpeg decodes an image of (height, width) at 1/factor; None if it is no JPEG."""
+    """Return simplejpeg's arguments for an image of (height, width) at 1/factor; None without a size."""
     if size is None:
         return None
     return {"min_height": -(-size[0] // factor), "min_width": -(-size[1] // factor), "min_factor": factor}
@@ -224,9 +223,9 @@ def _reads(files: Sequence[str], sizes: Sequence[int], images: int) -> Work:
 
 
 def pages_in_memory(paths: Sequence[str]) -> float | None:
-    """Return about which share of the bytes of these files is in the page cache; file systems may refuse to drop them.
+    """Return the approximate share of these files in the page cache, which file systems may refuse to drop.
 
-    None if it cannot be known.
+    None if it is unknown.
     """
     total = found = 0.0
     for path in paths:

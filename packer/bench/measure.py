@@ -1,6 +1,6 @@
 """Measuring functions of `packer bench` and of scripts/bench_*.py: rounds that take turns, their spread, memory.
 
-Every figure is a ratio or a rate with its spread over rounds of one run: another run meets another machine.
+Every figure is a ratio or a rate with its spread over the rounds of one run; other runs see a different load.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from packer.system import forget_pages
 
 ANONYMOUS = (b"Pss_Anon:", b"Pss_Shmem:")
-"""Fields of /proc/PID/smaps_rollup: memory of its own, without the page cache, which is given back on demand."""
+"""Fields of /proc/PID/smaps_rollup: a process's own memory, without the page cache, which is released on demand."""
 RSS, PSS = (b"Rss:",), (b"Pss:",)
 """All pages that are mapped: RSS counts a page in each process that maps it, PSS divides it among them."""
 
@@ -51,19 +51,19 @@ class Figure:
         return Figure(tuple(count / seconds for seconds in self.rounds))
 
     def text(self, digits: int = 1) -> str:
-        """Return ``4.2 (4.0 to 4.4)``: median, lowest and highest."""
+        """Return ``4.2 (4.0 to 4.4)``: median, lowest and highest, with `digits` after the point."""
         return f"{self.median:,.{digits}f} ({self.lowest:,.{digits}f} to {self.highest:,.{digits}f})"
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Return how long `work` takes, in seconds."""
+    """Return the duration of `work` in seconds."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def take_turns(works: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1) -> dict[str, Figure]:
-    """Run each of `works` once per round, in another order each round.
+    """Run each of `works` once per round, in a different order each round.
 
     Args:
         works: What to measure, by name.
@@ -103,11 +103,11 @@ def processes_of(pid: int) -> list[int]:
 
 
 def memory_bytes(pid: int, fields: tuple[bytes, ...] = ANONYMOUS) -> int:
-    """Return the memory of a process and its descendants; 0 if the system does not tell.
+    """Return the memory of a process and its descendants; 0 if the system does not report it.
 
     Args:
         pid: The process.
-        fields: Which fields of /proc/PID/smaps_rollup are added: ANONYMOUS, RSS or PSS.
+        fields: The fields of /proc/PID/smaps_rollup to add: ANONYMOUS, RSS or PSS.
     """
     total = 0
     for one in processes_of(pid):
@@ -124,7 +124,7 @@ class Peak:
 
 @contextmanager
 def peak_memory(pid: int, fields: tuple[bytes, ...] = PSS, interval_s: float = 0.05) -> Iterator[Peak]:
-    """Watch the memory of a process and its descendants meanwhile; the arguments are those of `memory_bytes`."""
+    """Watch the memory of a process and its descendants in this context; arguments as for `memory_bytes`."""
     peak, done = Peak(), threading.Event()
 
     def watch() -> None:
@@ -143,7 +143,7 @@ def peak_memory(pid: int, fields: tuple[bytes, ...] = PSS, interval_s: float = 0
 
 
 def drop_from_page_cache(path: str) -> None:
-    """Ask the kernel to forget the pages of a file; those that are not on disk yet are written first."""
+    """Ask the kernel to drop the pages of a file, after writing those that are not on disk yet."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

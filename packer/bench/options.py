@@ -1,4 +1,4 @@
-"""What a bench does (its options), what one measurement does (a job), and on which machine."""
+"""The options of a bench, the job of one measurement, and the description of the machine."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from packer.system import load_average, memory_bytes, usable_cores
 ENCODINGS = ("raw", "jpeg")
 IMAGES, LEAST_IMAGES = 1000, 8
 MANY_SAMPLES = 1 << 17
-"""Samples of an epoch that ends later than its measurement."""
+"""Samples of an epoch that is longer than any measurement."""
 LIBRARIES = ("torch", "numpy", "opencv-python-headless", "simplejpeg", "pillow", "lmdb", "h5py")
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Settings of all benches; each says which it uses.
+    """Settings of all benches; each documents which it uses.
 
     Attributes:
         images: Number of images to measure, drawn from the whole folder or pack. Default: IMAGES of a folder; of a
             pack, as many as are read in seconds.
-        rounds: How often each row is measured.
+        rounds: Number of measurements of each row.
         batch_size: Images per batch.
         threads: Threads of `PackedLoader`, and worker processes of a DataLoader. Default: one per core.
-        seconds: Least duration of a measurement.
+        seconds: Minimum duration of a measurement.
         resize: WIDTHxHEIGHT of the batches. Default: the median size of the images, at most 224x224.
         formats: Containers to measure.
         encodings: ``raw``, ``jpeg`` or both.
         cold: Whether to drop the files from the page cache and measure the first epoch.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
         step_ms: Duration of a training step, to measure how long it waits.
-        seed: Of the sample and of all orders.
-        work_dir: Where packs are built. Default: the folder for temporary files.
+        seed: Random seed of the sample and of all orders.
+        work_dir: Folder to build packs in. Default: the folder for temporary files.
 
     Raises:
         UsageError: If a value is out of range.
@@ -87,7 +87,7 @@ class BenchOptions:
 
     @staticmethod
     def size_of(text: str) -> tuple[int, int]:
-        """Return (width, height) of "224x200" or "224"; raise UsageError if it is neither."""
+        """Return (width, height) of `text`, "224x200" or "224"; raise UsageError if it is neither."""
         width, _, height = text.lower().partition("x")
         height = height or width
         if not (width.isdecimal() and height.isdecimal() and 1 <= int(width) <= 4096 and 1 <= int(height) <= 4096):
@@ -111,22 +111,22 @@ def require_device(device: str) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement, as plain values that go to its process.
+    """One measurement, as plain values that are sent to its process.
 
     Attributes:
         kind: A name of work.KINDS.
         size: (width, height) of the images of a batch.
         batch_size: Images per batch.
         threads: Threads, or worker processes of a DataLoader.
-        seconds: Least duration.
+        seconds: Minimum duration.
         files: Image files, of the plain folder and of its limit.
         pack: Path of the pack.
-        device: Where batches go.
+        device: Device of the batches.
         cold: Whether the files are dropped from the page cache, and the first epoch is measured.
         prefetch: Batches ahead of the consumer.
         window: Blocks of a window of `BlockShuffleSampler`; 0: `ShuffleSampler`.
-        step_s: How long the consumer takes for each batch.
-        seed: Of the order.
+        step_s: Time that the consumer takes for each batch.
+        seed: Random seed of the order.
         images: Records of the pack that are read; None: see `sample_records`.
     """
 

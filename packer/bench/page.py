@@ -1,4 +1,4 @@
-"""Writes a bench as one page that needs nothing else: charts, table, machine, versions, the line that repeats it."""
+"""Writes a bench report as one self-contained page: charts, table, machine, versions, and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packer.stats.plots import figure_class, save_figure
 
 COLORS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b"}
 MARKERS = {"PIL": "P", "cv2": "X", "lmdb": "o", "hdf5": "s", "tfrecord": "^", "webdataset": "D"}
-"""Formats of one encoding lie close together: names beside them would cover each other."""
+"""Formats of one encoding are close together, so that their names would overlap."""
 COLUMNS = (
     ("images/s", "images_per_s", 0),
     ("MB/s", "megabytes_per_s", 0),
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def prepare_report(folder: str) -> None:
-    """Check before the work that a report can be written to `folder`.
+    """Check in advance that a report can be written to `folder`.
 
     Raises:
         UsageError: If matplotlib is not installed.
@@ -41,7 +41,7 @@ def prepare_report(folder: str) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise StorageError(folder, f"cannot write: {error.strerror or error}", "name another folder") from error
+        raise StorageError(folder, f"cannot write: {error.strerror or error}", "choose another folder") from error
 
 
 def write_report(report: Report, folder: str) -> str:

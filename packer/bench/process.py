@@ -1,7 +1,7 @@
 """Runs each measurement in a fresh process, and watches its memory from outside.
 
-The process is forked from a worker that has loaded the libraries: that costs milliseconds, and shares nothing with the
-one before.
+The process is forked from a worker that has loaded the libraries, which takes milliseconds and shares nothing with
+earlier measurements.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from packer.types import Progress
 
 POLL_S = 0.02
 LOOK, LEAVE = "look", "leave"
-"""What a process sends of its memory: look at it from now on, leave it alone."""
+"""Messages of a process: start or stop watching its memory."""
 END_S = 5.0
-"""A process that has sent its result may take so long to end."""
+"""Maximum time for a process to end after it has sent its result."""
 
 
 class FolderFails(PackerError):
-    """The plain folder cannot be read as most scripts do."""
+    """The plain folder cannot be read with an ordinary DataLoader."""
 
 
 def measuring() -> Pool:
-    """Return the pool whose one worker measurements are forked from."""
+    """Return a pool with one worker, from which measurements are forked."""
     return Pool(1, None, "packer.bench.work")
 
 
 def one_round(pool: Pool, rows: Iterable[Row], progress: Progress) -> None:
-    """Measure each row once, in another order each round: what one leaves behind meets another."""
+    """Measure each row once, in a different order each round, to spread the effects of one on the next."""
     rows = [row for row in rows if not row.left_out]
     turn = max(len(row.rounds) for row in rows) % len(rows)
     for row in rows[turn:] + rows[:turn]:
         try:
             ((_, measured),) = pool.run(measure_apart, [row.job])
             row.rounds.append(measured)
-        except FolderFails as error:  # an image that packer reads, and this library does not
+        except FolderFails as error:  # an image that packer can read but this library cannot
             row.left_out = f"it fails here ({error.problem.partition(': ')[2]})"
             row.rounds.clear()
         progress.advance(1)
 
 
 def measure_apart(job: Job, report: Callable[[int, int], None], decoding: Any) -> Measured:
-    """Do one measurement in a process forked from this one, which must be a worker; raise what it raises."""
-    lead_group()  # who ends this worker ends all below it
+    """Run one measurement in a process forked from this worker, and raise its exceptions."""
+    lead_group()  # killing this worker then kills its children too
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     here, there = context.Pipe()
@@ -75,7 +75,7 @@ def measure_apart(job: Job, report: Callable[[int, int], None], decoding: Any) -
             here.send(None)
     except EOFError:
         process.join()
-        raise PackerError("bench", f"the process of {job.kind} has died ({process.exitcode})") from None
+        raise PackerError("bench", f"the process of {job.kind} died ({process.exitcode})") from None
     finally:
         here.close()
         process.join(END_S)

@@ -1,4 +1,4 @@
-"""What a bench has measured: rows of figures with all their rounds, and what they show, in sentences."""
+"""The result of a bench: rows of figures with all their rounds, and conclusions in sentences."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from packer.bench.measure import Figure
 from packer.bench.options import Job
 
 PACED = " + step"
-"""Suffix of the name of a row whose consumer takes a step for each batch: what it shows is the waiting."""
+"""Suffix of the name of a row whose consumer takes a step for each batch, to measure waiting."""
 STILL_CACHED = 0.05
 """Share of pages in memory above which a read is not cold."""
 FED, NEARLY_FED = 0.05, 0.15
-"""Shares of waiting up to which a step is fed; the second if the loader is faster than the step by far."""
+"""Maximum share of waiting for a step that is fed; the second if the loader is much faster than the step."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Measured:
 
     Attributes:
         images: Number of images read.
-        seconds: How long it took.
+        seconds: Duration.
         cpu_s: Processor time of all processes.
         first_batch_s: From creating the loader to its first batch.
         peak_bytes: Peak of anonymous and shared memory, of worker processes too, without the page cache.
         waiting: Share of the time that the consumer waited, if it also did something else.
-        in_cache: Share of the files' pages in memory before a cold read; None if warm, or not known.
+        in_cache: Share of the files' pages in memory before a cold read; None if warm or unknown.
     """
 
     images: int
@@ -46,8 +46,8 @@ class Row:
     """One kind of reading.
 
     Attributes:
-        name: As it is shown.
-        job: What is measured.
+        name: Name in the report.
+        job: The measurement.
         stored_bytes: Bytes read per image: of its file, or of its record.
         limit: Name of the row that is its limit.
         disk_bytes: Size of all its images on disk.
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def in_cache(self) -> float | None:
-        """Median share of the files' pages in memory before a cold read; None if warm, or not known."""
+        """Median share of the files' pages in memory before a cold read; None if warm or unknown."""
         known = [one.in_cache for one in self.rounds if one.in_cache is not None]
         return statistics.median(known) if known else None
 
@@ -77,7 +77,7 @@ class Row:
         return self.figure("images_per_s")
 
     def figure(self, name: str) -> Figure:
-        """Return images_per_s, megabytes_per_s, cpu_s_per_1000, first_batch_s, peak_mb or waiting."""
+        """Return the figure `name`: images_per_s, megabytes_per_s, cpu_s_per_1000, first_batch_s, peak_mb or waiting."""
         return Figure(tuple(self._value(name, one) for one in self.rounds))
 
     def _value(self, name: str, one: Measured) -> float:
@@ -105,13 +105,13 @@ class Report:
 
     Attributes:
         what: ``compare``, ``sweep`` or ``tune``.
-        path: What was measured.
-        command: The line that repeats it.
+        path: The folder or pack.
+        command: The command that repeats it.
         machine: See `options.machine`.
         settings: Settings of all rows.
         rows: The rows, in order.
-        notes: What limits the figures.
-        conclusion: What the figures show.
+        notes: Limitations of the figures.
+        conclusion: Conclusions from the figures.
     """
 
     what: str
@@ -124,18 +124,18 @@ class Report:
     conclusion: list[str] = field(default_factory=list)
 
     def row(self, name: str) -> Row:
-        """Return the row of this name."""
+        """Return the row `name`."""
         return next(row for row in self.rows if row.name == name)
 
     def share(self, row: Row) -> Figure | None:
-        """Return a row's images/s divided by the best round of its limit: other work on the machine lowers no limit."""
+        """Return the images/s of `row` divided by the best round of its limit, which other work affects least."""
         if row.limit is None or not row.rounds or not self.row(row.limit).rounds:
             return None
         most = self.row(row.limit).rate.highest
         return Figure(tuple(rate / most for rate in row.rate.rounds))
 
     def facts(self) -> dict[str, Any]:
-        """Return all of it as JSON values, with every round."""
+        """Return the report as JSON values, with every round."""
         rows = []
         for row in self.rows:
             share = self.share(row)
@@ -144,7 +144,7 @@ class Report:
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """Return what was measured as text, without the settings that say nothing."""
+    """Return the settings as text, without those that do not apply."""
     known = {name: value for name, value in settings.items() if value not in (None, False, "cpu")}
     shown = {name.replace("_", " "): value for name, value in known.items() if name not in ("best", "cold")}
     return ", ".join(f"{name} {_setting(value)}" for name, value in shown.items())
@@ -157,7 +157,7 @@ def _setting(value: Any) -> str:
 
 
 def cold_notes(report: Report) -> list[str]:
-    """Return what limits cold figures: files that were in memory all the same."""
+    """Return notes about cold figures: files that were in memory nevertheless."""
     if not report.settings["cold"]:
         return []
     rows = [row for row in report.rows if row.rounds]
@@ -168,8 +168,8 @@ def cold_notes(report: Report) -> list[str]:
         most = max(row.in_cache or 0.0 for row in warm)
         names = ", ".join(row.name for row in warm)
         notes.append(
-            f"NOT cold: up to {most:.0%} of the pages of {names} were in memory all the same: their file system "
-            "ignores the request (one in memory, such as tmpfs, always does); name a folder on a disk"
+            f"NOT cold: up to {most:.0%} of the pages of {names} were in memory nevertheless: their file system "
+            "ignores the request (one in memory, such as tmpfs, always does); choose a folder on a disk"
         )
     if unknown:
         names = ", ".join(row.name for row in unknown)
@@ -227,7 +227,7 @@ def swept(report: Report) -> list[str]:
 
 
 def tuned(report: Report, best: Job) -> list[str]:
-    """Return the conclusion of a search: the limit, whether it keeps up with the step, and the line to paste."""
+    """Return the conclusion of a search: the limit, whether it keeps up with the step, and the code to paste."""
     row = report.row(f"{'num_workers' if best.kind != 'pack' else 'threads'} {best.threads}")
     rate = row.rate
     ms = Figure(tuple(1000 * best.batch_size / one for one in rate.rounds)).text(2).replace(" (", " ms (")

@@ -1,4 +1,4 @@
-"""Which images are measured: a sample of a folder, copied for the builds, and a sample of a pack's records."""
+"""Samples the images to measure: from a folder, copied for the builds, or from a pack's records."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from packer.types import Int64
 
 MOST_SIDE = 224
 MOST_BYTES = 1 << 30
-"""More than the caches of a processor hold, and read from a slow disk in seconds."""
+"""Larger than the caches of a processor, and read from a slow disk in seconds."""
 MOST_DECODED = 1 << 14
-"""Encoded images: reading them once, to warm up, should take seconds too."""
+"""Limit for encoded images: reading them once, to warm up, should also take seconds."""
 RUNS = 16
 
 
@@ -29,7 +29,7 @@ class Images:
     """The sample of a folder.
 
     Attributes:
-        folder: Holds copies of the files, named by their number.
+        folder: Folder with copies of the files, named by number.
         files: The user's own files, in the order of the copies' names.
         size: (width, height) of the batches.
         found: Number of images in the whole folder.
@@ -66,8 +66,8 @@ def sample_images(source: str, folder: str, options: BenchOptions) -> Images:
             break
     if len(files) < LEAST_IMAGES:
         problem = f"has {plural(len(files), 'readable image')}"
-        raise UsageError(source, problem, f"name a folder with at least {LEAST_IMAGES}")
-    # as a walk over the folder meets them: the sample lies on the disk as the whole does
+        raise UsageError(source, problem, f"choose a folder with at least {LEAST_IMAGES}")
+    # in the order of a walk over the folder, so that the sample is on the disk in the same order
     ordered = sorted(files)
     os.makedirs(folder)
     for number, file in enumerate(ordered):
@@ -79,7 +79,7 @@ def sample_images(source: str, folder: str, options: BenchOptions) -> Images:
 
 
 def batch_size_of(sizes: Int64) -> tuple[int, int]:
-    """Return the (width, height) that batches of images of these sizes, (n, 2), get: the median, up to MOST_SIDE."""
+    """Return the (width, height) of batches for images of these sizes, (n, 2): the median, up to MOST_SIDE."""
     width, height = (int(side) for side in np.median(sizes, axis=0))
     return max(1, min(width, MOST_SIDE)), max(1, min(height, MOST_SIDE))
 
@@ -95,9 +95,9 @@ def _shape(path: bytes) -> tuple[int, int] | None:
 
 
 def sample_records(pack: Pack, images: int | None) -> Int64:
-    """Return the numbers of the records to measure, ascending: `images` of them, or what is read in a few seconds.
+    """Return the numbers of the records to measure, ascending: `images` of them, or as many as are read in seconds.
 
-    They are runs of neighbors from all over the pack, so that a disk reads them as it reads the whole.
+    They are runs of neighbors from all over the pack, so that a disk reads them like the whole pack.
     """
     each = max(1.0, float(pack.sizes.sum()) / len(pack))
     most = int(available_bytes() / 4 / each)

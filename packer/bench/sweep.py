@@ -1,4 +1,4 @@
-"""Reads one pack with different settings: all of them side by side, or in search of the best ones for training."""
+"""Reads one pack with different settings, to compare them or to find the best ones for training."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ PREFETCHES = (1, 2, 4, 8)
 WINDOWS = (0, 16, 64)
 """0: a shuffle without windows."""
 GOOD_ENOUGH = 0.97
-"""Of the best median: fewer threads, or less memory, are worth more than the last few hundredths."""
+"""Share of the best median that is enough: fewer threads or less memory are worth more than the last few percent."""
 
 
 def sweep(path: str, options: BenchOptions, command: str, progress: Progress | None = None) -> Report:
     """Measure `PackedLoader` on a pack: 1, 2, 4, ... threads, and batches of 16, 64 and 256.
 
-    Each number of threads has its limit in the same run: copying the same bytes, or decoding them and nothing else.
+    Each number of threads has its limit in the same run: only copying the same bytes, or only decoding them.
 
     Args:
         path: The pack.
-        options: All but `resize` of a pack with one shape, `formats` and `encodings` apply.
-        command: The line that repeats it, for the report.
-        progress: Receives what is done.
+        options: All apply but `formats`, `encodings`, and `resize` for a pack with one shape.
+        command: The command that repeats it, for the report.
+        progress: Receives the stages.
 
     Raises:
         DamagedPack: If a record cannot be read.
@@ -68,9 +68,9 @@ def tune(path: str, options: BenchOptions, command: str, progress: Progress | No
 
     Args:
         path: A pack, or a folder of images.
-        options: With `step_ms`, the best settings are measured with a consumer that takes so long for a batch.
-        command: The line that repeats it, for the report.
-        progress: Receives what is done.
+        options: With `step_ms`, the best settings are measured with a consumer that takes this long for a batch.
+        command: The command that repeats it, for the report.
+        progress: Receives the stages.
 
     Raises:
         UsageError: If there is nothing to read.
@@ -91,7 +91,7 @@ def tune(path: str, options: BenchOptions, command: str, progress: Progress | No
 
 
 class _Tuning:
-    """The stages of one search: each starts from the best of the one before it."""
+    """The stages of a search, each of which starts from the best settings of the previous one."""
 
     def __init__(self, path: str, options: BenchOptions, command: str, pool: Pool, progress: Progress) -> None:
         settings = {
@@ -134,7 +134,7 @@ class _Tuning:
         return replace(best, step_s=(self._options.step_ms or 0.0) / 1000, cold=False)
 
     def _best(self, rows: list[Row]) -> Job:
-        """Measure, and return the first of those that are nearly the best: fewest threads, least prefetch."""
+        """Measure, and return the first setting that is nearly the best: fewest threads, least prefetch."""
         self._report.rows += rows
         _measure(self._pool, rows, self._options, self._progress)
         failed = next((row for row in rows if row.left_out), None)
@@ -181,7 +181,7 @@ def _job_of(pack: Pack, options: BenchOptions) -> Job:
 
 
 def _limit_of(pack: Pack, job: Job) -> list[Row]:
-    """Return the row that is the limit of this job; nothing if there is none."""
+    """Return the row of this job's limit, if there is one."""
     if job.device != "cpu" or (not job.cold and pack.manifest.encoding == "raw" and pack.record_bytes is None):
         return []
     kind, what = "decode-packed", "decode"

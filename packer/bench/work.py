@@ -1,4 +1,4 @@
-"""What happens in the process of one measurement: the plain folder, a pack, or a limit is read."""
+"""Runs in the process of one measurement: reads the plain folder, a pack, or a limit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Reader(Protocol):
-    """Something that reads all images, again and again."""
+    """Reads all images, repeatedly."""
 
     def epoch(self) -> Iterator[int]:
         """Read all images once; yield how many each batch has."""
@@ -80,8 +80,7 @@ class FolderImages(Dataset[tuple[torch.Tensor, int]]):
 class LongFolderOrder:
     """Random orders of numbers: all once in the first epoch, then epochs of MANY_SAMPLES.
 
-    A sample of a set is read in a moment, and at the end of an epoch some workers have nothing to do: real sets have
-    long epochs.
+    Epochs are long as in real datasets, because workers are idle at the end of an epoch.
     """
 
     def __init__(self, count: int, seed: int) -> None:
@@ -112,10 +111,10 @@ class LongPackOrder(ShuffleSampler):
 
 
 class FolderReader:
-    """The plain folder as most training scripts read it: a map-style Dataset in a DataLoader with workers that stay."""
+    """The plain folder as most training scripts read it: a map-style Dataset, a DataLoader, persistent workers."""
 
     def __init__(self, job: Job) -> None:
-        # more workers than cores are worth a try; this process does nothing else
+        # more workers than cores are worth trying, because this process does nothing else
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         self._loader: Any = DataLoader(
             FolderImages(job),
@@ -152,7 +151,7 @@ class PackReader:
         records = sample_records(pack, job.images)
         if job.window:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SortedPackWarning)  # nobody learns from these batches
+                warnings.simplefilter("ignore", SortedPackWarning)  # nothing is trained on these batches
                 order: Sampler = BlockShuffleSampler(pack, job.seed, window=job.window, indices=records)
         else:
             order = LongPackOrder(pack, job.seed, indices=records)
@@ -178,7 +177,7 @@ class PackReader:
             yield len(images)
 
     def end(self) -> None:
-        """Threads end with the epoch."""
+        """Do nothing: threads end with the epoch."""
 
 
 LIMITS: dict[str, Callable[[Job], Work]] = {
@@ -197,12 +196,12 @@ KINDS: dict[str, Callable[[Job], Reader]] = {
 
 
 def measure(job: Job, watched: Callable[[], AbstractContextManager[None]]) -> Measured:
-    """Read for `job.seconds` at least, after an epoch that warms up; of a cold read, measure the first epoch.
+    """Read for at least `job.seconds` after a warm-up epoch; for a cold read, measure the first epoch.
 
     Args:
-        job: What to do.
-        watched: A context in which the memory of this process is looked at. That is never while the clock runs: each
-            look takes a processor for 10 ms.
+        job: The measurement.
+        watched: A context in which the memory of this process is watched, but never during the timing, because each
+            look takes 10 ms of a core.
     """
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
@@ -232,9 +231,9 @@ def measure(job: Job, watched: Callable[[], AbstractContextManager[None]]) -> Me
 
 
 def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
-    """Measure from one batch to another, in the middle of an epoch: as much is under way then as before.
+    """Measure from one batch to another in the middle of an epoch, with the same number of batches in progress.
 
-    Batches of worker processes come in bursts, one of each: whole bursts are counted.
+    Batches of worker processes come in bursts, one from each: whole bursts are counted.
     """
     burst = max(1, job.threads) if job.kind.startswith("folder") else 1
     started = cpu_s = waited = 0.0

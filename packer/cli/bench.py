@@ -73,7 +73,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     from packer.errors import UsageError
     from packer.format.manifest import names_a_pack
 
-    if importlib.util.find_spec("torch") is None:  # the processes that measure import it
+    if importlib.util.find_spec("torch") is None:  # the measuring processes import it
         raise ModuleNotFoundError("torch", name="torch")
     options = BenchOptions(**{name: value for name, value in given.items() if value not in (None, ())})
     if tune and path is None:
@@ -164,7 +164,7 @@ def _figure(figure: Figure, digits: int) -> str:
     if not figure.median:
         return "0"
     number = f"{figure.median:,.{digits}f}"
-    if figure.median >= 1e5:  # more digits than the spread leaves, and 100 columns are full
+    if figure.median >= 1e5:  # more digits would exceed the precision, and the width of 100 columns
         number = f"{figure.median / 1e3:,.0f} k" if figure.median < 1e6 else f"{figure.median / 1e6:,.2f} M"
     return f"{number} ±{half / figure.median:.0%}"
 

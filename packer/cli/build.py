@@ -1,4 +1,4 @@
-"""`packer build`: a folder of labelled images becomes a pack."""
+"""`packer build`: pack a folder of labelled images."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
             lines = [*rejected_lines(summary.manifest.rejected), *summary_lines(summary)]
         progress.close()
         for line in lines:
-            progress.note(line)  # not `echo`: the pack is there, whether somebody reads this or not
+            progress.note(line)  # not `echo`: the build has succeeded even if nobody reads this
     if as_json:
         from packer.packing.quarantine import list_path
 
@@ -229,7 +229,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
 
 
 def summary_lines(summary: BuildSummary) -> list[str]:
-    """Return what the build did, and how to read the pack."""
+    """Return the result of the build, and how to read the pack."""
     counts = summary.manifest.counts
     lines = [
         f"{counts_text(counts)}; {size_text(summary.pack_bytes)} in {time_text(summary.seconds)} "

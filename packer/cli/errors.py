@@ -1,4 +1,4 @@
-"""An error as the user sees it: one line on standard error, an exit code, and one JSON object with ``--json``."""
+"""Reports errors: one line on standard error, an exit code, and one JSON object with ``--json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, NotInstalled, PackerErro
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 
 _PLACE = ("pack", "shard", "key")
-"""Where in a pack the damage is (`DamagedPack`)."""
+"""Attributes of `DamagedPack` that locate the damage."""
 _HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
 
@@ -52,9 +52,9 @@ def report(error: BaseException, as_json: bool) -> int:
 
 
 def failure_line(error: BaseException) -> str:
-    """Return any error as one line; the bad inputs that it is about stand below."""
+    """Return any error as one line, followed by its bad inputs."""
     if isinstance(error, PackerError):
-        return str(error)
+        return error.line
     if isinstance(error, click.ClickException):
         return _usage_line(error)
     if isinstance(error, click.Abort | KeyboardInterrupt):
@@ -84,6 +84,6 @@ def failure_facts(error: BaseException) -> dict[str, Any]:
 
 
 def _usage_line(error: click.ClickException) -> str:
-    """What click found wrong on the command line, in packer's own form."""
+    """Return a usage error of click in packer's form."""
     command = getattr(getattr(error, "ctx", None), "command_path", "packer")
     return f"{printable(error.format_message()).rstrip('.')}; see {command} --help"

@@ -1,4 +1,4 @@
-"""The command group `packer`. Commands import what they need when they run, so that help is quick."""
+"""The command group `packer`. Commands import what they need when they run, so that help is fast."""
 
 from __future__ import annotations
 

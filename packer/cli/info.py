@@ -1,4 +1,4 @@
-"""`packer info`: what a pack holds, from its manifest, and whether all of its files are there."""
+"""`packer info`: show the manifest of a pack, and which of its files are missing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
 
 
 def missing_files(pack: str, manifest: Manifest) -> list[str]:
-    """Return the names of the containers and indexes that are not there."""
+    """Return the names of missing containers and indexes."""
     names = [name for shard in manifest.shards for name in (shard.container.name, shard.index.name)]
     return [name for name in names if not os.path.isfile(os.path.join(pack, name))]
 
@@ -81,7 +81,7 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _fields(manifest: Manifest) -> str:
-    """The annotation fields, those of boxes last."""
+    """Return the annotation fields, those of boxes last."""
     fields = sorted(manifest.fields, key=lambda name: "." in name)
     return ", ".join(name.removeprefix("box_fields.") for name in fields) or "none"
 

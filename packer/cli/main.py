@@ -1,4 +1,4 @@
-"""The entry of the command line: signals, standard files, and a command that ends in an exit code."""
+"""Entry point of the command line: signals, standard files and exit codes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: The words behind the name of the program; None takes those of this process.
+        arguments: The arguments after the program name; default: those of this process.
 
     Returns:
         The exit code (docs/cli.md lists them).
     """
     try:
         code = run(sys.argv[1:] if arguments is None else arguments)
-    except KeyboardInterrupt:  # while the libraries of `run` were loaded
+    except KeyboardInterrupt:  # raised while the libraries of `run` were loaded
         print("packer: interrupted", file=sys.stderr)
         code = 130
     if arguments is None:
         from packer.system import ENDING_SIGNALS
 
         for number in ENDING_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # only Python's own end is left to do
+            signal.signal(number, signal.SIG_IGN)  # nothing is left but Python's shutdown
     return code
 
 
@@ -67,7 +67,7 @@ def run(given: list[str]) -> int:
 
 
 def _open_standard_files() -> None:
-    """If standard files are closed (``2>&-``), a shard must not get their numbers: libraries write to them."""
+    """Open standard files that are closed (``2>&-``): a shard must not get their numbers, to which libraries write."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -77,7 +77,7 @@ def _open_standard_files() -> None:
 
 
 def _send_again(unraisable: Any) -> None:
-    """If a signal comes while Python runs a finalizer, its exception is printed and dropped: send it again."""
+    """Send a signal again if it came while Python ran a finalizer, which prints and drops its exception."""
     error = unraisable.exc_value
     if isinstance(error, KeyboardInterrupt):
         number = int(signal.SIGINT)
@@ -86,7 +86,7 @@ def _send_again(unraisable: Any) -> None:
     else:
         sys.__unraisablehook__(unraisable)
         return
-    # from another thread, when this call is over: here it would be raised, and dropped, at once
+    # from another thread, after this call: here its exception would be dropped again
     later = threading.Timer(0.02, _thread.interrupt_main, (number,))
     later.daemon = True
     later.start()

@@ -1,4 +1,4 @@
-"""What the commands print: lines, tables and progress bars."""
+"""Output of the commands: lines, tables and progress bars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packer.types import Progress
 
 
 class ReaderGone(Exception):
-    """Whoever read our output has left (``packer info x | head -1``): not an error of ours."""
+    """The reader of the output has gone (``packer info x | head -1``), which is not an error."""
 
 
 def echo(text: str) -> None:
@@ -41,7 +41,7 @@ def echo_error(text: str) -> None:
 
 
 def flush_output() -> None:
-    """Write what standard output still holds. Raises ReaderGone if the pipe is closed."""
+    """Flush standard output. Raise ReaderGone if the pipe is closed."""
     if sys.stdout is not None:  # None if the caller has closed it
         try:
             sys.stdout.flush()
@@ -50,7 +50,7 @@ def flush_output() -> None:
 
 
 def drop_output() -> None:
-    """Forget what standard output cannot take: Python must not try again when it ends."""
+    """Discard the rest of standard output, so that Python does not try to write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -58,8 +58,8 @@ def table_text(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> li
     """Return the lines of a table.
 
     Args:
-        rows: The cells; the first row is the head.
-        right: The numbers of the columns to align at the right.
+        rows: The cells; the first row is the header.
+        right: Indices of right-aligned columns.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -77,9 +77,9 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 class ProgressBar(Progress):
-    """Shows a bar for each stage on standard error if that is a terminal, and prints notes on standard output.
+    """Shows a bar for each stage on standard error if it is a terminal, and prints notes on standard output.
 
-    Use it in a ``with`` statement, so that no half bar stays on the terminal.
+    Use it in a ``with`` statement, so that no incomplete bar stays on the terminal.
 
     Args:
         hidden: Show nothing at all.
@@ -137,4 +137,4 @@ class ProgressBar(Progress):
         try:
             echo(text)
         except ReaderGone:
-            self._hidden = True  # the work is wanted all the same
+            self._hidden = True  # a closed terminal must not stop the work

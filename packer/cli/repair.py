@@ -1,4 +1,4 @@
-"""`packer repair`: save what can be saved of a damaged pack."""
+"""`packer repair`: repair a damaged pack, or save what is left of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`packer stats`: the numbers of a pack."""
+"""`packer stats`: show the statistics of a pack."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _boxes(boxes: BoxStats) -> Iterator[str]:
 
 
 def _numbers(values: tuple[float, ...]) -> str:
-    """The inside of a Python tuple; a single number ends in a comma."""
+    """Return the items of a Python tuple; a single number has a trailing comma."""
     text = ", ".join(f"{value:.6f}" for value in values)
     return f"{text}," if len(values) == 1 else text
 

@@ -1,4 +1,4 @@
-"""`packer verify`: check every byte of a pack."""
+"""`packer verify`: verify every byte of a pack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN_PROBLEMS = 20
 
 @click.command()
 @click.argument("pack", type=click.Path())
-@click.option("--deep", is_flag=True, help="Also decode every image and compare the annotations with the index.")
+@click.option("--deep", is_flag=True, help="Also decode every image, and compare all records with the index.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only problems.")
 def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
@@ -45,7 +45,7 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
             echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
         if not quiet:
             for unknown in report.unknown_files:
-                echo_error(f"{name}: {printable(unknown)}: is not part of the pack, and does no harm")
+                echo_error(f"{name}: {printable(unknown)}: is not part of the pack, but harmless")
             if not report.problems:
                 echo(f"{name}: good: {plural(report.records, 'record')} in {plural(report.files, 'file')}")
     if report.problems:

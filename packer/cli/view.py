@@ -1,4 +1,4 @@
-"""`packer view`: look at a pack in the browser."""
+"""`packer view`: show a pack in the browser."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The table of containers: a new one is its file and one line here, or an entry point of another package.
 
-Nothing is imported before it is asked for: `packer --help` names the formats and loads no library of theirs.
+Containers are imported on first use: `packer --help` lists the formats without loading their libraries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOMES = {
 }
 
 CONTAINERS = tuple(_HOMES)
-"""The built-in words that ``--format`` takes."""
+"""The built-in values of ``--format``."""
 
 EXTENSIONS = {
     **{f".{name}": name for name in _HOMES},
@@ -39,7 +39,7 @@ EXTENSIONS = {
 
 
 def container_names() -> tuple[str, ...]:
-    """Return all words that ``--format`` takes, those that other packages add last.
+    """Return all values of ``--format``, with those of other packages last.
 
     Raises:
         UsageError: Two packages use the same name.
@@ -48,7 +48,7 @@ def container_names() -> tuple[str, ...]:
 
 
 def container_of(pack: str | None) -> str | None:
-    """Return the container that the name of a pack means by its extension, None if it means none."""
+    """Return the container for the extension of a pack's name; None if the extension is unknown."""
     extension = os.path.splitext((pack or "").rstrip("/"))[1].lower()
     if not extension or extension in EXTENSIONS:
         return EXTENSIONS.get(extension)
@@ -59,7 +59,7 @@ def open_container(name: str) -> Container:
     """Return the container called `name`.
 
     Raises:
-        UsageError: There is none of that name, or the package that adds it cannot be imported.
+        UsageError: There is no such container, or the package that adds it cannot be imported.
     """
     try:
         container: Container = load_named(GROUP, _HOMES, name)

@@ -1,4 +1,4 @@
-"""A record's annotation as one ASCII JSON text, and back: the exact copy for users of the container."""
+"""Converts a record's annotation to ASCII JSON and back: an exact copy for users of the container."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MAX_SIDE = 1 << 31
 
 
 def annotation_json(record: Record, classes: tuple[str, ...]) -> str:
-    """Return all that is known of a record except its pixels (docs/formats.md lists the members).
+    """Return everything about a record except its pixels, as JSON (docs/formats.md lists the members).
 
     The text is ASCII, so that undecodable bytes of names survive as escaped surrogates (``\\udcff`` is the byte ff).
-    float32 numbers are written so that they read back exactly. Fields that the annotation lacks are left out.
+    float32 numbers are written so that they read back exactly. Missing fields are left out.
 
     Raises:
         BadLabel: A number is not finite.
     """
-    # The members that every record has are formatted here: json.dumps would take longer than decoding a small image.
+    # The common members are formatted here, because json.dumps would take longer than decoding a small image.
     text = (
         f'{{"key": {quoted(record.key)}, "path": {quoted(path_text(record.path))}, '
         f'"source_xxh3": "{record.source_xxh3.hex()}", "height": {record.height}, "width": {record.width}, '
@@ -43,7 +43,7 @@ def annotation_json(record: Record, classes: tuple[str, ...]) -> str:
 
 
 def _members(a: Annotation, classes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the members that few kinds of labels have."""
+    """Return the less common members."""
     members: dict[str, Any] = {}
     if a.boxes is not None:
         members["boxes"] = a.boxes.tolist()
@@ -64,17 +64,17 @@ def _members(a: Annotation, classes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def path_text(path: bytes) -> str:
-    """Return a path as text; bytes that are not UTF-8 become surrogates (the same in any locale)."""
+    """Return a path as text, in any locale; bytes that are not UTF-8 become surrogates."""
     return path.decode("utf-8", "surrogateescape")
 
 
 def class_name(label: int, classes: tuple[str, ...]) -> str:
-    """Return the name of a class id, or the number as text if the pack does not name that class."""
+    """Return the name of a class id, or the number as text if the class has no name."""
     return classes[label] if 0 <= label < len(classes) else str(label)
 
 
 def packer_annotation(text: bytes | None) -> bytes | None:
-    """Return `text` if it is an annotation of packer, None for the JSON of another tool."""
+    """Return `text` if it is an annotation of packer; None if it is the JSON of another tool."""
     return text if text is not None and text.startswith(b'{"key": "') else None
 
 
@@ -82,7 +82,7 @@ def record_from_json(text: bytes, data: bytes) -> Record:
     """Return the record whose annotation is the JSON `text` and whose image is `data`.
 
     Raises:
-        ValueError: `annotation_json` writes no such text.
+        ValueError: The text was not written by `annotation_json`.
     """
     try:
         record = _record(json.loads(text), data)
@@ -96,7 +96,7 @@ def record_from_json(text: bytes, data: bytes) -> Record:
 
 
 def class_names(text: bytes) -> dict[int, str]:
-    """Return the classes that an annotation names, by id."""
+    """Return the class names in an annotation, by id."""
     members = json.loads(text)
     names = dict(zip(members.get("box_labels", ()), members.get("box_classes", ()), strict=False))
     if "label" in members:

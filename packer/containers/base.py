@@ -1,8 +1,8 @@
-"""The contract of a container: how a shard is written, and what a file of that format holds.
+"""The contract of a container: how a shard is written, and how a file of that format is scanned.
 
-A container knows keys, bytes and annotations, never how an image is made or decoded. It writes the layout that its own
-users expect (docs/formats.md), with the format's own library. Reading a pack needs nothing of it: the index holds the
-places that the writer returned.
+A container stores keys, bytes and annotations, and does not encode or decode images. It writes the usual layout of its
+format (docs/formats.md), with the format's own library. Reading a pack does not need it: the index holds the places
+that the writer returned.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from packer.types import Record
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """What a container may know before the first record comes."""
+    """What a container knows before the first record."""
 
     classes: tuple[str, ...]
     """Class names in id order."""
     encoding: str
     """raw, jpeg, png, bmp, or copy (then each record has its own)."""
     shape: tuple[int, int, int] | None
-    """(height, width, channels) of every record if all raw records share it, else None."""
+    """(height, width, channels) if all raw records have the same shape, else None."""
     dtype: str
     """uint8 or uint16 of the pixels if `shape` is given."""
     planned_records: int
-    """Maximum number of records that will come (bad inputs are left out)."""
+    """Maximum number of records; bad inputs may be left out."""
     planned_bytes: int
-    """Bytes of images: exact for raw images of one shape, else an estimate."""
+    """Total size of the images: exact for raw images of one shape, else an estimate."""
 
 
 class Places(NamedTuple):
-    """Where the images of a shard's records lie, in the order of the records."""
+    """The positions of a shard's images in its file, in the order of the records."""
 
     offsets: NDArray[np.int64]
     """First byte of each image in the file, past any header, (n,)."""
@@ -45,12 +45,12 @@ class Places(NamedTuple):
 
     @staticmethod
     def of(offsets: list[int], sizes: list[int]) -> Places:
-        """Return places as arrays."""
+        """Return the places as arrays."""
         return Places(np.array(offsets, np.int64), np.array(sizes, np.int64))
 
 
 class Entry(NamedTuple):
-    """One image that a file of the container's format holds."""
+    """An image in a file of the container's format."""
 
     key: str
     """The name of the image in the file."""
@@ -59,22 +59,22 @@ class Entry(NamedTuple):
     size: int
     """Bytes of the image."""
     annotation: bytes | None
-    """The annotation as packer writes it (JSON), None in a file of another tool."""
+    """packer's annotation (JSON); None in a file of another tool."""
 
 
 class Writer(Protocol):
-    """Writes one shard, in the order of the keys, and makes it durable.
+    """Writes one shard, in the order of the keys, and syncs it.
 
-    The same records give the same bytes, on any day and machine. A writer is used by one thread.
+    The same records always give the same bytes, on any machine. A writer is used by one thread.
     """
 
     def write(self, record: Record) -> None:
         """Add one record; the caller may drop `record.data` afterwards."""
 
     def close(self) -> Places:
-        """Finish the file, fsync it, and return where the images of the records lie.
+        """Finish the file, fsync it, and return the places of the images.
 
-        A file whose writer was not closed is worthless, and is left behind.
+        A file whose writer was not closed is incomplete; the caller removes it.
         """
 
 
@@ -82,13 +82,13 @@ class Container(Protocol):
     """One file format of a shard."""
 
     name: str
-    """The word after ``--format``; also the module's name."""
+    """The value of ``--format``; also the module's name."""
     suffix: str
-    """Of the shard's file name, with the dot."""
+    """Extension of the shard's file name, with the dot."""
     block_bytes: int
     """Each image takes a multiple of this many bytes: pages of LMDB, blocks of tar."""
     overhead_bytes: int
-    """About what a record takes beside its image and its annotation: keys, headers, framing."""
+    """Approximate bytes per record besides image and annotation: keys, headers, framing."""
 
     def create(self, path: str, spec: ShardSpec) -> Writer:
         """Begin a new shard at `path`, which must not exist."""
@@ -96,7 +96,7 @@ class Container(Protocol):
     def scan(self, path: str) -> Iterator[Entry]:
         """Yield the images in a file of this format, in the order of the file (LMDB: of the keys).
 
-        The file may be of another tool: then keys are what that tool calls an image, and there are no annotations.
+        The file may be from another tool: keys are then that tool's names, and there are no annotations.
 
         Raises:
             DamagedPack: The file cannot be read as this format, or a checksum of the format does not match.

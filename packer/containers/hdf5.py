@@ -1,4 +1,4 @@
-"""HDF5 shards: one array a field; choose it for h5py, MATLAB and other tools that slice arrays."""
+"""HDF5 shards: one array per field; choose it for h5py, MATLAB and other tools that slice arrays."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BLOCK_BYTES = 4 << 20
 class Hdf5Writer:
     """Collects the shard, then writes it in close().
 
-    A contiguous dataset needs its final size, known after the last record: the images wait in memory up
-    to 256 MiB, beyond that in a nameless file beside the shard.
+    A contiguous dataset needs its final size, which is known after the last record. Until then the images are
+    kept in memory, or beyond 256 MiB in an unnamed file beside the shard.
     """
 
     def __init__(self, path: str, spec: ShardSpec) -> None:
@@ -56,12 +56,12 @@ class Hdf5Writer:
     def close(self) -> Places:
         with storage_errors(self._path):
             try:
-                # the earliest format version: any HDF5 library reads it
+                # the earliest format version, which any HDF5 library reads
                 with h5py.File(self._file, "w", libver="earliest") as file:
                     self._write_all(file)
                     base = _contiguous_offset(file["images"])
             except (OSError, RuntimeError):
-                self._file.finish()  # says what the disk said, where that is the reason
+                self._file.finish()  # raises the disk's error, if that is the reason
                 raise
         offsets = self._images.offsets()
         self._images.close()
@@ -75,7 +75,7 @@ class Hdf5Writer:
         file["annotation_offsets"] = self._texts.offsets()
         file["keys"] = np.array(self._keys, f"S{max(map(len, self._keys), default=1)}")
         names = [name.encode("utf-8", "surrogateescape") for name in self._spec.classes]
-        # a dataset: an attribute ends at 64 KiB
+        # a dataset, because an attribute is limited to 64 KiB
         file["classes"] = np.array(names, f"S{max(map(len, names), default=1)}")
         for name, array in self._columns.arrays().items():
             file[name] = array
@@ -103,10 +103,10 @@ class Hdf5Container:
         return Hdf5Writer(path, spec)
 
     def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the items of the dataset ``images``, which must lie in the file in one piece.
+        """Yield the items of the dataset ``images``, which must be contiguous in the file.
 
-        Images of different sizes need ``image_offsets`` (docs/formats.md). The names are those in ``keys``, else they
-        are numbers.
+        Images of different sizes need ``image_offsets`` (docs/formats.md). The names come from ``keys``, or are
+        numbers.
         """
         try:
             with h5py.File(path, "r", locking=False) as file:
@@ -118,7 +118,7 @@ class Hdf5Container:
             if len(keys) != count:
                 raise ValueError(f"{len(keys)} keys for {count} images")
             if base + offsets[-1] > os.path.getsize(path):
-                raise ValueError("the images end behind the end of the file")
+                raise ValueError("the images extend beyond the end of the file")
         except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise DamagedPack(path, f"not an HDF5 file of images: {error}") from error
         for number, key in enumerate(keys):
@@ -129,7 +129,7 @@ class Hdf5Container:
 
 
 def _annotation_texts(file: Any, count: int) -> tuple[bytes, list[int] | None]:
-    """Return packer's annotations, one behind the other, and where each begins; None if there are none."""
+    """Return packer's annotations, joined, and where each begins; None if there are none."""
     if "annotations" not in file or "annotation_offsets" not in file:
         return b"", None
     _contiguous_offset(file["annotations"])  # a virtual or external dataset would be read from other files
@@ -140,7 +140,7 @@ def _annotation_texts(file: Any, count: int) -> tuple[bytes, list[int] | None]:
 
 
 def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tuple[int, ...]) -> None:
-    """Dataset `name`: the content as items of one shape, written in blocks of a few MiB."""
+    """Write the dataset `name`, items of one shape, in blocks of a few MiB."""
     item_bytes = int(np.prod(item_shape, dtype=np.int64)) * dtype.itemsize
     count = content.total // item_bytes
     dataset = file.create_dataset(name, (count, *item_shape), dtype)
@@ -152,19 +152,19 @@ def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tu
 
 
 def _contiguous_offset(images: Any) -> int:
-    """Return where a dataset begins in its file. Raises ValueError if it does not lie there in one piece."""
+    """Return where a dataset begins in its file. Raise ValueError if it is not contiguous there."""
     if images.chunks is not None:
         raise ValueError("the dataset is chunked or compressed; write it again in one piece (h5repack -l CONTI)")
     if images.is_virtual or images.external:
-        raise ValueError("the dataset lies in other files")
+        raise ValueError("the dataset is in other files")
     offset = images.id.get_offset()
     if images.dtype.hasobject or (offset is None and images.size):
-        raise ValueError("the dataset does not lie in the file in one piece")
+        raise ValueError("the dataset is not contiguous in the file")
     return int(offset or 0)
 
 
 def _image_offsets(file: Any) -> Any:
-    """Return the bytes of `images` before each image, int64 (n + 1,)."""
+    """Return the offset of each image in `images`, and the end, int64 (n + 1,)."""
     images = file["images"]
     if "image_offsets" in file:
         offsets = file["image_offsets"][:]

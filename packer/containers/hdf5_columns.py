@@ -1,4 +1,4 @@
-"""What an HDF5 shard collects before it is written: runs of bytes, and annotations as arrays."""
+"""Collects the data of an HDF5 shard before it is written: runs of bytes, and annotations as arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_MEMORY_BYTES = 256 << 20
 
 
 class BytesColumn:
-    """Byte strings one after another, in memory up to 256 MiB, then in a nameless file beside `path`."""
+    """Byte strings one after another, in memory up to 256 MiB, then in an unnamed file beside `path`."""
 
     def __init__(self, path: str) -> None:
         folder = os.path.dirname(path) or "."
@@ -34,7 +34,7 @@ class BytesColumn:
         self.total += len(item)
 
     def offsets(self) -> Any:
-        """int64 (n + 1,): where each item begins, and the end of the last."""
+        """The start of each item, and the end of the last, int64 (n + 1,)."""
         return np.cumsum(np.frombuffer(self._lengths, np.int64))
 
     def read(self, start: int, stop: int) -> bytes:
@@ -68,7 +68,7 @@ class AnnotationColumns:
             self._keypoints.append(a.keypoints)
 
     def arrays(self) -> dict[str, Any]:
-        """Dataset by name; a field that no record has is left out."""
+        """Return the datasets by name, without fields that no record has."""
         return dict(self._arrays())
 
     def _arrays(self) -> Iterator[tuple[str, Any]]:
@@ -86,13 +86,13 @@ class AnnotationColumns:
             else:
                 yield "landmarks", self._landmarks.flat()
                 yield "landmark_offsets", self._landmarks.offsets()
-        # one array only where each box has the same number of points; the JSON has them in any case
+        # an array only if all boxes have the same number of points; the JSON always has them
         if len(self._keypoints_a_box) == 1 and (k := min(self._keypoints_a_box)) >= 0:
             yield "keypoints", self._keypoints.flat().reshape(-1, k, 3)
 
 
 class _Column:
-    """Rows of float32 (n, width), n from record to record different."""
+    """Rows of float32 (n, width), where n varies between records."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -113,6 +113,6 @@ class _Column:
         return np.cumsum(np.frombuffer(self._lengths, np.int64))
 
     def common_length(self) -> int | None:
-        """Return the length of every row, None if they differ or one is missing."""
+        """Return the common length of all rows; None if they differ or one is missing."""
         lengths = set(self._lengths[1:])
         return min(lengths) if len(lengths) == 1 and self.present == len(self._lengths) - 1 else None

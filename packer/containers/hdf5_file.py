@@ -10,16 +10,16 @@ from packer.containers.storage import storage_errors
 
 
 class SafeFile(io.RawIOBase):
-    """The file that HDF5 writes through; it keeps a write error to itself until finish().
+    """The file that HDF5 writes through, which defers a write error until finish().
 
-    After a failed write HDF5 cannot close its file, and ends the process with SIGSEGV at its exit.
+    After a failed write HDF5 cannot close its file, and crashes the process with SIGSEGV at exit.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._error: OSError | None = None
         with storage_errors(path):
-            # unbuffered: HDF5 has buffers, and a seek must not be the place where a write fails
+            # unbuffered: HDF5 has its own buffers, and a write must not fail in a later seek
             self._file = open(path, "x+b", buffering=0)  # noqa: SIM115
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -31,7 +31,7 @@ class SafeFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         got = self._file.readinto(view) or 0
-        view[got:] = bytes(len(view) - got)  # what a failed write left out may be asked for again
+        view[got:] = bytes(len(view) - got)  # HDF5 may read back data whose write failed
         return len(view)
 
     def write(self, data: Any) -> int:
@@ -52,16 +52,16 @@ class SafeFile(io.RawIOBase):
             return size or 0
 
     def flush(self) -> None:
-        """Nothing: finish() makes the file durable."""
+        """Do nothing: finish() syncs the file."""
 
     def close(self) -> None:
-        """Close the file as it is; Python calls this for a writer that was given up."""
+        """Close the file unfinished; Python calls this for an abandoned writer."""
         if hasattr(self, "_file"):
             self._file.close()
         super().close()
 
     def finish(self) -> None:
-        """Fsync and close the file. Raises StorageError if a write failed on the way."""
+        """Fsync and close the file. Raise StorageError if a write has failed."""
         with storage_errors(self._path), self:
             if self._error is not None:
                 raise self._error

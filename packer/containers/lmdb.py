@@ -44,17 +44,17 @@ class LmdbWriter:
         self._pending_bytes = 0
         self._last_key = ""
         with storage_errors(path):
-            open(path, "xb").close()  # lmdb itself would go on with a file that is there
-        # nothing is synced on the way: the file counts only after close(), which syncs all of it
+            open(path, "xb").close()  # lmdb would open an existing file
+        # no sync per transaction: the file counts only after close(), which syncs all of it
         self._env = _opened(path, map_size=map_bytes, sync=False, metasync=False)
 
     def write(self, record: Record) -> None:
         if record.key <= self._last_key:
-            raise ValueError(f"keys must grow, got {record.key!r} after {self._last_key!r}")
+            raise ValueError(f"keys must increase, got {record.key!r} after {self._last_key!r}")
         text = annotation_json(record, self._classes).encode("ascii")
         image = f"{record.key}.{EXTENSIONS[record.encoding]}".encode("ascii"), b"".join(image_file(record))
         self._last_key = record.key
-        # append mode wants key order: .jpg stands before .json, .npy behind it
+        # append mode needs key order: .jpg comes before .json, .npy after it
         self._pending += sorted([image, (f"{record.key}.json".encode("ascii"), text)])
         self._pending_bytes += len(image[1]) + len(text)
         if self._pending_bytes >= _TRANSACTION_BYTES:
@@ -70,18 +70,18 @@ class LmdbWriter:
             finally:
                 self._env.close()
             sync_path(self._path)
-        # only LMDB knows where it puts values, and it says so only by the addresses at which it maps them
+        # only LMDB knows where it puts values, and reveals it only through the addresses of its map
         entries = list(_images(self._path, annotated=False))
         return Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
 
     def _commit(self) -> None:
-        """Put the pending records in one transaction, again in a larger map where this one is full."""
+        """Write the pending records in one transaction; repeat it with a larger map if the map is full."""
         with storage_errors(self._path):
             while self._pending:
                 try:
                     with self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
                         cursor.putmulti(self._pending, append=True)
-                except lmdb.MapFullError:  # the whole transaction was undone; we still hold its records
+                except lmdb.MapFullError:  # the transaction was rolled back, and its records are still pending
                     self._env.set_mapsize(2 * self._env.info()["map_size"])
                 except lmdb.Error as error:
                     raise _disk_error(self._path, error) from error
@@ -103,9 +103,9 @@ class LmdbContainer:
         return LmdbWriter(path, spec, -(-2 * content // _MIB) * _MIB + 64 * _MIB)
 
     def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the values whose key ends in an extension of images, or that begin as an image file does.
+        """Yield the values whose key has an image extension, or that begin like an image file.
 
-        The key of an entry has no extension. Other databases in the file (``max_dbs``) are not looked into.
+        The key of an entry has no extension. Named databases in the file (``max_dbs``) are ignored.
         """
         return _images(path, annotated=True)
 
@@ -120,14 +120,14 @@ def _images(path: str, annotated: bool) -> Iterator[Entry]:
                 if extension == b"json" or not looks_like_image(bytes(value[:_MAGIC_BYTES])):
                     continue
             if not value:
-                continue  # it lies nowhere
-            buffer = pa.py_buffer(value)  # its address, in a third of the time that numpy or ctypes take
+                continue  # an empty value has no address
+            buffer = pa.py_buffer(value)  # its address, in a third of the time of numpy or ctypes
             if map_address is None:
-                # LMDB maps the file in one piece: if the first value lies right, all do
+                # LMDB maps the file in one piece, so checking the first value is enough
                 map_address = _map_address(buffer.address, page_bytes)
                 start = buffer.address - map_address
                 if file[start : start + buffer.size] != value.tobytes():
-                    raise DamagedPack(path, f"record {stem!r} does not lie where LMDB maps it")
+                    raise DamagedPack(path, f"record {stem!r} is not where LMDB maps it")
             header = npy_payload_offset(value[:HEADER_BYTES].tobytes())
             note = transaction.get(stem + b".json") if annotated else None
             text = packer_annotation(None if note is None else bytes(note))
@@ -137,7 +137,7 @@ def _images(path: str, annotated: bool) -> Iterator[Entry]:
 
 @contextmanager
 def _transaction(path: str, file_bytes: int) -> Iterator[tuple[Any, int]]:
-    """Open a finished file for reading values as buffers; with the size of a page."""
+    """Open a finished file for reading values as buffers; yield it with the page size."""
     env = _opened(path, readonly=True, create=False, readahead=False)
     try:
         _check_length(path, env, file_bytes)
@@ -160,24 +160,24 @@ def _opened(path: str, **options: Any) -> Any:
 
 
 def _disk_error(path: str, error: lmdb.Error) -> OSError:
-    """Return what LMDB says as an OSError; it calls a page that a full disk took in part an input/output error."""
+    """Convert an error of LMDB, which reports a partly written page on a full disk as an input/output error."""
     if shutil.disk_usage(os.path.dirname(path) or ".").free < _MIB:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return OSError(None, str(error))
 
 
 def _check_length(path: str, env: Any, file_bytes: int) -> None:
-    # reading past the end of a cut file would end the process with SIGBUS
+    # reading past the end of a truncated file would kill the process with SIGBUS
     expected = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     if file_bytes < expected:
         raise DamagedPack(path, f"the file has {file_bytes} bytes of {expected}")
 
 
 def _map_address(address: int, page_bytes: int) -> int:
-    """Return where the file's first byte is mapped, given the address of a value.
+    """Return the address of the file's first byte, given the address of a value.
 
-    A page begins with its own number (MDB_page.mp_pgno, a size_t), and a value begins in the first page
-    of its node or overflow run; so the page's address less its offset in the file is the map's.
+    A page begins with its number (MDB_page.mp_pgno, a size_t), and a value begins in the first page of its node
+    or overflow run, so the address of the map is that of the page minus its offset in the file.
     """
     page_address = address - address % page_bytes
     page_number = ctypes.c_size_t.from_address(page_address).value

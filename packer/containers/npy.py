@@ -1,4 +1,4 @@
-"""Raw pixels as the bytes of a .npy file, which say their own shape and dtype."""
+"""Raw pixels as a .npy file, which contains their shape and dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LITTLE_ENDIAN = {"uint8": "|u1", "uint16": "<u2"}
 
 @lru_cache(maxsize=256)
 def npy_header(shape: tuple[int, int, int], dtype: str) -> bytes:
-    """Return what stands before pixels of (height, width, channels), uint8 or little-endian uint16, in C order."""
+    """Return the header of pixels (height, width, channels), uint8 or little-endian uint16, in C order."""
     header = io.BytesIO()
     facts = {"descr": _LITTLE_ENDIAN[dtype], "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, facts)
@@ -25,24 +25,24 @@ def npy_header(shape: tuple[int, int, int], dtype: str) -> bytes:
 
 
 def looks_like_image(start: bytes) -> bool:
-    """Return whether a value that begins so is an image file or a .npy file, for files that name no extension."""
+    """Return whether data is an image or .npy file by its first bytes, for names without an extension."""
     if start.startswith(b"BM"):
-        return start[6:10] == bytes(4)  # reserved, always zero: two letters alone begin many texts
+        return start[6:10] == bytes(4)  # reserved, always zero: many texts begin with the same two letters
     return start.startswith(_MAGIC) or (start.startswith(b"RIFF") and start[8:12] == b"WEBP")
 
 
 def npy_payload_offset(start: bytes) -> int:
-    """Return where the pixels begin in an image file: past the header of a .npy file, else 0.
+    """Return where the image begins in a file: after the header of a .npy file, else 0.
 
     Args:
         start: The first HEADER_BYTES of the file, or all of it.
 
     Raises:
-        ValueError: It is a .npy file of another version than 1.0, or one of Python objects.
+        ValueError: It is a .npy file with a version other than 1.0, or of Python objects.
     """
     if not start.startswith(_NPY):
         return 0
-    # magic (6 bytes), version (2), length of the rest (2): only the header itself goes into the cache
+    # magic (6 bytes), version (2), length of the rest (2): only the header is cached
     return _parsed_header_bytes(start[: 10 + int.from_bytes(start[8:10], "little")])
 
 
@@ -50,15 +50,15 @@ def npy_payload_offset(start: bytes) -> int:
 def _parsed_header_bytes(header: bytes) -> int:
     stream = io.BytesIO(header)
     if np.lib.format.read_magic(stream) != (1, 0):
-        raise ValueError("a .npy header of another version than 1.0")
+        raise ValueError("a .npy header with a version other than 1.0")
     dtype = np.lib.format.read_array_header_1_0(stream)[2]
     if dtype.hasobject:
-        raise ValueError("a .npy of Python objects, which packer never reads")
+        raise ValueError("a .npy file of Python objects, which packer never reads")
     return stream.tell()
 
 
 HEADER_BYTES = 512
-"""More than the header of any record takes."""
+"""Larger than the header of any record."""
 
 EXTENSIONS = {
     "raw": "npy",
@@ -72,7 +72,7 @@ EXTENSIONS = {
 """File extension of a record's image by its encoding."""
 
 IMAGE_EXTENSIONS = frozenset((*EXTENSIONS.values(), "jpeg", "tif"))
-"""Of the images that other tools write, too; in lower case."""
+"""Including those of other tools, in lower case."""
 
 
 def image_file(record: Record) -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""Finds what other installed packages add to packer's tables of containers and sources: their entry points."""
+"""Finds the containers and sources that other installed packages add through entry points."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @lru_cache
 def plugins(group: str, built_in: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return what installed packages add to a table of packer, by name; they are looked up once per process.
+    """Return the entry points of a group by name, looked up once per process.
 
     Args:
-        group: The entry points' group, such as ``packer.sources``.
-        built_in: The names that packer itself has in that table.
+        group: The group, such as ``packer.sources``.
+        built_in: The built-in names of that group.
 
     Raises:
         UsageError: Two packages, or a package and packer, use the same name.
     """
-    from importlib.metadata import entry_points  # 20 ms that `packer --help` does not wait for
+    from importlib.metadata import entry_points  # takes 20 ms, which `packer --help` does not need
 
     owners = dict.fromkeys(built_in, "packer itself")
     found: dict[str, EntryPoint] = {}
@@ -37,7 +37,7 @@ def plugins(group: str, built_in: tuple[str, ...]) -> dict[str, EntryPoint]:
 
 
 def load_named(group: str, table: dict[str, str], name: str) -> Any:
-    """Return the object that a name stands for, in a table of packer or added by another package.
+    """Import the object with this name, built-in or from another package.
 
     Args:
         group: The entry points' group.
@@ -54,7 +54,7 @@ def load_named(group: str, table: dict[str, str], name: str) -> Any:
     entry = plugins(group, tuple(table))[name]
     try:
         return entry.load()
-    except Exception as error:  # whatever the other package's module raises
+    except Exception as error:  # the other package's module may raise anything
         owner = entry.dist.name if entry.dist else entry.value
         problem = f"the package {owner}, which adds {name!r} to {group}, cannot be imported: {error!r}"
         raise UsageError("", problem, f"upgrade or uninstall {owner}") from error

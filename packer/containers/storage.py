@@ -1,4 +1,4 @@
-"""Writing and mapping a shard file: durable, and with errors that name it."""
+"""Writes and maps shard files, with fsync and errors that name the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def storage_errors(path: str) -> Iterator[None]:
 
 
 class NewFile:
-    """A file written from front to back, fsynced when closed; `path` must not exist."""
+    """A file written sequentially and fsynced when closed; `path` must not exist."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -35,7 +35,7 @@ class NewFile:
             self._file = open(path, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
 
     def __del__(self) -> None:
-        # a writer that was given up: its file counts for nothing, only its descriptor goes back
+        # an abandoned writer: only its descriptor must be closed
         if hasattr(self, "_file"):
             with suppress(OSError):
                 self._file.close()
@@ -47,7 +47,7 @@ class NewFile:
                 self._file.write(part)
 
     def close(self) -> None:
-        """Flush and fsync; never tried again, since the kernel reports a failed fsync only once."""
+        """Flush and fsync. A failed fsync is never retried, because the kernel reports it only once."""
         with storage_errors(self._path), self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -55,7 +55,7 @@ class NewFile:
 
 @contextmanager
 def mapped(path: str) -> Iterator[mmap.mmap]:
-    """Map the finished file at `path`. Raises DamagedPack if it is missing or empty."""
+    """Map the finished file at `path`. Raise DamagedPack if it is missing or empty."""
     try:
         with open(path, "rb") as file:
             view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -68,5 +68,5 @@ def mapped(path: str) -> Iterator[mmap.mmap]:
     try:
         yield view
     finally:
-        with suppress(BufferError):  # an array that still looks at it, in a traceback, holds the map until it goes
+        with suppress(BufferError):  # an array in a traceback may still refer to the map and keep it open
             view.close()

@@ -1,4 +1,4 @@
-"""tf.train.Example without TensorFlow: a record's features as bytes, and where they lie in the bytes of an Example.
+"""tf.train.Example without TensorFlow: serializes a record, and finds features in the bytes of an Example.
 
 Wire format: https://protobuf.dev/programming-guides/encoding. An Example is a field 1 (features) of fields 1 (entries
 of a map: key 1, feature 2); a feature is one of three lists, whose values are fields 1 (numbers are packed).
@@ -28,10 +28,10 @@ ANNOTATION = b"packer/annotation"
 
 
 def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> tuple[bytes, int]:
-    """Return a record as a serialized Example, and where its image begins in it, past a .npy header.
+    """Return a record as a serialized Example, and where its image begins in it, after a .npy header.
 
-    The feature names are those of TF object detection (docs/formats.md). Features stand in the order of their names, as
-    protobuf's deterministic serialization has them.
+    The feature names are those of TF object detection (docs/formats.md), sorted as in protobuf's deterministic
+    serialization.
     """
     a = record.annotation
     header, image = image_file(record)
@@ -63,15 +63,15 @@ def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     head = _entry_head(IMAGE, _BYTES_LIST, len(value_head) + size) + value_head
     before = [entries[name] for name in sorted(entries) if name < IMAGE]
     after = [entries[name] for name in sorted(entries) if name > IMAGE]
-    parts = [*before, head, header, image, *after]  # the image is copied once, by the join
+    parts = [*before, head, header, image, *after]  # the join copies the image once
     start = b"\x0a" + _varint(sum(map(len, parts)))
     return b"".join((start, *parts)), len(start) + sum(map(len, before)) + len(head) + len(header)
 
 
 def bytes_features(data: memoryview, names: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
-    """Return where the first value of each of these bytes features of an Example lies: (start, stop) by name.
+    """Return the (start, stop) of the first value of these bytes features of an Example, by name.
 
-    Features that are missing, empty or of another kind are left out.
+    Features that are missing, empty or of another type are left out.
 
     Raises:
         ValueError: It is not a protobuf message.
@@ -92,7 +92,7 @@ def _first_value(data: memoryview, start: int, stop: int) -> Iterator[tuple[int,
 
 
 def _fields(data: memoryview, position: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of each length-delimited field `wanted` of a message; other fields are passed over."""
+    """Yield (start, stop) of each length-delimited field `wanted` of a message, ignoring others."""
     while position < stop:
         tag, position = _read_varint(data, position)
         kind = tag & 7
@@ -110,7 +110,7 @@ def _fields(data: memoryview, position: int, stop: int, wanted: int) -> Iterator
 
 
 def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Return a number and the position behind it."""
+    """Return a number and the position after it."""
     number = shift = 0
     while position < len(data) and shift < 64:
         byte = data[position]
@@ -162,7 +162,7 @@ def _entry(name: bytes, feature: bytes) -> bytes:
 
 
 def _entry_head(name: bytes, kind: int, list_bytes: int) -> bytes:
-    """Return what stands before the list of a feature whose list has `list_bytes` bytes."""
+    """Return the bytes before the list of a feature, for a list of `list_bytes` bytes."""
     feature_head = bytes((kind << 3 | 2,)) + _varint(list_bytes)
     feature_bytes = len(feature_head) + list_bytes
     head = _key(name) + b"\x12" + _varint(feature_bytes) + feature_head

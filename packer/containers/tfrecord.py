@@ -24,14 +24,14 @@ _NAMES = (IMAGE, KEY, FILENAME, ANNOTATION)
 
 
 class FRAME:
-    """Bytes of a frame before its data (length, checksum of it) and behind it (checksum of the data)."""
+    """Bytes of a frame before its data (length and its checksum) and after it (checksum of the data)."""
 
     head = 12
     tail = 4
 
 
 def masked_crc32c(data: bytes | memoryview) -> int:
-    """The checksum of the framing: a crc of data that holds crcs is weak, so they are rotated and shifted."""
+    """Return the masked CRC of the framing: the CRC of data that contains CRCs is weak, so they are transformed."""
     crc = int(crc32c(data))
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -74,7 +74,7 @@ class TFRecordContainer:
         """Verify both checksums of each frame, and yield the images of the Examples.
 
         The image is the feature image/encoded; its key is the feature image/source_id, else image/filename, else the
-        number of its frame. Examples without an image are passed over.
+        number of its frame. Examples without an image are ignored.
         """
         with mapped(path) as view, memoryview(view) as data:
             for number, (start, stop) in enumerate(_frames(path, data)):
@@ -109,7 +109,7 @@ def _frames(path: str, data: memoryview) -> Iterator[tuple[int, int]]:
             raise DamagedPack(path, f"no frame at byte {position}")
         stop = start + _LENGTH.unpack(length)[0]
         if stop + FRAME.tail > end:
-            raise DamagedPack(path, f"the frame at byte {position} is cut")
+            raise DamagedPack(path, f"the frame at byte {position} is truncated")
         if _CRC.unpack_from(data, stop)[0] != masked_crc32c(data[start:stop]):
             raise DamagedPack(path, f"the frame at byte {position} fails its checksum")
         yield start, stop

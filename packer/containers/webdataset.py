@@ -19,7 +19,7 @@ _END = b"\0" * (2 * _BLOCK)
 
 
 class WebDatasetWriter:
-    """Writes the members KEY.EXT, KEY.cls (where there is a label) and KEY.json of each record."""
+    """Writes the members KEY.EXT, KEY.cls (if there is a label) and KEY.json of each record."""
 
     def __init__(self, path: str, spec: ShardSpec) -> None:
         self._classes = spec.classes
@@ -66,13 +66,13 @@ class WebDatasetContainer:
     def scan(self, path: str) -> Iterator[Entry]:
         """Yield the image members of any tar, sample by sample.
 
-        A sample is a run of members whose names are equal up to the first dot of the file name: that is its key. What
-        follows the last dot tells an image. Links, folders and sparse files are passed over.
+        A sample is a run of members with the same name up to the first dot of the file name, which is the key. Images
+        are recognized by the extension. Links, folders and sparse files are ignored.
         """
         with mapped(path) as view:
             try:
                 yield from _scanned(view)
-            except (tarfile.TarError, ValueError, OSError) as error:  # ValueError: a seek behind the end
+            except (tarfile.TarError, ValueError, OSError) as error:  # ValueError: a seek beyond the end
                 if isinstance(error, DamagedPack):
                     raise
                 raise DamagedPack(path, f"not a whole tar file: {error}") from error
@@ -99,26 +99,26 @@ def _scanned(view: mmap.mmap) -> Iterator[Entry]:
 
 
 def _members(view: mmap.mmap) -> Iterator[tuple[str, int, int]]:
-    """(name, start, size) of the regular files; tarfile knows the headers of GNU, PAX and older tars."""
+    """Yield (name, start, size) of the regular files, for the GNU, PAX and older formats that tarfile reads."""
     with tarfile.open(fileobj=view, mode="r:", encoding="utf-8", errors="backslashreplace") as tar:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep them all
             if member.offset_data + member.size > len(view):
-                raise ValueError(f"the member {member.name!r} is cut")
+                raise ValueError(f"the member {member.name!r} is truncated")
             if member.isreg() and not member.issparse():
                 yield member.name, member.offset_data, member.size
-        if view[tar.offset : tar.offset + _BLOCK].strip(b"\0"):  # at a header that is none tarfile just ends
-            raise ValueError(f"no header of a member at byte {tar.offset}")
+        if view[tar.offset : tar.offset + _BLOCK].strip(b"\0"):  # tarfile just stops at an invalid header
+            raise ValueError(f"no member header at byte {tar.offset}")
 
 
 @lru_cache(maxsize=1)
 def _template() -> bytes:
-    """Return the header of an empty regular file, mode 0644, of nobody, at time 0, written by tarfile."""
+    """Return tarfile's header of an empty regular file with mode 0644, no owner and time 0."""
     return tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT)
 
 
 def member_header(name: bytes, size: int) -> bytes:
-    """Return the ustar header of a regular file; tarfile's own takes five times as long, and small images notice.
+    """Return the ustar header of a regular file; tarfile's own takes five times as long, too slow for small images.
 
     Fields: https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06
     """

@@ -1,7 +1,7 @@
-"""Numbers out of a mapped index: whole columns, or the annotation of one row, as numpy views.
+"""Reads a mapped index: whole columns, or the annotation of one row, as numpy views.
 
-They are read from Arrow's buffers by numpy, whose bounds are always checked: an altered index gives
-wrong numbers (its digest says so), never a crash.
+numpy reads Arrow's buffers with bounds checks, so an altered index can give wrong numbers (which its digest
+reveals) but cannot crash the process.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ def column(table: Any, name: str) -> NDArray[Any] | Ragged:
     """Return column `name` of an index (packer/format/schema.py) without a copy.
 
     Numbers: array (n,); `label` has -1 if there is none; `dtype` and `encoding` are codes (int8) of
-    index.DTYPES and index.ENCODINGS; `source_xxh3`: uint8 (n, 16). Lists: Ragged, a missing list as
-    an empty one. Text and bytes (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
+    index.DTYPES and index.ENCODINGS; `source_xxh3`: uint8 (n, 16). Lists: Ragged, in which a missing list
+    is empty. Text and bytes (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
     """
     values: NDArray[Any] | Ragged = _values(_array(table, name))
     return values
 
 
 def present(table: Any, name: str) -> NDArray[np.bool_]:
-    """Return which rows have the column `name` at all, bool (n,); an empty list counts."""
+    """Return which rows have a value in the column `name`, bool (n,); an empty list counts."""
     flags = _bitmap(table, name)
     return np.ones(len(table), np.bool_) if flags is None else flags
 
 
 def annotation_of(table: Any, i: int) -> Annotation:
-    """Return the annotation of row `i`; for many rows keep one `Annotations`."""
+    """Return the annotation of row `i`; for many rows, use `Annotations`."""
     return Annotations(table)[i]
 
 
 class Annotations:
-    """The annotations of an index, built row by row on demand; arrays are read-only views of the map."""
+    """The annotations of an index, created on demand; arrays are read-only views of the map."""
 
     _LISTS = ("boxes", "box_labels", "landmarks", "polygons", "keypoints", "box_fields", "extras")
 
     def __init__(self, table: Any, path: AnyPath = "") -> None:
-        """Args: the index, and its file's name for messages."""
+        """Read from this index; the file name is for messages."""
         self._path = path
         self._rows = len(table)
         there = [name for name in self._LISTS if name in table.column_names]  # a plan has no column for absent fields
@@ -62,13 +62,13 @@ class Annotations:
 
     @property
     def labels_only(self) -> list[int] | None:
-        """The labels of all rows, -1 for none, if no row has more than a label; else None."""
+        """The labels of all rows, -1 if there is none; None if any row has more than a label."""
         if self._lists:
             return None
         return [-1] * self._rows if self._labels is None else np.asarray(self._labels).tolist()
 
     def __getitem__(self, i: int) -> Annotation:
-        """Return the annotation of row `i`. Raises DamagedPack if the row makes no sense."""
+        """Return the annotation of row `i`. Raise DamagedPack if the row is invalid."""
         row = range(len(self))[i]
         try:
             return self._annotation(row)
@@ -108,7 +108,7 @@ def _array(table: Any, name: str) -> Any:
 
 
 def _bitmap(table: Any, name: str) -> NDArray[np.bool_] | None:
-    """Return which rows are present, bool (n,), None for all."""
+    """Return which rows are present, bool (n,); None if all are."""
     array = _array(table, name)
     bits = array.buffers()[0]
     if bits is None:

@@ -1,4 +1,4 @@
-"""Digests of whole files: SHA-256 for `verify`, and CRC-32C for readers: ten times as fast."""
+"""Digests of whole files: SHA-256 for `verify`, and CRC-32C, ten times as fast, for readers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from crc32c import crc32c
 
 BLOCK_BYTES = 4 << 20
-"""A thread that hashes waits for the GIL once a block, up to 5 ms where another thread computes: small ones would wait
-longer than they take."""
+"""A hashing thread waits for the GIL once per block, up to 5 ms if another thread computes: for small blocks that would
+take longer than hashing."""
 
 Report = Callable[[int], None]
 
@@ -19,14 +19,14 @@ def _no_progress(size: int) -> None:
 
 
 def sha256_of(path: str, progress: Report = _no_progress) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits; `progress` gets the bytes read. Raises OSError."""
+    """Return the SHA-256 of a file as hexadecimal digits; `progress` receives the bytes read. Raise OSError."""
     digest = hashlib.sha256()
     _feed(path, digest.update, progress)
     return digest.hexdigest()
 
 
 def crc32c_of(path: str) -> int:
-    """Return the CRC-32C of a file. It is read, not mapped: no page stays with the process. Raises OSError."""
+    """Return the CRC-32C of a file without mapping it, so that no pages stay in the process. Raise OSError."""
     checksum = 0
 
     def update(block: memoryview) -> None:

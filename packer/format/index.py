@@ -1,6 +1,6 @@
 """The index of a shard: an Arrow file with one row per record, written once and memory-mapped.
 
-`IndexBuilder` writes it, `read_index` maps it; packer/format/columns.py reads numbers out of the mapped table.
+`IndexBuilder` writes it, `read_index` maps it; packer/format/columns.py reads the mapped table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ROWS_A_CHUNK = 4096
 class IndexBuilder:
     """Collects the rows of one shard in the order of its records, then writes them with their places.
 
-    Memory: about the size of the file that it writes, twice while it writes.
+    It takes about as much memory as the file, and twice as much while writing.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class IndexBuilder:
         return self._flushed + len(self._facts)
 
     def add(self, record: Record) -> int:
-        """Add the row of `record`, and return its checksum; its image bytes are not kept."""
+        """Add the row of `record` and return its checksum. The image bytes are not kept."""
         checksum = int(crc32c(record.data, crc32c(record.key.encode())))
         self._facts.append((
             record.key, len(record.data), checksum, record.height, record.width, record.channels,
@@ -74,11 +74,11 @@ class IndexBuilder:
             places: (offsets, sizes) of the records' images in the container, int64 (n,) each.
 
         Returns:
-            Size and digests of the file, as it was meant to be written.
+            Expected size and digests of the file.
 
         Raises:
-            DamagedPack: The places are not those of the records that were added.
-            StorageError: The disk refuses.
+            DamagedPack: The places do not match the added records.
+            StorageError: The file cannot be written.
         """
         self._flush()
         batch = self._one_batch(path, *places)
@@ -103,7 +103,7 @@ class IndexBuilder:
             self._facts, self._annotations = [], []
 
     def _one_batch(self, path: AnyPath, offsets: Any, sizes: Any) -> Any:
-        # one batch, so that a column is one array and is mapped without a copy
+        # one batch, so that each column is one array that can be mapped without a copy
         chunks = self._chunks or [rows_batch([], [])]
         try:
             arrays = [pa.concat_arrays([c.column(i) for c in chunks]) for i in range(chunks[0].num_columns)]
@@ -111,20 +111,20 @@ class IndexBuilder:
             problem = f"a column exceeds what the index can hold: {_first_line(error)}"
             raise StorageError(path, problem, "choose a smaller --shard-size") from error
         if len(offsets) != len(self):
-            raise DamagedPack(path, f"the shard holds {len(offsets)} records, {len(self)} were written to it")
+            raise DamagedPack(path, f"the shard has {len(offsets)} records, but {len(self)} were written")
         written = arrays[SCHEMA.get_field_index("size") - 1].to_numpy()
         for number in np.flatnonzero(written != sizes)[:1].tolist():
-            raise DamagedPack(path, f"record {number} has {sizes[number]} bytes, {written[number]} were written")
+            raise DamagedPack(path, f"record {number} has {sizes[number]} bytes, but {written[number]} were written")
         arrays.insert(SCHEMA.get_field_index("offset"), pa.array(offsets))
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
-    """The index as a pyarrow.Table (columns as in SCHEMA) over a memory map; Arrow has looked at every row.
+    """Return the index as a pyarrow.Table (columns as in SCHEMA) over a memory map, fully validated by Arrow.
 
-    `data` are the file's bytes where the caller has mapped them already; `path` then only names them.
-    Raises DamagedPack if it is no index of this version, StorageError where it cannot be opened.
-    The caller checks the file's size first: a map of a file that shrinks later cannot be read safely.
+    `data` is the content of the file if the caller has already mapped it; `path` then is only for messages.
+    Raise DamagedPack if it is not an index of this version, StorageError if it cannot be opened. The caller
+    must check the file's size first.
     """
     if data is None:
         data = _mapped(path)
@@ -136,18 +136,18 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
             raise DamagedPack(path, f"an index of {reader.num_record_batches} parts, not one")
         batch = reader.get_batch(0)
         _check_mapped(data, batch)
-        batch.validate(full=True)  # 30 ms for a million rows: offsets that grow, codes that exist, text that is UTF-8
+        batch.validate(full=True)  # takes 30 ms for a million rows: checks offsets, codes and UTF-8
         _check_layout(path, batch)
         return pa.Table.from_batches([batch])
     except DamagedPack:
         raise
-    except (pa.ArrowException, ValueError, OSError) as error:  # OSError: Arrow's own, of a file that is cut
+    except (pa.ArrowException, ValueError, OSError) as error:  # OSError: raised by Arrow for a truncated file
         problem = f"the index cannot be read: {_first_line(error)}"
         raise DamagedPack(path, problem, "restore it or build the pack again") from error
 
 
 def _mapped(path: AnyPath) -> NDArray[np.uint8]:
-    # not by Arrow: its own map takes no path that is not UTF-8
+    # not with Arrow's map, which accepts only UTF-8 paths
     name = os.fsdecode(path)
     try:
         size = os.path.getsize(name)
@@ -159,11 +159,11 @@ def _mapped(path: AnyPath) -> NDArray[np.uint8]:
 
 
 def _check_mapped(data: NDArray[np.uint8], batch: Any) -> None:
-    # Arrow decompresses unasked; readers expect columns that cost no memory
+    # Arrow decompresses silently, but columns must not take memory
     start = data.ctypes.data
     for buffer in (buffer for array in batch.columns for buffer in array.buffers() if buffer is not None):
         if buffer.size and not start <= buffer.address <= start + len(data) - buffer.size:
-            raise ValueError("a part of it is compressed")
+            raise ValueError("it is compressed")
 
 
 def _check_layout(path: AnyPath, batch: Any) -> None:
@@ -172,7 +172,7 @@ def _check_layout(path: AnyPath, batch: Any) -> None:
             raise DamagedPack(path, f"rows of the index have no {field.name}", "restore it or build the pack again")
     for name, expected in (("dtype", DTYPES), ("encoding", ENCODINGS)):
         names = batch.column(name).dictionary
-        names.validate(full=True)  # they are few, and they are read here
+        names.validate(full=True)  # the dictionaries are small, so their values are checked here
         if tuple(names.to_pylist()) != expected:
             raise DamagedPack(path, f"the index lists other values of {name} than {', '.join(expected)}")
 

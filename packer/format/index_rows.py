@@ -1,4 +1,4 @@
-"""Records as rows of an index: all but the image bytes, a few thousand at a time turned into Arrow arrays."""
+"""Converts records, without the image bytes, to Arrow arrays: the rows of an index, a few thousand at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def annotation_arrays(annotations: list[Annotation]) -> list[Any]:
     """Return annotations as Arrow arrays, one for each of schema.ANNOTATION_FIELDS, in their order."""
     labels = np.array([-1 if a.label is None else a.label for a in annotations], np.int32)
     return [
-        # -1 stands under the nulls, so that the mapped numbers are the labels without a copy
+        # nulls have the value -1, so that the mapped numbers are the labels without a copy
         pa.array(labels, pa.int32(), mask=np.array([a.label is None for a in annotations], np.bool_)),
         _lists([a.boxes for a in annotations], _floats(4)),
         _lists([a.box_labels for a in annotations], _integers),
@@ -58,7 +58,7 @@ def _names(codes: tuple[int, ...], names: tuple[str, ...]) -> Any:
 
 
 def _lists(rows: list[Any], values_of: Callable[[list[Any]], Any]) -> Any:
-    """A list array of one row per item of `rows`, null where it is None."""
+    """Return a list array with one row per item of `rows`, null if the item is None."""
     present = [row for row in rows if row is not None]
     lengths = [0 if row is None else len(row) for row in rows]
     offsets = pa.array(np.cumsum([0, *lengths], dtype=np.int32))
@@ -87,5 +87,5 @@ def _nested(width: int) -> Callable[[list[Any]], Any]:
 
 
 def _json(fields: Mapping[str, Any]) -> str | None:
-    """Return ASCII JSON (undecodable bytes of names survive as escaped surrogates), None for no fields."""
+    """Return fields as ASCII JSON, with undecodable bytes of names as escaped surrogates; None if there are none."""
     return json.dumps(dict(fields), allow_nan=False) if fields else None

@@ -1,4 +1,4 @@
-"""The indexes of a pack: each is opened when it is first needed, and verified against its checksum before use."""
+"""The indexes of a pack. Each is opened when first needed, and verified against its checksum before use."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RESTORE = "run packer verify, and restore the file or build the pack again"
 
 
 class Indexes:
-    """The indexes of all shards, by the shard's number. Threads may share it: what two open at once is the same."""
+    """The indexes of all shards, by shard number. Thread-safe: two threads that open one at once get equal results."""
 
     def __init__(self, folder: str, shards: Sequence[ShardEntry]) -> None:
-        """Look at the files' sizes only. Raises DamagedPack if one is missing or of another size."""
+        """Check only the sizes of the files. Raise DamagedPack if one is missing or has another size."""
         self._folder = folder
         self._shards = shards
         self._tables: list[Any] = [None] * len(shards)
@@ -34,8 +34,8 @@ class Indexes:
         self._parts: dict[str, list[NDArray[Any] | Ragged]] = {}
         for number, shard in enumerate(shards):
             check_size(self.path(number), shard.index.bytes)
-            if shard.records > shard.index.bytes:  # before anything is allocated for each record
-                problem = f"has {shard.index.bytes} bytes, too few for the {shard.records} rows that the pack says"
+            if shard.records > shard.index.bytes:  # checked before anything is allocated per record
+                problem = f"has {shard.index.bytes} bytes, too few for {shard.records} rows"
                 raise DamagedPack(self.path(number), problem, RESTORE)
 
     def path(self, number: int) -> str:
@@ -43,7 +43,7 @@ class Indexes:
         return os.path.join(self._folder, self._shards[number].index.name)
 
     def __getitem__(self, number: int) -> Any:
-        """Return the table of a shard. Raises DamagedPack if the file is not the one that was packed."""
+        """Return the table of a shard. Raise DamagedPack if the file was altered."""
         table = self._tables[number]
         if table is None:
             try:
@@ -66,7 +66,7 @@ class Indexes:
             raise DamagedPack(path, "was altered: it does not match its checksum", RESTORE)
         table = read_index(path, region.parts[0][: shard.index.bytes])
         if len(table) != shard.records:
-            raise DamagedPack(path, f"has {len(table)} rows where the pack says {shard.records}", RESTORE)
+            raise DamagedPack(path, f"has {len(table)} rows, but the pack says {shard.records}", RESTORE)
         return table
 
     def annotations(self, number: int) -> Annotations:
@@ -77,12 +77,12 @@ class Indexes:
         return found
 
     def offsets(self, number: int) -> Int64:
-        """Return where the records of a shard begin in its container, int64 (n,): inside of it, and apart."""
+        """Return where the records of a shard begin in its container, int64 (n,); checked for bounds and overlap."""
         shard, table = self._shards[number], self[number]
         offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
         outside = lies_outside(offsets, sizes, shard.container.bytes)
         if outside.any() or overlapping(offsets, sizes, ~outside).any():
-            problem = "names bytes outside of its shard" if outside.any() else "gives two records the same bytes"
+            problem = "has offsets outside its shard" if outside.any() else "has overlapping records"
             error = DamagedPack(self.path(number), problem, RESTORE)
             raise error.with_location(self._folder, shard.container.name)
         return offsets
@@ -109,12 +109,12 @@ class Indexes:
 
 
 def lies_outside(offsets: NDArray[Any], sizes: NDArray[Any], limit: int) -> NDArray[np.bool_]:
-    """Return which of the ranges do not lie in a file of `limit` bytes, bool (n,); int64 (n,) each, any values."""
+    """Return which ranges exceed a file of `limit` bytes, bool (n,). The inputs are int64 (n,), with any values."""
     return (offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)
 
 
 def overlapping(offsets: NDArray[Any], sizes: NDArray[Any], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which ranges begin before one that begins earlier has ended, bool (n,); only `among` are looked at."""
+    """Return which ranges overlap one that begins earlier, bool (n,). Only the ranges in `among` are compared."""
     wrong = np.zeros(len(offsets), np.bool_)
     rows = np.flatnonzero(among)
     starts = offsets[rows]

@@ -1,4 +1,4 @@
-"""pack.json: what a pack is and how it was made; written last, so that a directory without one is not a pack."""
+"""pack.json, the manifest of a pack. It is written last, so that a directory without one is not a pack."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_MANIFEST_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file of a pack: its name in the pack's directory, its size and its digest."""
+    """A file of a pack: its name in the pack's directory, its size and its digest."""
 
     name: str
     bytes: int
@@ -29,15 +29,15 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry(FileEntry):
-    """The index file of a shard; readers verify it against its checksum before they use it."""
+    """The index file of a shard, whose checksum readers verify before use."""
 
     crc32c: int
-    """CRC-32C of the whole file: ten times as fast as its SHA-256, and finds what disks and copies do to files."""
+    """CRC-32C of the whole file, which detects accidental damage and is ten times as fast as SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One shard: its container file, its index file, and how many records both hold."""
+    """A shard: its container file, its index file, and the number of records in each."""
 
     records: int
     container: FileEntry
@@ -46,29 +46,29 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One input that is not in the pack, and why."""
+    """An input that is not in the pack, and the reason."""
 
     path: str
-    """Relative to the source; bytes that are not UTF-8 as surrogate escapes (`os.fsencode` gives them back)."""
+    """Relative to the source; bytes that are not UTF-8 are surrogate escapes, as for `os.fsencode`."""
     reason: str
     """A code: bad-image, not-an-image, bad-label, no-label, no-image, ..."""
     problem: str
-    """In words, with the next step."""
+    """The problem as text, with the next step."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that pack.json says. Equal inputs and options give an equal manifest: it holds no time and no place."""
+    """The content of pack.json. Equal inputs and options give an equal manifest, without times or absolute paths."""
 
     container: str
     encoding: str
     """raw, jpeg, png, bmp, or copy (then each record has its own)."""
     mode: str
-    """rgb, gray or unchanged: what the images are decoded to."""
+    """rgb, gray or unchanged: the color mode of the decoded images."""
     dtype: str | None
-    """Of the decoded images where all share it."""
+    """dtype of the decoded images if it is the same for all."""
     shape: tuple[int, int, int] | None
-    """(height, width, channels) of the decoded images where all share it."""
+    """(height, width, channels) of the decoded images if it is the same for all."""
     classes: tuple[str, ...]
     fields: tuple[str, ...]
     """Annotation fields that at least one record has: label, boxes, landmarks, polygons, keypoints, ..."""
@@ -78,27 +78,27 @@ class Manifest:
     class_counts: Mapping[str, list[int]]
     """{"label": images of each class, "boxes": boxes of each class}, lists in id order."""
     options: Mapping[str, Any]
-    """The options of the build that shape its result."""
+    """The build options that affect the result."""
     shards: tuple[ShardEntry, ...]
     rejected: tuple[Rejected, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the user was told once."""
+    """Messages of the build to the user."""
     flip_index: tuple[int, ...] | None = None
     """Which landmark or keypoint each one becomes in a mirrored image; not in the file if it is not known."""
     packer: str = ""
     """Version of packer that wrote the pack."""
     libraries: Mapping[str, str] = field(default_factory=dict)
-    """Versions of the libraries that made its bytes."""
+    """Versions of the libraries that produced its bytes."""
     version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
-        """Return the file's bytes: ASCII JSON with a digest over everything else in it."""
+        """Return the content of the file: ASCII JSON with a digest of everything else in it."""
         content = {**self._content(), "digest": self.digest}
         return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode("ascii")
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over all that the manifest says, as hexadecimal digits: the name of this very pack."""
+        """SHA-256 of the content as hexadecimal digits, which identifies the pack."""
         return digest_of(self._content())
 
     def _content(self) -> dict[str, Any]:
@@ -109,14 +109,14 @@ class Manifest:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 over the members of a manifest but its digest. Raises ValueError if one is not JSON."""
+    """Return the SHA-256 of the members of a manifest except its digest. Raise ValueError if one is not JSON."""
     rest = {k: v for k, v in content.items() if k != "digest"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
 def names_a_pack(path: AnyPath) -> bool:
-    """Return whether `path` is a pack and not a folder of images; also an unfinished one, which is refused by name."""
+    """Return whether `path` is a pack, even an unfinished one, rather than a folder of images."""
     folder = os.fsdecode(path)
     unfinished = folder.rstrip("/").endswith(PARTIAL_SUFFIX) and os.path.isdir(folder)
     return unfinished or os.path.isfile(os.path.join(folder, MANIFEST_NAME))
@@ -126,9 +126,9 @@ def read_manifest(pack: AnyPath) -> Manifest:
     """Read and check the pack.json of the directory `pack`.
 
     Raises:
-        PackNotFound: It is not a pack.
-        UsageError: It is a pack of another version of the format.
-        DamagedPack: It is a pack that cannot be trusted.
+        PackNotFound: The directory is not a pack.
+        UsageError: The pack has another format version.
+        DamagedPack: The manifest was altered.
         StorageError: The file cannot be read.
     """
     folder = os.fsdecode(pack)
@@ -148,25 +148,25 @@ def read_manifest(pack: AnyPath) -> Manifest:
 def _no_pack(folder: str) -> PackNotFound:
     if not os.path.lexists(folder):
         partial = folder.rstrip("/") + PARTIAL_SUFFIX
-        hint = f"its build did not finish ({partial} is there): run it again" if os.path.isdir(partial) else ""
+        hint = f"its build did not finish ({partial} exists): run it again" if os.path.isdir(partial) else ""
         return PackNotFound(folder, "no such pack", hint or "build one: packer build FOLDER")
     if folder.rstrip("/").endswith(PARTIAL_SUFFIX):
         return PackNotFound(folder, "is an unfinished build, not a pack", "run the same packer build again")
     if os.path.isdir(folder):
-        problem = f"is not a pack: it holds no {MANIFEST_NAME}"
+        problem = f"is not a pack: it has no {MANIFEST_NAME}"
         return PackNotFound(folder, problem, "build one: packer build FOLDER")
-    return PackNotFound(folder, "is a file, and a pack is a directory", "give the directory that packer build made")
+    return PackNotFound(folder, "is a file, but a pack is a directory", "pass the directory that packer build wrote")
 
 
 def parse_manifest(path: str, text: bytes) -> Manifest:
-    """Return the manifest in the bytes of a pack.json; `path` is for messages. Raises as `read_manifest`."""
+    """Parse the content of a pack.json; `path` is for messages. Raise the errors of `read_manifest`."""
     again = "restore it or build the pack again"
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DamagedPack(path, f"is not readable: {error}", again) from None
     if not isinstance(content, dict) or content.get("format") != "packer":
-        raise DamagedPack(path, "is not a manifest of packer", again)
+        raise DamagedPack(path, "is not a packer manifest", again)
     version = content.get("version")
     if not isinstance(version, int) or version < 1:
         raise DamagedPack(path, f"has no valid version: {version!r}", again)
@@ -179,11 +179,11 @@ def parse_manifest(path: str, text: bytes) -> Manifest:
             problem = "does not match its own digest: it was altered"
         else:
             manifest = _from_json(content)
-            if manifest.to_json() == text:  # one way to write each manifest: every changed byte shows
+            if manifest.to_json() == text:  # each manifest has one valid form, so that any changed byte is detected
                 return manifest
-            problem = "is not written as packer writes it: it was altered"
+            problem = "was not written by packer: it was altered"
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        problem = f"is not as format version {version} has it: {error!r}"
+        problem = f"does not follow format version {version}: {error!r}"
     raise DamagedPack(path, problem, again)
 
 
@@ -191,11 +191,11 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
     manifest: Manifest = _typed(Manifest, {k: v for k, v in content.items() if k not in ("format", "digest")})
     for name, choices in _CHOICES.items():
         if getattr(manifest, name) not in choices:
-            raise ValueError(f"the {name} is {getattr(manifest, name)!r}")
+            raise ValueError(f"unknown {name} {getattr(manifest, name)!r}")
     if manifest.shape is not None and not all(0 < side < 1 << 31 for side in manifest.shape):
         raise ValueError(f"images of shape {manifest.shape}")
     if not manifest.records or manifest.records != sum(shard.records for shard in manifest.shards):
-        raise ValueError(f"{manifest.records} records, and its shards hold another number, or none")
+        raise ValueError(f"{manifest.records} records, but its shards have another number, or none")
     if any(len(counts) != len(manifest.classes) for counts in manifest.class_counts.values()):
         raise ValueError(f"other counts than one for each of {len(manifest.classes)} classes")
     if not manifest.counts.keys() >= _INPUTS or not isinstance(manifest.options["labels"], list):
@@ -234,7 +234,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    """Return a JSON value as a value of this type: dataclasses from objects, tuples from lists. Raises TypeError."""
+    """Convert a JSON value to a type: objects to dataclasses, lists to tuples. Raise TypeError if it does not fit."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return value

@@ -1,8 +1,8 @@
 """Maps the files of a pack read-only into memory, under one range of byte offsets.
 
-On POSIX systems they lie one after another in one range of addresses: a whole batch is gathered in one call, whichever
-shards its records lie in. The maps hold no file descriptor there (a pack of thousands of shards stays below any limit
-on open files), which Python's own `mmap` cannot do before 3.13. Elsewhere each file is a map of its own.
+On POSIX systems they follow one another in one range of addresses, so that one call gathers a whole batch from any
+shards. The maps hold no file descriptors there, so thousands of shards stay below any limit on open files; Python's
+`mmap` cannot do this before 3.13. On other systems each file has its own map.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SAMPLED_PAGES = 64
 
 
 class Region:
-    """The bytes of mapped files: what begins at one offset and ends in the same file is read as one piece.
+    """The bytes of mapped files. A range within one file can be read as one piece.
 
     Attributes:
-        parts: What is mapped, uint8 arrays, read-only: one of all files, or one for each file.
+        parts: The maps as read-only uint8 arrays: one for all files, or one for each file.
         starts: The offset at which each part begins.
     """
 
@@ -41,7 +41,7 @@ class Region:
 
     @property
     def data(self) -> Any:
-        """Bytes of a file: ``data[start:stop]`` is a memoryview, not copied."""
+        """Return bytes of a file: ``data[start:stop]`` is a memoryview, without a copy."""
         return self if self._data is None else self._data
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Region:
         return self.parts[number].data[wanted.start - start : wanted.stop - start]
 
     def by_part(self, offsets: Int64) -> Iterator[tuple[int, Any, Int64]]:
-        """Yield (number of a part, which of `offsets` lie in it, where in it) for each part that has any."""
+        """Yield (part number, which of `offsets` are in the part, their positions in it) for each part that has any."""
         if len(self.parts) == 1:
             yield 0, slice(None), offsets
             return
@@ -67,15 +67,15 @@ class Region:
         out = np.empty(len(offsets), f"V{size}")
         for number, chosen, places in self.by_part(offsets):
             part = self.parts[number]
-            # item i is what lies at byte i: numpy copies those that are asked for, wherever they begin
+            # item i begins at byte i, so that numpy can copy items at any offset
             items: Any = np.ndarray((len(part) - size + 1,), out.dtype, part, strides=(1,))
             out[chosen] = items[places]
         return out.view(np.uint8).reshape(-1, size)
 
     def fetch(self, offsets: Int64, sizes: Int64) -> None:
-        """Ask for byte ranges to be read from the disk in the background; returns at once.
+        """Ask the kernel to read byte ranges from the disk in the background. Return immediately.
 
-        Ranges that follow one another are asked for together. The kernel may ignore it.
+        Adjacent ranges are requested together. The kernel may ignore the request.
         """
         if system.PORTABLE:
             return
@@ -90,9 +90,9 @@ class Region:
             system.fetch_pages(base + begin * mmap.PAGESIZE, (stop - begin) * mmap.PAGESIZE)
 
     def share_in_memory(self, offsets: Int64) -> float:
-        """Return about which share of the bytes at these offsets is in memory; 1.0 if nobody can say.
+        """Return the approximate share of the bytes at these offsets that is in memory; 1.0 if it is unknown.
 
-        A few, evenly drawn, are looked at. The container's own pages do not count: reading never brings them in.
+        It is estimated from an even sample. The container's own pages do not count, because reading does not load them.
         """
         drawn = offsets[np.linspace(0, len(offsets) - 1, min(SAMPLED_PAGES, len(offsets))).astype(np.int64)]
         base = self.parts[0].ctypes.data
@@ -101,12 +101,12 @@ class Region:
         return sum(one is not False for one in found) / len(found) if found else 1.0
 
     def read(self, start: int, stop: int, keep: bool) -> bool:
-        """Bring the bytes from `start` to `stop` into memory.
+        """Load the bytes from `start` to `stop` into memory.
 
         Args:
-            start: The first.
-            stop: The one after the last.
-            keep: Lock them there, if that is allowed.
+            start: The first byte.
+            stop: The end, exclusive.
+            keep: Lock them in memory, if that is allowed.
 
         Returns:
             Whether they are locked.
@@ -114,7 +114,7 @@ class Region:
         kept = keep and system.lock_in_memory(self.parts[0].ctypes.data + start, stop - start)
         if not kept:
             for begin, part in zip(self.starts, self.parts, strict=True):
-                # touching a byte of each page brings it in
+                # reading a byte of each page loads it
                 part[max(0, start - begin) : max(0, stop - begin) : 4096].max(initial=0)
         return kept
 
@@ -122,14 +122,13 @@ class Region:
 def map_files(files: Sequence[tuple[str, int]]) -> tuple[Region, NDArray[np.int64]]:
     """Map (path, size in bytes) pairs, read-only.
 
-    Sizes are verified before anything is mapped: a page of a map that the file does not cover would kill the process
-    (SIGBUS) when touched.
+    Sizes are checked first: reading a map beyond the end of its file would kill the process (SIGBUS).
 
     Args:
-        files: What to map.
+        files: The files to map.
 
     Returns:
-        All of them, and the offset at which each begins, a multiple of the page size.
+        The mapped region, and the offset at which each file begins, a multiple of the page size.
 
     Raises:
         DamagedPack: A file is missing or of another size.
@@ -148,7 +147,7 @@ def map_files(files: Sequence[tuple[str, int]]) -> tuple[Region, NDArray[np.int6
 
 
 def check_size(path: str, size: int) -> None:
-    """Raise DamagedPack if a file is missing or has not `size` bytes."""
+    """Raise DamagedPack if a file is missing or does not have `size` bytes."""
     try:
         found = os.stat(path).st_size
     except FileNotFoundError:
@@ -156,7 +155,7 @@ def check_size(path: str, size: int) -> None:
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
     if found != size:
-        raise DamagedPack(path, f"has {found} bytes where the pack says {size}", RESTORE)
+        raise DamagedPack(path, f"has {found} bytes, but the pack says {size}", RESTORE)
 
 
 def _map_together(files: Sequence[tuple[str, int]], starts: list[int]) -> NDArray[np.uint8]:
@@ -173,8 +172,8 @@ def _map_together(files: Sequence[tuple[str, int]], starts: list[int]) -> NDArra
         system.unmap(base, total)
         raise
     memory = (ctypes.c_uint8 * total).from_address(base)
-    unmap = weakref.finalize(memory, system.unmap, base, total)  # when the last array over it is gone
-    unmap.atexit = False  # at exit other threads may still read; the kernel unmaps
+    unmap = weakref.finalize(memory, system.unmap, base, total)  # called when the last array over it is gone
+    unmap.atexit = False  # not at exit, when other threads may still read; the kernel unmaps it
     return np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
 
 
@@ -185,7 +184,7 @@ def _map_alone(path: str, size: int) -> NDArray[np.uint8]:
 
 
 def _with_file(path: str, size: int, call: Any) -> Any:
-    """What `call` makes of the open file."""
+    """Open a file, check its size, and return the result of `call`."""
     try:
         descriptor = os.open(path, system.READ_FLAGS)
     except FileNotFoundError:

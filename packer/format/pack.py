@@ -1,7 +1,7 @@
 """Reads a pack: the bytes of a record, its annotation, and whole columns; the same code for every container.
 
-Only the manifest, the indexes and the mapped bytes are used, never a container's library. Nothing here
-imports torch.
+It uses only the manifest, the indexes and the mapped bytes, never a container's library, and does not import
+torch.
 """
 
 from __future__ import annotations
@@ -42,17 +42,20 @@ def open_pack(path: AnyPath) -> Pack:
         The open pack.
 
     Raises:
-        PackNotFound: There is no pack.
-        DamagedPack: The manifest was altered, or a file is missing or of another size than it says.
+        PackNotFound: The directory is not a pack.
+        DamagedPack: The manifest was altered, or a file is missing or has another size.
     """
     return Pack(path)
 
 
 class Pack:
-    """An open pack. Records are numbered from 0 in the order in which they were packed.
+    """An open pack. Records are numbered from 0 in packing order.
 
-    Safe to share between threads and forked processes: it holds memory maps and no handle. Pickles as its
-    path; if the pack was replaced in between, unpickling raises DamagedPack.
+    It can be shared between threads and forked processes, because it holds memory maps and no handles. It is
+    pickled as its path; if the pack has been replaced since, unpickling raises DamagedPack.
+
+    Args:
+        path: The directory of the pack.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -74,7 +77,7 @@ class Pack:
         return os.path.join(self.path, name)
 
     def _shard_at(self, file: AnyPath) -> str | None:
-        """Return the shard of a file of this pack, None for its manifest."""
+        """Return the shard that a file of this pack belongs to; None for the manifest."""
         name = os.path.basename(os.fsdecode(file))
         names = (s.container.name for s in getattr(self, "shards", ()) if name in (s.container.name, s.index.name))
         return next(names, None)
@@ -93,7 +96,7 @@ class Pack:
 
     @cached_property
     def offsets(self) -> Int64:
-        """Where each record's bytes begin in `region`, int64 (n,); checked to lie inside its own file, and apart."""
+        """Where each record begins in `region`, int64 (n,); checked for bounds and overlap."""
         starts = self._starts.tolist()
         return np.concatenate([self._indexes.offsets(number) + start for number, start in enumerate(starts)])
 
@@ -104,7 +107,7 @@ class Pack:
 
     @cached_property
     def record_bytes(self) -> int | None:
-        """Bytes of every record if all are raw images of one shape, else None."""
+        """Bytes per record if all are raw images of one shape, else None."""
         shape, manifest = self.manifest.shape, self.manifest
         if manifest.encoding != "raw" or shape is None or manifest.dtype is None:
             return None
@@ -132,10 +135,10 @@ class Pack:
     # -- records
 
     def record(self, i: int) -> memoryview:
-        """Return the bytes of record `i`, mapped, not copied; read-only.
+        """Return the bytes of record `i`, mapped and read-only.
 
         Raises:
-            DamagedPack: They do not match their checksum, which is verified when this process first touches the record.
+            DamagedPack: They do not match their checksum, which is verified when this process first reads the record.
         """
         self._require(i)
         if not self._checked[i]:
@@ -145,7 +148,7 @@ class Pack:
         return data
 
     def check(self, records: Int64) -> None:
-        """Verify these records against their checksums, those not yet seen by this process."""
+        """Verify the checksums of `records`, int64 (n,), unless this process has already done so."""
         seen = self._checked[records]
         if np.count_nonzero(seen) < len(seen):
             self._check_unseen(records[~seen])
@@ -154,7 +157,7 @@ class Pack:
         data, keys = self.region.data, self._keys
         key_data = keys.values.data
         rows = (self.offsets, self.sizes, keys.offsets, keys.offsets[1:], self._crcs)
-        # lists of Python numbers: this loop costs most of the first epoch, and numpy's scalars would double it
+        # lists of Python numbers: this loop takes most of the first epoch, and numpy scalars would double its time
         for i, start, size, key, key_end, crc in zip(
             records.tolist(), *(numbers[records].tolist() for numbers in rows), strict=True
         ):
@@ -163,7 +166,7 @@ class Pack:
         self._checked[records] = True
 
     def damage(self, i: int, problem: str) -> DamagedPack:
-        """Return the error that says what is wrong with record `i`."""
+        """Return the error that record `i` has this `problem`."""
         number, row = self.locate(i)
         shard, key = self.shards[number].container.name, self.key(i)
         error = DamagedPack(self._file(shard), f"record {key} (row {row}) {problem}", RESTORE)
@@ -180,11 +183,11 @@ class Pack:
         return height, width, channels
 
     def dtype_of(self, i: int) -> str:
-        """Return uint8 or uint16, of the decoded image of record `i`."""
+        """Return the dtype of the decoded image of record `i`, uint8 or uint16."""
         return self.manifest.dtype or self._named("dtype", DTYPES, i)
 
     def encoding_of(self, i: int) -> str:
-        """Return raw, or the format of the image file that record `i` holds."""
+        """Return the encoding of record `i`: raw, or the format of an image file."""
         encoding = self.manifest.encoding
         return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
 
@@ -197,8 +200,12 @@ class Pack:
     def image(self, i: int, decoder: str = "auto") -> Image:
         """Return the image of record `i`, (height, width, channels); a read-only view if it is stored raw.
 
+        Args:
+            i: Number of the record.
+            decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+
         Raises:
-            DamagedPack: The record is not what its checksum and its row in the index say.
+            DamagedPack: The record does not match its checksum or its row in the index.
         """
         data, shape, dtype = self.record(i), self.shape_of(i), self.dtype_of(i)
         if self.encoding_of(i) != "raw":
@@ -213,14 +220,14 @@ class Pack:
 
         mode = cast("Mode", self.manifest.mode)
         try:
-            # as many pixels as the build allowed and packed
+            # the build has already limited the number of pixels
             with quiet_opencv():
                 return decode(data, mode, cast("Decoder", decoder), max_pixels=shape[0] * shape[1])
         except BadImage as error:
             self._damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
 
     def sample(self, i: int, decoder: str = "auto") -> Sample:
-        """Return image and annotation of record `i`."""
+        """Return image and annotation of record `i`; `decoder` as in `image`."""
         return Sample(self.image(i, decoder), self.annotation(i))
 
     # -- annotations
@@ -235,13 +242,13 @@ class Pack:
             raise
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """Return a column of the index over all shards, no image touched (docs/formats.md lists the columns).
+        """Return the column `name` of the index over all shards, without reading images. It is joined once, and read-only.
 
-        It is joined once, and read-only.
+        docs/formats.md lists the columns.
 
         Returns:
-            Numbers: array (n,), `label` -1 if an image has none. Lists (boxes, box_labels, landmarks, ...): Ragged, row
-            i being the array of record i.
+            Numbers: array (n,); `label` is -1 if an image has none. Lists (boxes, box_labels, landmarks, ...): Ragged,
+            in which row i is the array of record i.
         """
         return self._indexes.column(name)
 
@@ -278,7 +285,7 @@ class Pack:
 
     @cached_property
     def paths(self) -> list[bytes]:
-        """The path of each record's source file, relative to the source, in its own bytes."""
+        """The path of each record's source file, relative to the source, as bytes."""
         return [bytes(path) for path in self.column("path")]
 
     @property

@@ -13,8 +13,8 @@ from numpy.typing import DTypeLike, NDArray
 class Ragged:
     """n rows; row i is ``values[offsets[i]:offsets[i + 1]]``, a view.
 
-    `values` is an array of any shape, or a Ragged itself (polygons: images of objects of points).
-    `offsets` are n + 1 integers that do not decrease; the first need not be 0.
+    `values` is an array of any shape, or another Ragged (polygons: images of objects of points).
+    `offsets` are n + 1 non-decreasing integers; the first need not be 0.
     """
 
     __slots__ = ("offsets", "values")
@@ -29,7 +29,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return row `index`; or, for a slice of step 1, the Ragged of those rows (nothing is copied)."""
+        """Return row `index`, or the Ragged of a slice of rows with step 1, without a copy."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
@@ -48,11 +48,11 @@ class Ragged:
         return f"Ragged({len(self)} rows of {len(self.flat())} in all)"
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Array (n, k, ...) where all rows have the same length k; ValueError otherwise."""
+        """Return an array (n, k, ...). Raise ValueError unless all rows have the same length k."""
         lengths = self.lengths
         k = int(lengths[0]) if len(lengths) else 0
         if not (lengths == k).all():
-            raise ValueError(f"rows of {lengths.min()} to {lengths.max()} items are no array; use the rows")
+            raise ValueError(f"rows of {lengths.min()} to {lengths.max()} items do not form an array; use the rows")
         flat = np.asarray(self.flat())
         if copy is False and dtype is not None and flat.dtype != dtype:
             raise ValueError("an array of another dtype needs a copy")
@@ -65,7 +65,7 @@ class Ragged:
         return np.diff(self.offsets)
 
     def flat(self) -> Any:
-        """All rows one after another: the part of `values` that these rows cover."""
+        """Return all rows one after another: the part of `values` that they cover."""
         return self.values[int(self.offsets[0]) : int(self.offsets[-1])]
 
     @staticmethod
@@ -77,7 +77,7 @@ class Ragged:
 
     @staticmethod
     def concat(parts: Sequence[Ragged]) -> Ragged:
-        """The rows of all parts, in order; one part is handed back as it is."""
+        """Return the rows of all `parts`, in order; a single part is returned unchanged."""
         if not parts:
             raise ValueError("concat needs at least one Ragged, got none")
         if len(parts) == 1:
@@ -85,7 +85,7 @@ class Ragged:
         flats = [part.flat() for part in parts]
         nested = isinstance(flats[0], Ragged)
         starts = np.cumsum([0, *(len(flat) for flat in flats)], dtype=np.int64)
-        # each part's offsets are moved so that it begins where the one before it ended
+        # shift the offsets of each part to begin where the previous one ended
         moved = [p.offsets[1:] - p.offsets[0] + s for p, s in zip(parts, starts[:-1], strict=True)]
         offsets = np.concatenate([np.zeros(1, np.int64), *moved])
         return Ragged(Ragged.concat(flats) if nested else np.concatenate(flats), offsets)

@@ -1,7 +1,7 @@
-"""Saves what can be saved of a damaged pack, and never changes the only copy of anything.
+"""Saves what can be saved of a damaged pack, without changing the only copy of anything.
 
-A file that comes out with the very digest that the manifest has is the original, and takes its place. What does not
-goes, with all good shards, into a new pack beside the old one.
+A rebuilt file with the digest in the manifest is identical to the original and replaces it. Otherwise the good
+records go to a new pack beside the old one.
 """
 
 from __future__ import annotations
@@ -44,44 +44,44 @@ REPAIRED_SUFFIX = ".repaired"
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What `repair` has done."""
+    """The result of `repair`."""
 
     path: str
     out: str | None
-    """The new pack; None if the pack at `path` is whole (again)."""
+    """The new pack; None if the pack at `path` is intact or was restored."""
     records: int
-    """In the pack that is whole."""
+    """Number of records in the intact pack."""
     restored: tuple[str, ...]
-    """Files that were made again, byte for byte, and are back in their place."""
+    """Files that were rebuilt byte for byte and restored in place."""
     remade: tuple[str, ...]
-    """Shards that were written anew in the new pack."""
+    """Shards that were rewritten in the new pack."""
     lost: tuple[LostRecord, ...]
     notes: tuple[str, ...]
 
     @property
     def lost_records(self) -> int:
-        """Number of records that are lost."""
+        """Number of lost records."""
         return sum(entry.records for entry in self.lost)
 
 
 def repair(path: AnyPath, out: str | None = None, progress: Progress | None = None) -> RepairReport:
-    """Make the pack at `path` whole again, or a new pack of what can be saved of it.
+    """Repair the pack at `path`, or save what is left of it in a new pack.
 
-    Files that can be made again byte for byte (their digests say so) are put back in their place. If that is not all
-    that is damaged, or `out` is given, the pack at `path` stays as it is and a new one is made.
+    Files that can be rebuilt byte for byte, as their digests prove, are restored in place. If that is not enough, or
+    if `out` is given, the pack at `path` stays unchanged and a new one is written.
 
     Args:
         path: The damaged pack.
-        out: Where a new pack goes; None: NAME.repaired beside the damaged one, and only if it is needed.
+        out: Path of the new pack. None: NAME.repaired beside the damaged one, and only if it is needed.
         progress: Receives the stages verifying and repairing, in bytes.
 
     Returns:
-        What was restored, written anew and lost.
+        The restored files, rewritten shards and lost records.
 
     Raises:
-        UsageError: There is no pack, or the place of the new one is taken.
+        UsageError: There is no pack, or the path of the new one exists.
         DamagedPack: Nothing can be saved.
-        StorageError: The disk refuses.
+        StorageError: A file cannot be read or written.
     """
     folder = os.path.abspath(os.fsdecode(path))
     target = folder.rstrip("/") + REPAIRED_SUFFIX if out is None else os.path.abspath(out)
@@ -95,20 +95,20 @@ def repair(path: AnyPath, out: str | None = None, progress: Progress | None = No
 
 @dataclass(slots=True)
 class _Repair:
-    """A repair on its way; `target` and `in_place` say where its result may go."""
+    """A repair in progress; `target` and `in_place` tell where its result may go."""
 
     folder: str
     target: str
     in_place: bool
     progress: Progress
     made: list[tuple[ShardEntry, tuple[FileEntry, ...]]] = field(default_factory=list)
-    """Each shard of the new pack, and its files that still lie in the old pack alone."""
+    """Each shard of the new pack, and those of its files that still have to be copied from the old pack."""
     lost: list[LostRecord] = field(default_factory=list)
     remade: list[str] = field(default_factory=list)
     healed: list[str] = field(default_factory=list)
-    """Files that were made again byte for byte."""
+    """Files that were rebuilt byte for byte."""
     whole: bool = True
-    """All is as it was, byte for byte."""
+    """Whether all files so far are identical to the originals."""
 
     def run(self) -> RepairReport:
         manifest, known = self._manifest()
@@ -146,7 +146,7 @@ class _Repair:
                 raise
             path = os.path.join(self.folder, MANIFEST_NAME)
             with suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
-                # its digest is over what it says: with other line ends it is still the original
+                # its digest covers the content only: with other line ends it is still the original
                 text = json.dumps(json.loads(file.read(MAX_MANIFEST_BYTES)), indent=1) + "\n"
                 manifest = parse_manifest(path, text.encode("ascii"))
                 self.healed.append(MANIFEST_NAME)
@@ -156,7 +156,7 @@ class _Repair:
             return listed, False
 
     def _make(self, work: str, manifest: Manifest, shard: FoundShard) -> None:
-        """Make the damaged files of a shard anew."""
+        """Rebuild the damaged files of a shard."""
         old, lost = shard.entry, list[LostRecord]()
         if shard.container_intact and shard.index_intact:
             self.made.append((old, (old.container, old.index)))
@@ -182,7 +182,7 @@ class _Repair:
             self.made.append((entry, (entry.container,) if shard.container_intact else ()))
 
     def _put_back(self, work: str, manifest: Manifest) -> RepairReport:
-        """Give the files that were made again their places; each is the original, as its digest says."""
+        """Restore the rebuilt files in place; their digests prove that they are identical to the originals."""
         if MANIFEST_NAME in self.healed:
             _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
         for name in self.healed:
@@ -197,7 +197,7 @@ class _Repair:
                 self._copy(work, file)
         records = sum(entry.records for entry, _ in self.made)
         if not records:
-            raise DamagedPack(self.folder, "nothing vouches for any of its records", "build the pack again")
+            raise DamagedPack(self.folder, "none of its records can be verified", "build the pack again")
         lost = sum(entry.records for entry in self.lost)
         class_counts, boxes = class_counts_of(
             [os.path.join(work, entry.index.name) for entry, _ in self.made], len(old.classes)
@@ -223,7 +223,7 @@ class _Repair:
 
 
 def _write_shard(folder: str, manifest: Manifest, old: ShardEntry, records: Iterable[Record]) -> ShardEntry | None:
-    """Write the shard `old` anew, of these records; None, and no file, if there are none."""
+    """Rewrite the shard `old` with these records. Return None, and write no file, if there are none."""
     path = os.path.join(folder, old.container.name)
     raw = manifest.encoding == "raw"
     spec = ShardSpec(
@@ -243,7 +243,7 @@ def _write_shard(folder: str, manifest: Manifest, old: ShardEntry, records: Iter
 
 
 def _write_index(folder: str, shard: FoundShard) -> ShardEntry:
-    """Write an index for an intact container, of the annotations that it holds."""
+    """Write an index for an intact container from its annotations."""
     builder = IndexBuilder()
     entries = list(open_container(shard.format).scan(shard.container))
     with Window(shard.container) as window:
@@ -263,16 +263,16 @@ def _with_index(folder: str, container: str, builder: IndexBuilder, places: Plac
 
 @contextmanager
 def _new_folder(target: str, source: str) -> Iterator[str]:
-    """Make the folder in which the new pack grows; it is removed if it has not become `target`."""
+    """Create the folder in which the new pack grows; remove it unless it was renamed to `target`."""
     if os.path.lexists(target):
-        raise UsageError(target, "exists", "move it away, or name another place")
+        raise UsageError(target, "exists", "move it away, or pass another --out")
     if os.path.realpath(target).startswith(os.path.realpath(source) + os.sep):
-        raise UsageError(target, "lies in the damaged pack", "name another place")
+        raise UsageError(target, "is inside the damaged pack", "pass another --out")
     partial = target + PARTIAL_SUFFIX
     try:
         os.mkdir(partial)
     except FileExistsError:
-        problem = "exists: another repair or build is working there, or was killed"
+        problem = "exists: another repair or build is running, or was killed"
         raise UsageError(partial, problem, "wait for it, or remove the folder") from None
     except FileNotFoundError:
         raise UsageError(os.path.dirname(target), "no such folder for the pack", "create it") from None

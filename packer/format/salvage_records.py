@@ -1,4 +1,4 @@
-"""What is left of a pack: the good records of a damaged shard, and what records say of the pack they were in."""
+"""Finds the good records of a damaged shard, and rebuilds a manifest from them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from packer.types import Annotation, Record
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """A record that nothing vouches for any more; or several of a shard whose keys are not known."""
+    """A record that can no longer be verified, or several records of a shard with unknown keys."""
 
     shard: str
     key: str | None
     path: str | None
-    """Of its source file, as the index has it."""
+    """Path of its source file, from the index."""
     records: int = 1
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class LostRecord:
 
 @dataclass(frozen=True, slots=True)
 class FoundShard:
-    """A shard as it was found."""
+    """A shard of the damaged pack."""
 
     entry: ShardEntry
     format: str
@@ -53,7 +53,7 @@ class FoundShard:
     container_intact: bool
     index_intact: bool
     known: bool
-    """The manifest says what its files and records were."""
+    """Whether the manifest describes its files and records."""
 
     @property
     def name(self) -> str:
@@ -74,13 +74,13 @@ class FoundShard:
 def good_records(shard: FoundShard, lost: list[LostRecord], classes: dict[int, str] | None = None) -> Iterator[Record]:
     """Yield the good records of a shard, in key order.
 
-    An image counts if it matches its checksum in the index. Its annotation counts if the index is intact, or if the
-    container has the same one; also if the container cannot be read, and nobody knows that the index was altered.
+    An image is good if it matches its checksum in the index. Its annotation is good if the index is intact, or if the
+    container has the same one, or if the container cannot be read and the index is not known to be altered.
 
     Args:
         shard: The shard.
-        lost: Gets the other records.
-        classes: Gets the class names that the container's annotations say, by id.
+        lost: Receives the other records.
+        classes: Receives the class names in the container's annotations, by id.
     """
     entries = {} if shard.index_intact else {entry.key: entry for entry in _scan_apart(shard)}
     if classes is not None:
@@ -123,7 +123,7 @@ def _without_index(
     shard: FoundShard, entries: dict[str, Entry], window: Window, lost: list[LostRecord]
 ) -> Iterator[Record]:
     kept = 0
-    if shard.format == "tfrecord":  # each of its frames has checksums of its own
+    if shard.format == "tfrecord":  # its frames have checksums
         for entry in entries.values():
             with suppress(ValueError):
                 yield record_from_json(entry.annotation or b"", bytes(window.bytes(entry.offset, entry.size)))
@@ -133,7 +133,7 @@ def _without_index(
 
 
 def _scan_apart(shard: FoundShard) -> list[Entry]:
-    """Scan a container in a process of its own: a damaged file may crash the library of its format."""
+    """Scan a container in a separate process, because a damaged file may crash the library of its format."""
     with suppress(WorkerDied), Pool(1, None, "packer.containers") as pool:
         for _, entries in pool.run(_scan, [(shard.format, shard.container)]):
             return list(entries)
@@ -142,13 +142,13 @@ def _scan_apart(shard: FoundShard) -> list[Entry]:
 
 def _scan(job: tuple[str, str], *_: Any) -> list[Entry]:
     entries: list[Entry] = []
-    with suppress(PackerError):  # what was found before an error counts
+    with suppress(PackerError):  # entries found before an error count
         entries.extend(open_container(job[0]).scan(job[1]))
     return entries
 
 
 def shards_in(folder: str) -> Manifest | None:
-    """Return a manifest that only lists the shards in a folder, by their names; None if there are none."""
+    """Return a manifest that only lists the shards in a folder, by name; None if there are none."""
     names = os.listdir(folder)
     formats = {open_container(name).suffix: name for name in CONTAINERS} | {".mdb": "lmdb"}
     stems: dict[str, set[str]] = {}
@@ -182,7 +182,7 @@ def shards_in(folder: str) -> Manifest | None:
 
 
 def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifest, tuple[str, ...]]:
-    """Return a manifest with all that the good records of these shards say, and notes on what they do not say.
+    """Return a manifest rebuilt from the good records of these shards, and notes about what is missing in it.
 
     Raises:
         DamagedPack: There is no good record.
@@ -202,7 +202,7 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
             labels.update([] if a.label is None else [a.label], [] if a.box_labels is None else a.box_labels.tolist())
             copied = copied and xxh3_128_digest(record.data) == record.source_xxh3
     if not encodings:
-        raise DamagedPack(folder, "nothing vouches for any of its records", "build the pack again")
+        raise DamagedPack(folder, "none of its records can be verified", "build the pack again")
     encoding = "copy" if copied or len(encodings) > 1 else min(encodings)
     channels = {shape[2] for shape in shapes} if dtypes == {"uint8"} else set()
     manifest = replace(
@@ -216,8 +216,8 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
     )
     numbers = [int(digits) for s in listed.shards if (digits := "".join(filter(str.isdigit, s.index.name)))]
     missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
-    notes = [f"{MANIFEST_NAME} was damaged or missing, and was made anew from the shards"]
-    notes.append("not known: the options of the build, names of classes that no record has, inputs and notes")
+    notes = [f"{MANIFEST_NAME} was damaged or missing, and was rebuilt from the shards"]
+    notes.append("unknown: the options of the build, names of classes that no record has, inputs and notes")
     notes += [f"shards that are missing: {', '.join(map(str, missing))}"] if missing else []
     return manifest, tuple(notes)
 

@@ -1,4 +1,4 @@
-"""The columns of an index and their Arrow types; docs/formats.md says what each holds."""
+"""The columns of an index and their Arrow types, described in docs/formats.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
     ],
     metadata={"packer.index": "2"},
 )
-"""A field that an image lacks is null; an empty list says "none here". No label: null over the value -1."""
+"""A missing field is null; an empty list means "none in this image". A missing label is null with the value -1."""
 
 ANNOTATION_FIELDS = tuple(SCHEMA.names[SCHEMA.get_field_index("label") :])
 """The columns that hold an annotation."""

@@ -1,4 +1,4 @@
-"""Checks a finished pack: every file's digest first, then every record, then container and index against each other."""
+"""Verifies a pack: the digest of every file, then every record, then that container and index agree."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from packer.types import Progress
 __all__ = ["Problem", "VerifyReport", "verify"]
 
 MOST_THREADS = 4
-ALTERED = "was altered: its digest is not the one that the pack says"
+ALTERED = "was altered: its digest does not match the manifest"
 UNUSED = (
     "every record matches its checksum, so packer reads what was packed; "
-    "what was altered is for other readers: keys, annotations, the format's own bytes"
+    "the change affects only other readers: keys, annotations, the format's own bytes"
 )
 SHARD_NAME = re.compile(r"(shard-\d+|data(?=\.(mdb|index\.arrow)$))\.")
-"""How the files of a shard begin; a single LMDB shard is called data.mdb."""
+"""Start of the file names of a shard; a single LMDB shard is called data.mdb."""
 _WRONG = (PackerError, ValueError, IndexError, TypeError, OverflowError)
-"""What a row that makes no sense may raise."""
+"""Errors that an invalid row may raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` has found."""
+    """The result of `verify`."""
 
     path: str
     files: int
@@ -59,22 +59,22 @@ class VerifyReport:
     bytes: int
     problems: tuple[Problem, ...]
     unknown_files: tuple[str, ...] = ()
-    """Names in the pack's directory that the manifest does not list: no problem, readers never open them."""
+    """Files in the pack's directory that are not in the manifest. Harmless, because readers never open them."""
 
 
 def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) -> VerifyReport:
-    """Check the pack at `path` and list all that is wrong with it.
+    """Verify the pack at `path` and list all problems.
 
-    A file goes to its format's own library only after its digest was found right.
+    A file is opened with the library of its format only after its digest has been verified.
 
     Args:
         path: The directory of the pack.
         progress: Receives the stages verifying (bytes) and, if `deep`, decoding (images).
-        deep: Decode every image too, in worker processes, and compare the annotations in the containers with those in
-            the indexes.
+        deep: Also decode every image, in worker processes, and compare each record of the containers, with its
+            annotation, with the index.
 
     Returns:
-        What was found; a good pack has no problems.
+        The report; a good pack has no problems.
 
     Raises:
         UsageError: There is no pack.
@@ -85,7 +85,7 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
 
 
 def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool = False) -> VerifyReport:
-    """Do as `verify` does, for a caller that has the manifest of the pack in `folder`."""
+    """Verify the pack in `folder`, whose manifest has been read already."""
     looks_like_shards, unknown_files = unlisted(folder, manifest)
     problems = [*check_names(manifest), *looks_like_shards]
     jobs: list[DecodeJob] = []
@@ -103,18 +103,18 @@ def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool =
 
 
 def check_file(folder: str, file: FileEntry, progress: Progress) -> Problem | None:
-    """Check size and digest of one file; of an index also the checksum that readers look at."""
+    """Check the size and digest of a file, and the checksum for readers of an index."""
     path = os.path.join(folder, file.name)
     try:
-        if not os.path.isfile(path):  # a pipe would be waited for
+        if not os.path.isfile(path):  # reading a pipe would block
             return Problem(file.name, None, "is not a file" if os.path.lexists(path) else "is missing")
         size = os.path.getsize(path)
         if size != file.bytes:
-            return Problem(file.name, None, f"has {size} bytes where the pack says {file.bytes}")
+            return Problem(file.name, None, f"has {size} bytes, but the pack says {file.bytes}")
         if sha256_of(path, progress.advance) != file.sha256:
             return Problem(file.name, None, ALTERED)
         if isinstance(file, IndexEntry) and crc32c_of(path) != file.crc32c:
-            return Problem(file.name, None, "does not match the checksum that the pack says for readers")
+            return Problem(file.name, None, "does not match its checksum in the manifest")
     except FileNotFoundError:
         return Problem(file.name, None, "is missing")
     except OSError as error:
@@ -123,16 +123,16 @@ def check_file(folder: str, file: FileEntry, progress: Progress) -> Problem | No
 
 
 def check_names(manifest: Manifest) -> list[Problem]:
-    """List the names that stand twice in the manifest."""
+    """List the names that are twice in the manifest."""
     names = [MANIFEST_NAME, *(file.name for shard in manifest.shards for file in (shard.container, shard.index))]
     again = [name for name, times in Counter(names).items() if times > 1]
     return [Problem(name, None, "is listed twice in the manifest") for name in again]
 
 
 def unlisted(folder: str, manifest: Manifest) -> tuple[list[Problem], list[str]]:
-    """Return what the directory holds and the manifest does not list.
+    """Return the files in the directory that are not in the manifest.
 
-    Shards and indexes are problems: the pack was put together of two, or renamed. Other files are only named.
+    Shards and indexes are problems: the pack was combined from two, or files were renamed. Others are only listed.
     """
     listed = {file.name for shard in manifest.shards for file in (shard.container, shard.index)}
     try:
@@ -140,12 +140,12 @@ def unlisted(folder: str, manifest: Manifest) -> tuple[list[Problem], list[str]]
     except OSError as error:
         raise StorageError(folder, error.strerror or str(error)) from None
     shards = [name for name in others if SHARD_NAME.match(name)]
-    problems = [Problem(name, None, "looks like a shard, and the manifest does not list it") for name in shards]
+    problems = [Problem(name, None, "looks like a shard, but is not in the manifest") for name in shards]
     return problems, [name for name in others if name not in shards]
 
 
 class _OneAtATime(Progress):
-    """Passes on what threads report."""
+    """Passes on the reports of several threads."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -161,9 +161,9 @@ Checked = Future[Problem | None]
 
 @contextmanager
 def _checked_files(folder: str, manifest: Manifest, progress: Progress) -> Iterator[list[tuple[Checked, Checked]]]:
-    """Check the files of each shard as such, beside whatever is done meanwhile.
+    """Check the size and digest of each file in background threads.
 
-    Digests hold no GIL, and the checks of records, which do, take about as long.
+    Hashing releases the GIL; the checks of records do not, and take about as long.
     """
     progress = _OneAtATime(progress)
     with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
@@ -180,7 +180,7 @@ def _checked_files(folder: str, manifest: Manifest, progress: Progress) -> Itera
 
 
 class _ShardCheck:
-    """The checks of one shard, all but those of its files as such."""
+    """The checks of one shard, except the digests of its files."""
 
     def __init__(self, folder: str, manifest: Manifest, shard: ShardEntry, deep: bool) -> None:
         self._manifest = manifest
@@ -192,7 +192,7 @@ class _ShardCheck:
         """Images to decode."""
 
     def problems(self, container: Checked, index: Checked) -> list[Problem]:
-        """List all that is wrong with the shard; the futures say what is wrong with its files as such."""
+        """List all problems of the shard, including those of its files from the futures."""
         bad_index, name = index.result(), self._shard.container.name
         table: Any = None
         try:
@@ -211,16 +211,16 @@ class _ShardCheck:
                 self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest.mode)
         altered = container.result()
         if altered is None:
-            return [*bad, *self._rows(table), *self._entries(table)]
+            return [*bad, *self._rows(table), *(self._entries(table) if self._deep else ())]
         if altered.problem == ALTERED and not bad:
             altered = replace(altered, problem=f"{ALTERED}; {UNUSED}")
         return [altered, *bad, *self._rows(table)]
 
     def _rows(self, table: Any) -> Iterator[Problem]:
-        """What the index says against what the manifest says."""
+        """Compare the index with the manifest."""
         name, shape = self._shard.index.name, self._manifest.shape
         if len(table) != self._shard.records:
-            yield Problem(name, None, f"has {len(table)} rows where the pack says {self._shard.records}")
+            yield Problem(name, None, f"has {len(table)} rows, but the pack says {self._shard.records}")
         keys = texts(column(table, "key"))
         for before, key in pairwise(keys):
             if key <= before:
@@ -229,11 +229,15 @@ class _ShardCheck:
         if shape is not None:
             shapes = np.stack([np.asarray(column(table, c)) for c in ("height", "width", "channels")], axis=1)
             for row in np.flatnonzero((shapes != shape).any(axis=1))[:1].tolist():
-                problem = f"is of shape {tuple(shapes[row].tolist())}, and the pack of {shape}"
+                problem = f"has shape {tuple(shapes[row].tolist())}, but the pack has {shape}"
                 yield Problem(name, text_of(keys[row]), problem)
 
     def _entries(self, table: Any) -> Iterator[Problem]:
-        """What the container's own format holds, against the index."""
+        """Compare the container, read with its own library, with the index.
+
+        If its digest is right it is the file that was read back after it was written: what differs here is a fault of
+        packer itself, or a pack that somebody else has made.
+        """
         name = self._shard.container.name
         keys = map(text_of, texts(column(table, "key")))
         wanted = list(zip(keys, *(np.asarray(column(table, n)).tolist() for n in ("offset", "size")), strict=True))
@@ -246,9 +250,8 @@ class _ShardCheck:
                     yield Problem(name, entry.key, "is not in the index")
                     continue
                 if entry[:3] != wanted[row]:
-                    yield Problem(name, entry.key, "lies elsewhere than the index says")
-                if self._deep:
-                    yield from self._annotation(rows, row, entry.annotation)
+                    yield Problem(name, entry.key, "is not where the index says")
+                yield from self._annotation(rows, row, entry.annotation)
         except PackerError as error:
             yield Problem(name, None, error.problem)
             return
@@ -256,7 +259,7 @@ class _ShardCheck:
             yield Problem(name, None, f"cannot be read: {error!r}")
             return
         if count < len(wanted):
-            yield Problem(name, None, f"holds {plural(count, 'record')} where the index has {len(wanted):,}")
+            yield Problem(name, None, f"holds {plural(count, 'record')}, but the index has {len(wanted):,}")
 
     def _annotation(self, rows: Rows, row: int, text: bytes | None) -> Iterator[Problem]:
         try:

@@ -1,6 +1,6 @@
-"""The records of a shard: their bytes against the checksums in the index, and their images decoded.
+"""Verifies the checksums of the records of a shard, and decodes their images.
 
-Images are decoded in processes of their own: a decoder that crashes or hangs is one bad record.
+Images are decoded in worker processes, so that a decoder that crashes or hangs means only one bad record.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 1 << 20
 ALTERED = "does not match its checksum"
-OVERLAPS = "lies where another record lies"
+OVERLAPS = "overlaps another record"
 ROWS_A_JOB = 512
 DECODE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a pack."""
+    """A problem of a pack."""
 
     file: str
     record: str | None
-    """Key of the record, None if it is about the whole file."""
+    """Key of the record; None if the problem is about the whole file."""
     problem: str
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Problem:
 
 
 class Rows:
-    """The records of an index, without their images. Raises DamagedPack or ValueError if a row makes no sense."""
+    """The records of an index, without their images. Methods raise DamagedPack or ValueError for an invalid row."""
 
     def __init__(self, table: Any, path: AnyPath) -> None:
         names = ("offset", "size", "crc32c", "height", "width", "channels", "dtype", "encoding")
@@ -61,7 +61,7 @@ class Rows:
         return len(self._annotations)
 
     def key(self, row: int) -> str:
-        """Return the key of a row, for messages too: whatever its bytes are."""
+        """Return the key of a row as text, even if its bytes are invalid."""
         return text_of(self._keys[row])
 
     def path(self, row: int) -> bytes:
@@ -69,7 +69,7 @@ class Rows:
         return bytes(self._paths[row])
 
     def number(self, name: str, row: int) -> int:
-        """Return a number of a row: offset, size, crc32c, height, width, channels, dtype, encoding."""
+        """Return a number from a row: offset, size, crc32c, height, width, channels, dtype or encoding."""
         return int(self._numbers[name][row])
 
     def record(self, row: int, data: bytes = b"") -> Record:
@@ -92,10 +92,10 @@ class Rows:
 
 
 def record_problems(container: str, table: Any, among: range | None = None) -> Iterator[str | None]:
-    """Say what is wrong with each row (`among` these) of an index, None if its bytes match their checksum.
+    """Return the problem of each row (`among` these) of an index; None if its bytes match their checksum.
 
-    The container is read, never mapped: a file that is cut while it is checked, or a disk that fails, is a problem of
-    some records and not the end of the process.
+    The container is read, not mapped, so that a file truncated during the check, or a failing disk, is a problem of
+    some records and does not kill the process.
     """
     offsets, sizes, crcs = (np.asarray(column(table, name)) for name in ("offset", "size", "crc32c"))
     with Window(container) as window:
@@ -104,11 +104,11 @@ def record_problems(container: str, table: Any, among: range | None = None) -> I
         refused = outside | overlaps
         part = slice(0, len(offsets)) if among is None else slice(among.start, among.stop)
         numbers = (values[part].tolist() for values in (offsets, sizes, crcs, refused, outside))
-        # this loop takes most of the time if images are small: no call but those of the checksum
+        # this loop takes most of the time for small images, so it only calls the checksum
         start, stop, held, checksum_of = 0, 0, memoryview(b""), crc32c
         for key, offset, size, checksum, is_refused, is_outside in zip(texts(column(table, "key")[part]), *numbers):  # noqa: B905
             if is_refused:
-                yield f"lies outside of its file ({size} bytes at {offset})" if is_outside else OVERLAPS
+                yield f"is outside its file ({size} bytes at {offset})" if is_outside else OVERLAPS
                 continue
             if offset < start or offset + size > stop:
                 try:
@@ -122,7 +122,7 @@ def record_problems(container: str, table: Any, among: range | None = None) -> I
 
 
 class Window:
-    """Reads a file a window at a time: records that lie one behind another cost one read for many."""
+    """Reads a file one window at a time, so that many consecutive records take one read."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -144,17 +144,17 @@ class Window:
             os.close(self._descriptor)
 
     def holding(self, offset: int, size: int) -> tuple[int, memoryview]:
-        """Return where a window begins that holds these bytes, and its bytes; fewer at the end of the file."""
+        """Return the start and the bytes of a window that holds this range; fewer bytes at the end of the file."""
         if not self._start <= offset <= offset + size <= self._stop:
-            ahead = WINDOW_BYTES if offset >= self._start else 0  # jumping about: no more than is asked for
+            ahead = WINDOW_BYTES if offset >= self._start else 0  # random access: read no more than requested
             try:
                 self._read(offset, max(size, ahead))
             except OSError:
-                self._read(offset, size)  # what lies ahead may be what cannot be read
+                self._read(offset, size)  # the error may be in the bytes ahead
         return self._start, self._data
 
     def bytes(self, offset: int, size: int) -> memoryview:
-        """Return these bytes; fewer at the end of the file. Raises OSError."""
+        """Return these bytes; fewer at the end of the file. Raise OSError on failure."""
         start, data = self.holding(offset, size)
         return data[offset - start : offset - start + size]
 
@@ -175,7 +175,7 @@ def texts(rows: Any) -> list[bytes]:
 
 
 def text_of(key: Any) -> str:
-    """Return a key as text, whatever its bytes are."""
+    """Return a key as text, even if its bytes are invalid."""
     return bytes(key).decode("ascii", "backslashreplace")
 
 
@@ -186,12 +186,12 @@ class DecodeJob:
     container: str
     index: str
     name: str
-    """Of the container, for messages."""
+    """Name of the container, for messages."""
     rows: tuple[int, int]
     mode: str
     threads: int = 1
     refused: Mapping[int, BadInput] = field(default_factory=dict)
-    """Rows on which the decoder has crashed, or which it never finished."""
+    """Rows on which the decoder crashed or hung."""
 
 
 def decode_jobs(paths: tuple[str, str], name: str, records: int, mode: str) -> list[DecodeJob]:
@@ -219,7 +219,7 @@ def decode_rows(
     report: Callable[[int, int], object],
     decoding: Callable[[int], AbstractContextManager[None]],
 ) -> list[Problem]:
-    """Do a job, in a worker process."""
+    """Run a job, in a worker process."""
     return list(_decoding_problems(job, report, decoding))
 
 
@@ -229,7 +229,7 @@ def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[P
     with Window(job.container) as window:
         for row, damage in zip(among, record_problems(job.container, table, among), strict=True):
             problem = None
-            if damage is None:  # others are listed already, and a decoder gets nothing that was altered
+            if damage is None:  # the others are listed already, and the decoder must not receive altered data
                 try:
                     if row in job.refused:
                         raise job.refused[row]
@@ -245,13 +245,13 @@ def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[P
 
 
 def _wrong_image(rows: Rows, row: int, window: Window, mode: str) -> str | None:
-    from packer.images.decode import decode  # only here: it loads OpenCV
+    from packer.images.decode import decode  # imported here because it loads OpenCV
 
     record = rows.record(row, bytes(window.bytes(rows.number("offset", row), rows.number("size", row))))
     if record.encoding == "raw":
         size = record.height * record.width * record.channels * (2 if record.dtype == "uint16" else 1)
-        return None if len(record.data) == size else f"has {len(record.data)} bytes where its shape says {size}"
+        return None if len(record.data) == size else f"has {len(record.data)} bytes, but its shape says {size}"
     image = decode(record.data, cast("Mode", mode), max_pixels=max(1, record.height * record.width))
     if (image.shape, image.dtype.name) != (record.shape, record.dtype):
-        return f"decodes to {image.dtype.name} {image.shape}, its row says {record.dtype} {record.shape}"
+        return f"decodes to {image.dtype.name} {image.shape}, but its row says {record.dtype} {record.shape}"
     return None

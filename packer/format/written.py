@@ -1,4 +1,4 @@
-"""Reads a shard back right after it was written: its digest, and each record against its checksum, in one pass."""
+"""Reads a new shard back in one pass, to compute its digest and verify the checksum of each record."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BLOCK_BYTES = 1 << 20
 
 
 def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
-    """Return the SHA-256 of a finished container, whose index must be as `entry` says.
+    """Return the SHA-256 of a finished container, whose index must match `entry`.
 
     Raises:
-        DamagedPack: The index is not what was written, or a record does not match its checksum at its place.
+        DamagedPack: The index was altered, or a record does not match its checksum.
         StorageError: A file cannot be read.
     """
     with open(index, "rb") as file:
@@ -41,7 +41,7 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
     start = 0
     rows = zip(order.tolist(), *(numbers[order].tolist() for numbers in (offsets, sizes, crcs)), strict=True)
     row = next(rows, None)
-    # the digest takes as long as the checksums, and holds no GIL
+    # the digest takes as long as the checksums, and releases the GIL
     with open(container, "rb", buffering=0) as file, ThreadPoolExecutor(1) as beside:
         pending = None
         while block := file.read(BLOCK_BYTES):
@@ -61,5 +61,5 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
         if pending is not None:
             pending.result()
     if row is not None:
-        raise DamagedPack(container, f"record {names[row[0]].decode()} lies behind the end of the file")
+        raise DamagedPack(container, f"record {names[row[0]].decode()} is beyond the end of the file")
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What an image file says of itself, as a type, with what all header readers share: Exif and errors."""
+"""The header of an image file, with the Exif and error helpers of all header readers."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ _SHORT = 3
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 
 
-class IncompleteHeader(Exception):  # not a fault of the file: the caller reads on
-    """The first bytes of a file do not say all that its header says: read the whole file."""
+class IncompleteHeader(Exception):  # not an error of the file: the caller reads more of it
+    """The given bytes do not contain the whole header: read the whole file."""
 
 
 class Header(NamedTuple):
-    """What an image file says of itself, read without decoding."""
+    """The properties of an image file, read without decoding."""
 
     format: str
     """jpeg, png, bmp, gif, webp or tiff."""
     width: int
-    """Pixels, as stored: before the orientation is applied."""
+    """Pixels, as stored, before the orientation is applied."""
     height: int
     """Pixels, as stored."""
     channels: int
-    """Of the stored image, a palette expanded: 1 gray, 2 gray + alpha, 3 RGB, 4 RGBA or (`cmyk`) CMYK."""
+    """Channels of the stored image, with a palette expanded: 1 gray, 2 gray + alpha, 3 RGB, 4 RGBA or (`cmyk`) CMYK."""
     bit_depth: int
     """Bits of one sample of one channel (of one palette index)."""
     orientation: int = 1
-    """Exif orientation 1..8: how the stored image must be turned to stand upright."""
+    """Exif orientation 1..8, which turns the stored image upright."""
     frames: int = 1
-    """1, or more for an animation or a document of several pages (then at least 2, not always counted)."""
+    """1, or at least 2 for an animation or several pages, which are not always counted."""
     cmyk: bool = False
     """Stored as CMYK or YCCK."""
     hidden_alpha: bool = False
-    """Holds transparency that `channels` leaves out, because the decoders do not give it."""
+    """Whether it has transparency that the decoders ignore and `channels` does not include."""
     many_scans: bool = False
-    """A JPEG coding whose scans may be far shorter than the work that they make (progressive, arithmetic)."""
+    """Whether it is a JPEG with a coding in which short scans can take long to decode (progressive, arithmetic)."""
     obstacle: str = ""
-    """Why packer does not decode this variant of the format; empty where it does."""
+    """Why packer does not decode this variant of the format; empty if it does."""
 
     @property
     def code(self) -> int:
-        """All but the size and the frames of a header that was checked, as a number of 18 bits; see `from_code`."""
+        """A checked header without size and frames, as a number of 18 bits; see `from_code`."""
         flags = self.cmyk | self.hidden_alpha << 1 | self.many_scans << 2
         kind = self.orientation << 3 | self.channels << 7 | self.bit_depth << 10
         return FORMATS.index(self.format) | kind | flags << 15
@@ -90,7 +90,7 @@ def orientation_of(block: bytes) -> int:
 
 
 def bad(problem: str, next_step: str = "replace it or remove it") -> BadImage:
-    """Return a `BadImage` about bytes whose file the caller knows and fills in."""
+    """Return a `BadImage` whose file name the caller fills in."""
     return BadImage("", problem, next_step)
 
 
@@ -98,4 +98,4 @@ def cut_short(format_name: str, complete: bool) -> Exception:
     """Return the error for data that end too early: the file is truncated, or only its first bytes were given."""
     if not complete:
         return IncompleteHeader()
-    return bad(f"truncated {format_name} file", "copy it again from its origin")
+    return bad(f"truncated {format_name} file", "copy it again from the original")

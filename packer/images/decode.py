@@ -1,4 +1,4 @@
-"""Decodes image bytes to upright pixels, wholly or not at all: a truncated or damaged image is an error."""
+"""Decodes image bytes to upright pixels. A truncated or damaged image is an error."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Decoder = Literal["auto", "simplejpeg", "opencv", "jpeg4py"]
 DECODERS: tuple[str, ...] = get_args(Decoder)
 _DTYPES = {"uint8": np.dtype(np.uint8), "uint16": np.dtype(np.uint16)}
 _SCANS_MAX = 100
-"""Encoders write about ten; a file of 38 kB can hold a thousand, each as slow as a decode of its own."""
+"""Encoders write about ten, but a file of 38 kB can hold a thousand, each as slow as a whole decode."""
 
-_AS_STORED = cv2.IMREAD_IGNORE_ORIENTATION  # else OpenCV turns some formats in some modes; orient does all
+_AS_STORED = cv2.IMREAD_IGNORE_ORIENTATION  # otherwise OpenCV rotates some formats in some modes; `orient` handles all
 _FLAGS = {
     "rgb": cv2.IMREAD_COLOR | _AS_STORED,
     "gray": cv2.IMREAD_GRAYSCALE | _AS_STORED,
@@ -47,7 +47,7 @@ _GIF = (
 """The smallest whole GIF: OpenCV 4.11 is built without a decoder for it."""
 
 _TURNS = {3: cv2.ROTATE_180, 6: cv2.ROTATE_90_CLOCKWISE, 8: cv2.ROTATE_90_COUNTERCLOCKWISE}
-_FLIPS = {2: 1, 4: 0}  # 1: left and right change places, 0: top and bottom
+_FLIPS = {2: 1, 4: 0}  # 1: left and right are swapped, 0: top and bottom
 
 
 def decode(
@@ -61,24 +61,24 @@ def decode(
     """Return the upright image in the file's bytes: (height, width, channels), C-contiguous.
 
     rgb: uint8, 3 channels. gray: uint8, 1 channel (of a JPEG, its luma as stored). unchanged: as stored,
-    1 (gray), 2 (gray + alpha), 3 or 4 (RGBA) channels, uint16 where the file has 16 bits. In rgb and gray,
-    16 bits become 8 by dropping the low byte, as OpenCV, libpng and Pillow do, and alpha is dropped: hidden
-    colors appear. CMYK becomes RGB as Pillow does it, without a color profile, in every mode.
+    1 (gray), 2 (gray + alpha), 3 or 4 (RGBA) channels, uint16 if the file has 16 bits. In rgb and gray,
+    16 bits become 8 by dropping the low byte, as OpenCV, libpng and Pillow do, and alpha is dropped, which
+    reveals hidden colors. CMYK becomes RGB as in Pillow, without a color profile, in every mode.
 
-    A JPEG that libjpeg warns of is refused (nothing says how much of it is wrong), also one that
-    lacks only its last two bytes; bytes after the end of an image belong to nobody and are ignored.
+    A JPEG about which libjpeg warns is rejected, because the extent of the damage is unknown, even if only
+    its last two bytes are missing. Bytes after the end of an image are ignored.
 
     Args:
-        data: The file's bytes, all of them.
+        data: All bytes of the file.
         mode: The channels and bits to decode to.
         decoder: JPEG decoder.
         at_least: (width, height) in the upright frame: a JPEG may be decoded at 1/2, 1/4 or 1/8 if it still
             covers that.
-        max_pixels: Larger images are refused before they are decoded.
+        max_pixels: Larger images are rejected before they are decoded.
         header: The file's header, if the caller has read and checked it already.
 
     Raises:
-        BadImage: Not an image, truncated, damaged, too large, or of several frames.
+        BadImage: The file is not an image, or is truncated, damaged, too large or has several frames.
         UsageError: jpeg4py or its system library is missing.
     """
     if header is None:
@@ -100,12 +100,12 @@ def decode(
     if header.orientation != 1:
         image = orient(image, header.orientation)
     if image.shape != (extents(height, factor), extents(width, factor), channels) or image.dtype != _DTYPES[dtype]:
-        raise bad(f"decodes to shape {image.shape}, its header says {(height, width, channels)}")
+        raise bad(f"decodes to shape {image.shape}, but its header says {(height, width, channels)}")
     return image
 
 
 def check_available(decoder: str) -> None:
-    """Raise UsageError if that decoder does not exist or lacks its system library; call it before a build."""
+    """Raise UsageError if the decoder does not exist or its system library is missing; called before a build."""
     if decoder not in DECODERS:
         raise UsageError("--decoder", f"must be one of {', '.join(DECODERS)}, got {decoder!r}")
     if decoder == "jpeg4py":
@@ -141,7 +141,7 @@ def _by_opencv(data: bytes, header: Header, mode: Mode) -> Image:
     elif header.format == "tiff":
         data = tiff_header.plain(data)
     channels = {"rgb": 3, "gray": 1}.get(mode) or (3 if header.cmyk else header.channels)
-    # libpng rounds gray otherwise than OpenCV: color first, so that equal pixels of any format stay equal
+    # libpng rounds gray differently from OpenCV: decode to color first, so that equal pixels of any format stay equal
     flags = _FLAGS["rgb" if mode == "gray" and header.channels >= 3 else mode]
     return _in_order(_imdecode(data, flags, header), channels)
 
@@ -149,7 +149,7 @@ def _by_opencv(data: bytes, header: Header, mode: Mode) -> Image:
 def _jpeg_by_opencv(data: bytes, header: Header, channels: int, factor: int) -> Image:
     """Return the stored image of a JPEG, uint8 (height, width, channels), at 1/factor of its size.
 
-    OpenCV reports neither warnings nor, in gray images, a missing end: so a quick strict decode goes first.
+    OpenCV reports neither warnings nor, in gray images, a missing end, so a quick strict decode comes first.
     """
     jpeg.check(data, header)
     flags = (_COLOR_FLAGS if channels == 3 else _GRAY_FLAGS)[factor]
@@ -170,7 +170,7 @@ def _imdecode(data: bytes, flags: int, header: Header) -> Image:
     if image is None:
         if header.format == "gif" and cv2.imdecode(np.frombuffer(_GIF, np.uint8), cv2.IMREAD_COLOR) is None:
             raise bad("this OpenCV reads no GIF", "upgrade opencv-python-headless, or convert it to PNG")
-        raise bad(f"truncated or damaged {header.format} file", "copy it again from its origin")
+        raise bad(f"truncated or damaged {header.format} file", "copy it again from the original")
     return image
 
 
@@ -192,7 +192,7 @@ def _in_order(image: Image, channels: int) -> Image:
         (4, 4): cv2.COLOR_BGRA2RGBA,
     }
     if (have, channels) not in codes:
-        raise bad(f"OpenCV decodes {have} channels where the header says {channels}")
+        raise bad(f"OpenCV decodes {have} channels, but the header says {channels}")
     converted: Image = cv2.cvtColor(image, codes[have, channels])
     return converted.reshape(*image.shape[:2], channels)
 

@@ -1,4 +1,4 @@
-"""Encodes pixels as the bytes of a record: raw for speed, jpeg for size, png or bmp for both without loss."""
+"""Encodes pixels as the bytes of a record: raw for speed, jpeg for size, png or bmp for lossless files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def encode(image: Image, encoding: Encoding, quality: int = 90) -> bytes:
     Args:
         image: uint8 or uint16 (height, width, channels), gray, RGB or RGBA.
         encoding: The format.
-        quality: 1..100, of jpeg alone (4:2:0 chroma).
+        quality: 1..100, only for jpeg (4:2:0 chroma).
 
     Raises:
         BadImage: The format cannot hold it (16 bits or alpha in jpeg and bmp, gray + alpha in png).
@@ -38,7 +38,7 @@ def encode(image: Image, encoding: Encoding, quality: int = 90) -> bytes:
     if encoding == "bmp" and image.dtype != np.uint8:
         raise bad("bmp cannot hold 16 bits a sample", "use --encode raw or png, or --mode rgb")
     if encoding == "bmp" and channels == 4:
-        # OpenCV 4.11 writes it in a way that says of no byte that it is alpha
+        # OpenCV 4.11 writes a BMP that does not mark its alpha
         raise bad("bmp cannot hold alpha", "use --encode raw or png, or --mode rgb")
     stored = cv2.cvtColor(image, _TO_OPENCV[channels]) if channels > 1 else image
     done, data = cv2.imencode(f".{encoding}", stored)

@@ -1,4 +1,4 @@
-"""Maps of the plane, and the annotations that move with the pixels.
+"""Affine maps, and annotations that move with the pixels.
 
 Coordinates are continuous (packer.types): (0, 0) is the corner of the first pixel, so a flip is
 x' = width - x, and a resize x' = x * scale, without any half pixel.
@@ -32,16 +32,16 @@ class Geometry:
 
     @classmethod
     def identity(cls, width: int, height: int) -> Geometry:
-        """Return the map that leaves an image of that size as it is."""
+        """Return the identity map of an image of this size."""
         return cls(1.0, 0.0, 0.0, 0.0, 1.0, 0.0, width, height)
 
     @property
     def is_identity(self) -> bool:
-        """Whether no point moves (the size may still differ)."""
+        """Whether no point moves (the size may differ)."""
         return (self.a, self.b, self.c, self.d, self.e, self.f) == (1, 0, 0, 0, 1, 0)
 
     def compose(self, then: Geometry) -> Geometry:
-        """Return the map that is this one first, `then` that one."""
+        """Return the composition: this map first, `then` the other."""
         return Geometry(
             then.a * self.a + then.b * self.d,
             then.a * self.b + then.b * self.e,
@@ -64,11 +64,11 @@ def orientation_geometry(orientation: int, width: int, height: int) -> Geometry:
 
     Args:
         orientation: Exif orientation 1..8.
-        width: Of the stored image.
-        height: Of the stored image.
+        width: Width of the stored image.
+        height: Height of the stored image.
 
     Raises:
-        ValueError: There is no such orientation.
+        ValueError: The orientation is invalid.
     """
     w, h = float(width), float(height)
     maps = {
@@ -88,9 +88,9 @@ def orientation_geometry(orientation: int, width: int, height: int) -> Geometry:
 
 
 def move(annotation: Annotation, geometry: Geometry) -> Annotation:
-    """Return the annotation of the moved image; nothing is clipped or dropped.
+    """Return the annotation of the moved image, without clipping or dropping.
 
-    A box stays upright: it becomes the box around its two moved corners, exact for turns, flips and scales.
+    A box becomes the box around its two moved corners, which is exact for rotations by 90 degrees, flips and scales.
     """
     if geometry.is_identity:
         return annotation
@@ -115,10 +115,10 @@ def move(annotation: Annotation, geometry: Geometry) -> Annotation:
 
 
 def clip(annotation: Annotation, width: int, height: int) -> Annotation:
-    """Return what of an annotation is in an image of that size.
+    """Clip an annotation to an image of this size.
 
-    Boxes and polygons are cut at its edges; a box that has no area left (or never had) is dropped with
-    its label, polygon, key points and fields. Landmarks and key points stay as they are, also outside.
+    Boxes and polygons are cut at its edges; a box without area is dropped with its label, polygon, keypoints
+    and fields. Landmarks and keypoints are unchanged, even outside.
     """
     if annotation.boxes is None:
         return annotation
@@ -133,7 +133,7 @@ def clip(annotation: Annotation, width: int, height: int) -> Annotation:
 
 
 def select_boxes(annotation: Annotation, keep: NDArray[np.bool_] | Sequence[bool]) -> Annotation:
-    """Return the annotation with only the boxes, and what belongs to them, for which `keep` is true."""
+    """Return the annotation with only the boxes for which `keep` is true, and their fields."""
     mask = np.asarray(keep, dtype=bool)
     indices = [int(i) for i in np.flatnonzero(mask)]
     polygons = annotation.polygons
@@ -150,7 +150,7 @@ def select_boxes(annotation: Annotation, keep: NDArray[np.bool_] | Sequence[bool
 def clip_polygon(polygon: Float32, width: int, height: int) -> Float32:
     """Return the part of a polygon inside the image, (m, 2), or (0, 2) (Sutherland and Hodgman 1974).
 
-    Of a concave polygon that leaves the image and comes back, the parts stay joined along the edge.
+    The parts of a concave polygon that leaves and re-enters the image stay joined along the edge.
     """
     inside_all = (polygon >= 0).all() and (polygon[:, 0] <= width).all() and (polygon[:, 1] <= height).all()
     if inside_all:

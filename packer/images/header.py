@@ -1,7 +1,7 @@
-"""Reads what an image file says of itself, and refuses what must not be decoded, before anything is allocated.
+"""Reads image headers, and rejects images that must not be decoded before anything is allocated.
 
-JPEG and PNG have readers of their own, for speed and strictness, and TIFF, because Pillow reads every field of a
-directory whole, however often it is said, and OpenCV must be given a corrected copy. Pillow opens BMP, GIF and WebP.
+JPEG and PNG have their own readers for speed and strictness. TIFF has one because Pillow reads every field of a
+directory completely, however often it is repeated, and OpenCV needs a corrected copy. Pillow opens BMP, GIF and WebP.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ += ["losses", "read_header"]
 DEFAULT_MAX_PIXELS = 64_000_000
 _SNIFF_BYTES = 32
 _READS_MAX = 1 << 22
-"""Pillow reads a GIF block by block: one of a few bytes each must not take minutes."""
+"""Limit because Pillow reads a GIF block by block, and blocks of a few bytes would take minutes."""
 _BMP_RAW_MODES = {"BGR;15": 3, "BGR;16": 3, "BGR": 3, "BGRX": 3, "BGRA": 4}
 
 
 def read_header(data: bytes, complete: bool = True, file_bytes: int | None = None) -> Header:
-    """Return the header of an image file, in microseconds, whatever the bytes are.
+    """Return the header of an image file, within microseconds for any bytes.
 
     Args:
         data: The file's bytes, or its first ones.
-        complete: Whether they are all of them.
+        complete: Whether `data` is the whole file.
         file_bytes: Size of the file, if it is known and `complete` is false.
 
     Raises:
-        NotAnImage: The bytes are of no known format.
-        BadImage: The header is broken or truncated.
+        NotAnImage: The format is unknown.
+        BadImage: The header is damaged or truncated.
         IncompleteHeader: More bytes are needed: call again with the whole file.
     """
     if data[:3] == jpeg_header.SIGNATURE:
@@ -51,12 +51,12 @@ def read_header(data: bytes, complete: bool = True, file_bytes: int | None = Non
 
 
 def _format_of(data: bytes) -> str:
-    """Return bmp, gif or webp if the bytes begin as such a file, "" if not."""
+    """Return bmp, gif or webp if the bytes begin like such a file, else ""."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     if data[:6] in (b"GIF87a", b"GIF89a"):
         return "gif"
-    # text that begins with BM has other bytes where the size of the header is
+    # text may begin with BM, but has other bytes at the size of the header
     return "bmp" if data[:2] == b"BM" and (len(data) < 18 or data[15:18] == b"\0\0\0") else ""
 
 
@@ -86,7 +86,7 @@ class _File:
 def _by_pillow(data: bytes, kind: str) -> Header:
     """Return the header of a BMP, GIF or WebP file as Pillow opens it; no pixel is decoded.
 
-    The class of the format is called, not `PIL.Image.open`: that warns of large images, by a limit of the process.
+    It calls the class of the format rather than `PIL.Image.open`, which warns about large images by a global limit.
     """
     from PIL import BmpImagePlugin, GifImagePlugin, WebPImagePlugin
 
@@ -101,7 +101,7 @@ def _by_pillow(data: bytes, kind: str) -> Header:
         frames = 2 if getattr(image, "is_animated", False) else 1
     except PackerError:
         raise
-    except Exception as error:  # whatever Pillow stumbles over in damaged bytes
+    except Exception as error:  # damaged bytes may raise anything in Pillow
         reason = str(error).strip().partition("\n")[0]
         if reason.startswith("Unsupported"):
             raise bad(f"cannot decode this {kind} file: {reason}", "convert it to an 8-bit PNG") from None
@@ -116,7 +116,7 @@ def _by_pillow(data: bytes, kind: str) -> Header:
 
 
 def _bmp(data: bytes, image: Any) -> Header:
-    """Return the header of a BMP file that Pillow opened, whose pixels are all there."""
+    """Return the header of a BMP file opened by Pillow. Raise BadImage if pixels are missing."""
     width, height = image.size
     _, _, offset, (raw_mode, stride, *_) = image.tile[0]
     compression = image.info["compression"]
@@ -124,7 +124,7 @@ def _bmp(data: bytes, image: Any) -> Header:
     if compression not in (0, 3):
         obstacle = f"BMP with compression {compression}"
     elif not channels and image.mode not in ("1", "L", "P"):
-        obstacle = "BMP with unusual color masks"  # OpenCV would read other colors without a word
+        obstacle = "BMP with unusual color masks"  # OpenCV would silently read wrong colors
     elif not channels:
         palette = image.palette.palette if image.mode == "P" else b""
         entry = 4 if image.palette and image.palette.rawmode == "BGRX" else 3
@@ -136,13 +136,13 @@ def _bmp(data: bytes, image: Any) -> Header:
 
 
 def check_header(header: Header, max_pixels: int = DEFAULT_MAX_PIXELS) -> None:
-    """Raise BadImage for what packer does not decode: too many pixels, several frames, odd variants."""
+    """Raise BadImage if packer does not decode the image: too many pixels, several frames, unusual variants."""
     if header.width * header.height > max_pixels:
         pixels = f"{header.width}x{header.height} pixels"
-        raise bad(f"{pixels} are more than {max_pixels}", "raise --max-pixels if it is meant to be so large")
+        raise bad(f"{pixels} are more than {max_pixels}", "raise --max-pixels if this is intended")
     if header.frames > 1:
         kind = "several pages" if header.format == "tiff" else "an animation"
-        raise bad(f"{header.format} with {kind}, not one image", "extract the frame that is meant")
+        raise bad(f"{header.format} with {kind}, not one image", "extract the frame to use")
     if header.obstacle:
         raise bad(f"cannot decode a {header.obstacle}", "convert it to an 8-bit JPEG or PNG")
 
@@ -156,7 +156,7 @@ def decoded_shape(header: Header, mode: Mode) -> tuple[int, int, int, str]:
 
 
 def losses(header: Header, mode: Mode) -> tuple[str, ...]:
-    """Return what decoding in `mode` loses of this image: "16 to 8 bits", "alpha dropped", "color dropped", ..."""
+    """Return the losses of decoding in `mode`: "16 to 8 bits", "alpha dropped", "color dropped", ..."""
     lost = []
     if header.bit_depth == 16 and mode != "unchanged":
         lost.append("16 to 8 bits")
@@ -171,7 +171,7 @@ def losses(header: Header, mode: Mode) -> tuple[str, ...]:
 
 
 def _looks_like(data: bytes) -> str:
-    """What bytes that are no image seem to be, in words."""
+    """Describe the bytes of a file that is not an image."""
     if not data:
         return "the file is empty"
     if not data.strip(b"\0"):
@@ -185,7 +185,7 @@ def _looks_like(data: bytes) -> str:
         b"pk\x03\x04": "a zip archive",
         b"\x1f\x8b": "a gzip archive",
         b"%pdf": "a PDF document",
-        b"\x89png": "a PNG damaged on its way (line ends changed?)",
+        b"\x89png": "a PNG damaged in transfer (line ends changed?)",
         b"\xff\xd8": "a damaged JPEG",
         b"\0\0\0\x0cjp": "a JPEG 2000 image, which packer does not read",
         b"version https://git-lfs": "a Git LFS pointer, not the file",

@@ -13,31 +13,31 @@ from packer.images.opencv import cv2
 from packer.types import Image
 
 HEADROOM = 2
-"""How much larger than the result a JPEG's scaled decode must be. libjpeg cuts frequencies off where area
-averaging fades them out; at 1 the result differs visibly (100 photos to 32..224 px: worst 27 dB, median
-37), at 2 not (worst 35 dB, median 45), and it is nearly as fast (500x375 to 64 px: 1.4 times, not 1.5)."""
+"""Minimum size of a scaled JPEG decode, relative to the result. libjpeg cuts frequencies off that area averaging
+fades out: at 1 the result differs visibly (100 photos to 32..224 px: worst 27 dB, median 37), at 2 it does
+not (worst 35 dB, median 45), and is nearly as fast (500x375 to 64 px: 1.4 times, not 1.5)."""
 _SIDE_MIN = 16
-"""Smaller sides come out alike from several of libjpeg's sixteen factors, so the one it takes is unknown."""
+"""For smaller sides several of libjpeg's sixteen factors give the same size, so the one it uses is unknown."""
 _REVERSES_X = frozenset((2, 3, 6, 7))
 _REVERSES_Y = frozenset((3, 4, 7, 8))
 _TURBO_GRAY, _TURBO_RGB = 6, 0  # TJPF_GRAY, TJPF_RGB
 
 
 def extents(side: int, factor: int) -> int:
-    """Return the pixels of a side decoded at 1/factor: libjpeg rounds up, the last pixel may lie partly outside."""
+    """Return the pixels of a side decoded at 1/factor; libjpeg rounds up, so the last pixel may be partly outside."""
     return -(-side // factor)
 
 
 def reduction(size: tuple[int, int], at_least: tuple[int, int], orientation: int = 1) -> int:
-    """Return 1, 2, 4 or 8: the most by which an image may shrink and still cover `at_least`.
+    """Return the largest factor, 1, 2, 4 or 8, by which an image may shrink and still cover `at_least`.
 
-    Never another factor: libjpeg has fast paths for these three, 6/8 and the like cost more than a full
-    decode. If the orientation reverses an axis, its size must be a multiple: libjpeg's partly filled last
-    pixel would come first, and push all others out of place.
+    libjpeg has fast paths only for these; factors such as 6/8 take longer than a full decode. If the
+    orientation reverses an axis, its size must be a multiple of the factor, or libjpeg's partly filled last
+    pixel would come first and shift all others.
 
     Args:
         size: (width, height) of the image, upright.
-        at_least: (width, height) that it must still have, upright.
+        at_least: Minimum (width, height) of the result, upright.
         orientation: Exif orientation of the file.
     """
     width, height = size
@@ -55,7 +55,7 @@ def decode(data: bytes | memoryview, header: Header, channels: int, factor: int)
     """Return the stored (not yet upright) image, uint8 (height, width, channels), at 1/factor of its size.
 
     Raises:
-        BadImage: libjpeg errs or warns: nothing says how much of the image is wrong.
+        BadImage: libjpeg raises an error or warns, which does not tell how much of the image is damaged.
     """
     space = "CMYK" if header.cmyk else "RGB" if channels == 3 else "GRAY"
     try:
@@ -70,28 +70,28 @@ def decode(data: bytes | memoryview, header: Header, channels: int, factor: int)
 
 
 def decode_into(data: bytes | memoryview, row: Image) -> None:
-    """Decode a JPEG right into `row`, uint8 (height, width, 3 or 1), C-contiguous: no other memory, no copy.
+    """Decode a JPEG directly into `row`, uint8 (height, width, 3 or 1), C-contiguous, without a copy.
 
-    For JPEGs that packer has encoded itself: upright, RGB or gray, of a size that is known.
+    Only for JPEGs encoded by packer: upright, RGB or gray, of a known size.
 
     Raises:
-        BadImage: It is damaged, or of another size.
+        BadImage: The JPEG is damaged, or has another size.
     """
     try:
         image = simplejpeg.decode_jpeg(data, "RGB" if row.shape[2] == 3 else "GRAY", buffer=row)
     except ValueError as error:
         raise damaged(error) from None
     if image.shape != row.shape:
-        raise bad(f"decodes to shape {image.shape}, the index says {row.shape}")
+        raise bad(f"decodes to shape {image.shape}, but the index says {row.shape}")
 
 
 def decode_reduced(data: bytes | memoryview, size: tuple[int, int], channels: int, at_least: tuple[int, int]) -> Image:
-    """Decode a JPEG of packer's own making, (width, height) `size`, at 1/1 to 1/8 so that it covers `at_least`."""
+    """Decode a JPEG encoded by packer, (width, height) `size`, at 1/1 to 1/8 so that it covers `at_least`."""
     return decode(data, Header("jpeg", *size, channels, 8), channels, reduction(size, at_least))
 
 
 def check(data: bytes, header: Header) -> None:
-    """Raise BadImage unless the JPEG is whole, for decoders that do not say so; half the cost of decoding."""
+    """Raise BadImage unless the JPEG is complete, for decoders that do not check; takes half the time of decoding."""
     space = "CMYK" if header.cmyk else "GRAY"
     try:
         simplejpeg.decode_jpeg(data, space, min_height=1, min_width=1, min_factor=8)
@@ -100,17 +100,17 @@ def check(data: bytes, header: Header) -> None:
 
 
 def damaged(error: Exception) -> Exception:
-    """Return the BadImage that a complaint of libjpeg becomes."""
-    text = str(error).strip().rpartition("error string ")[2]  # jpeg4py puts more words before it
+    """Convert an error of libjpeg to a BadImage."""
+    text = str(error).strip().rpartition("error string ")[2]  # jpeg4py adds words before it
     what = "truncated" if "remature end" in text else "damaged"
-    return bad(f"{what} JPEG ({text})", "copy it again from its origin")
+    return bad(f"{what} JPEG ({text})", "copy it again from the original")
 
 
 def load_jpeg4py() -> Any:
     """Return the module jpeg4py with its system library, libturbojpeg, loaded.
 
     Raises:
-        UsageError: One of them is missing; the error says what to install.
+        UsageError: One of them is missing.
     """
     try:
         import jpeg4py
@@ -129,7 +129,7 @@ def load_jpeg4py() -> Any:
 
 
 def decode_by_jpeg4py(data: bytes, header: Header, channels: int, factor: int) -> Image:
-    """Return the same as `decode`, by the system's libturbojpeg.
+    """Return the same as `decode`, using the system's libturbojpeg.
 
     Raises:
         BadImage: The image is damaged.
@@ -137,14 +137,14 @@ def decode_by_jpeg4py(data: bytes, header: Header, channels: int, factor: int) -
     """
     jpeg4py = load_jpeg4py()
     if header.cmyk:
-        return decode(data, header, channels, factor)  # jpeg4py knows no CMYK
+        return decode(data, header, channels, factor)  # jpeg4py does not support CMYK
     size = extents(header.height, factor), extents(header.width, factor)
     image: Image = np.empty((*size, 3) if channels == 3 else size, np.uint8)
     jpeg = jpeg4py.JPEG(np.frombuffer(data, np.uint8))
     try:
         jpeg.decode(image, _TURBO_RGB if channels == 3 else _TURBO_GRAY)
     except jpeg4py.JPEGRuntimeError as error:
-        # jpeg4py puts the handle back for the next image, and libturbojpeg goes on in the middle of this
+        # jpeg4py reuses the handle for the next image, and libturbojpeg continues in the middle of this
         # one ("Bogus DQT index"): after one damaged image it would refuse every good one.
         if jpeg.decompressor is not None:
             jpeg.decompressor.release()
@@ -154,7 +154,7 @@ def decode_by_jpeg4py(data: bytes, header: Header, channels: int, factor: int) -
 
 
 def _from_cmyk(image: Image, channels: int) -> Image:
-    """Return RGB or gray of inverted CMYK (255: no ink, as Adobe writes it): each color times black, as Pillow."""
+    """Convert inverted CMYK (255: no ink, as Adobe writes it) to RGB or gray: each color times black, as in Pillow."""
     colors = image[..., :3].astype(np.uint16) * image[..., 3:]
     rgb = ((colors + 127) // 255).astype(np.uint8)
     return cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)[..., None] if channels == 1 else rgb

@@ -1,6 +1,6 @@
 """Reads a JPEG header: the markers up to the first scan (ITU-T T.81, annex B).
 
-The loop over its segments is the work of planning: it runs ten million times for a million files.
+The loop over its segments dominates planning: it runs ten million times for a million files.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from packer.images.base import Header, bad, cut_short, orientation_of
 
 SIGNATURE = b"\xff\xd8\xff"
-_SEGMENT = struct.Struct(">HH")  # marker, size of what follows, the two bytes of the size included
+_SEGMENT = struct.Struct(">HH")  # marker, size of the rest including the two bytes of the size
 _FRAME = struct.Struct(">BHHB")  # bits per sample, height, width, components
 _SEGMENTS_MAX = 4096
-"""Real headers have about ten, with a large ICC profile 255; without a limit 64 MB of markers cost seconds."""
+"""Real headers have about ten, or 255 with a large ICC profile; without a limit 64 MB of markers take seconds."""
 _FILL_MAX = 16
 _SOS, _EXIF = 0xFFDA, 0xFFE1
 _SOF = frozenset(range(0xFFC0, 0xFFD0)) - {0xFFC4, 0xFFC8, 0xFFCC}  # those three are DHT, JPG, DAC
@@ -30,20 +30,20 @@ _PIXELS_PER_BYTE_MAX = 512
 
 
 class _Layout(NamedTuple):
-    """The segments of a header without Exif: the files of one encoder have the same ones, of the same sizes."""
+    """The segments of a header without Exif, which have the same sizes in all files of an encoder."""
 
     starts: list[int]
     """First byte of each segment."""
     unpack_from: Callable[[bytes, int], tuple[Any, ...]]
-    """Gives the marker and size of each segment from byte 2 on."""
+    """Returns the marker and size of each segment from byte 2 on."""
     segments: tuple[bytes, ...]
-    """What it gives for this layout; empty if the layout was seen only once."""
+    """Its result for this layout; empty if the layout was seen only once."""
     stop: int
     frame_at: int
 
 
 _LAST = [_Layout([], _SEGMENT.unpack_from, (), 1 << 62, 0)]
-"""Of the last header that was walked through: in most sets, one comparison then tells the next one's."""
+"""Layout of the last parsed header: in most datasets, the next one matches it in one comparison."""
 
 
 def read(data: bytes, complete: bool, file_bytes: int) -> Header:
@@ -72,7 +72,7 @@ def read(data: bytes, complete: bool, file_bytes: int) -> Header:
             elif marker == 0xFFFF:
                 at, unusual = _after_fill(data, at), True
             elif marker < 0xFF00:
-                # libjpeg skips such bytes with a warning; what else is damaged in the file nobody knows
+                # libjpeg skips such bytes with a warning, but other parts of the file may be damaged too
                 raise bad("stray bytes between JPEG markers", "re-save it with an image editor")
             elif marker in _NO_SEGMENT:
                 raise bad(f"JPEG marker 0x{marker & 0xFF:02x} in the header")
@@ -102,7 +102,7 @@ def read(data: bytes, complete: bool, file_bytes: int) -> Header:
 
 
 def _remember(data: bytes, starts: list[int], frame_at: int) -> None:
-    """Keep the layout of a header; for use only when it is seen again, because that costs as much as a walk."""
+    """Remember the layout of a header. It is prepared only when seen again, which takes as long as parsing."""
     layout = _Layout(starts, _SEGMENT.unpack_from, (), 1 << 62, frame_at)
     if starts == _LAST[0].starts and type(data) is bytes:
         gaps = [after - start - 4 for start, after in pairwise(starts)]
@@ -112,7 +112,7 @@ def _remember(data: bytes, starts: list[int], frame_at: int) -> None:
 
 
 def _after_fill(data: bytes, at: int) -> int:
-    """Return where the marker stands that fill bytes (0xFF) precede."""
+    """Return the position of the marker after fill bytes (0xFF)."""
     start = at
     while data[at + 1 : at + 2] == b"\xff":
         at += 1
@@ -134,7 +134,7 @@ def _header(data: bytes, at: int, orientation: int, file_bytes: int) -> Header:
     elif components not in (1, 3, 4):
         obstacle = f"JPEG of {components} components"
     elif file_bytes and sof < _ARITHMETIC_SOF and width * height > _PIXELS_PER_BYTE_MAX * file_bytes:
-        raise bad(f"JPEG declares {width}x{height} pixels in {file_bytes} bytes", "copy it again from its origin")
+        raise bad(f"JPEG declares {width}x{height} pixels in {file_bytes} bytes", "copy it again from the original")
     return Header(
         "jpeg", width, height, components, bit_depth, orientation, 1,
         components == 4, False, sof in _MANY_SCANS_SOF, obstacle,

@@ -1,6 +1,6 @@
-"""OpenCV as packer uses it: without threads of its own and without words on the terminal.
+"""Turns off OpenCV's threads and log messages while packer works.
 
-Both are switches of the whole process. They are set while packer works, and put back.
+Both settings apply to the whole process, and are restored afterwards.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _logging: Any = cv2 if hasattr(cv2, "setLogLevel") else cv2.utils.logging  # 4, 
 
 
 class _Switches:
-    """OpenCV's switches, and who needs them off."""
+    """OpenCV's settings, and the number of users that need them off."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # the garbage collector may end a loader's iteration while it is held
+        self.lock = threading.RLock()  # the garbage collector may end an iteration while it is held
         self.users = 0
         self.threads = self.log_level = 0
 
@@ -38,7 +38,7 @@ class _Switches:
     def put_back(self) -> None:
         with self.lock:
             self.users -= 1
-            if self.users == 0:  # what somebody else has set meanwhile stays
+            if self.users == 0:  # keep a value that others have set in the meantime
                 if cv2.getNumThreads() == 1 != self.threads:
                     cv2.setNumThreads(self.threads)
                 if _logging.getLogLevel() == 0:
@@ -54,11 +54,10 @@ at_fork(after_in_child=_SWITCHES.unlock)  # another thread may hold the lock at 
 
 @contextmanager
 def quiet_opencv() -> Iterator[None]:
-    """Meanwhile OpenCV starts no threads and logs nothing; any number of threads may be in here at a time.
+    """Turn off OpenCV's threads and log messages in this context. Thread-safe.
 
-    The build and the loader bring their own processes and threads: OpenCV's would fight them for the cores, and a child
-    forked while its thread pool is at work can hang. What it logs of a broken image, packer's error says with the
-    file's name.
+    The build and the loader use their own processes and threads: OpenCV's would compete for the cores, and a child
+    forked while its thread pool is working can hang. packer's errors about a damaged image replace its log messages.
     """
     _SWITCHES.turn_off()
     try:

@@ -1,4 +1,4 @@
-"""Reads a PNG header, and strips a PNG to the chunks that hold pixels (W3C PNG, third edition)."""
+"""Reads a PNG header, and reduces a PNG to the chunks that determine its pixels (W3C PNG, third edition)."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ def read(data: bytes, complete: bool) -> Header:
         elif kind == b"acTL" and stop - start >= 4:
             frames = max(1, int.from_bytes(data[start : start + 4], "big"))
         elif kind == b"tRNS":
-            hidden_alpha = color == 0  # OpenCV leaves gray + tRNS gray
+            hidden_alpha = color == 0  # OpenCV ignores tRNS in gray images
             channels = 4 if color in (2, 3) else channels
     return Header("png", width, height, channels, bit_depth, orientation, frames, hidden_alpha=hidden_alpha)
 
 
 def pixel_chunks(data: bytes) -> bytes:
-    """Return the same PNG with nothing but the chunks that decide its pixels; their checksums are checked.
+    """Return the PNG with only the chunks that determine its pixels, after verifying their checksums.
 
-    libpng writes a line to the terminal for every odd ICC profile, histogram or damaged chunk; stripped
-    and checked here, it has nothing to say. Nor does it then see an orientation, which `orient` applies.
+    Otherwise libpng would write a line to the terminal for every unusual ICC profile, histogram or damaged
+    chunk, and see the orientation, which `orient` applies.
     """
     parts = [SIGNATURE]
     for kind, start, stop in _chunks(data, complete=True):
         if kind in _PIXEL_CHUNKS:
             view = memoryview(data)[start - 4 : stop]
             if zlib.crc32(view) != int.from_bytes(data[stop : stop + 4], "big"):
-                raise bad(f"checksum of a PNG chunk ({kind.decode()}) is wrong", "copy it again from its origin")
+                raise bad(f"checksum of a PNG chunk ({kind.decode()}) is wrong", "copy it again from the original")
             parts.append(data[start - 8 : stop + 4])
     return b"".join(parts)
 
 
 def _chunks(data: bytes, complete: bool) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (type, first byte, end) of each chunk's data, up to IEND; bytes after it belong to nobody."""
+    """Yield (type, first byte, end) of each chunk's data, up to IEND; bytes after it are ignored."""
     at, end = 8, len(data)
     for _ in range(_CHUNKS_MAX):
         if at + 12 > end:

@@ -1,4 +1,4 @@
-"""Resizes images, and says where their points go: one `Resize` gives both the pixels and the geometry."""
+"""Resizes images: a `Resize` computes both the pixels and the geometry."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from packer.types import Image
 Fit = Literal["stretch", "short", "long", "crop", "pad"]
 FITS: tuple[str, ...] = get_args(Fit)
 Interpolation = Literal["area", "linear", "nearest"]
-"""How pixels are computed, on each axis for itself.
+"""The filter, applied to each axis separately.
 
-area: an axis that shrinks is averaged, each output pixel the mean of the part of the source that it covers
-(a box filter); an axis that grows is interpolated linearly. linear: linearly between the two nearest source
-pixels also where an axis shrinks, so it aliases. nearest: one source pixel, for images whose values are ids.
+area: an axis that shrinks is averaged, so that each output pixel is the mean of the source area it covers (a box
+filter); an axis that grows is interpolated linearly. linear: interpolates between the two nearest source pixels
+even if an axis shrinks, so it aliases. nearest: one source pixel, for images whose values are ids.
 """
 INTERPOLATIONS: tuple[str, ...] = get_args(Interpolation)
 _FLAGS = {"linear": cv2.INTER_LINEAR, "nearest": cv2.INTER_NEAREST_EXACT}
 _SIDE_MAX = 65535
-"""No image format that packer writes has longer sides."""
+"""Maximum side of the image formats that packer writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The region of the source (x, y, width, height) becomes `scaled`, put at `at` on a canvas of `output`."""
+    """The region (x, y, width, height) of the source is scaled to `scaled` and placed at `at` on a canvas `output`."""
 
     region: tuple[int, int, int, int]
     scaled: tuple[int, int]
@@ -42,11 +42,11 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """How images are brought to a size, in pixels.
+    """A target size in pixels, and how to reach it.
 
-    stretch: exactly width x height, whatever the aspect; short, long: that side of the image becomes N
-    (= width = height), the other follows; crop: the largest centered part of the aspect width:height,
-    scaled to it; pad: scaled to fit into width x height, centered, the rest black.
+    stretch: exactly width x height, whatever the aspect ratio; short, long: that side becomes N (= width =
+    height), the other follows; crop: the largest centered part with the aspect ratio width:height, scaled;
+    pad: scaled to fit into width x height, centered on black.
     """
 
     width: int
@@ -65,24 +65,24 @@ class Resize:
 
     @classmethod
     def of(cls, text: str, fit: str | None = None) -> Resize:
-        """Return a Resize from the command line's words; without a fit, "256" means short and "300x200" stretch."""
+        """Create a Resize from the command line's options; "256" defaults to the fit short, "300x200" to stretch."""
         width, height = parse_size(text)
         fit_name = fit or ("stretch" if "x" in text.lower() else "short")
         return cls(width, height, fit_name)  # type: ignore[arg-type]  # __post_init__ checks it
 
     def output_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the (width, height) that an upright image of that size gets."""
+        """Return the (width, height) of the result for an upright image of this size."""
         return self._plan(width, height).output
 
     def geometry(self, width: int, height: int) -> Geometry:
-        """Return where the points of an upright image of that size go."""
+        """Return the map of the points of an upright image of this size."""
         plan = self._plan(width, height)
         (x, y, region_width, region_height), (scaled_width, scaled_height) = plan.region, plan.scaled
         a, e = scaled_width / region_width, scaled_height / region_height
         return Geometry(a, 0.0, plan.at[0] - x * a, 0.0, e, plan.at[1] - y * e, *plan.output)
 
     def at_least(self, width: int, height: int) -> tuple[int, int]:
-        """Return the smallest (width, height) that an image may be decoded at without visible loss to the result."""
+        """Return the smallest (width, height) at which to decode an image without visible loss in the result."""
         if self.fit == "crop":
             region_width, region_height = self._crop_size(width, height)
             scaled = -(-width * self.width // region_width), -(-height * self.height // region_height)
@@ -95,13 +95,13 @@ class Resize:
 
         Args:
             image: uint8 or uint16 (height, width, 1..4).
-            source_size: Upright (width, height) of the file's image, if `image` was decoded at 1/2, 1/4 or 1/8 of it.
+            source_size: Upright (width, height) of the file's image, if `image` is 1/2, 1/4 or 1/8 of it.
 
         Returns:
             (height, width, channels) of `output_size`, same dtype, C-contiguous.
 
         Raises:
-            BadImage: The result would be absurdly large (``--fit short`` of 1x100000 pixels).
+            BadImage: The result would be too large (``--fit short`` of 1x100000 pixels).
         """
         width, height = source_size or (image.shape[1], image.shape[0])
         factor = _factor(image, width, height)
@@ -121,7 +121,7 @@ class Resize:
         canvas[top : top + plan.scaled[1], left : left + plan.scaled[0]] = scaled
         return canvas
 
-    # asked for several times an image, and the images of a set have few sizes
+    # called several times per image, and the images of a dataset have few sizes
     @lru_cache(maxsize=4096)  # noqa: B019 - keeps a few frozen Resizes alive
     def _plan(self, width: int, height: int) -> _Plan:
         whole, size = (0, 0, width, height), (self.width, self.height)
@@ -149,14 +149,14 @@ class Resize:
         return _Plan(whole, scaled, (0, 0), scaled)
 
     def _crop_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return (width, height) of the largest part of an image that has the aspect of the target."""
+        """Return (width, height) of the largest part of an image with the aspect ratio of the target."""
         if width * self.height >= height * self.width:
             return min(width, _rounded(height * self.width, self.height)), height
         return width, min(height, _rounded(width * self.height, self.width))
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Return (width, height) of "256" or "300x200"; raise UsageError for anything else."""
+    """Parse "256" or "300x200" to (width, height). Raise UsageError for anything else."""
     sides = text.strip().lower().split("x")
     if len(sides) > 2 or not all(side.isascii() and side.isdigit() and len(side) < 9 for side in sides):
         raise UsageError("--resize", f"must be N or WIDTHxHEIGHT in pixels, got {text!r}", "write --resize 256")
@@ -164,12 +164,12 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def _rounded(numerator: int, denominator: int) -> int:
-    """The nearest whole number of pixels, at least 1; halves go up."""
+    """Round to a whole number of pixels, at least 1; halves are rounded up."""
     return max(1, (2 * numerator + denominator) // (2 * denominator))
 
 
 def _factor(image: Image, width: int, height: int) -> int:
-    """1, 2, 4 or 8: by how much an image of that size was shrunk when it was decoded."""
+    """Return the factor, 1, 2, 4 or 8, by which an image was shrunk when decoded."""
     for factor in (1, 2, 4, 8):
         if image.shape[1] == extents(width, factor) and image.shape[0] == extents(height, factor):
             return factor
@@ -183,18 +183,18 @@ def resample(
     extent: tuple[float, float] | None = None,
     out: Image | None = None,
 ) -> Image:
-    """Return the image at another size: what the build and the loader both resize with.
+    """Resize an image; the build and the loader both use this function.
 
-    "area" is exact but for the rounding to whole levels: at most 0.51 levels off, 1.01 where one axis shrinks and
-    the other grows, because that takes two steps.
+    "area" is exact except for rounding: at most 0.51 levels off, or 1.01 if one axis shrinks and the other grows,
+    because that takes two steps.
 
     Args:
         image: uint8 or uint16 (height, width, 1..4).
         size: (width, height) of the result.
         interpolation: the filter.
-        extent: (width, height) of the part that becomes the result, from the image's top left corner, for "area";
-            need not be whole. All of the image if not given.
-        out: where to put the result, C-contiguous; not together with `extent`.
+        extent: (width, height) of the part to resize, from the image's top left corner, for "area"; need not be whole
+            numbers. Default: the whole image.
+        out: array for the result, C-contiguous; not together with `extent`.
 
     Returns:
         (height, width, channels), C-contiguous, same dtype; `out` if it is given.
@@ -210,7 +210,7 @@ def resample(
     if interpolation != "area":
         flag = _FLAGS[interpolation]
     elif (x_scale < 1) != (y_scale < 1) and x_scale != 1 and y_scale != 1:
-        # OpenCV averages areas only where both axes shrink: shrink the one, then grow the other
+        # OpenCV averages areas only if both axes shrink, so shrink one axis, then grow the other
         if x_scale < 1:
             narrow = resample(image, (size[0], image.shape[0]), extent=(width, image.shape[0]))
             return resample(narrow, size, extent=(size[0], height), out=out)

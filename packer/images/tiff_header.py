@@ -20,16 +20,16 @@ _DECODED = {
     _CMYK: ((4, 8),),
     _YCBCR: ((3, 8),),
 }
-"""Photometric interpretation -> (samples, bits) that OpenCV decodes right, as Pillow confirms."""
+"""Photometric interpretation -> (samples, bits) that OpenCV decodes correctly, as compared with Pillow."""
 _UNASSOCIATED, _ASSOCIATED = 2, 1
 _SEPARATE = 2
 
 Fields = dict[int, tuple[int, str, tuple[int, ...]]]
-"""tag -> (where its first value is in the file, the struct format of one value, its first values)."""
+"""tag -> (position of its first value in the file, the struct format of one value, its first values)."""
 
 
 def read(data: bytes, complete: bool) -> Header:
-    """Return the header of TIFF bytes; the directory may be last, then the whole file is needed."""
+    """Return the header of TIFF bytes; the whole file is needed if the directory is at its end."""
     fields, next_directory = _directory(data, complete)
 
     def first(tag: int, default: int) -> int:
@@ -58,10 +58,10 @@ def read(data: bytes, complete: bool) -> Header:
 
 
 def plain(data: bytes) -> bytes:
-    """Return the same TIFF with orientation 1 and its alpha declared as already multiplied in.
+    """Return the TIFF with orientation 1 and its alpha declared as premultiplied.
 
-    OpenCV turns TIFFs whatever it is told, and multiplies separate alpha into the colors; declared so,
-    it gives the pixels as they are stored (colors stored multiplied stay so).
+    OpenCV always rotates TIFFs, and multiplies separate alpha into the colors. With these changes it returns
+    the pixels as stored (premultiplied colors stay so).
     """
     fields, _ = _directory(data, complete=True)
     out = bytearray(data)
@@ -81,17 +81,17 @@ def _obstacle(layout: tuple[int, int, int], bits: tuple[int, ...], sample_format
     if (samples, depth) not in _DECODED.get(photometric, ()) or len(set(bits)) > 1:
         return f"TIFF of photometric interpretation {photometric} with {samples} samples of {depth} bits"
     if planes == _SEPARATE and depth == 16 and samples > 1:
-        return "TIFF of 16 bits with separate color planes"  # OpenCV mixes them up without a word
+        return "TIFF of 16 bits with separate color planes"  # OpenCV silently mixes them up
     return ""
 
 
 def _unpack(form: str, data: bytes, at: int) -> tuple[int, ...]:
-    """Unpack a slice: `data` may be a file of which only what is asked for is read."""
+    """Unpack a slice; `data` may be a file of which only this part is read."""
     return struct.unpack(form, data[at : at + struct.calcsize(form)])
 
 
 def _directory(data: bytes, complete: bool) -> tuple[Fields, int]:
-    """Return the fields of the first directory, and the offset of the next one (0: there is none)."""
+    """Return the fields of the first directory, and the offset of the next one (0 if there is none)."""
     order = ">" if data[:1] == b"M" else "<"
     big = data[2:4] in (b"+\0", b"\0+")
     offset, count_format, entry_bytes = ("Q", "Q", 20) if big else ("I", "H", 12)

@@ -21,9 +21,9 @@ from packer.samplers.order import Float64
 from packer.types import Int64
 
 FLAGS = ("difficult", "truncated", "occluded")
-"""Box fields that are integers in every record: they become int64 tensors (n,)."""
+"""Box fields that are always integers, and become int64 tensors (n,)."""
 ORIGINALS = ("voc_bndbox",)
-"""Numbers as the source file has them; they stay in the record (`Pack.annotation`) and are not in the target."""
+"""Original numbers of the source file, which are in the record (`Pack.annotation`) but not in the target."""
 NAMES = {"box_labels": "labels"}
 """Field of an annotation -> name in a target, where they differ."""
 

@@ -1,4 +1,4 @@
-"""Crop and flip of each image of an epoch: computed for a whole batch, from (seed, epoch, record) alone."""
+"""Crop and flip of each image, computed for a whole batch from (seed, epoch, record) alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CROPS = {kind.__name__: kind for kind in (RandomResizedCrop, CenterCrop, Resize)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CropParams:
-    """What some images become: the region of each that fills the output, and whether it is mirrored."""
+    """The crops of a batch: the region of each image that fills the output, and whether it is mirrored."""
 
     regions: Regions | None
     flipped: NDArray[np.bool_] | None
@@ -35,7 +35,7 @@ class CropParams:
         return CropParams(regions, None if self.flipped is None else self.flipped[rows], self.output)
 
     def maps(self) -> Float64 | None:
-        """Return the map of each stored image to its output, (n, 4): x' = a x + c, y' = e y + f; None if none moves."""
+        """Return the map of each image, (n, 4): x' = a x + c, y' = e y + f; None if all are the identity."""
         if self.regions is None and (self.flipped is None or not self.flipped.any()):
             return None
         height, width = self.output
@@ -54,7 +54,7 @@ class CropParams:
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """What happens to each image of an epoch: its crop, the chance of a horizontal flip, and the seed of both."""
+    """The crop, the chance of a horizontal flip, and the seed of both."""
 
     crop: Crop | None = None
     flip: float = 0.0
@@ -72,11 +72,11 @@ class Augmentation:
 
     @property
     def identity(self) -> dict[str, str | int | float | None]:
-        """What of it a state holds: equal here and in a state that may be resumed."""
+        """Return the fields for a state, which must be equal to resume it."""
         return {"view_seed": self.seed, "crop": crop_text(self.crop), "flip": float(self.flip)}
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise UsageError if a state is of another augmentation. Those of packer 0.1.0 hold the seed alone."""
+        """Raise UsageError if a state has another augmentation. States of packer 0.1.0 hold only the seed."""
         here = self.identity
         seed = state.get("view_seed")
         if type(seed) is not int or seed != here["view_seed"]:
@@ -86,20 +86,20 @@ class Augmentation:
             return
         for name in ("crop", "flip"):
             if name not in state:
-                raise UsageError("state", f"has no {name}", "resume with what the state was made with, or begin anew")
+                raise UsageError("state", f"has no {name}", "resume with the same settings, or start over")
             there = state[name]
             if name == "crop" and state.get("set_crop", there) == here["crop"]:
                 continue  # the loader was made with the crop that was set in the course of training
             if type(there) is not type(here[name]) or there != here[name]:
                 problem = f"has {name} {there!r}, here {here[name]!r}"
-                raise UsageError("state", problem, f"give its {name}, or begin anew")
+                raise UsageError("state", problem, f"use the same {name}, or start over")
 
 
 def crop_text(crop: Crop | None) -> str | None:
     """Return a crop as a state has it."""
     if crop is None:
         return None
-    # the default repr is an address, another one in each process
+    # the default repr contains an address, which differs between processes
     return type(crop).__qualname__ if type(crop).__repr__ is object.__repr__ else repr(crop)
 
 

@@ -101,7 +101,7 @@ def _fractions(boxes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 class Batch(Sequence[tuple[torch.Tensor, Any]]):
-    """A batch that lies in memory as one tensor, and behaves as the list of its (image, target) pairs.
+    """A batch in one tensor that behaves like the list of its (image, target) pairs.
 
     Args:
         images: uint8 (n, channels, height, width), channels last in memory.
@@ -133,10 +133,10 @@ class Batch(Sequence[tuple[torch.Tensor, Any]]):
 
 
 def collate(samples: Sequence[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor | list[torch.Tensor], Any]:
-    """Make one batch of many samples: the `collate_fn` of a DataLoader over a PackedDataset.
+    """Combine samples into a batch: the `collate_fn` of a DataLoader for a PackedDataset.
 
     Args:
-        samples: (image, target) pairs, as the dataset returns them.
+        samples: (image, target) pairs from the dataset.
 
     Returns:
         (images, targets). Images of one shape become one tensor (n, channels, height, width), others stay a list, as
@@ -152,25 +152,25 @@ def collate(samples: Sequence[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor |
 
 
 def stack_images(images: list[torch.Tensor]) -> torch.Tensor:
-    """Return one tensor of all images; channels last in memory if the first one is (torch.stack alone loses that)."""
+    """Stack images, channels last in memory if the first one is (torch.stack does not keep that)."""
     if images[0].dim() != 3 or not images[0].permute(1, 2, 0).is_contiguous():
         return torch.stack(images)
     return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
 
 
 def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
-    """Return a sample as torchvision's transforms v2 take it: ``transforms(*as_tv_tensors(*dataset[i]))``.
+    """Convert a sample for torchvision's transforms v2: ``transforms(*as_tv_tensors(*dataset[i]))``.
 
-    torchvision's flip takes x of a point to width - 1 - x, packer's to width - x.
+    torchvision's flip moves a point x to width - 1 - x, packer's to width - x.
 
     Args:
         image: (channels, height, width); becomes `tv_tensors.Image`.
-        target: of a dict, boxes become `BoundingBoxes` (xyxy), landmarks and each of polygons `KeyPoints` (k, 2),
-            keypoints `KeyPoints` (n, k, 2) with their third column as visibility (n, k). All else stays as it is.
+        target: in a dict, boxes become `BoundingBoxes` (xyxy), landmarks and each polygon `KeyPoints` (k, 2),
+            keypoints `KeyPoints` (n, k, 2) with their third column as visibility (n, k). Other values are unchanged.
 
     Raises:
         NotInstalled: if torchvision is missing.
-        UsageError: if it is older than 0.23, which moves no points, and there are some.
+        UsageError: if there are points and torchvision is older than 0.23, which cannot move them.
     """
     try:
         kinds = importlib.import_module("torchvision.tv_tensors")
@@ -182,7 +182,7 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
 
     def points(xy: torch.Tensor) -> Any:
         if not hasattr(kinds, "KeyPoints"):
-            raise UsageError("torchvision", "moves no points before 0.23", "install a newer one")
+            raise UsageError("torchvision", "cannot move points before version 0.23", "upgrade it")
         return kinds.KeyPoints(xy, canvas_size=size)
 
     target = dict(target)

@@ -1,4 +1,4 @@
-"""Which part of each image a batch takes, and how large it becomes: frozen descriptions.
+"""Crops: frozen descriptions of the part of each image that a batch has, and of its output size.
 
 Parameters, defaults and distributions are torchvision's (torchvision.transforms.v2, BSD-3-Clause).
 """
@@ -16,19 +16,19 @@ from packer.images.resize import INTERPOLATIONS, Interpolation
 from packer.samplers.order import Float64
 
 Regions = NDArray[np.float64]
-"""float64 (n, 4): x, y, width, height in pixels of each source image; may reach beyond it (then zeros)."""
+"""float64 (n, 4): x, y, width, height in pixels of each source image; pixels outside the image are zero."""
 
 _TRIES = 10
 
 
 class Crop(Protocol):
-    """A description of how images become one size; may have an `interpolation`, else it is "area"."""
+    """A crop or resize to one size; may have an attribute `interpolation`, "area" by default."""
 
     num_random: int
     """Random numbers that each image needs."""
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        """Return (height, width) of all images afterwards; `shape` is that of all before, None if they differ."""
+        """Return the output (height, width); `shape` is that of all input images, None if they differ."""
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
         """Return the region of each image that becomes the output; `random` is (n, num_random) in [0, 1)."""
@@ -49,14 +49,14 @@ def _check_interpolation(interpolation: str) -> None:
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random part of the image, of random area and aspect ratio, resized to `size`: for training.
+    """A random part of the image with random area and aspect ratio, resized to `size`, for training.
 
     Args:
         size: a side or (height, width), in pixels.
-        scale: range of the part's share of the area.
-        ratio: range of the part's width / height, drawn evenly on a logarithmic scale.
-        interpolation: "area" averages each axis that shrinks and interpolates linearly one that grows; "linear" is
-            faster where images shrink, and aliases; "nearest" takes one source pixel.
+        scale: range of the crop's share of the image area.
+        ratio: range of the crop's width / height, uniform on a logarithmic scale.
+        interpolation: "area" averages an axis that shrinks and interpolates an axis that grows linearly; "linear" is
+            faster for images that shrink, but aliases; "nearest" takes one source pixel.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -80,7 +80,7 @@ class RandomResizedCrop:
         return _pair(self.size)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """Return regions as torchvision draws them: the first of ten tries that fits, else the largest centred part."""
+        """Return regions as torchvision does: the first of ten tries that fits, else the largest centered part."""
         low, high = self.scale
         areas = (widths * heights)[:, None] * (low + (high - low) * random[:, :_TRIES])
         log_low, log_high = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -105,10 +105,11 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class Resize:
-    """The whole image, resized: for evaluation.
+    """The whole image, resized, for evaluation.
 
     Args:
-        size: (height, width) in pixels; or the short side, which keeps the aspect: then images must be alike in shape.
+        size: (height, width) in pixels; or the short side, which keeps the aspect ratio: all images must then have the
+            same shape.
         interpolation: the filter, as for `RandomResizedCrop`.
 
     Raises:
@@ -141,12 +142,12 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle of the image: for evaluation.
+    """The center of the image, for evaluation.
 
     Args:
         size: a side or (height, width), in pixels.
-        resize: what the short side is resized to first, as ``Resize(256), CenterCrop(224)`` does. Without it, pixels
-            stay as they are, and smaller images get a black border.
+        resize: resize the short side to this first, as ``Resize(256), CenterCrop(224)`` does. Without it, images are
+            not resized, and smaller ones get a black border.
         interpolation: the filter, as for `RandomResizedCrop`.
 
     Raises:
@@ -170,7 +171,7 @@ class CenterCrop:
         return _pair(self.size)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """Return the centred parts."""
+        """Return the centered parts."""
         height, width = _pair(self.size)
         scale = np.ones_like(widths) if self.resize is None else np.minimum(widths, heights) / self.resize
         w, h = np.maximum(1, np.rint(width * scale)), np.maximum(1, np.rint(height * scale))
@@ -178,6 +179,6 @@ class CenterCrop:
 
 
 def _centred(sides: Float64, parts: Float64) -> Float64:
-    """Return where the middle part of each side begins, rounded as in torchvision, inside and with a border."""
+    """Return the start of the center of each side, rounded as in torchvision, inside the image or with a border."""
     left = sides - parts
     return np.where(left < 0, np.ceil(left / 2), np.rint(left / 2))

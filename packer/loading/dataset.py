@@ -29,27 +29,27 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     """The records of a pack: ``image, target = dataset[i]``.
 
     image: uint8 tensor (channels, height, width), channels last in memory (uint16 if a pack keeps it).
-    target: int if the pack has class labels only, else a dict (`packer.loading.targets.Targets.target`).
+    target: int if the pack has only class labels, else a dict (`packer.loading.targets.Targets.target`).
 
-    Give `packer.collate` to the DataLoader as its `collate_fn`: batches of raw images of one shape are then
-    never stacked or copied again. Pickles small, and works under fork, spawn and forkserver. A DamagedPack in a
-    worker arrives through torch's DataLoader as a DamagedPack whose text names the file and the record.
+    Pass `packer.collate` to the DataLoader as `collate_fn`, so that batches of raw images of one shape are not
+    stacked or copied again. The dataset pickles small, and works under fork, spawn and forkserver. torch's DataLoader
+    passes on a DamagedPack from a worker as a DamagedPack whose text names the file and the record.
 
     Args:
         path: the pack's directory, or an open Pack.
-        transform: a function of each image, ``transform(image)`` or ``transform(image, generator)``. The generator is
-            torch's, seeded by (seed, epoch, record): what is drawn from it is the same for any number of workers and
-            ranks. What a function draws elsewhere is not.
-        target_transform: a function of each target.
-        decoder: of JPEGs: auto, simplejpeg, opencv or jpeg4py.
-        transforms: a function of both, ``transforms(image, target)`` or ``transforms(image, target, generator)``, which
-            returns both; instead of the other two.
-        label_offset: added to the class ids of boxes: 1 for models whose class 0 is the background.
-        seed: of the generators; call `set_epoch` before each epoch, or each one gets the same random numbers.
+        transform: called with each image: ``transform(image)`` or ``transform(image, generator)``. The torch.Generator
+            is seeded with (seed, epoch, record), so that its numbers are the same for any number of workers and ranks.
+            Numbers that a transform draws from other generators are not.
+        target_transform: called with each target.
+        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        transforms: called with both, instead of the other two: ``transforms(image, target)`` or ``transforms(image,
+            target, generator)``; returns both.
+        label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        seed: seed of the generators; call `set_epoch` before each epoch, or each epoch has the same random numbers.
 
     Raises:
-        UsageError: if there is no pack, the decoder is not installed, or the functions do not go together.
-        DamagedPack: if a file of the pack is missing or of another size than it should be.
+        UsageError: if there is no pack, the decoder is not installed, or the transforms cannot be combined.
+        DamagedPack: if a file of the pack is missing or has the wrong size.
     """
 
     def __init__(  # noqa: PLR0913 - what torchvision's datasets take, and what makes it reproducible
@@ -71,17 +71,17 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         self._functions = Transforms(transform, target_transform, transforms)
         self._epoch = torch.zeros((), dtype=torch.int64)
         if self._functions.random:
-            self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # workers that live on from one epoch to the next see it change
+            self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it change
         if label_offset:
-            len(self._targets)  # an offset for a pack without boxes is refused here
+            len(self._targets)  # checks the offset
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the random numbers of transforms depend; also in workers that are there already."""
+        """Set the epoch, on which the random numbers of transforms depend, also in persistent workers."""
         self._epoch.fill_(check_int("epoch", epoch, 0))
 
     @property
     def functions(self) -> Transforms:
-        """What is done to each sample."""
+        """The transforms of samples."""
         given = self.transform, self.target_transform, self.transforms
         made = self._functions
         if (made.transform, made.target_transform, made.transforms) != given:
@@ -89,7 +89,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return self._functions
 
     def __getstate__(self) -> dict[str, Any]:
-        # no tensor over the map and no column: they are made again where they are needed
+        # without the tensor over the map and the columns, which are recreated when needed
         made = {name for c in type(self).__mro__ for name, a in vars(c).items() if isinstance(a, cached_property)}
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
@@ -100,19 +100,19 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return f"PackedDataset({self.pack!r})"
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """Return sample `index`; negative ones count from the end."""
+        """Return sample `index`; negative indices count from the end."""
         i = record_number(index, len(self.pack))
         return self._transformed(i, self._image(i), self._targets.target(i))
 
     def _image(self, i: int) -> torch.Tensor:
         array = self.pack.image(i, self.decoder)
-        # a copy where the array is a view of the map, which must not be handed out for writing
+        # copy a view of the map, because callers may write to the result
         return torch.from_numpy(array if array.flags.writeable else array.copy()).permute(2, 0, 1)
 
     def __getitems__(self, indices: Indices) -> Sequence[tuple[Any, Any]]:
-        """Return the samples of a whole batch, as a DataLoader asks for them.
+        """Return the samples of a whole batch; called by DataLoader.
 
-        Raw images of one shape are copied out in one call into one tensor (see `Batch`).
+        Raw images of one shape are copied into one tensor in one call (see `Batch`).
         """
         records = self._numbers(indices)
         batch: Sequence[tuple[Any, Any]]
@@ -159,17 +159,17 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             return functions(image, target, (self.seed, int(self._epoch), i))
 
     def _numbers(self, indices: Indices) -> NDArray[np.int64]:
-        """Return record numbers of sample indices, each checked to be an integer in range."""
+        """Return the record numbers of sample indices, which must be integers in range."""
         if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
             records = indices
         else:
             try:
-                # unlike numpy, array refuses fractions; and it is faster
+                # unlike numpy, array rejects fractions, and it is faster
                 records = np.frombuffer(array("q", indices), np.int64)
             except OverflowError as error:
                 raise IndexError(f"no such sample: {error}") from None
         n = len(self.pack)
-        # one pass for all that is usual: as unsigned numbers, negative ones are larger than any n
+        # one pass for the usual case: as unsigned numbers, negative ones are larger than any n
         if not len(records) or records.view(np.uint64).max() < n:
             return records
         if records.min() < -n or records.max() >= n:
@@ -188,7 +188,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def targets(self) -> Sequence[Target]:
-        """The target of every sample, no image touched: a list of class ids, or of dicts, made when asked for."""
+        """The target of every sample, without reading images: a list of class ids, or of dicts created on access."""
         return self._targets if self._targets.labels is None else self._targets.labels.tolist()
 
     @property
@@ -203,7 +203,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Class id of every image, int64 (n,), -1 for none."""
+        """Class id of every image, int64 (n,); -1 if it has none."""
         return np.asarray(self.pack.column("label")).astype(np.int64)
 
     @cached_property
@@ -218,11 +218,11 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def landmarks(self) -> Ragged:
-        """Landmarks of every image: row i is float32 (k, 2); `numpy.asarray` of it is (n, k, 2) if k is the same."""
+        """Landmarks of every image: row i is float32 (k, 2); `numpy.asarray` returns (n, k, 2) if k is constant."""
         return self._ragged("landmarks")
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """Return any column of the index as an array or `Ragged`, no image touched (docs/formats.md lists them)."""
+        """Return a column of the index as an array or `Ragged`, without reading images (see docs/formats.md)."""
         return self.pack.column(name)
 
     def _ragged(self, name: str) -> Ragged:

@@ -1,7 +1,7 @@
-"""``cache="device"``: a pack of raw images of one shape lives on the device, and batches are made there.
+"""``cache="device"``: keeps a pack of raw images of one shape on the device, and prepares batches there.
 
-No image crosses the bus after the first epoch has begun, and the host does nothing for an image. Crops are resized by
-the filters of `images.resize.resample`, written as matrices; the host rounds after each axis, and this once.
+All images are copied to the device once, and the host has no work per image after that. Crops are resized with the
+filters of `images.resize.resample` as matrices; the host rounds after each axis, this code only once.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class DeviceCache:
     """Yields (images, targets, records) as `Pipeline` does, from device memory.
 
     Args:
-        host: what would make them on the host: with its filler, targets, transforms of targets and replacer.
-        device: where the images live.
+        host: prepares the same batches on the host; its filler, targets, target transforms and replacer are used.
+        device: the device of the images.
 
     Raises:
-        UsageError: if the pack cannot live on the device; it says both sizes.
+        UsageError: if the pack does not fit on the device.
     """
 
     def __init__(self, host: Pipeline, device: torch.device) -> None:
@@ -48,11 +48,11 @@ class DeviceCache:
         if pack.record_bytes is None:
             raise UsageError(pack.path, 'cache="device" needs raw images of one shape', "pack with --resize and raw")
         if filler.dtype != np.uint8:
-            raise UsageError(pack.path, f'cache="device" needs 8-bit images, these are {filler.dtype}')
+            raise UsageError(pack.path, f'cache="device" needs 8-bit images, but these are {filler.dtype}')
         need, free = pack.record_bytes * len(pack), _free_bytes(device)
         if need > free * HEADROOM:
             raise UsageError(
-                pack.path, f"has {size_text(need)} of images, and {device} has {size_text(free)} free",
+                pack.path, f"has {size_text(need)} of images, but {device} has only {size_text(free)} free",
                 'leave out cache="device", or pack smaller images',
             )  # fmt: skip
         self.filler = filler
@@ -133,7 +133,7 @@ def _free_bytes(device: torch.device) -> int:
 def _cropped(
     images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
-    """Return each image's region (x, y, width, height), resized to (height, width) `output`, uint8, channels last."""
+    """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last."""
     corners = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
     n, channels, height, width = images.shape
     across = _weights(corners[:, 0], corners[:, 2], (width, output[1]), interpolation)
@@ -149,9 +149,9 @@ def _cropped(
 def _weights(
     start: torch.Tensor, size: torch.Tensor, sides: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
-    """Return (n, outputs, pixels): what each source pixel adds to each output pixel, along one axis.
+    """Return (n, outputs, pixels): the weight of each source pixel in each output pixel, along one axis.
 
-    `sides` is (pixels, outputs). Beyond the image there is black, which adds nothing.
+    `sides` is (pixels, outputs). Pixels outside the image are black and have no weight.
     """
     start, size = start[:, None, None], size[:, None, None]
     pixels = torch.arange(sides[0], device=start.device)
@@ -160,7 +160,7 @@ def _weights(
     centres = left + step / 2
     if interpolation == "nearest":
         return (centres.floor() == pixels).float()
-    # not beyond the centres of the region's last pixels
+    # not beyond the centers of the region's last pixels
     inside = torch.minimum(torch.maximum(centres, start + 0.5), start + size - 0.5)
     linear = (1 - (inside - 0.5 - pixels).abs()).clamp(min=0)
     if interpolation == "linear":

@@ -1,4 +1,4 @@
-"""Fills rows of a batch with images of a pack: what one thread does for its part of a batch."""
+"""Fills rows of a batch with images of a pack; each thread does this for its part of a batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BatchSlice = NDArray[Any]
 
 
 class Gather:
-    """Copies records of one size out of a pack's region: one call for each part of it, without the GIL.
+    """Copies records of one size from a pack's region: one call for each part of it, without the GIL.
 
     Args:
         region: the mapped pack.
@@ -41,7 +41,7 @@ class Gather:
         self._rows = {number: overlapping_rows(part, record_bytes) for number, part in parts}
 
     def __call__(self, offsets: Int64, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the records that begin at these offsets, uint8 (n, record_bytes), in `out` if given."""
+        """Return the records at these offsets, uint8 (n, record_bytes), in `out` if given."""
         if len(self._region.parts) == 1:
             return torch.index_select(self._rows[0], 0, torch.from_numpy(offsets), out=out)
         if out is None:
@@ -53,34 +53,34 @@ class Gather:
 
 
 def gather_of(pack: Pack) -> Gather:
-    """Return what copies the records of a pack of raw images of one shape."""
+    """Return the gather for a pack of raw images of one shape."""
     assert pack.record_bytes is not None
     return Gather(pack.region, pack.record_bytes)
 
 
 def overlapping_rows(mapped: NDArray[np.uint8], record_bytes: int) -> torch.Tensor:
-    """Return mapped bytes as one row of `record_bytes` bytes for each byte offset: (offsets, record_bytes), no copy.
+    """Return a view of mapped bytes with a row of `record_bytes` for each byte offset: (offsets, record_bytes).
 
-    Any offset will do, aligned or not, in any shard. The tensor must never be written to.
+    Offsets need not be aligned, and may be in any shard. The tensor must never be written to.
     """
     with warnings.catch_warnings():
-        # torch has no read-only tensors and says so; nothing here writes
+        # torch warns because it has no read-only tensors; nothing here writes
         warnings.simplefilter("ignore", UserWarning)
         tensor = torch.from_numpy(mapped)
     return torch.as_strided(tensor, (tensor.numel() - record_bytes + 1, record_bytes), (1, 1))
 
 
 class ImageFiller:
-    """Fills rows of a batch with the images of records; one for all threads, holds nothing that they change.
+    """Fills rows of a batch with the images of records. All threads share it; it has no mutable state.
 
     Args:
         pack: the pack.
         augmentation: crop and flip of each image.
-        decoder: of JPEGs.
-        verify: verify each record against its checksum the first time that this process touches it.
+        decoder: JPEG decoder.
+        verify: verify the checksum of each record when this process first reads it.
 
     Raises:
-        ValueError: if the images differ in shape and no crop makes them alike.
+        ValueError: if the images differ in shape and there is no crop.
     """
 
     def __init__(self, pack: Pack, augmentation: Augmentation, decoder: str = "auto", verify: bool = True) -> None:
@@ -88,7 +88,7 @@ class ImageFiller:
         self.augmentation = augmentation
         self.decoder = cast(Decoder, decoder)
         self.verify = verify
-        # a crop of the caller's own making may name no filter
+        # a user's crop may have no interpolation
         self.interpolation: Interpolation = getattr(augmentation.crop, "interpolation", "area")
         shape = pack.manifest.shape
         self.mode = cast(Mode, pack.manifest.mode)
@@ -110,7 +110,7 @@ class ImageFiller:
             return shape[2]
         channels = np.unique(np.asarray(self.pack.column("channels")))
         if len(channels) != 1:
-            raise ValueError(f"{self.pack.path}: images of {channels.tolist()} channels do not fit one batch")
+            raise ValueError(f"{self.pack.path}: images with {channels.tolist()} channels cannot be in one batch")
         return int(channels[0])
 
     @property
@@ -123,7 +123,7 @@ class ImageFiller:
         """uint8 or uint16."""
         dtypes = np.unique(np.asarray(self.pack.column("dtype"))).tolist()
         if len(dtypes) != 1:
-            raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images do not fit one batch")
+            raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images cannot be in one batch")
         return np.dtype(self.pack.dtype_of(0))
 
     def params(self, records: Int64, epoch: int) -> CropParams:
@@ -142,7 +142,7 @@ class ImageFiller:
         return np.asarray(self.pack.column("width")), np.asarray(self.pack.column("height"))
 
     def fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
-        """Put the image of each record into its row. Raise DamagedPack, naming the record, if one cannot be read."""
+        """Write the image of each record to its row. Raise DamagedPack, naming the record, if one cannot be read."""
         if self.verify:
             self.pack.check(records)
         encoding = self.pack.manifest.encoding
@@ -164,26 +164,26 @@ class ImageFiller:
         return gather_of(self.pack)
 
     def _cut(self, records: Int64, regions: Regions, rows: BatchSlice) -> None:
-        """Resize parts of raw images, read out of the map without copying the rest."""
+        """Resize parts of raw images, reading only those parts from the map."""
         pack, region = self.pack, self.pack.region.data
         starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
         widths, heights = (values.astype(int).tolist() for values in self._sizes(records))
         parts = zip(starts, sizes, widths, heights, regions.tolist(), strict=True)
         for i, (start, size, width, height, part) in enumerate(parts):
             if size != width * height * self.channels * self.dtype.itemsize:
-                raise pack.damage(int(records[i]), f"has {size} bytes, which are no {width}x{height} image")
+                raise pack.damage(int(records[i]), f"has {size} bytes, which is not a {width}x{height} image")
             image = np.frombuffer(region[start : start + size], self.dtype).reshape(height, width, self.channels)
             resize_into(image, part, 1, rows[i], self.interpolation)
 
     @cached_property
     def _own_jpeg(self) -> bool:
-        """Whether records are JPEGs of packer's own making, upright and of the size in the index: no header is read."""
+        """Whether records are JPEGs encoded by packer, upright and of the size in the index, so no header is read."""
         return self.pack.manifest.encoding == "jpeg" and self.decoder in ("auto", "simplejpeg")
 
     def _decode_whole(self, records: Int64, rows: BatchSlice) -> None:
-        """Decode JPEGs of packer's own making right into their rows.
+        """Decode JPEGs encoded by packer directly into their rows.
 
-        What Python does for one would cost as much as a small one's decode, so it is little.
+        The Python overhead must be small, because it could exceed the decode of a small image.
         """
         region = self.pack.region.data
         starts, sizes = self.pack.offsets[records].tolist(), self.pack.sizes[records].tolist()
@@ -208,7 +208,7 @@ class ImageFiller:
                 if self._own_jpeg and least is not None:
                     image = decode_reduced(data, (int(width), int(height)), self.channels, least)
                 else:
-                    # as many pixels as the build allowed and packed
+                    # the build has already limited the number of pixels
                     image = decode(bytes(data), self.mode, self.decoder, least, int(width * height))
                 factor = reduced_by((int(height), int(width)), image)
             except BadImage as error:
@@ -219,7 +219,7 @@ class ImageFiller:
                 resize_into(image, part, factor, rows[i], self.interpolation)
 
     def _at_least(self, part: list[float], width: float, height: float) -> tuple[int, int]:
-        """Return the smallest (width, height) to decode the whole image at without visible loss to this part."""
+        """Return the smallest (width, height) at which to decode the whole image without visible loss in this part."""
         if self.interpolation == "nearest":
             return int(width), int(height)
         across, down = HEADROOM * self.output[1], HEADROOM * self.output[0]
@@ -227,14 +227,14 @@ class ImageFiller:
 
 
 def reduced_by(shape: tuple[int, int], image: Image) -> int:
-    """Return how many times `image` is smaller than (height, width): 1, 2, 4 or 8. Raise BadImage if none of them.
+    """Return the factor by which `image` is smaller than (height, width): 1, 2, 4 or 8. Raise BadImage otherwise.
 
-    Not the quotient of two sides: 17 pixels at 1/8 are 3.
+    This is not the quotient of two sides, because decoding rounds up: 17 pixels at 1/8 are 3.
     """
     for factor in (1, 2, 4, 8):
         if image.shape[:2] == (extents(shape[0], factor), extents(shape[1], factor)):
             return factor
-    raise BadImage("", f"decodes to shape {image.shape}, the index says {shape}")
+    raise BadImage("", f"decodes to shape {image.shape}, but the index says {shape}")
 
 
 def resize_into(
@@ -253,7 +253,7 @@ def resize_into(
 
 
 def _bordered(image: Image, x: int, y: int, width: int, height: int) -> Image:
-    """Return the part of an image that reaches beyond it, black where there is nothing."""
+    """Return a part that extends beyond the image, with black pixels outside it."""
     canvas = np.zeros((height, width, image.shape[2]), image.dtype)
     x1, y1, x2, y2 = max(x, 0), max(y, 0), min(x + width, image.shape[1]), min(y + height, image.shape[0])
     if x2 > x1 and y2 > y1:

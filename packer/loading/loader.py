@@ -1,4 +1,4 @@
-"""PackedLoader: shuffled batches of a pack, made by threads, on the device and normalized: the GPU need not wait."""
+"""PackedLoader: batches of a pack, prepared by threads ahead of the training step and normalized on the device."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from packer.system import usable_cores
 
 @dataclass(slots=True)
 class _Iteration:
-    """How far an iteration has come."""
+    """The progress of an iteration."""
 
     epoch: int
     position: int
-    """Samples of all ranks that have been received."""
+    """Samples received, of all ranks."""
     global_batch: int
     augmentation: Augmentation
     ended: bool = False
@@ -49,58 +49,56 @@ class PackedLoader:
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
-    targets: int64 (n,) if the pack has class labels only, else a list of n dicts (`loading.targets.Targets.target`), on
-    `device`. The randomness of a sample depends on (seed, epoch, record) alone: the same batches for any number of
-    threads; and the same samples in each global batch for any number of ranks. No record is read before the first
-    batch is asked for.
+    targets: int64 (n,) if the pack has only class labels, else a list of n dicts (`loading.targets.Targets.target`), on
+    `device`. The randomness of a sample depends only on (seed, epoch, record): batches are the same for any number of
+    threads, and each global batch has the same samples for any number of ranks. No record is read before the first
+    batch is requested.
 
     Args:
-        data: a pack's directory, an open Pack, or a PackedDataset, whose own options hold where none is given here.
-        batch_size: samples of a batch on this rank.
-        shuffle: a new order each epoch (`ShuffleSampler`); or give a `sampler`.
-        sampler: the order of the records; it brings its own seed, indices and drop_last.
-        indices: numbers of the records to read; default: all. `packer.samplers.subset` finds some.
-        seed: of order, crops, flips and transforms; default 0, or that of the sampler.
+        data: a pack's directory, an open Pack, or a PackedDataset (whose transforms, decoder and offset are used).
+        batch_size: samples per batch on this rank.
+        shuffle: a new order each epoch (`ShuffleSampler`); or pass a `sampler`.
+        sampler: the order of the records, with its own seed, indices and drop_last.
+        indices: numbers of the records to read, such as those of `packer.samplers.subset`; default: all.
+        seed: seed of order, crops, flips and transforms; default 0, or that of the sampler.
         drop_last: leave out the samples that do not fill a batch.
         crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed if images differ in size.
         flip: chance of a horizontal flip; True is 0.5. Boxes, polygons and points move with crop and flip.
-        flip_index: which landmark or keypoint each one becomes in a flipped image: (1, 0, 2, 4, 3) for the eyes, nose
-            and corners of the mouth of a face; default: what the build has found.
-        min_area: boxes that a crop cuts to less than this area, in pixels, are dropped.
-        transform: a function of one image tensor, run in the threads (for heavy Python, use PackedDataset in a
-            DataLoader with worker processes); its results must be tensors of one shape. ``transform(image, generator)``
-            gets a torch.Generator seeded by (seed, epoch, record); what a function draws elsewhere is not reproducible,
-            because the threads share it.
-        target_transform: a function of each target, run in the threads.
-        transforms: instead of these two, ``transforms(image, target)``, or with a generator; it returns both.
+        flip_index: index of the mirror image of each landmark or keypoint, (1, 0, 2, 4, 3) for eyes, nose and mouth
+            corners; default: that of the pack.
+        min_area: drop boxes that a crop cuts to less than this area, in pixels.
+        transform: called with each image tensor in the threads (for heavy Python, use PackedDataset in a DataLoader
+            with worker processes); its results must be tensors of one shape. ``transform(image, generator)`` gets a
+            torch.Generator seeded with (seed, epoch, record); numbers drawn elsewhere are not reproducible.
+        target_transform: called with each target in the threads.
+        transforms: instead of these two: ``transforms(image, target)``, or with a generator; returns both.
         mixup: alpha of torchvision's MixUp, for class labels: targets become float32 (n, classes).
-        cutmix: alpha of CutMix; with both, each batch gets one of them.
-        color_jitter: brightness, contrast, saturation and hue of torchvision's ColorJitter, drawn once for a batch.
-        collate: what becomes of boxes: "list" of dicts; "yolo", rows of (image, class, cx, cy, width, height), see
-            `loading.collate.yolo_rows`; "padded" tensors with a mask, see `loading.collate.padded_boxes`.
-        label_offset: added to the class ids of boxes: 1 for models whose class 0 is the background.
-        with_index: batches are (images, targets, numbers of the records int64 (n,)).
-        device: where the batches go.
-        mean: see `Normalize`; `std` and `dtype` too.
-        memory_format: of the images; default channels_last (of a transform's results: as they are).
-            torch.contiguous_format lets ``images.view(n, -1)`` work.
-        threads: default: the cores that the process may use.
-        prefetch: batches made ahead, and kept in flight to a GPU.
-        decoder: of JPEGs: auto, simplejpeg, opencv or jpeg4py.
-        cache: "ram" reads the whole pack ahead into the page cache, and keeps it there if allowed; "device" puts
-            it on the device (raw images of one shape), where batches are then made.
-        verify: verify each record against its checksum the first time that this process touches it.
-        on_error: "replace" puts another record of the same epoch, drawn from (seed, epoch, record), in the place of
-            one that is damaged, with its own target; `replaced` and `stats` report it. A damaged index is an error.
-        **unknown: nothing; for arguments of torch's DataLoader the error says what to write.
+        cutmix: alpha of torchvision's CutMix; with both, each batch gets one of them.
+        color_jitter: brightness, contrast, saturation and hue of torchvision's ColorJitter, the same for a whole batch.
+        collate: format of boxes: "list" of dicts; "yolo" (`loading.collate.yolo_rows`); "padded"
+            (`loading.collate.padded_boxes`).
+        label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        with_index: yield (images, targets, record numbers int64 (n,)).
+        device: the device of the batches.
+        mean: see `Normalize`; also for `std` and `dtype`.
+        memory_format: memory format of the images; default channels_last, or that of a transform's results.
+        threads: number of threads; default: the cores that the process may use.
+        prefetch: number of batches prepared in advance, and in flight to a GPU.
+        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        cache: "ram" reads the whole pack into the page cache, and locks it there if allowed; "device" copies it to the
+            device (raw images of one shape), where batches are then prepared.
+        verify: verify the checksum of each record when this process first reads it.
+        on_error: "replace" replaces a damaged record with another one of the same epoch, drawn from (seed, epoch,
+            record), and its target; `replaced` and `stats` report it. A damaged index is an error.
+        **unknown: none; for an argument of torch's DataLoader the error says what to use instead.
 
     Raises:
-        UsageError: if these do not go together, or there is no pack.
-        ValueError: if a crop or a value of it is missing or out of range.
-        DamagedPack: if the pack is not whole.
+        UsageError: if the arguments cannot be combined, or there is no pack.
+        ValueError: if a crop is missing, or one of its values is out of range.
+        DamagedPack: if the pack is incomplete.
     """
 
-    def __init__(  # noqa: PLR0913 - the one place where a user says how to train; each is handed on as part of a spec
+    def __init__(  # noqa: PLR0913 - the public options of training, which are passed on in groups
         self,
         data: AnyPath | Pack | PackedDataset,
         batch_size: int,
@@ -190,28 +188,28 @@ class PackedLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that comes next, or that is being read."""
+        """The current or next epoch."""
         return self.sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next iteration reads: its order, crops and flips; the same as `sampler.set_epoch`.
+        """Set the epoch of the next iteration, as `sampler.set_epoch` does: its order, crops and flips.
 
-        It begins at its beginning, unless a state of this very epoch was loaded and no batch was read since. Without
-        a call, each iteration takes the epoch after the last one that handed out a batch.
+        The epoch starts from the beginning, unless a state of this epoch was loaded and no batch has been read since.
+        Without a call, each iteration reads the epoch after the last one that returned a batch.
         """
         self.sampler.set_epoch(epoch)
 
     def set_crop(self, crop: Crop | None) -> None:
-        """Set the crop of the iterations that begin from now on: small images first, for example, larger ones later.
+        """Set the crop of the following iterations, for example to train with small images first.
 
-        A state holds it: a loader that is made as this one was, and takes the state, goes on with it.
+        It is part of the state: a loader created like this one continues with the crop of the state.
 
         Args:
             crop: as for the loader.
 
         Raises:
             UsageError: if it is not a crop.
-            ValueError: if there is none and the images differ in size.
+            ValueError: if it is None and the images differ in size.
         """
         self._augmentation = replace(self._augmentation, crop=options.check_crop(crop))
         self._batches = self._batches.with_filler(self._batches.filler.with_augmentation(self._augmentation))
@@ -219,8 +217,8 @@ class PackedLoader:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Yield the batches of one epoch; after `load_state_dict`, the rest of that epoch.
 
-        It begins when its first batch is asked for: epoch, rank and world size are those of that moment. Several
-        iterations may go on at once; state and stats are those of the one that was begun last.
+        Epoch, rank and world size are read with the first batch. Several iterations may run at once; state and stats
+        are those of the one started last.
         """
         if self._counted is not None and self._times_set == self.sampler.times_set:
             self.sampler.set_epoch(self.sampler.epoch + 1)
@@ -241,7 +239,7 @@ class PackedLoader:
                         self._counted, self._times_set, self._loaded, first = here, times_set, {}, False
                     if batch is None:
                         return
-                    # what the consumer has received, not what was made ahead
+                    # count what the consumer has received, not what was prepared
                     number = here.position // here.global_batch
                     here.position = min(here.position + here.global_batch, end)
                     yield self._hand_over(batch, here.epoch, number)
@@ -252,16 +250,16 @@ class PackedLoader:
                     batches.close()
 
     def _following(self) -> _Iteration:
-        """Return where an iteration begins that is begun now."""
+        """Return the start of a new iteration."""
         epoch = self.sampler.epoch
         position, global_batch = self._loaded.get(epoch, 0), self.sampler.global_batch(self.batch_size)
         return _Iteration(epoch, position, global_batch, self._augmentation)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where training stands: small, fit for JSON and `torch.save`. Take it between two batches.
+        """Return the position of training as a small dict for JSON or `torch.save`. Call it between two batches.
 
-        It describes the iteration that was begun last, whatever epoch was set since; once that one has ended, the
-        epoch that was set.
+        It describes the iteration started last, even if another epoch has been set since; after the end of that
+        iteration, the epoch that was set.
         """
         here = self._counted
         if here is None or (here.ended and self._times_set != self.sampler.times_set):
@@ -270,13 +268,13 @@ class PackedLoader:
         return state if here.augmentation == self._first else {**state, "set_crop": crop_text(here.augmentation.crop)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where `state` was taken: the next iteration gives the batches that were not yet received.
+        """Resume from a state: the next iteration returns the remaining batches.
 
         Args:
-            state: of `state_dict`, by another number of ranks if batch_size times ranks is the same.
+            state: a result of `state_dict`; the number of ranks may differ if batch_size times ranks is the same.
 
         Raises:
-            UsageError: if the state is of another pack, seed, order, batch size, crop or flip.
+            UsageError: if the state has another pack, seed, order, batch size, crop or flip.
         """
         order = state
         if isinstance(state, Mapping):
@@ -292,9 +290,9 @@ class PackedLoader:
 
     @property
     def replaced(self) -> list[Replaced]:
-        """The damaged records that others stood in for, in all epochs so far, by number: the first 1,000."""
+        """The damaged records that were replaced, in all epochs so far, by number: the first 1,000."""
         return [] if self._batches.replacer is None else self._batches.replacer.reported
 
     def stats(self) -> dict[str, float]:
-        """Return times and counts of this epoch, or of the last: see `Stats.summary`."""
+        """Return times and counts of the current or last epoch; see `Stats.summary`."""
         return self._stats.summary()

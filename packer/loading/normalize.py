@@ -1,4 +1,4 @@
-"""Images as a model takes them: uint8 to fractions, normalized, in a memory format."""
+"""Normalizes and converts images."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 
 @dataclass(frozen=True)
 class Normalize:
-    """Turns uint8 images into what a model takes.
+    """Normalizes and converts uint8 images.
 
     Args:
-        mean: of each channel, of values from 0 to 1, as torchvision has them; None: images stay in their range.
-        std: likewise. With both: (x / 255 - mean) / std, computed in float32.
-        dtype: of the result; default float32 with mean and std, else uint8. Alone: x / 255 for a floating dtype, the
-            values as they are for an integer one.
-        memory_format: of the result.
+        mean: mean of each channel, for values from 0 to 1, as in torchvision; None: do not normalize.
+        std: standard deviation of each channel. With mean and std: (x / 255 - mean) / std, computed in float32.
+        dtype: dtype of the result; default float32 with mean and std, else uint8. Without mean and std: x / 255 for a
+            floating dtype, unchanged values for an integer one.
+        memory_format: memory format of the result.
 
     Raises:
-        ValueError: if these do not go together.
+        ValueError: if the arguments cannot be combined.
     """
 
     mean: Sequence[float] | None = None
@@ -32,21 +32,21 @@ class Normalize:
 
     def __post_init__(self) -> None:
         if (self.mean is None) != (self.std is None):
-            raise ValueError("mean and std come together: give both or neither")
+            raise ValueError("mean and std must be given together")
         if self.mean is not None and self.std is not None:
             try:
                 finite = all(math.isfinite(number) for number in (*self.mean, *self.std))
             except TypeError:
                 finite = False
             if not finite or len(self.mean) != len(self.std) or 0 in self.std:
-                problem = f"mean and std must have one number per channel, std no 0; got {self.mean}, {self.std}"
+                problem = f"mean and std must have one number per channel, std without 0; got {self.mean}, {self.std}"
                 raise ValueError(problem)
         if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
-            raise ValueError(f"dtype must be one of torch, such as torch.float32, got {self.dtype!r}")
+            raise ValueError(f"dtype must be a torch.dtype such as torch.float32, got {self.dtype!r}")
         if self.mean is not None and self.dtype is not None and not self.dtype.is_floating_point:
-            raise ValueError(f"normalized images are fractions, which {self.dtype} cannot hold: write torch.float32")
+            raise ValueError(f"normalized images are fractions, which {self.dtype} cannot hold: use torch.float32")
         if not self.holds(torch.uint8):
-            raise ValueError(f"dtype is {self.dtype}, which cannot hold 0 to 255: write torch.float32 or torch.int16")
+            raise ValueError(f"dtype is {self.dtype}, which cannot hold 0 to 255: use torch.float32 or torch.int16")
 
     def holds(self, stored: torch.dtype) -> bool:
         """Return whether the result can hold all values of images as they are stored, uint8 or uint16."""
@@ -57,11 +57,11 @@ class Normalize:
 
     @property
     def nothing(self) -> bool:
-        """Whether images stay as they are."""
+        """Whether images are unchanged."""
         return self.mean is None and self.dtype is None
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Return images (n, channels, height, width), on the device where they are."""
+        """Normalize images (n, channels, height, width) on their device."""
         if not self.nothing:
             images = self._values(images)
         return images.contiguous(memory_format=self.memory_format)
@@ -75,7 +75,7 @@ class Normalize:
         if self.mean is None or self.std is None:
             return values.div_(full).to(dtype)
         if images.shape[1] != len(self.mean):
-            raise ValueError(f"mean has {len(self.mean)} channels, the images have {images.shape[1]}")
+            raise ValueError(f"mean has {len(self.mean)} channels, but the images have {images.shape[1]}")
         mean = _per_channel(tuple(float(m) * full for m in self.mean), images.device)
         std = _per_channel(tuple(float(s) * full for s in self.std), images.device)
         return values.sub_(mean).div_(std).to(dtype)
@@ -83,5 +83,5 @@ class Normalize:
 
 @lru_cache(maxsize=64)
 def _per_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """Return float32 (1, channels, 1, 1). Kept: to make one on a GPU is a copy that the host waits for, each batch."""
+    """Return float32 (1, channels, 1, 1), cached because creating it on a GPU is a blocking copy."""
     return torch.tensor(values, dtype=torch.float32, device=device).view(1, -1, 1, 1)

@@ -1,6 +1,6 @@
-"""A pack in the page cache: what the next batches need is read ahead, or (``cache="ram"``) the whole pack, and kept.
+"""Reads a pack into the page cache: the records of the next batches, or the whole pack (``cache="ram"``).
 
-The loader knows its order, the kernel does not.
+The kernel cannot prefetch these by itself, because it does not know the order.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from packer.system import available_bytes
 from packer.types import Int64
 
 AHEAD_BYTES = 64 * 1024**2
-"""Far enough that a disk has many requests at once to sort, little enough to stay in any page cache."""
+"""Enough for a disk to sort many requests at once, little enough to stay in any page cache."""
 LEAD_BATCHES = 4
 WARM = 0.98
 STEP_BYTES = 32 * 1024**2
 
 
 def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
-    """Yield the same record numbers; those that come are asked of the disk AHEAD_BYTES before they are handed out.
+    """Yield the same record numbers, requesting their bytes from the disk AHEAD_BYTES in advance.
 
-    Costs nothing if the pack is in the page cache already, which is looked at once, at the start.
+    Do nothing if the pack is in the page cache already, which is checked once, at the start.
     """
     if pack.region.share_in_memory(pack.offsets) >= WARM:
         yield from batches
@@ -35,7 +35,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
     waiting: deque[tuple[Int64, int]] = deque()
     ahead = 0
     while True:
-        # the lead grows by a few batches with each that is handed out: the first one does not wait for it
+        # the lead grows by a few batches with each batch, so that the first one does not wait
         for _ in range(LEAD_BATCHES):
             if (waiting and ahead > AHEAD_BYTES) or (records := next(source, None)) is None:
                 break
@@ -51,30 +51,30 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
 
 
 class RamCache:
-    """Reads a pack's shards in the background, from their beginning to their end, as disks like it.
+    """Reads a pack's shards sequentially in the background.
 
     The pages are locked if the limit on locked memory (``ulimit -l``) allows it; else they stay until the kernel
-    needs them for something else. Ends with its owner.
+    needs the memory. The thread ends with its owner.
 
     Raises:
-        UsageError: if the pack does not fit into the memory that is free.
+        UsageError: if the pack does not fit into the free memory.
     """
 
     def __init__(self, pack: Pack) -> None:
         need, free = len(pack.region), available_bytes()
         if need > free:
             raise UsageError(
-                pack.path, f"has {size_text(need)}, and {size_text(free)} of memory are free",
+                pack.path, f"has {size_text(need)}, but only {size_text(free)} of memory is free",
                 'leave out cache="ram": the page cache keeps what fits',
             )  # fmt: skip
         stop = threading.Event()
         self._thread = threading.Thread(target=_read, args=(pack.region, stop), name="packer-ram", daemon=True)
         self._thread.start()
-        # no join: the garbage collector may call it in that very thread, or where somebody holds a lock
+        # no join: the garbage collector may call this in the same thread, or while a lock is held
         self.close = weakref.finalize(self, stop.set)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all is read; return False if `timeout_s` seconds were not enough."""
+        """Wait until everything is read; return False if it takes longer than `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -1,4 +1,4 @@
-"""Makes batches on the CPU: threads fill parts of several batches ahead, in order, into memory that is used again."""
+"""Prepares batches on the CPU: threads fill parts of several batches in advance, in order, in reused memory."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from packer.loading.transforms import Transforms
 from packer.types import Int64
 
 BLOCK_BYTES = 4 << 20
-"""Small batches are made several at once, in blocks of about that: what Python does for a batch of 1.5 MB takes as
-long as its bytes."""
+"""Small batches are prepared together in blocks of about this size: for a batch of 1.5 MB, Python takes as long as
+copying the bytes."""
 BLOCK_BATCHES = 16
-"""But not more batches than that: the first one waits for all of its block."""
+"""Maximum number of batches in a block: the first one waits for the whole block."""
 PART_BYTES = 4 << 20
-"""A part of a block of raw images is about that large: handing it to a thread, and back, waits for the GIL twice."""
+"""Approximate size of a part of a block of raw images: passing it to a thread and back waits for the GIL twice."""
 DECODED_BYTES = 256 << 10
 DECODED_A_PART = 16
-"""A part of images to decode has so many bytes of pixels, and at least so many images."""
+"""Bytes of pixels, and minimum number of images, in a part of images to decode."""
 
 LoadedBatch = tuple[torch.Tensor, Any, Int64]
 """Images, targets (as `join_targets` returns them) and the numbers of the records, int64 (n,)."""
@@ -45,7 +45,7 @@ _NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
 
 @dataclass(slots=True)
 class _Pending:
-    """A block of batches that threads are working on."""
+    """A block of batches in progress."""
 
     rows: NDArray[Any]
     results: Results
@@ -57,10 +57,10 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """What a thread has made: rows of one batch."""
+    """Rows of one batch, prepared by a thread."""
 
     records: Int64
-    """Those that were read: stand-ins in the place of damaged ones."""
+    """Numbers of the records, after replacing damaged ones."""
     targets: Any
     images: list[Any] | None
     """Transformed images; None: they are in the rows."""
@@ -68,26 +68,26 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much is done at once."""
+    """How much work is done at once."""
 
     threads: int
     prefetch: int
-    """Batches that are made ahead of the consumer."""
+    """Batches prepared ahead of the consumer."""
     pinned: bool = False
     collation: str = "list"
     """What becomes of boxes (`loading.collate`)."""
 
 
 class Pipeline:
-    """Yields (images, targets, records) for runs of record numbers; the images uint8 (n, channels, height, width).
+    """Yields (images, targets, records) for runs of record numbers, with images uint8 (n, channels, height, width).
 
     Args:
         filler: fills rows of a batch with images.
-        targets: those of the records.
-        batch_size: images of the largest batch.
-        work: how much is done at once.
+        targets: the targets of the records.
+        batch_size: images in the largest batch.
+        work: how much work is done at once.
         transforms: the user's functions of each image (channels, height, width) and target, after crop and flip.
-        replacer: finds stand-ins for damaged records; None: they are errors.
+        replacer: replaces damaged records; None: they are errors.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Pipeline:
         self.replacer = replacer
         height, width, channels = filler.row_shape
         self._row_bytes: int = height * width * channels * filler.dtype.itemsize
-        # a transform may take long: then nobody should wait for more than one batch
+        # a transform may be slow, so no batch should wait for others
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
         self._batches_a_block = 1 if self.transforms else max(1, min(fit, BLOCK_BATCHES))
         self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
@@ -114,7 +114,7 @@ class Pipeline:
         return Pipeline(filler, self.targets, self.batch_size, self.work, self.transforms, replacer)
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
-        """Yield one batch for each array of record numbers, in order. What a thread raises is raised here."""
+        """Yield one batch for each array of record numbers, in order. Exceptions in threads are raised here."""
         threads = ThreadPool(self.work.threads)
         pending: deque[_Pending] = deque()
         source = announced(batches, self.filler.pack)
@@ -127,13 +127,13 @@ class Pipeline:
                     return
                 yield from self._finish(pending.popleft(), stats)
         except GeneratorExit:
-            # maybe the garbage collector, in one of these very threads, or where somebody holds a lock that they need
+            # the garbage collector may call this in one of these threads, or while a lock that they need is held
             wait = False
             raise
         finally:
             threads.close(wait)
             pending.clear()
-            self._buffers.trim(2 * self.work.prefetch + 4)  # in the threads, on their way, and with the consumer
+            self._buffers.trim(2 * self.work.prefetch + 4)  # in the threads, in flight, and with the consumer
 
     def _begin(self, threads: ThreadPool, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
         records = block[0] if len(block) == 1 else np.concatenate(block)
@@ -191,12 +191,12 @@ class Pipeline:
         return _Piece(records, targets, images)
 
     def _finish(self, block: _Pending, stats: Stats) -> Iterator[LoadedBatch]:
-        """Yield the batches of a block whose parts are done, or as soon as they are."""
+        """Yield the batches of a block as soon as their parts are done."""
         parts = block.results.wait()
         replaced = [(n * block.part_size + row, what) for n, (_, some) in enumerate(parts) for row, what in some]
         pieces = iter([piece for some, _ in parts for piece in some])
         rows, ends = block.rows, block.ends
-        block.rows = _NOTHING  # from here on only the batches keep the memory
+        block.rows = _NOTHING  # from here on only the batches refer to the memory
         for start, end in zip([0, *ends], ends, strict=False):
             mine: list[_Piece] = []
             while sum(len(piece.records) for piece in mine) < end - start:
@@ -205,7 +205,7 @@ class Pipeline:
             stats.batches += 1
             if replaced and self.replacer is not None:
                 self.replacer.report([what for row, what in replaced if start <= row < end], stats)
-            # each batch is a tensor of its own: what refers to one, saves it or sends it takes no more than it
+            # a separate tensor for each batch, so that saving or sending one does not include the whole block
             if self.transforms.of_images:
                 images = stack_images([image for piece in mine for image in piece.images or ()])
             else:
@@ -223,33 +223,32 @@ def _references(arrays: list[Memory], number: int) -> int:
 
 
 _FREE = _references([np.zeros(1, np.uint8)], 0)
-"""What `_references` gives for an array that only its list knows."""
+"""The result of `_references` for an array that only its list refers to."""
 
 
 class BufferPool:
-    """Buffers of one size, for batches that are built on the CPU.
+    """Buffers of one size, for batches on the CPU.
 
-    A fresh allocation of a large batch costs more than filling it (the kernel hands out zeroed pages one by one), and
-    pinned memory is dearer still. A tensor over a buffer refers to it, and so does every view of that tensor:
-    a buffer without references is free. A batch that the consumer keeps is therefore never overwritten; the
-    pool grows instead.
+    Allocating a large batch takes longer than filling it, because the kernel zeroes each page, and pinned memory
+    takes even longer. A tensor over a buffer refers to it, and so does every view of that tensor: a buffer without
+    references is free. A batch that the consumer keeps is therefore never overwritten; the pool grows instead.
 
     Args:
         size: bytes of each buffer.
-        pinned: whether they are page-locked, so that copies to a GPU need no wait.
+        pinned: whether they are page-locked, for asynchronous copies to a GPU.
     """
 
     def __init__(self, size: int, pinned: bool = False) -> None:
         self.size = size
         self.pinned = pinned
         self._buffers: list[Memory] = []
-        self._lock = threading.Lock()  # two iterations may go on at once, in two threads
+        self._lock = threading.Lock()  # two iterations may run at once, in two threads
 
     def __len__(self) -> int:
         return len(self._buffers)
 
     def take(self) -> Memory:
-        """Return a buffer that nobody refers to, uint8 (size,), its content undefined."""
+        """Return a free buffer, uint8 (size,), with undefined content."""
         with self._lock:
             for number in range(len(self._buffers)):
                 if _references(self._buffers, number) == _FREE:
@@ -260,8 +259,8 @@ class BufferPool:
             return memory
 
     def trim(self, count: int) -> None:
-        """Give free buffers back to the system, as long as there are more than `count`: batches were kept once."""
-        # the garbage collector may call it within `take`: waiting would be for ever, and the next call will do
+        """Release free buffers, while there are more than `count`, after the consumer has kept batches."""
+        # the garbage collector may call this within `take`, so it must not wait; the next call will release them
         if self._lock.acquire(blocking=False):
             try:
                 for number in reversed(range(len(self._buffers))):

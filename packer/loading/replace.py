@@ -1,7 +1,7 @@
-"""``on_error="replace"``: another record of the same epoch in the place of one that is damaged.
+"""``on_error="replace"``: replaces a damaged record with another one of the same epoch.
 
-Which one is a pure function of (seed, epoch, record): the same for any number of threads, on every rank that meets the
-record, and after a resume. Nothing here runs until a record has failed.
+The replacement is a pure function of (seed, epoch, record): it is the same for any number of threads, on every rank
+that reads the record, and after a resume. Nothing here runs until a record has failed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from packer.types import Int64
 MOST_LISTED = 1000
 """Records that `PackedLoader.replaced` lists."""
 MOST_REMEMBERED = 100_000
-"""Answers that are kept: each may have cost a decode."""
+"""Maximum number of cached results, each of which may have taken a decode."""
 DRAWS = 64
-"""After so many random candidates that are bad too, the epoch is searched from one end to the other."""
+"""After this number of bad random candidates, the epoch is searched sequentially."""
 
 STREAM = 1 << 32
-"""Turns the seed of crops and flips into another one."""
+"""Derives another seed from that of crops and flips."""
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """A record that could not be read, and that others stood in for."""
+    """A damaged record that was replaced."""
 
     record: int
     key: str
@@ -42,13 +42,13 @@ class Replaced:
 
 
 Replacements = Sequence[tuple[int, Replaced]]
-"""Position in a batch, and which record should have been there."""
+"""Position in a batch, and the record that was replaced."""
 
 _warned: set[tuple[str, int]] = set()
 
 
 class Replacer:
-    """Finds stand-ins, for all threads; and keeps what was reported to the consumer."""
+    """Finds replacements for all threads, and keeps the reports to the consumer."""
 
     def __init__(self, filler: ImageFiller, sampler: Sampler, seed: int) -> None:
         self._filler = filler
@@ -66,10 +66,10 @@ class Replacer:
         return other
 
     def stand_ins(self, records: Int64, epoch: int) -> tuple[Int64, Replacements]:
-        """Return the same records, those that cannot be read replaced, and which those are.
+        """Return the records with damaged ones replaced, and which ones were.
 
         Raises:
-            DamagedPack: if every record of the epoch is bad, or an index is damaged: then no record is to blame.
+            DamagedPack: if every record of the epoch is bad, or an index is damaged.
         """
         readable = records.copy()
         replacements = []
@@ -108,20 +108,20 @@ class Replacer:
         ).with_location(self._filler.pack.path)  # fmt: skip
 
     def _of_epoch(self, epoch: int) -> Int64:
-        """Return the records of an epoch, those of all ranks."""
+        """Return the records of an epoch, of all ranks."""
         with self._lock:
             if self._order is None or self._order[0] != epoch:
                 self._order = epoch, self._sampler.order(epoch).astype(np.int64)
             return self._order[1]
 
     def _problem(self, record: int, epoch: int) -> DamagedPack | None:
-        """Return what is wrong with a record, tried alone, with its crop of this epoch."""
+        """Return the problem of a record, read alone with its crop of this epoch."""
         one = np.array([record])
         row = np.empty((1, *self._filler.row_shape), self._filler.dtype)
         return problem_of(lambda: self._filler.fill(one, self._filler.params(one, epoch), row))
 
     def report(self, replaced: Sequence[Replaced], stats: Stats) -> None:
-        """Count and warn of the replaced records of a batch that the consumer gets."""
+        """Count the replaced records of a batch for the consumer, and warn about them."""
         stats.replaced += len(replaced)
         pack = self._filler.pack
         for one in replaced:
@@ -130,17 +130,17 @@ class Replacer:
             known = pack.manifest.digest, one.record
             if known not in _warned:
                 _warned.add(known)
-                text = f"{printable(pack.path)}: {one.problem}; another record takes its place"
+                text = f"{printable(pack.path)}: {one.problem}; replaced with another record"
                 warnings.warn(text, DamagedRecordWarning, stacklevel=2)
 
     @property
     def reported(self) -> list[Replaced]:
-        """What was reported, by record."""
+        """The reported records, by number."""
         return [self._reported[record] for record in sorted(self._reported)]
 
 
 def problem_of(action: Callable[[], None]) -> DamagedPack | None:
-    """Return the error with which reading one record fails. Raise it if it is not of a record: an index, the pack."""
+    """Return the error of reading one record. Raise it if it is about an index or the pack instead."""
     try:
         action()
     except DamagedPack as error:

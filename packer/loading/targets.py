@@ -1,4 +1,4 @@
-"""What a training loop gets as the target of an image: a class id, or a dict of tensors."""
+"""Targets of images for training: class ids, or dicts of tensors."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from packer.samplers.ranks import check_int
 from packer.types import Int64
 
 Target = Any
-"""int where a pack has class labels of whole images only, else dict[str, Tensor | list | int]."""
+"""int if the pack has only class labels of whole images, else dict[str, Tensor | list | int]."""
 
-FACE = "(1, 0, 2, 4, 3) for the eyes, nose and corners of the mouth of a face"
+FACE = "(1, 0, 2, 4, 3) for eyes, nose and mouth corners"
 _warned: set[str] = set()
 
 
 class Targets(Sequence[Target]):
-    """The targets of a pack's records, each made when it is asked for.
+    """The targets of a pack's records, created on access.
 
     Args:
         pack: the pack.
-        min_area: boxes that a crop cuts to less than this area, in pixels, are dropped.
-        label_offset: added to the class ids of boxes: 1 for models whose class 0 is the background.
-        flip_index: which landmark or keypoint each one becomes in a mirrored image; default: that of the pack.
+        min_area: drop boxes that a crop cuts to less than this area, in pixels.
+        label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        flip_index: index of the mirror image of each landmark or keypoint; default: that of the pack.
 
     Raises:
         UsageError: if the pack has no boxes for an offset, or no points for the index.
@@ -41,17 +41,17 @@ class Targets(Sequence[Target]):
     def __init__(
         self, pack: Pack, min_area: float = 1.0, label_offset: int = 0, flip_index: Sequence[int] | None = None
     ) -> None:
-        self._pack = pack  # not the dataset, which keeps this: a ring would keep the map until the next gc
+        self._pack = pack  # not the dataset: a reference cycle would keep the map
         self._min_area = min_area
         self._fields = pack.manifest.fields
         self._label_offset = check_int("label_offset", label_offset, 0)
         self.labels: Int64 | None = None
-        """Class ids (n,), if the pack has labels of whole images and nothing else: then these are the targets."""
+        """Class ids (n,), if the pack has only labels of whole images; these are then the targets."""
         if tuple(self._fields) == ("label",):
             self.labels = np.asarray(pack.column("label")).astype(np.int64)
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
         if label_offset and not self.has_boxes:
-            raise UsageError("label_offset", f"is for the classes of boxes, and {pack.path} has none", "leave it out")
+            raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
         self._points: dict[str, int] = {
             name: _points_each(pack, name) for name in ("landmarks", "keypoints") if name in self._fields
         }
@@ -68,11 +68,11 @@ class Targets(Sequence[Target]):
         """Return the target of one record: a class id, or a dict with what the pack has.
 
         Returns:
-            boxes float32 (n, 4), xyxy in pixels; labels int64 (n,), of the boxes; label int, of the image, -1 for
+            boxes float32 (n, 4), xyxy in pixels; labels int64 (n,), of the boxes; label int, of the image, -1 if it has
             none; landmarks float32 (k, 2); polygons list of n float32 (m, 2); keypoints float32 (n, k, 3);
-            difficult, truncated, occluded int64 (n,); other fields of boxes as lists of n; extras dict; image_id int,
-            the number of the record. The keys are the same for all images of a pack. Tensors of a batch are views
-            of one for each field: clone one that is to be kept alone.
+            difficult, truncated, occluded int64 (n,); other box fields as lists of n; extras dict; image_id int, the
+            number of the record. All images of a pack have the same keys. The tensors of a batch are views of one
+            tensor per field: clone one to keep it without the others.
         """
         if self.labels is not None:
             return int(self.labels[record])
@@ -81,7 +81,7 @@ class Targets(Sequence[Target]):
         return found.as_tensors().as_dicts()[0]
 
     def of(self, records: Int64, params: CropParams | None = None) -> Int64 | BatchAnnotations:
-        """Return the targets of some records, whose images have become those of `params`; `join_targets` ends it."""
+        """Return the targets of some records after the crops and flips of `params`. `join_targets` combines them."""
         if self.labels is not None:
             return self.labels[records]
         found = read_annotations(self._pack, records, self._points.get("keypoints", 0))
@@ -97,13 +97,13 @@ class Targets(Sequence[Target]):
         return found
 
     def warn_of_flips(self) -> None:
-        """Warn once for each pack whose points have a left and a right if nobody says which."""
+        """Warn once for each pack with points if their flip index is not known."""
         if self._points and self._flip_index is None and self._pack.manifest.digest not in _warned:
             _warned.add(self._pack.manifest.digest)
             (name, count), *_ = self._points.items()
             warnings.warn(
-                f"{printable(self._pack.path)}: flip mirrors {name}, and left and right ones keep their places; "
-                f"give flip_index=, the mirror image of each: {FACE}; range({count}) if none is left or right",
+                f"{printable(self._pack.path)}: flip mirrors {name} without exchanging left and right ones; "
+                f"pass flip_index, such as {FACE}, or range({count}) if none is left or right",
                 stacklevel=3,
             )
 
@@ -112,11 +112,11 @@ def check_flip_index(flip_index: Sequence[int], points: dict[str, int]) -> Int64
     """Return a flip index as an array.
 
     Args:
-        flip_index: which point each one becomes.
-        points: landmarks of an image, keypoints of an object: how many.
+        flip_index: index of the mirror image of each point.
+        points: number of landmarks of an image, of keypoints of an object.
 
     Raises:
-        UsageError: if it is not a permutation, or of another number of points.
+        UsageError: if it is not a permutation, or the number of points differs.
     """
     try:
         found = np.array(list(flip_index), np.int64)
@@ -124,13 +124,13 @@ def check_flip_index(flip_index: Sequence[int], points: dict[str, int]) -> Int64
     except (TypeError, ValueError):
         wrong = True
     if wrong:
-        problem = f"must name each point from 0 on once, got {flip_index!r}"
-        raise UsageError("flip_index", problem, f"write {FACE}")
+        problem = f"must have each number from 0 once, got {flip_index!r}"
+        raise UsageError("flip_index", problem, f"such as {FACE}")
     if not points:
-        raise UsageError("flip_index", "is for landmarks and keypoints, and the pack has none", "leave it out")
+        raise UsageError("flip_index", "is for landmarks and keypoints, but the pack has none", "leave it out")
     if len(found) not in points.values():
         counts = ", ".join(f"{count} {name}" for name, count in points.items())
-        raise UsageError("flip_index", f"has {len(found)} numbers, and the pack has {counts}", "give one for each")
+        raise UsageError("flip_index", f"has {len(found)} numbers, but the pack has {counts}", "pass one per point")
     return found
 
 
@@ -146,7 +146,7 @@ def _points_each(pack: Pack, name: str) -> int:
 
 
 def record_number(index: Any, n: int) -> int:
-    """Return the record number of a sample index, an integer of any type from -n to n - 1."""
+    """Return the record number of a sample index, an integer from -n to n - 1."""
     if isinstance(index, slice):
         raise TypeError("a PackedDataset takes no slices; use torch.utils.data.Subset(dataset, range(a, b))")
     i = operator.index(index)

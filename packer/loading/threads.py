@@ -1,11 +1,12 @@
-"""Threads that make the parts of batches: an executor whose tasks cost 3 us, not 30.
+"""Threads that prepare the parts of batches: an executor with an overhead of 3 us per task, not 30.
 
-`concurrent.futures` spends a lock, a condition and several Python calls on each task, all under the GIL: as long as two
+`concurrent.futures` uses a lock, a condition and several Python calls for each task, all under the GIL: as long as two
 threads take to copy 500 small images. Here a task goes through two C queues.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -19,23 +20,23 @@ import torch
 from packer.system import at_fork
 
 END_S = 1.0
-"""A thread that has done its work takes microseconds to end."""
+"""Maximum time to wait for a finished thread to end, which normally takes microseconds."""
 FORK_S = 5.0
-"""A fork waits so long for what threads are doing; then it happens all the same."""
+"""Maximum time that a fork waits for the work of threads."""
 
 Task = Callable[[int], Any]
 _Outcome = tuple[int, Any, BaseException | None]
 
 
 class Results:
-    """The results of one batch's tasks: `wait` for them, in the order of their numbers."""
+    """The results of a batch's tasks, in the order of their numbers."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._done: SimpleQueue[_Outcome] = SimpleQueue()
 
     def wait(self) -> list[Any]:
-        """Return all results. Raise what a task has raised, as it is."""
+        """Return all results. Raise the exception of a task unchanged."""
         results: list[Any] = [None] * self._count
         for _ in range(self._count):
             number, result, error = self._done.get()
@@ -46,7 +47,7 @@ class Results:
 
 
 class ThreadPool:
-    """`size` threads, each of which torch takes for one core's work. Close it; nothing is left behind."""
+    """A pool of `size` threads, in each of which torch uses one core. It must be closed."""
 
     def __init__(self, size: int) -> None:
         self._tasks: SimpleQueue[tuple[Results, int, Task] | None] = SimpleQueue()
@@ -62,7 +63,7 @@ class ThreadPool:
             thread.start()
         for _ in self._threads:
             ready.get()
-        # what they have set for themselves is also the default of all threads that start from now on
+        # restore the default for new threads, which these threads have changed too
         restore = threading.Thread(target=torch.set_num_threads, args=(own,))
         restore.start()
         wait_for_end(restore)
@@ -78,7 +79,7 @@ class ThreadPool:
         return results
 
     def close(self, wait: bool = True) -> None:
-        """Drop the tasks that were not begun. The threads end when they have done the others; wait for that or not."""
+        """Drop tasks that have not started. The threads end after the others; optionally wait for that."""
         self._closed = True
         try:
             while True:
@@ -93,12 +94,12 @@ class ThreadPool:
             self.forget_if_gone()
 
     def forget_if_gone(self) -> None:
-        """Forget a closed pool whose threads have ended: a fork need not wait for it."""
+        """Remove a closed pool whose threads have ended, so that a fork need not wait for it."""
         if self._closed and not any(map(_is_there, self._threads)):
             _pools.discard(self)
 
     def pause(self, until: float) -> list[threading.Lock]:
-        """Let no thread begin anything, wait for what they do until that time; return the locks to release."""
+        """Keep threads from starting work, wait for them until this time, and return the locks to release."""
         if self._closed:
             for thread in self._threads:
                 wait_for_end(thread, max(0.0, until - time.monotonic()))
@@ -107,8 +108,8 @@ class ThreadPool:
         return [lock for lock in self._busy if lock.acquire(timeout=max(0.0, until - time.monotonic()))]
 
     def _work(self, ready: SimpleQueue[None], busy: threading.Lock) -> None:
-        torch.get_num_threads()  # takes the default, which would otherwise overrule the next line at the first use
-        torch.set_num_threads(1)  # else torch would start as many threads again in each of these
+        torch.get_num_threads()  # sets the default now, which would otherwise override the next line on first use
+        torch.set_num_threads(1)  # otherwise torch would start as many threads in each of these
         _forking.in_a_pool = True
         ready.put(None)
         while (item := self._tasks.get()) is not None:
@@ -116,17 +117,17 @@ class ThreadPool:
             try:
                 with busy:
                     outcome: _Outcome = (number, task(number), None)
-            except BaseException as error:  # it is the consumer's
+            except BaseException as error:  # it belongs to the consumer now
                 outcome = (number, None, error)
             results._done.put(outcome)
-            del item, results, task, outcome  # the memory of a batch is free when nobody refers to it
+            del item, results, task, outcome  # the memory of a batch is free when nothing refers to it
 
 
 def wait_for_end(thread: threading.Thread, timeout_s: float | None = None) -> None:
-    """Wait for the end of a thread, of the system's too.
+    """Wait for the end of a thread, including its system thread.
 
-    `join` returns while the thread still runs the destructors of libraries. OpenCV holds a lock in its own: a process
-    that is forked in that moment would wait for it for ever, at its first image.
+    `join` returns while the thread still runs the destructors of libraries. OpenCV's destructor holds a lock, for which
+    a process forked at that moment would wait forever at its first image.
     """
     thread.join(timeout_s)
     until = time.monotonic() + END_S
@@ -135,12 +136,12 @@ def wait_for_end(thread: threading.Thread, timeout_s: float | None = None) -> No
 
 
 def _is_there(thread: threading.Thread) -> bool:
-    """Return whether a thread runs, if only the destructors of libraries."""
+    """Return whether a thread is still running, even if only destructors of libraries."""
     return thread.is_alive() or (sys.platform == "linux" and os.path.exists(f"/proc/self/task/{thread.native_id}"))
 
 
 class _Forking(threading.local):
-    """Of the thread that forks."""
+    """The locks held by the forking thread."""
 
     def __init__(self) -> None:
         self.in_a_pool = False
@@ -149,12 +150,12 @@ class _Forking(threading.local):
 
 _forking = _Forking()
 _pools: set[ThreadPool] = set()
-"""All whose threads may be there: those of a pool that was closed without waiting end in their own time."""
+"""All pools whose threads may be running, including those that were closed without waiting."""
 
 
 def _before_fork() -> None:
-    """A child has no threads, but every lock of every library as it is in this moment: none may be in use."""
-    if not _forking.in_a_pool:  # a task that forks would wait for itself
+    """Before a fork, wait until no thread works: a child has no threads, but inherits the state of every lock."""
+    if not _forking.in_a_pool:  # a task that forks must not wait for itself
         until = time.monotonic() + FORK_S
         for pool in list(_pools):
             _forking.paused.extend(pool.pause(until))
@@ -166,3 +167,13 @@ def _after_fork() -> None:
 
 
 at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Wait for the threads of iterations that were left early.
+
+    A thread that comes back from torch while the interpreter shuts down would end the process with SIGABRT.
+    """
+    for pool in list(_pools):
+        pool.close()

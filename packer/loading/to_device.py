@@ -1,8 +1,8 @@
-"""CudaPrefetcher: copies batches to the GPU ahead of the consumer, on a stream of its own, and normalizes them there.
+"""CudaPrefetcher: copies batches to the GPU ahead of the consumer, on a separate stream, and normalizes them there.
 
-Apex's `data_prefetcher` (BSD-3-Clause) made the pattern known; unlike it, this one takes any nesting of tensors, keeps
-several batches in flight, and guards both ends: pinned memory is not written again before its copy is done, and a
-tensor that the consumer drops is not handed out again before its work is done.
+Apex's `data_prefetcher` (BSD-3-Clause) introduced the pattern. Unlike it, this class takes any nesting of tensors,
+keeps several batches in flight, and protects both ends: pinned memory is not reused before its copy is done, and the
+memory of a tensor that the consumer drops is not reused before its work is done.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class CudaPrefetcher:
     """Iterates a loader's batches, moved to `device` and normalized there.
 
     Wraps a PackedLoader or any DataLoader; batches may be nested tuples, named tuples, lists, dicts and dataclasses.
-    The first uint8 (or uint16) tensor of four dimensions in a batch is its images: they cross the bus as bytes and are
-    converted on the device; all other tensors are only moved. On a CPU device it does the same without streams.
+    The first uint8 (or uint16) tensor of four dimensions in a batch holds the images, which are copied as bytes and
+    converted on the device; other tensors are only copied. On a CPU device it does the same without streams.
 
-    A PackedLoader given a `device` does all this itself; around one, this takes batches ahead of your loop, and
-    the loader's `state_dict` counts those.
+    A PackedLoader with a `device` does all this itself. If you wrap one, batches are taken ahead of your loop, and the
+    loader's `state_dict` counts them.
 
     Args:
-        loader: what to iterate. Copies overlap with computing only from pinned memory: give a DataLoader
+        loader: the loader. Copies overlap with computation only from pinned memory: create a DataLoader with
             ``pin_memory=True``.
-        device: where the batches go.
-        depth: batches that are kept in flight.
-        mean: see `Normalize`; `std`, `dtype` and `memory_format` too.
+        device: the device of the batches.
+        depth: number of batches in flight.
+        mean: see `Normalize`; also for `std`, `dtype` and `memory_format`.
 
     Raises:
         ValueError: while iterating, for a batch without images if mean, std or dtype are given.
@@ -62,12 +62,12 @@ class CudaPrefetcher:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches on the device, in the loader's order; what the loader raises comes out as it is."""
+        """Yield batches on the device, in the loader's order. Exceptions of the loader are raised unchanged."""
         return self._transfer.run(self.loader)
 
 
 class Transfer:
-    """The way of batches to a device: one side stream for its life, `depth` batches in flight."""
+    """Copies batches to a device on one side stream, with `depth` batches in flight."""
 
     def __init__(self, device: torch.device | str, depth: int, normalize: Normalize) -> None:
         if depth < 1:
@@ -84,7 +84,7 @@ class Transfer:
                 raise UsageError("device", problem, 'use device="cpu", or see torch.cuda.is_available()') from None
 
     def run(self, batches: Iterable[Any], stats: Stats | None = None) -> Generator[Any, None, None]:
-        """Yield the batches on the device, in order; `stats` counts their time as "copy", normalizing included."""
+        """Yield the batches on the device, in order; `stats` counts copy and normalization as "copy"."""
         source = iter(batches)
         stats = stats or Stats()
         try:
@@ -105,7 +105,7 @@ class Transfer:
         there = walk.walk(batch)
         if not walk.images_seen and not self.normalize.nothing:
             raise ValueError(
-                "mean, std and dtype are for uint8 images (n, channels, height, width), and a batch has none: "
+                "mean, std and dtype are for uint8 images (n, channels, height, width), but a batch has none: "
                 "leave them out, or let the loader give such images"
             )
         return there
@@ -128,12 +128,12 @@ class Transfer:
                     return
                 yield self._land(flying.popleft(), stats)
         finally:
-            for flight in flying:  # the consumer has left early: copies still read the pinned memory
+            for flight in flying:  # the consumer stopped early, but copies still read the pinned memory
                 flight.release()
 
     def _launch(self, source: Iterator[Any], stream: Any) -> _Flight | None:
         """Start the copy of the next batch; return None at the end."""
-        # the source, too: what it makes on the device itself is then in order with what is done to it here
+        # run the loader on this stream too, so that its own work on the device is ordered with this code
         with torch.cuda.stream(stream):
             try:
                 host = next(source)
@@ -156,7 +156,7 @@ class Transfer:
         batch = flight.batch
 
         def claim(tensor: torch.Tensor, images: bool) -> torch.Tensor:
-            # else the allocator could give its memory to the side stream while the consumer's kernels still read it
+            # otherwise the side stream could reuse its memory while the consumer's kernels still read it
             tensor.record_stream(current)
             return tensor
 
@@ -168,7 +168,7 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A batch on its way: the pinned memory it comes from must not be written until the copy is done."""
+    """A batch in flight, whose pinned memory must not be written until the copy is done."""
 
     host: Any
     batch: Any
@@ -176,13 +176,13 @@ class _Flight:
     done: Any
 
     def release(self) -> None:
-        """Release the pinned memory once the copy out of it is done; it started `depth` batches ago."""
+        """Release the pinned memory after waiting for its copy, which started `depth` batches ago."""
         self.done.synchronize()
         self.host = None
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor, bool], torch.Tensor]) -> Any:
-    """Return the batch with `function(tensor, whether it is the images)` in place of each tensor, its nesting kept."""
+    """Return the batch with each tensor replaced by `function(tensor, whether it is the images)`, same nesting."""
     return _Walk(function).walk(batch)
 
 
@@ -206,7 +206,7 @@ class _Walk:
         if isinstance(item, list):
             return [self.walk(part) for part in item]
         if is_dataclass(item) and not isinstance(item, type):
-            there = copy.copy(item)  # not `replace`, which runs __init__ and takes no field that it does not set
+            there = copy.copy(item)  # not `replace`, which runs __init__ and accepts only its fields
             for field in fields(item):
                 if hasattr(item, field.name):
                     object.__setattr__(there, field.name, self.walk(getattr(item, field.name)))
@@ -215,7 +215,7 @@ class _Walk:
 
 
 def _like(item: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
-    """Return a mapping of the same type, with what else it holds (the factory of a defaultdict), and these values."""
+    """Return a copy of a mapping, including its attributes (the factory of a defaultdict), with these values."""
     if type(item) is dict or not isinstance(item, MutableMapping):
         return values
     there = copy.copy(item)

@@ -65,7 +65,7 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
     Output(options.output, options.source, options.overwrite)
     with (
         listing(options, progress) as list_rejected,
-        Pool(options.workers or usable_cores(), options.decode_timeout, PRELOADED) as pool,
+        Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.headers") as pool,
     ):
         plan = _planned(options, pool, progress)
         list_rejected(plan.inputs.rejected)
@@ -104,7 +104,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
         with (
             listing(options, progress) as list_rejected,
             output,
-            Pool(workers, options.decode_timeout, PRELOADED) as pool,  # last, so that the workers end before the lock is released
+            Pool(workers, options.decode_timeout, PRELOADED) as pool,  # ends before the lock is released
         ):
             for note in resume_or_restart(output, options):
                 progress.note(f"note: {note}")

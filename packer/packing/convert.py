@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -19,21 +18,10 @@ from packer.images.geometry import clip, move
 from packer.images.header import Mode, decoded_shape
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
+from packer.packing.headers import AT_REST, unreadable
+from packer.processes.child import Decoding, Report
 from packer.system import READ_FLAGS
 from packer.types import Annotation, Image, Record
-
-AT_REST = "build again when the source no longer changes"
-
-
-Report = Callable[[int, int], None]
-"""Called with (images done, bad images among them) since the last call."""
-Decoding = Callable[[int], AbstractContextManager[None]]
-"""Returns a context for decoding the row with this number. Thread-safe."""
-
-
-def unmarked(row: int) -> AbstractContextManager[None]:
-    """Return a context that does nothing."""
-    return nullcontext()
 
 
 class Row(NamedTuple):
@@ -131,15 +119,8 @@ def rejected(path: bytes, error: BadInput) -> Rejected:
     """Return the entry of an input that is rejected with `error`."""
     name = os.fsdecode(path)
     about_another_file = error.where and os.fsdecode(error.where) != name
-    problem = str(error) if about_another_file else str(type(error)("", error.problem, error.next_step))
+    problem = error.line if about_another_file else type(error)("", error.problem, error.next_step).line
     return Rejected(name, error.reason, problem)
-
-
-def unreadable(error: OSError) -> BadImage:
-    """Return the error for a source file that cannot be opened or read."""
-    if isinstance(error, FileNotFoundError):
-        return BadImage("", "vanished while the source was being read", AT_REST)
-    return BadImage("", f"cannot be read: {error.strerror or error}", "check the file's permissions and the disk")
 
 
 @dataclass(frozen=True, slots=True)

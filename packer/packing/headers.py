@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from packer.errors import BadImage, BadInput
 from packer.images.base import Header
 from packer.images.header import IncompleteHeader, check_header, read_header
-from packer.packing.convert import AT_REST, Decoding, Report, unmarked, unreadable
+from packer.processes.child import Decoding, Report, unmarked
 from packer.system import READ_FLAGS, expect_random_reads
 
+AT_REST = "build again when the source no longer changes"
 HEAD_BYTES = 16 * 1024  # enough for the header of nearly every image; the others are read whole
 READ_WHOLE_BYTES = 256 * 1024
 VIEWED_BYTES = 512
@@ -131,3 +132,10 @@ class FileView:
         if len(part) < stop - start:
             raise BadImage("", "changed while the source was being read", AT_REST)
         return part
+
+
+def unreadable(error: OSError) -> BadImage:
+    """Return the error for a source file that cannot be opened or read."""
+    if isinstance(error, FileNotFoundError):
+        return BadImage("", "vanished while the source was being read", AT_REST)
+    return BadImage("", f"cannot be read: {error.strerror or error}", "check the file's permissions and the disk")

@@ -27,12 +27,40 @@ MOST_WORKERS = 1024  # each is a process of about 100 MB
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """The options of `packer build`, described in docs/cli.md."""
+    """The options of `packer build`.
+
+    Args:
+        source: Folder of images and labels.
+        out: Path of the new pack. None: NAME.FORMAT beside the source.
+        format: lmdb, hdf5, tfrecord or webdataset. None: by the extension of `out`, else lmdb; see `container`.
+        labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
+        columns: The columns of each list, or once for all of them.
+        classes: File with the class names in id order, one per line.
+        split: Pack only this split.
+        resize: Size of the packed images in pixels, ``N`` or ``WxH``. None: as they are.
+        fit: How to reach that size: stretch, short, long, crop or pad.
+        encode: How images are stored: raw, jpeg, png, bmp, or copy (each file's bytes).
+        quality: JPEG quality, 1 to 100.
+        mode: rgb, gray, or unchanged, which keeps alpha and 16 bits.
+        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        max_pixels: Larger images are bad, and not decoded.
+        shard_bytes: Approximate bytes of images per shard. None: a single shard.
+        shuffle: Seed of a random packing order. None: by path.
+        workers: Number of worker processes. None: the number of usable cores.
+        max_bad: Maximum number (``5``) or share (``0.5%``) of bad inputs to skip.
+        on_bad: fail follows `max_bad`; skip skips every bad input.
+        quarantine: Folder for rejected.tsv, the list of bad inputs.
+        decode_timeout: Maximum seconds to decode an image. None: no limit.
+        boxes: Boxes outside the image or without area: fail, clip or drop.
+        overwrite: Replace an existing pack.
+
+    Raises:
+        UsageError: A value is out of range, or two options exclude each other.
+    """
 
     source: str
     out: str | None = None
     format: str | None = None
-    """None: chosen by the extension of `out`; `container` is the result."""
     labels: tuple[str, ...] = ("auto",)
     columns: tuple[str, ...] = ()
     classes: str | None = None
@@ -51,7 +79,6 @@ class BuildOptions:
     on_bad: str = "fail"
     quarantine: str | None = None
     decode_timeout: float | None = DEFAULT_DECODE_TIMEOUT_S
-    """Maximum seconds to decode an image. None: no limit."""
     boxes: str = "fail"
     overwrite: bool = False
 

@@ -81,7 +81,7 @@ def read_classes(path: str) -> list[str]:
         with open(path, "rb") as file:
             text = file.read(MAX_CLASS_FILE_BYTES + 1)
     except OSError as error:
-        raise UsageError(path, f"cannot be read: {error.strerror}", "give a text file with one class name per line") from None
+        raise UsageError(path, f"cannot be read: {error.strerror}", "give one class name per line") from None
     if len(text) > MAX_CLASS_FILE_BYTES:
         raise UsageError(path, f"is larger than {MAX_CLASS_FILE_BYTES} bytes", "give one class name per line")
     lines = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")

@@ -39,7 +39,7 @@ def resume_or_restart(output: Output, options: BuildOptions) -> list[str]:
         what = _differences(before.get("asked"), head["asked"])
         if not options.overwrite:
             problem = f"holds an unfinished build with other options: {what}"
-            raise UsageError(output.partial, problem, "use the same options to finish it, or discard it with --overwrite")
+            raise UsageError(output.partial, problem, "finish it with the same options, or discard it with --overwrite")
         notes.append(f"starting over: the unfinished build had other options: {what}")
         output.restart()
     if output.journal.head is None:

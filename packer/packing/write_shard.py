@@ -26,8 +26,9 @@ from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.manifest import FileEntry, Rejected, ShardEntry
 from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
-from packer.packing.convert import Decoding, Recipe, Report, Row, rejected, unmarked
+from packer.packing.convert import Recipe, Row, rejected
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
+from packer.processes.child import Decoding, Report, unmarked
 from packer.processes.locks import in_use
 from packer.types import Annotation, Record
 

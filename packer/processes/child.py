@@ -11,7 +11,8 @@ import os
 import pickle
 import threading
 import traceback
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import IO, Any, NoReturn
@@ -39,6 +40,17 @@ def counters_in(file_or_path: int | str) -> memoryview:
     """Return the counters in a file, shared with all other processes that map it. Close the file."""
     with open(file_or_path, "r+b") as file:
         return memoryview(mmap.mmap(file.fileno(), COUNTERS_BYTES)).cast("q")
+
+
+Report = Callable[[int, int], None]
+"""Called with (images done, bad images among them) since the last call."""
+Decoding = Callable[[int], AbstractContextManager[None]]
+"""Returns a context for decoding the row with this number. Thread-safe."""
+
+
+def unmarked(row: int) -> AbstractContextManager[None]:
+    """Return a context that does nothing."""
+    return nullcontext()
 
 
 class Reporter:

@@ -33,7 +33,7 @@ class FolderLock:
 
 
 def lock_folder(folder: str) -> FolderLock | None:
-    """Create a folder if needed and lock it for this process; return None if another one has it. Raise OSError."""
+    """Create a folder if needed and lock it; return None if another process has it. Raise OSError on failure."""
     while True:
         os.makedirs(folder, exist_ok=True)
         if PORTABLE:

@@ -272,7 +272,7 @@ class Pool:
                 worker.kill()
 
     def _after_death(self, worker: Worker, run: Run) -> Run:
-        """Return the run that repeats the job of a dead worker. Raise WorkerDied."""
+        """Return the run that repeats the job of a dead worker, or raise WorkerDied."""
         row, code = worker.decoding, worker.end()
         crashed = code is not None and -code in CRASHES
         may_go_on = (crashed or run.hung) and hasattr(run.job, "refused")

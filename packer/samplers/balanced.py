@@ -1,16 +1,16 @@
-"""Rare classes more often: each record as often as the rarity of its class asks; no image is read.
+"""Draws rare classes more often, by the class counts in the index.
 
-An image of a class that n_c images show has the weight (1 / n_c) ** power: with power 1 every class is drawn equally
-often, with 0 every record once (as is), with 0.5 in between (square-root sampling: Mahajan et al. 2018,
+An image of a class with n_c images has the weight (1 / n_c) ** power: with power 1 every class is drawn equally often,
+with 0 every record once, with 0.5 something in between (square-root sampling: Mahajan et al. 2018,
 https://arxiv.org/abs/1805.00932). An image with boxes of several classes has the weight of its rarest class, as in
 the repeat-factor sampling of LVIS (Gupta, Dollar, Girshick 2019, https://arxiv.org/abs/1908.03195, appendix B; with
-power 0.5, without its threshold): images cannot be cut into classes, so common classes that accompany rare ones stay
-above their equal share. An image without label or boxes has the smallest weight of any, that of the most common class.
+power 0.5, without its threshold), so common classes that appear together with rare ones stay above an equal share. An
+image without label or boxes has the smallest weight, that of the most common class.
 
-Serves: long tails, where most batches would lack the rare classes. Hurts: the few images of a rare class are shown
-again and again, and memorised (use a power below 1, and augment); the model learns the classes' frequencies wrong,
-so that its probabilities are off for data as it is; and most records of the common classes are not seen in an epoch.
-Reads at random, as `ShuffleSampler` does.
+Use it for long tails, where most batches would lack the rare classes. Drawbacks: the few images of a rare class are
+repeated and memorized (use a power below 1, and augment); the model learns wrong class frequencies, so that its
+probabilities are off for real data; and most records of the common classes are not seen in an epoch. Reads are random,
+as with `ShuffleSampler`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from packer.samplers.ranks import check_int
 from packer.samplers.subset import digest_of, pack_of
 
 By = Literal["label", "box_labels"]
-_RECORDS, _OFFSET, _SAMPLES = 1, 2, 3  # what a key is for
+_RECORDS, _OFFSET, _SAMPLES = 1, 2, 3  # purpose of a key
 
 
 class BalancedSampler(Sampler):
-    """Records in a random order, rare classes more often; rounded as evenly as can be.
+    """Records in random order, with rare classes more often.
 
-    A record whose weight asks for 2.3 samples an epoch gets 2 or 3, by chance, 2.3 on average over the epochs
-    (systematic sampling, Madow 1949, over the shuffled records): less noise than drawing each sample by itself.
+    A record with an expected 2.3 samples per epoch gets 2 or 3 at random, and 2.3 on average (systematic sampling,
+    Madow 1949, over the shuffled records). This has less noise than independent draws.
 
     Args:
         data: the pack or dataset, or the class ids themselves: (n,), -1 for none, or a Ragged of n rows.
-        power: from 0, as is, to 1, all classes alike.
+        power: from 0, no balancing, to 1, all classes equally often.
         seed: as in `Sampler`; `indices`, `drop_last`, `rank` and `world_size` too.
         by: the column to balance by. Default: label if there are any, else box_labels.
-        num_samples: samples of an epoch. Default: as many as records.
+        num_samples: samples per epoch. Default: the number of records.
 
     Raises:
         UsageError: if an argument is out of range, or no image has a class.
@@ -70,7 +70,7 @@ class BalancedSampler(Sampler):
         weights = found.weights(self.power)
         expected = np.bincount(found.classes, minlength=len(weights)) * weights
         self._expected: NDArray[np.float64] = weights * (self.num_samples / float(expected.sum()))
-        """Samples of an epoch that an image of each class gets on average."""
+        """Average number of samples per epoch of an image of each class."""
 
     def _options(self) -> dict[str, float | str]:
         # not the weights but what they are made of: whole numbers
@@ -111,8 +111,8 @@ def _rows(ids: NDArray[Any] | Ragged, records: Records) -> NDArray[Any] | Ragged
 def _class_ids(data: Any, by: By | None) -> NDArray[Any] | Ragged:
     """Return the class ids of each record: (n,), -1 for none, or a Ragged of n rows.
 
-    Of a pack or dataset its column `by`, by default `label` if any image has one, else `box_labels`; anything
-    else is taken for class ids itself.
+    For a pack or dataset, these are its column `by`, by default `label` if any image has one, else `box_labels`;
+    anything else is taken as class ids.
     """
     if by not in (None, "label", "box_labels"):
         raise UsageError("by", f"must be label or box_labels, got {by!r}")
@@ -130,7 +130,7 @@ def _class_ids(data: Any, by: By | None) -> NDArray[Any] | Ragged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rarest:
-    """The rarest class of each image, and in how many images each class is."""
+    """The rarest class of each image, and the number of images of each class."""
 
     classes: NDArray[np.int32]
     """(n,), a position in `images`; that of the most common class where an image has none."""
@@ -162,7 +162,7 @@ def _rarest(ids: NDArray[Any] | Ragged) -> _Rarest:
     images = np.bincount(classes)
     out = np.full(len(ids), images.argmax(), np.int32)
     by_rarity = np.argsort(-images[classes], kind="stable")
-    out[rows[by_rarity]] = classes[by_rarity]  # the rarest last, so that it is what stays written
+    out[rows[by_rarity]] = classes[by_rarity]  # the rarest last, so that it overwrites the others
     return _Rarest(out, images)
 
 

@@ -1,12 +1,12 @@
-"""The contract of all samplers: one global order per epoch, of which every rank takes its share, and its state.
+"""The base class of samplers: one global order per epoch, divided among ranks, and its state.
 
 A state is a small dict:
 
     {"version": 1, "epoch": 3, "position": 5120, "global_batch": 512, "kind": "shuffle", "seed": 0,
      "num_records": 50000, "num_samples": 50000, "drop_last": False, "pack": "9f...", "records": None}
 
-`position` counts the samples that all ranks together have consumed, so that another number of ranks with the
-same global batch resumes where these stopped. The rest, and the sampler's own options, must be as they were.
+`position` counts the samples consumed by all ranks together, so that another number of ranks with the same global
+batch can resume. All other fields, and the sampler's own options, must be unchanged.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from packer.types import Int64
 STATE_VERSION = 1
 
 Data = int | Sized
-"""What is sampled: a number of records, a Pack, a PackedDataset, or whatever has a length."""
+"""What is sampled: a number of records, a Pack, a PackedDataset, or any object with a length."""
 Scalar = str | int | float | bool | None
 
 
 class Sampler(ABC):
-    """An order of record numbers as a pure function of (seed, epoch), shared out to ranks.
+    """An order of record numbers as a pure function of (seed, epoch), divided among ranks.
 
-    The order is the same on every rank and for any number of them. With G = batch_size * world_size, global
-    batch b is positions b*G to (b+1)*G - 1 of it, and rank r takes every world_size-th of them from the r-th on.
-    So the samples of a global batch do not depend on how many ranks share it, and a run may be resumed by another
-    number of ranks with the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as
-    `rank_batches`. Call `set_epoch` before each epoch: without it all epochs have the same order. Samplers pickle;
-    iterating is not thread-safe, all else is.
+    The order is the same on every rank and for any number of ranks. With G = batch_size * world_size, global batch b
+    is positions b*G to (b+1)*G - 1 of it, and rank r takes every world_size-th of them, starting with the r-th. So
+    the samples of a global batch do not depend on the number of ranks, and a run may be resumed on another number of
+    ranks with the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as `rank_batches`.
+    Call `set_epoch` before each epoch; without it all epochs have the same order. Samplers can be pickled. Iterating
+    is not thread-safe, everything else is.
 
     Args:
         data: the number of records, or the pack or dataset.
-        seed: of the order, 0 to 2**64 - 1.
+        seed: seed of the order, 0 to 2**64 - 1.
         indices: numbers of the records to sample (default: all), each once; `subset` selects them.
-        drop_last: every rank gets equally many samples. If False, and world_size does not divide the samples, the
-            first few of the order are handed out once more at the end: `padded` of them, at most world_size - 1. If
-            True, the end of the order that does not fill one sample per rank (in a DataLoader), or one global batch
-            (in `rank_batches`), is left out, other samples each epoch if the order is shuffled.
-        rank: number of this process. Default: what torch.distributed says when an iteration begins, that is, when its
-            first sample is asked for; the process group may be made after the sampler.
+        drop_last: every rank gets the same number of samples. If False, and world_size does not divide the samples,
+            the first few of the order are repeated at the end: `padded` of them, at most world_size - 1. If True, the
+            end of the order that does not fill one sample per rank (in a DataLoader), or one global batch (in
+            `rank_batches`), is left out: different samples each epoch if the order is shuffled.
+        rank: number of this process. Default: that of torch.distributed when the first sample of an iteration is
+            requested; the process group may be created after the sampler.
         world_size: number of processes that share the order; default as for `rank`.
 
     Raises:
@@ -59,7 +59,7 @@ class Sampler(ABC):
     """
 
     kind: str
-    """Its name in a state."""
+    """Name of the sampler in a state."""
 
     def __init__(
         self, data: Data, seed: int = 0, *, indices: ArrayLike | None = None, drop_last: bool = False,
@@ -77,10 +77,10 @@ class Sampler(ABC):
         self.num_indices = self.num_records if self._indices is None else len(self._indices)
         """Records that are sampled: all, or those of `indices`."""
         self.num_samples = self.num_indices
-        """Samples of an epoch, of all ranks together, before padding or dropping; a subclass may set another number."""
+        """Samples per epoch of all ranks together, before padding or dropping; a subclass may set another number."""
         self.epoch = 0
         self.times_set = 0
-        """How often an epoch was set: two equal numbers say that nobody has set one in between."""
+        """How often an epoch was set, to detect calls of `set_epoch`."""
         self._start = 0
         self._ranks()
 
@@ -89,28 +89,28 @@ class Sampler(ABC):
         """Return (num_samples,) numbers from 0 to num_indices - 1, in the order of this epoch."""
 
     def _options(self) -> Mapping[str, Scalar]:
-        """Return what else the order depends on, beside seed, epoch and records."""
+        """Return the options that the order depends on, besides seed, epoch and records."""
         return {}
 
     @property
     def rank(self) -> int:
-        """Number of this process: the one given, or what torch.distributed says now."""
+        """Number of this process: as given, or the current one of torch.distributed."""
         return Ranks.of(*self._given).rank
 
     @property
     def world_size(self) -> int:
-        """Number of processes: the one given, or what torch.distributed says now."""
+        """Number of processes: as given, or the current one of torch.distributed."""
         return Ranks.of(*self._given).world_size
 
     def _ranks(self) -> Ranks:
         ranks = Ranks.of(*self._given)
         if (records := min(self.num_samples, self.num_indices)) < ranks.world_size:
-            few = f"{records} records for {ranks.world_size} ranks: some would get none"
+            few = f"{records} records for {ranks.world_size} ranks: some would get no record"
             raise UsageError("world_size", few, "use fewer ranks, or give more records")
         return ranks
 
     def _begin(self) -> Ranks:
-        """Return the ranks of an iteration, which stay the same to its end. Warn once if they are probably wrong."""
+        """Return the ranks of an iteration, which stay the same until its end. Warn once if they are probably wrong."""
         ranks = self._ranks()
         if None in self._given and not self._warned:
             self._warned = warn_if_ungrouped(ranks)
@@ -118,11 +118,11 @@ class Sampler(ABC):
 
     @property
     def padded(self) -> int:
-        """Samples at the end of an epoch that are handed out for the second time, of all ranks together."""
+        """Samples repeated at the end of an epoch, of all ranks together."""
         return 0 if self.drop_last else -self.num_samples % self.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next; from its beginning, unless a state of this epoch was loaded."""
+        """Set the next epoch. It starts from the beginning, unless a state of this epoch was loaded."""
         number = check_int("epoch", epoch, 0)
         self.times_set += 1
         if number != self.epoch:
@@ -134,13 +134,13 @@ class Sampler(ABC):
         return order if self._indices is None else self._indices[order]
 
     def __len__(self) -> int:
-        """Samples that this rank gets in a whole epoch."""
+        """Samples of this rank in a whole epoch."""
         return (self.num_samples + self.padded) // self.world_size
 
     def __iter__(self) -> Iterator[int]:
         """Yield this rank's record numbers; after `load_state_dict` the rest of that epoch, once.
 
-        It begins with its first number: an iterator that is never advanced takes nothing of a loaded state.
+        An iterator that is never advanced does not use up a loaded state.
         """
         ranks = self._begin()
         start, self._start = self._start, 0
@@ -169,10 +169,10 @@ class Sampler(ABC):
         Args:
             batch_size: samples of a batch on this rank.
             epoch: default: that of `set_epoch`.
-            start: the global position to begin at, an edge of global batches or the end.
+            start: the global position to start at, a multiple of the global batch or the end.
 
         Raises:
-            UsageError: at once, if one of them is out of range.
+            UsageError: immediately, if an argument is out of range.
         """
         ranks = self._begin()
         size = self.global_batch(batch_size)
@@ -195,10 +195,10 @@ class Sampler(ABC):
                 yield order[np.arange(share.start, share.stop, share.step) % len(order)]
 
     def state_dict(self, position: int, batch_size: int) -> dict[str, Any]:
-        """Return where an epoch stands after `position` samples, of all ranks together: a small dict, fit for JSON.
+        """Return the state after `position` samples of all ranks together, as a small dict for JSON.
 
         Args:
-            position: after b batches min(b * global_batch(batch_size), num_samples).
+            position: after b batches, min(b * global_batch(batch_size), num_samples).
             batch_size: samples of a batch on this rank.
         """
         return self.state_at(self.epoch, position, self.global_batch(batch_size))
@@ -214,12 +214,12 @@ class Sampler(ABC):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], batch_size: int) -> int:
-        """Take the epoch of a state, and return its position: the `start` of `rank_batches`.
+        """Set the epoch of a state, and return its position, the `start` of `rank_batches`.
 
-        The next iteration of this sampler, in a DataLoader, begins there too.
+        The next iteration of this sampler in a DataLoader starts there too.
 
         Raises:
-            UsageError: as `check_state`; nothing has changed then.
+            UsageError: as for `check_state`; the sampler is then unchanged.
         """
         self.epoch, self._start = self.check_state(state_dict, batch_size)
         return self._start
@@ -228,7 +228,7 @@ class Sampler(ABC):
         """Return (epoch, position) of a state.
 
         Raises:
-            UsageError: if the state is of another order or batch size; it names the first difference.
+            UsageError: if the state has another order or batch size; it names the first difference.
         """
         if not isinstance(state, Mapping):
             _refuse(f"must be a dict as state_dict gives, got {type(state).__name__}")
@@ -236,7 +236,7 @@ class Sampler(ABC):
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             _refuse(f"has no valid version: {version!r}")
         if version > STATE_VERSION:
-            problem = f"is of version {version}, known here is {STATE_VERSION}"
+            problem = f"has version {version}, but this packer knows {STATE_VERSION}"
             raise UsageError("state", problem, "install a newer packer")
         size = self.global_batch(batch_size)
         expected = {"global_batch": size, **self.identity}
@@ -247,7 +247,7 @@ class Sampler(ABC):
             if type(there := state[name]) is not type(here) or there != here:
                 _refuse(f"{name} is {there!r} in the state, {here!r} here")
         if unknown := sorted({str(name) for name in state} - {*expected, "version", "epoch", "position"}):
-            _refuse(f"has fields that no {self.kind} sampler has: {', '.join(unknown)}")
+            _refuse(f"has fields that a {self.kind} sampler does not have: {', '.join(unknown)}")
         try:
             return check_int("epoch", state.get("epoch"), 0), self._check_position(state.get("position"), size)
         except UsageError as error:
@@ -262,7 +262,7 @@ class Sampler(ABC):
 
     @cached_property
     def identity(self) -> dict[str, Scalar]:
-        """All that the order depends on but the epoch: equal here and in a state that may be resumed."""
+        """Return everything that the order depends on except the epoch, which must equal the state's."""
         return {
             "kind": self.kind,
             "seed": self.seed,
@@ -280,4 +280,4 @@ class Sampler(ABC):
 
 
 def _refuse(problem: str) -> NoReturn:
-    raise UsageError("state", problem, "resume with what the state was made with, or begin anew")
+    raise UsageError("state", problem, "resume with the same settings, or start over")

@@ -1,19 +1,18 @@
-"""A shuffle in two steps: runs of a shard are read in order, and mixed within a window of several runs.
+"""A shuffle in two steps: reads runs of a shard in order, and mixes them within a window of several runs.
 
-Each epoch cuts the shards into blocks of records that lie side by side (where the cuts fall changes from epoch to
-epoch, so that neighbours do part), shuffles the blocks of all shards, and shuffles the samples of each `window`
-blocks among themselves.
+Each epoch divides the shards into blocks of consecutive records (at different points each epoch, so that neighbors
+are separated), shuffles the blocks of all shards, and shuffles the samples within each `window` blocks.
 
-Serves: packs larger than memory on spinning disks or network storage: a block is one read in a row, and only one
-window, block * window records, need be in memory at a time. Larger blocks read faster, larger windows mix better.
+Use it for packs larger than memory on spinning disks or network storage: a block is one sequential read, and only one
+window, block * window records, needs to be in memory at a time. Larger blocks read faster, larger windows mix better.
 
-Hurts: if records are read at random as fast as in a row (a pack in memory or on an SSD): `ShuffleSampler` mixes
-better and costs nothing there. And if neighbours are alike, above all in a pack sorted by class: a window then
-holds at most as many classes as blocks, batches are lopsided, and batch statistics and the loss swing. Such a pack
-raises a warning (`SortedPackWarning`); build it with ``--shuffle SEED``. On several machines each reads all blocks, for
-its share of every window: the price of an order that does not depend on the number of ranks.
+Do not use it if random reads are as fast as sequential ones (a pack in memory or on an SSD): there `ShuffleSampler`
+mixes better at no cost. Nor if neighbors are similar, above all in a pack sorted by class: a window then holds at most
+as many classes as blocks, batches are unbalanced, and batch statistics and the loss fluctuate. Such a pack causes a
+warning (`SortedPackWarning`); build it with ``--shuffle SEED``. On several machines, each reads all blocks for its
+share of every window, so that the order does not depend on the number of ranks.
 
-The idea is that of the shuffle "py1br" of mosaicml/streaming, whose blocks are what is called a window here.
+The idea is that of the shuffle "py1br" of mosaicml/streaming, whose blocks are called windows here.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from packer.samplers.ranks import check_int, length_of
 from packer.samplers.subset import pack_of
 from packer.types import Int64
 
-_CUTS, _BLOCKS, _WINDOWS = 1, 2, 3  # what a key is for
+_CUTS, _BLOCKS, _WINDOWS = 1, 2, 3  # purpose of a key
 
 
 class BlockShuffleSampler(Sampler):
@@ -49,10 +48,10 @@ class BlockShuffleSampler(Sampler):
     Warns with SortedPackWarning if the pack is sorted by class and a window does not hold all of it.
 
     Args:
-        data: the pack or dataset, or the number of records of each shard, or of all as one shard.
+        data: the pack or dataset, or the number of records of each shard, or the total for a single shard.
         seed: as in `Sampler`; `drop_last`, `rank` and `world_size` too.
-        block: records of a block.
-        window: blocks of a window.
+        block: records per block.
+        window: blocks per window.
         indices: numbers of the records to sample (default: all); their order does not matter.
 
     Raises:
@@ -97,7 +96,7 @@ class BlockShuffleSampler(Sampler):
     def _blocks(self, epoch: int) -> tuple[Int64, Int64]:
         """Return the first position and the length of each block, in the order of this epoch."""
         begins, ends = self._firsts[:-1], self._firsts[1:]
-        # the first block of each shard has 1 to `block` records, by chance: the cuts move
+        # the first block of each shard has 1 to `block` records at random, so that the cuts move
         cuts = random_bits(derive(self.seed, epoch, _CUTS), len(begins)) % np.uint64(self.block) + np.uint64(1)
         starts = np.concatenate(
             [

@@ -5,11 +5,11 @@ both keyed by SplitMix64 (Steele, Lea, Flood 2014, https://doi.org/10.1145/27140
 
 - up to 4,096 items: the items sorted by one random 64-bit number each; every order is as likely as any other.
 - more: a Feistel network (Luby, Rackoff 1988) of 8 rounds over a grid of a x b >= n cells, whose round functions
-  are tables of random numbers; a cell beyond n is sent through again (cycle walking: Black, Rogaway 2002,
-  https://doi.org/10.1007/3-540-45760-7_9). The grid has fewer than a = sqrt(n) cells too many, so that few are.
-  It works item by item, in pieces that stay in the cache: 10 million in about 0.1 s, and no memory but the result.
+  are tables of random numbers; a cell beyond n is permuted again (cycle walking: Black, Rogaway 2002,
+  https://doi.org/10.1007/3-540-45760-7_9), which is rare because the grid has fewer than a = sqrt(n) extra cells.
+  It works in pieces that stay in the cache: 10 million items take about 0.1 s, and no memory but the result.
 
-`uniform` gives each record random numbers of its own, and `is_sorted_by_class` tells a pack that is not shuffled.
+`uniform` returns random numbers for each record, and `is_sorted_by_class` detects a pack that is not shuffled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from packer.types import Int64
 
 Float64 = NDArray[np.float64]
 Records = NDArray[np.signedinteger[Any]]
-"""Record numbers or positions: int32 where they fit, else int64."""
+"""Record numbers or positions: int32 if they fit, else int64."""
 
 SORTED_BELOW = 0.1
 """A pack with less than this share of the label changes of a shuffled one counts as sorted."""
@@ -46,12 +46,12 @@ def derive(*numbers: int) -> int:
 
 
 def random_bits(key: int, n: int) -> NDArray[np.uint64]:
-    """Return n random 64-bit numbers, no two of them alike."""
+    """Return n distinct random 64-bit numbers."""
     return _mix_array(np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key))
 
 
 def _mix_array(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser, in place: numbers that differ a little become numbers that differ at random."""
+    """Apply SplitMix64's finalizer in place, which turns similar numbers into unrelated ones."""
     bits ^= bits >> np.uint64(30)
     bits *= np.uint64(0xBF58476D1CE4E5B9)
     bits ^= bits >> np.uint64(27)
@@ -61,19 +61,19 @@ def _mix_array(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def uniform(seed: int, epoch: int, records: Int64, count: int) -> Float64:
-    """Return `count` random numbers of each record: no worker, thread or rank changes them.
+    """Return `count` random numbers for each record, independent of workers, threads and ranks.
 
     Args:
         seed: any integer.
         epoch: any integer.
         records: record numbers (n,).
-        count: random numbers of each record.
+        count: random numbers per record.
 
     Returns:
-        float64 (n, count) in [0, 1): row i depends on seed, epoch and records[i] alone.
+        float64 (n, count) in [0, 1): row i depends only on seed, epoch and records[i].
     """
     step = np.uint64(_GOLDEN)
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is intended
         stream = _mix_array(np.array([seed & _MASK], np.uint64) + step)
         stream = _mix_array(stream + np.uint64(epoch & _MASK) * step)
         keys = _mix_array(stream + records.astype(np.uint64) * step)
@@ -88,7 +88,7 @@ def compact(n: int) -> type[np.int32] | type[np.int64]:
 
 
 def permutation(n: int, key: int) -> Records:
-    """Return the numbers 0 to n - 1 in an order that depends on `key` alone: any 64-bit number, `derive` of a seed."""
+    """Return the numbers 0 to n - 1 in an order that depends only on `key`, a 64-bit number such as from `derive`."""
     to = shuffled(n, key)
     out = np.empty(n, compact(n))
     for start in range(0, n, PIECE):
@@ -98,12 +98,12 @@ def permutation(n: int, key: int) -> Records:
 
 
 def shuffled(n: int, key: int) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-    """Return the function from positions to numbers that `permutation` writes down, for some positions at a time."""
+    """Return a function from positions to numbers that gives the same order as `permutation`."""
     return random_bits(key, n).argsort().take if n <= SORTED_UP_TO else Feistel(n, key)
 
 
 class Feistel:
-    """A keyed one-to-one function of the numbers 0 to n - 1 onto themselves, for 1 <= n < 2**62."""
+    """A keyed permutation of the numbers 0 to n - 1, for 1 <= n < 2**62."""
 
     def __init__(self, n: int, key: int) -> None:
         self.n = n
@@ -130,7 +130,7 @@ class Feistel:
             to_row.take(column, out=step, mode="clip")
             row += step
             np.subtract(row, self._rows, out=step)
-            # modulo without a division: as an unsigned number, what went below 0 is the larger
+            # modulo without a division: as unsigned numbers, negative ones are larger
             np.minimum(row.view(np.uint64), step.view(np.uint64), out=row.view(np.uint64))
         row <<= self._bits
         row |= column
@@ -138,7 +138,7 @@ class Feistel:
 
 
 def _table(key: int, n: int, top: int) -> NDArray[np.int64]:
-    """n random numbers from 0 to top - 1, top < 2**32."""
+    """Return n random numbers from 0 to top - 1, top < 2**32."""
     high = random_bits(key, n) >> np.uint64(32)
     table: NDArray[np.int64] = (high * np.uint64(top) >> np.uint64(32)).astype(np.int64)
     return table
@@ -151,14 +151,14 @@ def _mix(number: int) -> int:
 
 
 class SortedPackWarning(UserWarning):
-    """A pack is sorted by class, and the order of training relies on it being shuffled."""
+    """A pack is sorted by class, but the training order relies on it being shuffled."""
 
 
 def label_changes(labels: NDArray[Any]) -> tuple[int, float]:
-    """Return how often the label differs from the one before, and how often it would on average in a random order.
+    """Return how often the label changes, and how often it would on average in a random order.
 
-    Two places next to each other in a random order hold the same class with the probability
-    sum(n_c * (n_c - 1)) / (n * (n - 1)), n_c being the records of class c.
+    In a random order, two neighbors have the same class with the probability
+    sum(n_c * (n_c - 1)) / (n * (n - 1)), where n_c is the number of records of class c.
     """
     n = len(labels)
     if n < 2:
@@ -169,6 +169,6 @@ def label_changes(labels: NDArray[Any]) -> tuple[int, float]:
 
 
 def is_sorted_by_class(labels: NDArray[Any]) -> bool:
-    """Return whether labels (n,) come in long runs: sorted, or nearly so. Never if there is only one class."""
+    """Return whether labels (n,) come in long runs, as if sorted. False if there is only one class."""
     changes, shuffled = label_changes(labels)
     return changes < SORTED_BELOW * shuffled

@@ -1,4 +1,4 @@
-"""Which of how many processes this one is; and integers as arguments."""
+"""Rank and world size, and validation of integer arguments."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from packer.errors import UsageError
 
 
 class Ranks(NamedTuple):
-    """Process `rank` of `world_size` that train together."""
+    """Process `rank` of `world_size` processes that train together."""
 
     rank: int
     world_size: int
 
     @staticmethod
     def of(rank: int | None, world_size: int | None) -> Ranks:
-        """Return these, with None replaced by what torch.distributed says, or else by one process alone.
+        """Return the ranks, with None replaced by those of torch.distributed, or of a single process.
 
         Raise UsageError if the rank is not below the world size.
         """
@@ -34,8 +34,8 @@ class Ranks(NamedTuple):
 
 
 def _process_group() -> Any:
-    """Return torch.distributed if it is initialised, else None."""
-    # not imported: a process in which nobody has imported torch cannot have initialised it
+    """Return torch.distributed if it is initialized, else None."""
+    # not imported here: if torch is not loaded, it cannot be initialized
     distributed = sys.modules.get("torch.distributed")
     return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
 
@@ -55,7 +55,7 @@ def warn_if_ungrouped(ranks: Ranks) -> bool:
 
 
 def check_int(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return `value` as an int from `least` to `most`. Raise UsageError, which quotes it, if it is not one."""
+    """Return `value` as an int from `least` to `most`. Raise UsageError if it is not one."""
     try:
         number = operator.index(value)
     except TypeError:

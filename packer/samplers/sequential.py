@@ -1,8 +1,8 @@
-"""The records in the order in which they were packed, or in which `indices` names them.
+"""The records in packing order, or in the order of `indices`.
 
-Serves: evaluation and prediction, where every record is wanted once and results are matched to keys; the fastest
-order on any disk. Hurts: training, where neighbours in a folder are alike (one class, one video). With more than one
-rank give drop_last=False, the default, and leave out the `padded` last results before you compute a metric.
+Use it for evaluation and prediction, where every record is needed once and results are matched to keys. It is the
+fastest order on any disk. Do not train with it, because neighbors in a folder are similar (one class, one video). With
+more than one rank, use drop_last=False, the default, and drop the `padded` last results before you compute a metric.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from packer.samplers.order import Records, compact
 class SequentialSampler(Sampler):
     """All records in order, the same in every epoch.
 
-    The order ignores the seed, but a state holds it, for what else depends on it (crops). See `Sampler` for the
-    arguments.
+    The order ignores the seed, but a state holds it because crops depend on it. See `Sampler` for the arguments.
     """
 
     kind = "sequential"

@@ -1,8 +1,8 @@
-"""A global shuffle: every record once per epoch, any order as likely as any other.
+"""A global shuffle: every record once per epoch, with all orders equally likely.
 
-Serves: training if records are read at random as fast as in a row: the pack is in memory (in the page cache),
-or on an SSD. Hurts: on spinning disks and network storage with packs larger than memory, where each record is a
-seek of its own (`BlockShuffleSampler`), and with classes so rare that most batches lack them (`BalancedSampler`).
+Use it for training if random reads are as fast as sequential ones: the pack is in memory (in the page cache) or on an
+SSD. Do not use it for packs larger than memory on spinning disks or network storage, where each record needs a seek
+(`BlockShuffleSampler`), or for classes so rare that most batches lack them (`BalancedSampler`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from packer.samplers.order import Records, derive, permutation
 
 
 class ShuffleSampler(Sampler):
-    """All records in a random order, another one each epoch; 10 million take about 0.1 s and 40 MB.
+    """All records in random order, a new one each epoch; 10 million take about 0.1 s and 40 MB.
 
     See `Sampler` for the arguments.
     """

@@ -1,4 +1,4 @@
-"""Which records are sampled: those that the index says something of, no image read, or those of an array."""
+"""Selects the records to sample, by columns of the index or from an array."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Column = NDArray[Any] | Ragged
 
 
 class PackColumns(Mapping[str, Any]):
-    """The columns of a pack's index by name (docs/formats.md lists them), each read when it is asked for."""
+    """The columns of a pack's index by name (docs/formats.md lists them), read on access."""
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
         self._names: list[str] = SCHEMA.names
 
     def __getitem__(self, name: str) -> Column:
-        """Return a column. Raise UsageError if there is none of this name."""
+        """Return a column. Raise UsageError if it does not exist."""
         if name not in self._names:
             raise UsageError("columns", f"there is no column {name!r}", f"the columns are {', '.join(self._names)}")
         return self._pack.column(name)
@@ -53,10 +53,10 @@ def subset(data: Any, predicate: Callable[[PackColumns], Any]) -> Int64:
         predicate: a function from the columns to bool (n,), called once, with whole columns.
 
     Returns:
-        int64 (k,), rising.
+        int64 (k,), ascending.
 
     Raises:
-        UsageError: if `data` has no index, a column is unknown, or the answer is not one bool per record.
+        UsageError: if `data` has no index, a column is unknown, or the result is not one bool per record.
     """
     pack = pack_of(data)
     if pack is None:
@@ -69,26 +69,26 @@ def subset(data: Any, predicate: Callable[[PackColumns], Any]) -> Int64:
 
 
 def pack_of(data: Any) -> Pack | None:
-    """Return the pack that `data` is, or that it reads (a PackedDataset), or None."""
+    """Return the pack of `data` (a Pack or PackedDataset), or None."""
     pack = getattr(data, "pack", data)
     return pack if isinstance(pack, Pack) else None
 
 
 def check_indices(indices: ArrayLike, num_records: int) -> Records:
-    """Return record numbers, in the order given. Raise UsageError unless all are of the pack and there once."""
+    """Return record numbers in the order given. Raise UsageError unless all are in the pack and unique."""
     given = np.asarray(indices)
     if not given.size:
         raise UsageError("indices", "is empty: there is nothing to sample")
     if given.ndim != 1 or given.dtype.kind not in "iu":
         problem = f"must be a list of record numbers, got {given.dtype} of shape {given.shape}"
-        raise UsageError("indices", problem, "numpy.flatnonzero makes numbers of a mask")
+        raise UsageError("indices", problem, "convert a mask with numpy.flatnonzero")
     if given.min() < 0 or given.max() >= num_records:
         raise UsageError("indices", f"must be from 0 to {num_records - 1}, got {given.min()} to {given.max()}")
     seen = np.zeros(num_records, np.bool_)
     seen[given] = True
     if (distinct := np.count_nonzero(seen)) < len(given):
         repeated = plural(len(given) - distinct, "record")
-        raise UsageError("indices", f"repeats {repeated}", "numpy.unique leaves one of each")
+        raise UsageError("indices", f"repeats {repeated}", "remove duplicates with numpy.unique")
     return given.astype(compact(num_records))  # a copy: the caller's array may change
 
 

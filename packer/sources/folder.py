@@ -13,7 +13,7 @@ NOTHING = RawAnnotation(origin="")
 
 
 def split_prefix(tree: Tree, split: str | None) -> bytes:
-    """Return the folder of a split with a trailing slash; b"" without ``--split``. Raise UsageError if it is missing."""
+    """Return the folder of a split with a final slash; b"" without ``--split``. Raise UsageError if it is missing."""
     if split is None:
         return b""
     folder = as_bytes(split).strip(b"/")

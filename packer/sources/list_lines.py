@@ -33,7 +33,7 @@ Finds = Callable[[bytes], bool]
 def split_line(line: bytes, separator: bytes) -> list[bytes]:
     """Return the columns of a line without surrounding blanks; quotes follow the rules of CSV (RFC 4180).
 
-    The csv module cannot do this: it does not read bytes, and allows neither blanks around quotes nor runs of separators.
+    The csv module cannot do this: it reads no bytes, and allows neither blanks around quotes nor runs of separators.
 
     Raises:
         ValueError: A quote is not closed.

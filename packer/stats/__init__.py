@@ -1,4 +1,4 @@
-"""What a pack holds, in numbers: classes, boxes, sizes, channel mean and std, duplicates."""
+"""Statistics of a pack: classes, boxes, sizes, channel mean and std, duplicates."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["BoxStats", "ChannelStats", "ClassCounts", "KeypointStats", "PackStat
 
 @dataclass(frozen=True)
 class PackStats:
-    """The numbers of one pack; None or empty for what its images do not have."""
+    """The statistics of a pack; None or empty for fields that its images do not have."""
 
     path: str
     records: int
     sizes: SizeStats
     classes: tuple[ClassCounts, ...]
-    """Of images and of boxes, where they have labels."""
+    """Of images and of boxes, if they have labels."""
     boxes: BoxStats | None
     landmarks: Spread | None
     """Landmarks per image, of images that have any."""
@@ -50,16 +50,16 @@ class PackStats:
 def pack_stats(
     path: AnyPath, against: AnyPath | None = None, pixels: bool = True, progress: Progress | None = None
 ) -> PackStats:
-    """Measure the pack at `path`.
+    """Compute the statistics of the pack at `path`.
 
     Args:
         path: The pack.
-        against: Another pack, in which the same source files are looked for.
-        pixels: Whether images are read: the exact mean and std of the channels need every one.
+        against: Another pack, to look for the same source files.
+        pixels: Whether to read all images for the exact mean and std of the channels.
         progress: Receives the number of images read.
 
     Returns:
-        The numbers. All but `channels` come from the index.
+        The statistics. All but `channels` come from the index.
 
     Raises:
         PackNotFound: If there is no pack.

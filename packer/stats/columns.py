@@ -1,4 +1,4 @@
-"""Numbers from the columns of the index (sizes, classes, boxes, points): no image is read."""
+"""Statistics from the columns of the index (sizes, classes, boxes, points), without reading images."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SizeStats:
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """How often each class occurs."""
+    """The number of images or boxes of each class."""
 
     of: str
     """images or boxes."""
@@ -74,7 +74,7 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class BoxStats:
-    """Numbers of all boxes, in pixels of the packed images."""
+    """Statistics of all boxes, in pixels of the packed images."""
 
     boxes: int
     images_without: int
@@ -96,12 +96,12 @@ class BoxStats:
 
 @dataclass(frozen=True)
 class KeypointStats:
-    """Numbers of the keypoints of boxes."""
+    """Statistics of the keypoints of boxes."""
 
     per_box: Spread
     """Keypoints of a box, of boxes that have any."""
     visibility: tuple[tuple[float, int], ...]
-    """(value, number of keypoints), the values as the source wrote them; COCO: 0 not labelled, 1 hidden, 2 visible."""
+    """(value, number of keypoints), with the values of the source; COCO: 0 not labelled, 1 hidden, 2 visible."""
 
 
 def size_stats(pack: Pack) -> SizeStats:
@@ -122,7 +122,7 @@ def size_stats(pack: Pack) -> SizeStats:
 
 
 def class_counts(pack: Pack) -> tuple[ClassCounts, ...]:
-    """Return the class counts of the images and of the boxes, where they have labels."""
+    """Return the class counts of the images and of the boxes, if they have labels."""
     fields, names = pack.manifest.fields, tuple(pack.manifest.classes)
     found = []
     if "label" in fields:
@@ -140,7 +140,7 @@ def _counts(of: str, labels: NDArray[Any], names: tuple[str, ...]) -> ClassCount
 
 
 def box_stats(pack: Pack) -> BoxStats | None:
-    """Return the numbers of all boxes; None if the pack has no boxes."""
+    """Return the statistics of all boxes; None if the pack has no boxes."""
     if "boxes" not in pack.manifest.fields:
         return None
     rows: Any = pack.column("boxes")
@@ -175,7 +175,7 @@ def points_stats(pack: Pack) -> Spread | None:
 
 
 def keypoint_stats(pack: Pack) -> KeypointStats | None:
-    """Return the numbers of the boxes' keypoints; None if the pack has none."""
+    """Return the statistics of the boxes' keypoints; None if the pack has none."""
     if "keypoints" not in pack.manifest.fields:
         return None
     rows: Any = pack.column("keypoints")

@@ -1,4 +1,4 @@
-"""Records made from files with the same bytes, within a pack and across two (an image of val that is also in train)."""
+"""Finds records from files with the same bytes, in one pack and across two (an image of val that is also in train)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from packer.format.pack import Pack
 
 MOST_GROUPS = 1000
-"""Groups that are listed; all are counted."""
+"""Maximum number of groups listed; all are counted."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A record and the source file that it was made from."""
+    """A record and its source file."""
 
     record: int
     key: str
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Records whose source files hold the same bytes."""
+    """Records whose source files have the same bytes."""
 
     groups: int
     surplus: int
@@ -44,11 +44,11 @@ class Leaks:
     records: int
     """Records of this pack that are also in the other."""
     listed: tuple[tuple[tuple[Place, ...], tuple[Place, ...]], ...]
-    """The records of one file: those in this pack, those in the other."""
+    """The records of each file: those in this pack and those in the other."""
 
 
 def duplicates(pack: Pack) -> Duplicates:
-    """Return groups of records with equal source files, as their XXH3-128 has it (1 in 10^38 to be wrong)."""
+    """Return groups of records with equal source files, according to their XXH3-128 (1 in 10^38 to be wrong)."""
     digests, records = _digests(pack)
     groups = sorted(group for group in _groups(digests, records) if len(group) > 1)
     listed = tuple(tuple(_place(pack, i) for i in group) for group in groups[:MOST_GROUPS])

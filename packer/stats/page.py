@@ -1,6 +1,6 @@
-"""The HTML page around everything that packer shows in a browser: one template and one stylesheet.
+"""The HTML template and stylesheet of all pages of packer.
 
-The served page links the stylesheet; a contact sheet and a bench report carry it, since they are one file.
+The served page links the stylesheet; a contact sheet and a bench report include it, because they are one file.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def html_page(title: str, body: str, head: str, kind: str) -> str:
 
 
 def one_file_page(title: str, body: str, kind: str) -> str:
-    """Return a page that needs nothing but itself; the arguments are those of `html_page`."""
-    # nothing but this file's own style and pictures, whatever a name in the data may try
+    """Return a self-contained page; arguments as for `html_page`."""
+    # allow only the style and images of this file, whatever names in the data contain
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{stylesheet()}</style>'
     return html_page(title, body, head, kind)

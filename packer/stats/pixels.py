@@ -1,4 +1,4 @@
-"""Mean and std of each channel over all pixels of a pack: exact, from whole-number sums, streamed."""
+"""Computes the exact mean and std of each channel over all pixels of a pack, from integer sums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from packer.system import usable_cores
 from packer.types import Progress
 
 BLOCK_BYTES = 256 << 10
-"""Small raw images are collected into blocks of this size, which fit a cache: an OpenCV call costs as much as 4 KiB."""
+"""Small raw images are collected into blocks of this size, which fit a cache: an OpenCV call takes as long as 4 KiB."""
 TASK_BYTES = 8 << 20
 ROUND_IMAGES = 512
 MOST_PIXELS = 1 << 24
@@ -53,7 +53,7 @@ class Sums:
         self._planes: list[NDArray[np.uint8]] = []
 
     def planes_for(self, image: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
-        """Return memory for the channels of an image; the same for the next one of its size."""
+        """Return memory for the channels of an image, reused for the next one of the same size."""
         if not self._planes or self._planes[0].shape != image.shape[:2]:
             self._planes = [np.empty(image.shape[:2], np.uint8) for _ in range(image.shape[2])]
         return self._planes
@@ -66,7 +66,7 @@ class Sums:
         self.squares = [a + b for a, b in zip(self.squares, other.squares, strict=True)]
 
     def stats(self, kind: Kind) -> ChannelStats:
-        """Return mean and std, rounded once, at the end."""
+        """Return mean and std, rounded once."""
         n, highest = self.pixels, int(np.iinfo(kind[1]).max)
         pairs = list(zip(self.sums, self.squares, strict=True))
         mean = tuple(float(Fraction(total, n * highest)) for total, _ in pairs)
@@ -74,7 +74,7 @@ class Sums:
         return ChannelStats(*kind, self.images, n, mean, tuple(math.sqrt(v) for v in variance))
 
 
-@quiet_opencv()  # the threads here are enough
+@quiet_opencv()  # this module has its own threads
 def channel_stats(
     pack: Pack, progress: Progress | None = None, threads: int | None = None, verify: bool = True
 ) -> tuple[ChannelStats, ...]:
@@ -114,7 +114,7 @@ def channel_stats(
 
 
 def _mapped(pool: ThreadPoolExecutor, work: Any, parts: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield (part, work(part)) in order. Few parts wait: those of a large pack are not all made at once."""
+    """Yield (part, work(part)) in order, with few parts waiting, to save memory in a large pack."""
     waiting: list[tuple[Any, Any]] = []
     for part in parts:
         waiting.append((part, pool.submit(work, part)))
@@ -174,5 +174,5 @@ def _add_pixels(sums: Sums, image: NDArray[Any]) -> None:
         planes = cv2.split(part, sums.planes_for(part)) if part.shape[2] > 1 else [part]
         for c, plane in enumerate(planes):
             sums.sums[c] += round(totals[c])
-            # the norm is a root that OpenCV squares again: the nearest whole number is the sum
+            # the norm is a root that OpenCV squares again: the nearest integer is the sum
             sums.squares[c] += round(cv2.norm(plane, cv2.NORM_L2SQR))

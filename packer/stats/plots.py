@@ -1,4 +1,4 @@
-"""Draws numbers as pictures; needs matplotlib (the extra `report`)."""
+"""Plots statistics; needs matplotlib (the extra `report`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def figure_class(option: str) -> Any:
     """Return matplotlib's Figure.
 
     Args:
-        option: The option that asks for a picture, for the error.
+        option: The option that requires it, for the error.
 
     Raises:
         UsageError: If matplotlib is not installed.
@@ -35,7 +35,7 @@ def figure_class(option: str) -> Any:
 
 
 def save_figure(figure: Any, path: AnyPath) -> None:
-    """Write a figure in the format that the extension of `path` names.
+    """Write a figure in the format of the extension of `path`.
 
     Raises:
         StorageError: If the file cannot be written.
@@ -51,11 +51,11 @@ def plot_stats(stats: PackStats, file: AnyPath) -> None:
     """Draw class counts, boxes per image, box sizes and image sizes.
 
     Args:
-        stats: The numbers; the pack at `stats.path` is opened for the histograms.
-        file: The picture to write: PNG, SVG or PDF by its extension.
+        stats: The statistics; the pack at `stats.path` is opened for the histograms.
+        file: The file to write: PNG, SVG or PDF by its extension.
 
     Raises:
-        UsageError: If matplotlib is not installed, or it does not know the extension.
+        UsageError: If matplotlib is not installed or does not know the extension.
         StorageError: If the file cannot be written.
     """
     make_figure = figure_class("--plot")
@@ -99,7 +99,7 @@ def _histogram(values: Any, label: str, axes: Any) -> None:
 
 
 def _density(width: Any, height: Any, of: str, axes: Any) -> None:
-    """Draw how many have each width and height."""
+    """Draw the distribution of width and height."""
     bounds = [[0, float(width.max()) + 1], [0, float(height.max()) + 1]]
     _, _, _, drawn = axes.hist2d(width, height, bins=BINS, range=bounds, cmin=1, cmap="viridis")
     axes.figure.colorbar(drawn, ax=axes)
@@ -108,5 +108,5 @@ def _density(width: Any, height: Any, of: str, axes: Any) -> None:
 
 
 def _plain(name: str) -> str:
-    """Return one line of text for matplotlib, to which a dollar sign would begin a formula."""
+    """Return one line of text for matplotlib, in which a dollar sign would begin a formula."""
     return printable(name).replace("$", r"\$")

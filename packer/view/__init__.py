@@ -1,1 +1,1 @@
-"""Looks at a pack in the browser: a local page, and a contact sheet in one file."""
+"""Shows a pack in the browser: a local page, and a contact sheet in one file."""

@@ -1,6 +1,6 @@
-"""Answers the browser: only if it knows the token, only under this machine's own names, only GET.
+"""The web application. It answers only GET requests with the token and under this machine's own names.
 
-All data goes out as JSON; the page puts it into the document as text, never as HTML.
+All data is sent as JSON; the page inserts it into the document as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_fac
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
-"""Host names that are answered, with any port (a tunnel has its own). A page of another site whose name resolves to
-this machine (DNS rebinding) sends another one."""
+"""Accepted host names, with any port (a tunnel has its own). A page of another site whose name resolves to this
+machine (DNS rebinding) sends another name."""
 MOST_TILES = 64
 SMALLEST_SIDE, LARGEST_TILE = 16, 512
 HEADERS = {
@@ -70,10 +70,10 @@ class App:
     def _answer(self, request: Request) -> Response:
         host = request.headers.get("Host", "")
         if host.rpartition(":")[0] not in HOSTS and host not in HOSTS:
-            return Response("packer view answers under 127.0.0.1 only\n", 403)
+            return Response("packer view answers only under 127.0.0.1\n", 403)
         given, _, path = request.path.lstrip("/").partition("/")
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
-            return Response("open the whole address that packer view has printed\n", 403)
+            return Response("open the whole address that packer view printed\n", 403)
         if request.method not in ("GET", "HEAD"):
             return Response("only GET\n", 405, {"Allow": "GET, HEAD"})
         if path.startswith("api/"):
@@ -98,14 +98,14 @@ class App:
             facts, status = self._api[name](given), 200
         except UsageError as error:
             facts, status = {"error": str(error)}, 400
-        except PackerError as error:  # a damaged index: the page says so, and the server goes on
+        except PackerError as error:  # a damaged index: the page shows the error, and the server continues
             facts, status = {"error": str(error)}, 422
-        # "<" is escaped in case anything ever shows it as HTML
+        # "<" is escaped in case anything shows it as HTML
         text = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
         return Response(text, status, content_type="application/json")
 
     def _tiles(self, given: Mapping[str, str]) -> Any:
-        """Return a range of the records that match: {"count": all that match, "tiles": [...]}."""
+        """Return a range of the matching records: {"count": number of matches, "tiles": [...]}."""
         found = self._catalog.find(query_of(given))
         start = number(given, "start", 0, 0, 1 << 62)
         count = number(given, "count", MOST_TILES, 0, MOST_TILES)
@@ -124,7 +124,7 @@ class App:
         return {**record_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))}
 
     def _place(self, given: Mapping[str, str]) -> Any:
-        """Return which record is at a position among those that match."""
+        """Return the record at a position among the matching ones."""
         found = self._catalog.find(query_of(given))
         return {"record": int(found[number(given, "at", 0, 0, len(found) - 1)])}
 
@@ -135,7 +135,7 @@ class App:
         return chart_facts(self._pack, self._catalog)
 
     def _shuffled(self, given: Mapping[str, str]) -> Any:
-        # torch is loaded here, when somebody looks at batches: nothing else needs it, and it takes the most memory
+        # torch is loaded only here, because it takes the most memory
         try:
             from packer.view.shuffled import LARGEST_CROP, MOST_SAMPLES, BatchQuery, shuffled_batch
         except ImportError as error:
@@ -156,12 +156,12 @@ class App:
             return shuffled_batch(self._pack, asked)
         except PackerError:
             raise
-        except ValueError as error:  # the loader's message: images of different sizes need a crop
+        except ValueError as error:  # raised by the loader: images of different sizes need a crop
             raise UsageError("crop", str(error)) from None
 
 
 def query_of(given: Mapping[str, str]) -> Query:
-    """Return the filter and order that a request asks for; raise UsageError if it is not valid."""
+    """Return the filter and order of a request; raise UsageError if they are invalid."""
     sort = given.get("sort", "record")
     if sort not in SORTS:
         raise UsageError("sort", f"must be one of {', '.join(SORTS)}, got {sort!r}")
@@ -177,7 +177,7 @@ def query_of(given: Mapping[str, str]) -> Query:
 
 
 def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    """Return an integer of a request.
+    """Return an integer argument of a request.
 
     Raises:
         UsageError: If it is not an integer from `low` to `high`.

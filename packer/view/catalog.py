@@ -28,7 +28,7 @@ class Query:
         class_id: Records of this class, or with a box of it; NO_CLASS: those without a class; None: all.
         min_boxes: Fewest boxes.
         max_boxes: Most boxes.
-        text: Part of the key or of the source's path, in upper or lower case.
+        text: Part of the key or of the source's path, ignoring case.
         sort: By record number, area of the largest box, area of the image, or number of boxes: a name of SORTS.
         descending: Whether the largest comes first.
     """
@@ -42,7 +42,7 @@ class Query:
 
 
 class Catalog:
-    """The columns of one pack that filters and sorting need. Threads may share it."""
+    """The columns of a pack that filters and sorting need. Threads may share it."""
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
@@ -50,7 +50,7 @@ class Catalog:
         self._lock = Lock()
 
     def find(self, query: Query) -> Records:
-        """Return the numbers of the records that match, in order; raise DamagedPack if the index is damaged."""
+        """Return the numbers of the matching records, in order; raise DamagedPack if the index is damaged."""
         with self._lock:
             found = self._cached.get(query)
             if found is None:

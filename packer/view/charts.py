@@ -1,4 +1,4 @@
-"""The numbers behind the charts of the page: classes, boxes, sizes, the mean shape of the landmarks."""
+"""The data of the charts: classes, boxes, sizes, the mean shape of the landmarks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from packer.view.facts import numbers
 _BINS = 30
 _MOST_CLASSES = 200
 _MOST_SHAPES = 50_000
-"""Most records that the mean shape is made from; larger packs are sampled evenly."""
+"""Maximum number of records for the mean shape; larger packs are sampled evenly."""
 
 
 def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
-    """Return histograms {"edges": n + 1 numbers, "counts": n numbers}, and the mean shape, of what the pack has."""
+    """Return histograms {"edges": n + 1 numbers, "counts": n numbers} and the mean shape, for the pack's fields."""
     fields = pack.manifest.fields
     facts: dict[str, Any] = {
         "images": len(pack),
@@ -67,7 +67,7 @@ def _histogram(values: NDArray[Any], log: bool = False) -> dict[str, Any]:
 
 
 def _whole_histogram(values: NDArray[Any]) -> dict[str, Any]:
-    """Return a histogram of integers, with one bar for each, or for several if they are many."""
+    """Return a histogram of integers, with one bar for each, or for several if there are many."""
     highest = int(values.max()) if len(values) else 0
     step = highest // _BINS + 1
     edges = np.arange(0, highest + step + 1, step)

@@ -1,4 +1,4 @@
-"""A contact sheet: one HTML file with pictures, labels and drawn annotations; no script, nothing from elsewhere."""
+"""A contact sheet: one HTML file with images, labels and drawn annotations, without scripts or external files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
     """Write a contact sheet of the pack.
 
     Args:
-        pack: The pack. A damaged record shows its error in its place.
+        pack: The pack. A damaged record shows its error instead.
         out: The HTML file to write; it is replaced when the new one is complete.
         count: Number of records.
         seed: Draws the records; None takes the first ones.
@@ -33,7 +33,7 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
         The number of records on the sheet.
 
     Raises:
-        UsageError: If `count` is out of range, or `out` lies in the pack.
+        UsageError: If `count` is out of range, or `out` is inside the pack.
         StorageError: If the file cannot be written.
         DamagedPack: If an index is damaged.
     """
@@ -47,7 +47,7 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
     if seed is not None:
         sampled = np.sort(np.random.default_rng(seed).choice(len(pack), count, replace=False))
     try:
-        # under another name: an old sheet stays whole until the new one is
+        # under another name, so that an old sheet is kept until the new one is complete
         with open(f"{path}.{os.getpid()}.partial", "x", encoding="utf-8") as file:
             try:
                 file.writelines(_page(pack, sampled.tolist(), seed))
@@ -67,7 +67,7 @@ def _page(pack: Pack, records: Sequence[int], seed: int | None) -> Iterator[str]
     how = "the first ones" if seed is None else f"drawn with seed {seed}"
     about = f"{len(records):,} of {plural(len(pack), 'record')}, {how}; {escape(facts['container'])}, {facts['size']}"
     body = f'<h1>{escape(facts["name"])}</h1>\n<p class="note">{about}</p>\n<main>\n</main>'
-    # the pictures of a large sheet are never all in memory
+    # written one by one, because the images of a large sheet may not fit in memory
     before, end, after = one_file_page(facts["name"], body, "sheet").rpartition("</main>")
     yield before
     for record in records:

@@ -1,4 +1,4 @@
-"""What the page shows of a pack and its records, as JSON values."""
+"""The information about a pack and its records that the page shows, as JSON values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from packer.format.pack import Pack
 from packer.types import Annotation
 
 MOST_DRAWN = 300
-"""Most boxes drawn in one image; more would only hide it."""
+"""Maximum number of boxes drawn in an image; more would only hide it."""
 MOST_POINTS = 400
-"""Most points drawn of a polygon."""
+"""Maximum number of points drawn of a polygon."""
 MOST_REJECTED = 2000
 
 
@@ -50,7 +50,7 @@ def rejected_facts(pack: Pack) -> dict[str, Any]:
 
 
 def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
-    """Return what a tile shows of a record, without its picture; raise DamagedPack if its row is damaged."""
+    """Return the content of a record's tile, without its picture; raise DamagedPack if its row is damaged."""
     height, width, _ = pack.shape_of(record)
     return {
         "record": record,
@@ -79,7 +79,7 @@ def drawn_facts(annotation: Annotation) -> dict[str, Any]:
 
 
 def record_facts(pack: Pack, record: int) -> dict[str, Any]:
-    """Return all fields of a record, its place and its source; raise DamagedPack if its row is damaged."""
+    """Return all fields of a record, its position and its source; raise DamagedPack if its row is damaged."""
     annotation = pack.annotation(record)
     shard, row = pack.locate(record)
     height, width, channels = pack.shape_of(record)
@@ -112,7 +112,7 @@ def _thinned(points: Any) -> Any:
 
 
 def numbers(values: Any) -> Any:
-    """Return lists of numbers with two decimals; None for what JSON has no number for."""
+    """Return lists of numbers with two decimals; None for numbers that JSON does not have."""
     return _finite(np.round(np.asarray(values, np.float64), 2).tolist())
 
 

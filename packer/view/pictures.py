@@ -1,4 +1,4 @@
-"""Makes the pictures that the browser shows: small, 8 bits, RGB or gray, PNG or JPEG; the latest are cached."""
+"""Creates the pictures for the browser: small, 8 bits, RGB or gray, PNG or JPEG. The latest are cached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from packer.types import Image
 
 LARGEST_SIDE = 2048
 _SHARP_PIXELS = 64 * 64
-"""Images of up to so many pixels become PNG: JPEG would blur the few colors of a tiny image."""
+"""Images of up to this number of pixels become PNG, because JPEG would blur tiny images."""
 _GROUND = 160
 """Gray value behind transparent images."""
 _CACHED_BYTES = 32 << 20
@@ -76,7 +76,7 @@ class Pictures:
 
 
 def _shrink(height: int, width: int, side: int) -> Resize:
-    # a panorama must not become less than a pixel high
+    # a panorama must stay at least one pixel high
     scale = side / max(height, width)
     return Resize(max(1, round(width * scale)), max(1, round(height * scale)), "stretch")
 

@@ -29,7 +29,7 @@ class _Handler(WSGIRequestHandler):
         """Print nothing: the terminal is the user's."""
 
     def log(self, type: str, message: str, *args: Any) -> None:
-        """Print nothing of broken connections either: a browser breaks many."""
+        """Print nothing about broken connections: a browser breaks many."""
 
     def version_string(self) -> str:
         """Send no version numbers."""
@@ -41,7 +41,7 @@ class Server(ThreadedWSGIServer):
 
     Args:
         pack: The pack.
-        port: The port; 0 takes any that is free.
+        port: The port; 0 for any free port.
 
     Raises:
         UsageError: If the port is in use.
@@ -55,7 +55,7 @@ class Server(ThreadedWSGIServer):
         self.url = f"http://{ADDRESS}:{self.port}/{token}/"
 
     def server_bind(self) -> None:
-        """Bind without looking names up, as the base class does."""
+        """Bind without the name lookup of the base class."""
         try:
             socketserver.TCPServer.server_bind(self)
         except OSError as error:
@@ -68,8 +68,8 @@ class Server(ThreadedWSGIServer):
 def opened_in_browser(url: str) -> Iterator[None]:
     """Open `url` in the user's browser if there is a screen.
 
-    The browser gets a file that redirects to it, which only this user can read: all users of the machine can read a
-    command line, and the address holds the token.
+    The browser opens a file that redirects to it and that only this user can read: the address holds the token, and
+    all users of the machine can read a command line.
     """
     screen = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if not screen:

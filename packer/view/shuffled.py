@@ -1,4 +1,4 @@
-"""Batches as a training loop gets them: through `PackedLoader`, with crop and flip."""
+"""Batches as in training, from `PackedLoader` with crop and flip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST_CROP = 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchQuery:
-    """Which batch: of which seed and epoch, with which crop (side in pixels) and flip."""
+    """The batch to show: its seed and epoch, crop (side in pixels) and flip."""
 
     batch: int = 0
     epoch: int = 0
@@ -33,7 +33,7 @@ class BatchQuery:
 
 
 def shuffled_batch(pack: Pack, asked: BatchQuery) -> dict[str, Any]:
-    """Return the samples of a batch, with the annotations as a training loop gets them.
+    """Return the samples of a batch, with the annotations as in training.
 
     Raises:
         UsageError: If there is no such batch, or the query is out of range.
@@ -87,7 +87,7 @@ def _crop(asked: BatchQuery) -> Crop | None:
 
 
 def _line(asked: BatchQuery) -> str:
-    """Return the loader as a training script writes it."""
+    """Return the call that creates the loader."""
     names = {"random": f"RandomResizedCrop({asked.side})", "center": f"CenterCrop({asked.side})"}
     crop = names.get(asked.crop, f"Resize(({asked.side}, {asked.side}))" if asked.crop == "resize" else "None")
     return (

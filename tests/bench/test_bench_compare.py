@@ -159,7 +159,7 @@ def test_steps_show_the_waiting(text: Ran) -> None:
 
 
 def test_images_that_cannot_be_packed_are_in_no_row(text: Ran) -> None:
-    assert "note: 1 of 18 images cannot be packed, and are in no row" in text.out.splitlines()
+    assert "note: 1 of 18 images cannot be packed and are not measured" in text.out.splitlines()
     assert "images 18, images found 18" in text.out
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in the options of `packer bench` are told before any work, in one line."""
+"""Invalid options of `packer bench` are reported before any work, in one line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     assert "no such folder" in refused(2, "bench", tmp_path / "absent")
     draw_plain(tmp_path / "few", 7)
     line = refused(2, "bench", tmp_path / "few")
-    assert line.endswith("has 7 readable images; name a folder with at least 8")
+    assert line.endswith("has 7 readable images; choose a folder with at least 8")
     (tmp_path / "file").write_bytes(b"")
     assert "is not a folder" in refused(2, "bench", tmp_path / "file")
 

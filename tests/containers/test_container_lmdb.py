@@ -49,7 +49,7 @@ def test_full_map_grows_and_no_record_is_lost(records: list[Record], tmp_path: P
 def test_keys_must_grow(records: list[Record], tmp_path: Path) -> None:
     writer = lmdb.LmdbWriter(str(tmp_path / "shard"), spec_of("raw", records), 1 << 20)
     writer.write(records[1])
-    with pytest.raises(ValueError, match="keys must grow, got '00000000'"):
+    with pytest.raises(ValueError, match="keys must increase, got '00000000'"):
         writer.write(records[0])
 
 

@@ -153,9 +153,9 @@ def test_wrong_places_are_refused(tmp_path: Path) -> None:
     records = records_of("raw", [Annotation(label=1)] * 3)
     offsets, sizes = (numbers.tolist() for numbers in places_of(records))
     wrong = {
-        "holds 2 records, 3 were": (offsets[:2], sizes[:2]),
-        "holds 4 records, 3 were": ([*offsets, 0], [*sizes, 1]),
-        "record 2 has 5 bytes, 144 were": (offsets, [*sizes[:2], 5]),
+        "has 2 records, but 3 were": (offsets[:2], sizes[:2]),
+        "has 4 records, but 3 were": ([*offsets, 0], [*sizes, 1]),
+        "record 2 has 5 bytes, but 144 were": (offsets, [*sizes[:2], 5]),
     }
     for problem, places in wrong.items():
         builder = IndexBuilder()

@@ -199,7 +199,7 @@ def test_hdf5_that_has_no_places(how: str, tmp_path: Path) -> None:
             file["images"], file["keys"] = images, [b"a"]
     problem = {"chunks": "chunked or compressed", "gzip": "h5repack", "missing": "images", "keys": "1 keys for 3"}
     problem |= dict.fromkeys(("external", "virtual"), "in other files") | dict.fromkeys(
-        ("vlen", "compact"), "one piece"
+        ("vlen", "compact"), "not contiguous"
     )
     with pytest.raises(DamagedPack, match=problem[how]):
         scanned("hdf5", path)

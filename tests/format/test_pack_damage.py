@@ -62,7 +62,7 @@ def test_truncated_or_appended(copied, container, which, change):
     path = shard_files(pack, 1)[which]
     size = path.stat().st_size
     os.truncate(path, max(0, size + change))
-    assert f"has {max(0, size + change)} bytes where the pack says {size}" in str(
+    assert f"has {max(0, size + change)} bytes, but the pack says {size}" in str(
         damaged(path, lambda: open_pack(pack))
     )
 
@@ -154,7 +154,7 @@ def test_index_that_points_outside(copied, container, name, value):
     edit_index(path, name, lambda values: [*values[:2], value, *values[3:]])
     vouch(pack)
     problem = str(damaged(path, lambda: PackedDataset(pack)[20]))  # another record, another shard: all the same
-    assert "names bytes outside of its shard" in problem
+    assert "has offsets outside its shard" in problem
     damaged(path, lambda: PackedDataset(pack).__getitems__([20]))
 
 
@@ -230,7 +230,7 @@ def test_number_of_rows(copied):
     moved = (replace(first, records=first.records + 1), replace(second, records=second.records - 1), *rest)
     (pack / "pack.json").write_bytes(replace(manifest, shards=moved).to_json())
     error = damaged(pack / first.index.name, lambda: open_pack(pack).record(0))
-    assert f"has {first.records} rows where the pack says {first.records + 1}" in error.problem
+    assert f"has {first.records} rows, but the pack says {first.records + 1}" in error.problem
 
 
 def test_image_that_cannot_be_decoded(copied, monkeypatch):
@@ -257,9 +257,9 @@ def edited(pack: Path, old: str, new: str) -> None:
     ("damage", "words"),
     [
         (lambda p: edited(p, '"encoding": "raw"', '"encoding": "jpeg"'), "was altered"),
-        (lambda p: edited(p, '"classes"', '"mode": "rgb", "classes"'), "is not written as"),
+        (lambda p: edited(p, '"classes"', '"mode": "rgb", "classes"'), "was not written by packer"),
         (lambda p: (p / "pack.json").write_bytes(b""), "is not readable"),
-        (lambda p: (p / "pack.json").write_bytes(b"[1, 2]"), "is not a manifest of packer"),
+        (lambda p: (p / "pack.json").write_bytes(b"[1, 2]"), "is not a packer manifest"),
         (lambda p: (p / "pack.json").write_bytes(b"\x80\x04N."), "is not readable"),
         (lambda p: (p / "pack.json").write_bytes(b"[" * 100_000), "is not readable"),
         (lambda p: edited(p, '"records": ', '"records": NaN, "x": '), "not JSON compliant"),
@@ -268,7 +268,7 @@ def edited(pack: Path, old: str, new: str) -> None:
         (lambda p: vouch(p, lambda m: replace(m, counts={"found": "?"})), "is not of type int"),
         (lambda p: vouch(p, lambda m: replace(m, class_counts={"label": []}, classes=("a",))), "other counts"),
         (lambda p: vouch(p, lambda m: replace(m, packer=[])), "is not of type str"),
-        (lambda p: vouch(p, lambda m: replace(m, dtype="object")), "the dtype is 'object'"),
+        (lambda p: vouch(p, lambda m: replace(m, dtype="object")), "unknown dtype 'object'"),
         (lambda p: vouch(p, lambda m: replace(m, shape=(-10, -12, 3))), "images of shape"),
         (lambda p: vouch(p, lambda m: replace(m, records=99)), "99 records"),
         (lambda p: vouch(p, lambda m: replace(m, shards=(), records=0)), "or none"),
@@ -281,7 +281,7 @@ def test_manifest(copied, damage, words):
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"), [(1 << 47, "too few for the"), (1 << 62, "records in"), (1 << 80, "records in")]
+    ("rows", "words"), [(1 << 47, "too few for"), (1 << 62, "records in"), (1 << 80, "records in")]
 )
 def test_more_records_than_an_index_can_hold(copied, rows, words):
     """Refused before a byte is allocated for each of them."""
@@ -327,11 +327,11 @@ def test_manifest_of_a_newer_version(copied):
     ("make", "words"),
     [
         (lambda p: None, "no such pack; build one: packer build FOLDER"),
-        (lambda p: p.mkdir(), r"is not a pack: it holds no pack\.json"),
-        (lambda p: p.write_bytes(b""), "is a file, and a pack is a directory"),
+        (lambda p: p.mkdir(), r"is not a pack: it has no pack\.json"),
+        (lambda p: p.write_bytes(b""), "is a file, but a pack is a directory"),
         (
             lambda p: p.with_name("p.partial").mkdir(),
-            r"did not finish \(.*p\.partial is there\): run it again",
+            r"did not finish \(.*p\.partial exists\): run it again",
         ),
     ],
 )

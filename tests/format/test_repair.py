@@ -219,7 +219,7 @@ def test_without_a_manifest(copied, container, kind, left):
     again = read_manifest(new)
     for name in ("container", "encoding", "mode", "dtype", "shape", "classes", "fields", "class_counts"):
         assert getattr(again, name) == getattr(manifest, name), name
-    assert any("made anew" in note for note in again.notes) and any("not known" in note for note in again.notes)
+    assert any("rebuilt from" in note for note in again.notes) and any("unknown" in note for note in again.notes)
 
 
 def test_without_a_manifest_and_with_damage(copied, container):
@@ -303,7 +303,7 @@ def test_refusals(copied, tmp_path):
         repair(tmp_path / "there")
     for file in pack.glob("shard*"):
         file.write_bytes(b"")
-    with pytest.raises(DamagedPack, match="nothing vouches"):
+    with pytest.raises(DamagedPack, match="none of its records"):
         repair(pack)
     assert not pack.with_name(f"{pack.name}.repaired").exists()
     assert not pack.with_name(f"{pack.name}.repaired.partial").exists() and state

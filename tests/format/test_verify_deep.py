@@ -117,7 +117,7 @@ def test_other_files_in_the_directory(copied):
     assert ran.code == 0 and "README.txt: is not part of the pack" in ran.err
     (pack / "shard-00009.lmdb").write_bytes(b"x")
     (problem,) = verify(pack).problems
-    assert problem.file == "shard-00009.lmdb" and "does not list it" in problem.problem
+    assert problem.file == "shard-00009.lmdb" and "not in the manifest" in problem.problem
 
 
 def test_a_pipe_in_place_of_a_shard(copied):

@@ -200,7 +200,7 @@ def test_what_does_not_go_together_is_refused(pack):
         PackedLoader(path, 4, sampler=ShuffleSampler(PackedDataset(pack("jpeg"))))
     with pytest.raises(UsageError, match="27 samples do not fill one batch of 28"):
         PackedLoader(path, 28, drop_last=True)
-    with pytest.raises(ValueError, match="mean and std come together"):
+    with pytest.raises(ValueError, match="mean and std must be given together"):
         PackedLoader(path, 4, mean=(0.5,) * 3)
     assert len(PackedLoader(path, 4, sampler=ShuffleSampler(27))) == 7
 

@@ -108,7 +108,7 @@ def test_what_cannot_live_on_the_device_is_refused(pack, monkeypatch):
     monkeypatch.setattr(device_cache, "available_bytes", lambda: 10_000)
     with pytest.raises(UsageError) as refused:
         PackedLoader(pack("raw"), 4, cache="device")
-    assert f"has {size_text(27 * 360)} of images, and cpu has {size_text(10_000)} free" in str(refused.value)
+    assert f"has {size_text(27 * 360)} of images, but cpu has only {size_text(10_000)} free" in str(refused.value)
 
 
 def test_ram_reads_all_and_gives_the_same(pack, container):

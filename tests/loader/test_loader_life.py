@@ -60,7 +60,7 @@ def test_nothing_stays_of_a_loader(pack):
             next(iteration)
         if leave == "loader first":
             del loader
-            assert len(list(iteration)) == 13  # the iteration goes on
+            assert len(list(iteration)) == 13  # the iteration continues
             loader = None
         del iteration, loader
         gc.collect()
@@ -231,6 +231,23 @@ def test_a_loader_works_in_a_forked_process(pack):
         return str(sum(int(images.sum()) for images, _ in loader)).encode()
 
     assert int(forked(again)) == images
+
+
+def test_a_script_may_end_in_the_middle_of_an_epoch(pack):
+    """The threads are within torch when the interpreter shuts down: the process was aborted."""
+    script = """
+        import sys, torch
+        from packer import PackedLoader
+
+        def slow(image):
+            torch.linalg.svd(torch.rand(600, 600))
+            return image
+
+        for _ in PackedLoader(sys.argv[1], 2, threads=2, transform=slow):
+            break
+        print("end")
+    """
+    assert run_script(script, pack("raw")) == "end\n"
 
 
 @pytest.mark.parametrize("options", [

@@ -130,7 +130,7 @@ def test_impossible_normalising_is_refused():
                     {"mean": MEAN, "std": STD, "dtype": torch.uint8}):  # fmt: skip
         with pytest.raises(ValueError, match=r"mean and std|fractions"):
             Normalize(**options)
-    with pytest.raises(ValueError, match="mean has 3 channels, the images have 1"):
+    with pytest.raises(ValueError, match="mean has 3 channels, but the images have 1"):
         one(images_of(shape=(2, 1, 4, 5)), mean=MEAN, std=STD)
     with pytest.raises(ValueError, match="depth must be at least 1"):
         CudaPrefetcher([], "cpu", depth=0)

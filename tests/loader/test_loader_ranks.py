@@ -1,4 +1,4 @@
-"""Two processes with gloo, which find one another after the loader was made: disjoint, complete, equally many."""
+"""Two processes with gloo, initialized after the loader was created: disjoint, complete, equal shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""on_error="replace": which record stands in for a damaged one, and what is told of it."""
+"""on_error="replace": which record replaces a damaged one, and how that is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes, landmarks, outlines and key points move with the pixels; what a crop leaves of them."""
+"""Boxes, landmarks, polygons and keypoints move with the pixels, and are cut by crops."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_what_is_no_crash_ends_the_build(source: Path, way: str) -> None:
 
 @pytest.mark.parametrize(("way", "workers"), [("sleeps", 4), ("never", 1)])
 def test_an_image_that_is_never_finished(source: Path, way: str, workers: int) -> None:
-    """Also in a library call that holds the GIL for ever."""
+    """Also in a library call that holds the GIL forever."""
     mark(source / "004.jpg", way)
     mark(source / "009.jpg", "SIGSEGV")
     build_pack(options(source, on_bad="skip", decode_timeout=0.5, workers=workers))
@@ -143,7 +143,7 @@ def test_an_image_that_is_never_finished(source: Path, way: str, workers: int) -
 
 @pytest.mark.parametrize("timeout", [2.0, None])
 def test_slow_images_are_none_that_hang(source: Path, timeout: float | None) -> None:
-    """Together they take longer than the timeout, each by itself does not."""
+    """Together they take longer than the timeout, but each alone does not."""
     for i in range(8):
         mark(source / f"{i:03d}.jpg", "slow")
     build_pack(options(source, decode_timeout=timeout, workers=1))

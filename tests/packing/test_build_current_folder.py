@@ -12,7 +12,7 @@ from drawn import draw_classes
 
 pytestmark = pytest.mark.workers
 
-# `python -m packer` would look in the current folder by itself; the script `packer` does not
+# `python -m packer` would look in the current folder; the script `packer` does not
 START = "import sys; sys.path.remove(''); "
 NAMES = ("cv2", "numpy", "selectors", "socket", "signal", "multiprocessing", "packer", "packer/build", "torch")
 

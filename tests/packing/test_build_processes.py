@@ -59,7 +59,7 @@ def end_of(process: subprocess.Popen[str], timeout_s: float = 30) -> Ran:
 
 
 def only_finished_shards_left(process: subprocess.Popen[str], folder: Path) -> None:
-    """No process; and what stays is the work that the next build goes on with, if there is any."""
+    """No process is left, and only the work from which the next build resumes, if there is any."""
     assert until(lambda: not members_of(process.pid), 5), members_of(process.pid)
     assert os.listdir(folder) in ([], ["p.partial"])
     left = sorted(p.name for p in (folder / "p.partial" / "pack").glob("*"))
@@ -169,7 +169,7 @@ def test_a_worker_is_killed(many: Path, tmp_path: Path) -> None:
 
 
 def test_a_worker_that_crashes_is_replaced(many: Path, tmp_path: Path) -> None:
-    """Its job is run again; that it is no image's fault shows there."""
+    """Its job runs again, which shows that no image is at fault."""
     with building(many, tmp_path / "p", "--shard-size", "none") as process:
         (crashed,) = packing_in(process.pid)  # others have read headers
         os.kill(crashed, signal.SIGSEGV)

@@ -1,4 +1,4 @@
-"""A build that was ended goes on where it was, and makes the very pack that it would have made."""
+"""An interrupted build resumes, and makes the same pack as without interruption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IMAGES = 12
 
 
 class Notes(Progress):
-    """What the user was told."""
+    """The notes shown to the user."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -104,7 +104,7 @@ def test_nothing_changes(places: list[str], call: str) -> None:
 
 @pytest.mark.parametrize("way", ["script", "standard input"])
 def test_without_a_main_guard(places: list[str], tmp_path: Path, way: str) -> None:
-    """A script, and what an interpreter is told line by line; its fork server stays its own."""
+    """A script, and lines typed into an interpreter; the fork server is unchanged."""
     server = 'multiprocessing.set_forkserver_preload(["json"])\nforkserver.ensure_running()\n'
     program = HEAD + server + COMPARED.format(CALLS["alone"])
     (tmp_path / "script.py").write_text(program)

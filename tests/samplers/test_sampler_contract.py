@@ -61,7 +61,7 @@ def test_a_sequence_of_chosen_records_stays_as_given() -> None:
         ([0, 10], "indices: must be from 0 to 9, got 0 to 10"),
         ([-1, 3], "indices: must be from 0 to 9, got -1 to 3"),
         ([1, 2, 1], "indices: repeats 1 record"),
-        ([True] * 10, r"got bool of shape \(10,\); numpy.flatnonzero makes numbers"),
+        ([True] * 10, r"got bool of shape \(10,\); convert a mask with numpy.flatnonzero"),
         ([0.0, 1.0], "got float64"),
         ([[1], [2]], r"shape \(2, 1\)"),
     ],
@@ -110,8 +110,8 @@ def test_samplers_import_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_every_algorithm_says_when_it_serves_and_when_it_hurts() -> None:
+def test_every_algorithm_says_when_to_use_it_and_when_not() -> None:
     for name in ("shuffle", "sequential", "block", "balanced"):
         text = sys.modules[f"packer.samplers.{name}"].__doc__ or ""
-        assert "Serves" in text and "Hurts" in text
+        assert "Use it for" in text and ("Do not" in text or "Drawbacks" in text)
     assert all(getattr(packer.samplers, name).__doc__ for name in packer.samplers.__all__)

@@ -1,4 +1,4 @@
-"""The permutations: one to one for every n, the same for ever, and no order likelier than another."""
+"""The permutations: one to one for every n, always the same, and all orders equally likely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks: equally many samples for each, together all of the order, and no empty rank; for every N to 200."""
+"""Ranks: the same number of samples for each, together the whole order, and no empty rank; for every N to 200."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_iterating_and_batches_give_the_same_samples(kind: str, drop_last: bool)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_records_than_ranks_is_an_error(kind: str) -> None:
-    with pytest.raises(UsageError, match="world_size: 5 records for 6 ranks: some would get none; use fewer ranks"):
+    with pytest.raises(UsageError, match="5 records for 6 ranks: some would get no record; use fewer ranks"):
         KINDS[kind](5, rank=0, world_size=6)
 
 

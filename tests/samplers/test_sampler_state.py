@@ -113,7 +113,7 @@ def state_now(sampler: Sampler) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put(version=2), "is of version 2, known here is 1; install a newer packer"),
+        (put(version=2), "has version 2, but this packer knows 1; install a newer packer"),
         (put(version="1"), "no valid version: '1'"),
         (put(version=True), "no valid version: True"),
         (without("version"), "no valid version: None"),
@@ -130,7 +130,7 @@ def state_now(sampler: Sampler) -> tuple[Any, ...]:
         (put(window=None), "window is None in the state, 3 here"),
         (put(shards="?"), "shards is"),
         (without("block"), "has no block"),
-        (put(power=1.0), "fields that no block sampler has: power"),
+        (put(power=1.0), "fields that a block sampler does not have: power"),
         (put(epoch=-1), "epoch: .*got -1"),
         (put(epoch="3"), "epoch: .*got '3'"),
         (without("epoch"), "epoch: .*got None"),

@@ -48,7 +48,7 @@ def test_columns(text, head, tail):
 @pytest.mark.parametrize(("text", "message"), [
     ("", "path must appear once"), ("label", "path must"), ("path path", "path must"), ("(path)*", "path must"),
     ("path xx", '"xx" is not a column name'),
-    ("path (x y", "is not valid"), ("path ((x y)*2)*", "understood|name"),
+    ("path (x y", "is not valid"), ("path ((x y)*2)*", "not valid|name"),
     ("path ()*2", "a column name"), ("path *", "path must"), ("path x*5 y*4", "5 x and 4 y"), ("path y x*", "x and"),
     ("path (x y)* label", "must come last"), ("path x*0", "no columns"), ("path x*99999", "more than 10000"),
     ("path label label", "label"), ("path (label)*", "label"), ("path class", "an image's class is: label"),

@@ -24,7 +24,7 @@ MOST_FAILURES = 5
 
 Case = Sequence[object]
 Run = Callable[..., str]
-"""Called with the parts of a case. Returns what became of it, in a few words; raises if that is wrong."""
+"""Called with the parts of a case. Returns the outcome in a few words; raises an exception if it is wrong."""
 
 
 class Torture:
@@ -69,7 +69,7 @@ class Torture:
 
     @property
     def sliced(self) -> bool:
-        """Whether the usual number of cases runs, so that a test may count what became of them."""
+        """Whether the usual number of cases runs, so that a test may count the outcomes."""
         return not self._share and self._only is None
 
     def _drawn(self, cases: Sequence[Case], few: int) -> Sequence[Case]:
@@ -114,7 +114,7 @@ def _apart(cases: Sequence[Case], run: Run) -> Iterator[tuple[Case, str, str]]:
 
 
 def _child(cases: Sequence[Case], run: Run) -> tuple[list[str], int]:
-    """Run cases until one of them ends the process; what became of those before it, and the exit code."""
+    """Run cases until one of them ends the process; return the outcomes of those before it, and the exit code."""
 
     def timed(*case: Any) -> str:
         signal.alarm(CASE_S)

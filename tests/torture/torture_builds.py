@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "audit"), str(HERE.parents[1])]
 
 from drawn import draw_shots  # noqa: E402
-from running import jobs_here, digests  # noqa: E402
+from running import digests, jobs_here  # noqa: E402
 
 from packer import BuildOptions, build_pack, open_pack  # noqa: E402
 from packer.errors import PackerError, UsageError  # noqa: E402

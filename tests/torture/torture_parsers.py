@@ -49,7 +49,7 @@ class Target(NamedTuple):
     """One parser."""
 
     read: Callable[[bytes], str]
-    """Reads one input and says what became of it; raises what is a fault."""
+    """Reads one input and returns the outcome; raises an exception for a fault."""
     seeds: list[bytes]
 
     def inputs(self, name: str) -> list[bytes]:

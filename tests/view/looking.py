@@ -47,7 +47,7 @@ def served(pack: Path | str) -> Iterator[Served]:
 
 
 def missing() -> str:
-    """Why there is no browser to look with; empty where there is one."""
+    """Why no browser is available; empty if one is."""
     try:
         import playwright.sync_api  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the page is told, against brute force over the pack; and who is told anything at all."""
+"""The answers to the page, compared with brute force over the pack; and who gets answers at all."""
 
 from __future__ import annotations
 
