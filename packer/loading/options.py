@@ -115,20 +115,20 @@ def check_sampler(sampler: Any, pack: Pack, shuffle: bool, own: dict[str, Any]) 
         raise UsageError("sampler", f"must be one of packer.samplers, got {type(sampler).__name__}", step)
     for name, given in {"shuffle": shuffle, **own}.items():
         if name != "seed" and given is not None and given is not False:
-            raise UsageError(name, "cannot be combined with a sampler, which has its own", "give it to the sampler")
+            raise UsageError(name, "cannot be combined with a sampler, which has its own", "pass it to the sampler")
     if sampler.num_records != len(pack):
-        problem = f"is for {sampler.num_records} records, and the pack has {len(pack)}"
-        raise UsageError("sampler", problem, "make it of this pack")
+        problem = f"is for {sampler.num_records} records, but the pack has {len(pack)}"
+        raise UsageError("sampler", problem, "create it for this pack")
     if sampler.identity["pack"] not in (None, pack.manifest.digest):
-        raise UsageError("sampler", "is for another pack", "make it of this pack")
+        raise UsageError("sampler", "is for another pack", "create it for this pack")
     return sampler
 
 
 def check_normalize(normalize: Normalize, filler: ImageFiller) -> None:
     """Raise UsageError if the images of a pack cannot be normalized so."""
     if normalize.mean is not None and len(normalize.mean) != filler.channels:
-        problem = f"has {len(normalize.mean)} numbers, and the images have {filler.channels} channels"
-        raise UsageError("mean", problem, "give one for each, and as many of std")
+        problem = f"has {len(normalize.mean)} numbers, but the images have {filler.channels} channels"
+        raise UsageError("mean", problem, "pass one number per channel, also in std")
     if filler.dtype == np.uint16 and not normalize.holds(torch.uint16):
         raise UsageError("dtype", f"is {normalize.dtype}, which cannot hold 16-bit images", "write dtype=torch.float32")
 
@@ -139,19 +139,19 @@ def check_mixing(mixing: Mixing, normalize: Normalize, targets: Targets, functio
         return
     name = mixing.mixes[0]
     if targets.labels is None:
-        raise UsageError(name, "needs class labels of images, and the pack has others", "leave it out")
+        raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
     if functions.of_targets:
         raise UsageError(name, "needs the pack's own class labels", "leave out target_transform")
     fractions = normalize.mean is not None or (normalize.dtype is not None and normalize.dtype.is_floating_point)
     if "mixup" in mixing.mixes and not fractions and not functions.of_images:
-        raise UsageError("mixup", "needs images of fractions", "give mean and std, or dtype=torch.float32")
+        raise UsageError("mixup", "needs float images", "pass mean and std, or dtype=torch.float32")
 
 
 def check_collate(collate: Any, targets: Targets) -> str:
     """Return what becomes of boxes."""
     check_choice("collate", collate, COLLATIONS)
     if collate != "list" and not targets.has_boxes:
-        raise UsageError("collate", f'is "{collate}", which needs boxes, and the pack has none', "leave it out")
+        raise UsageError("collate", f'is "{collate}", which needs boxes, but the pack has none', "leave it out")
     return str(collate)
 
 

@@ -84,7 +84,9 @@ def test_without_an_index_points_keep_their_places_with_one_warning(tmp_path, mo
 
 def test_a_header_with_names_gives_the_index_unasked(tmp_path):
     """CelebA's list begins so: no name for the path."""
-    names = "4\nlefteye_x lefteye_y righteye_x righteye_y nose_x nose_y leftmouth_x leftmouth_y rightmouth_x rightmouth_y\n"
+    names = (
+        "4\nlefteye_x lefteye_y righteye_x righteye_y nose_x nose_y leftmouth_x leftmouth_y rightmouth_x rightmouth_y\n"
+    )
     pack = faces(tmp_path, names)
     assert open_pack(pack).manifest.flip_index == FACE
     assert torch.equal(landmarks(PackedLoader(pack, 4, flip=1.0))[0], mirrored())
