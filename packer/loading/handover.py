@@ -52,7 +52,8 @@ class Mixing:
             return
         v2 = _torchvision(used[0])
         for name, alpha in alphas.items():
-            if alpha is not None and not (isinstance(alpha, (int, float)) and 0 < alpha < math.inf):
+            number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
+            if alpha is not None and not (number and 0 < alpha < math.inf):
                 raise UsageError(name, f"must be a number above 0, got {alpha!r}", f"write {name}=1.0, or leave it out")
         mixes = [
             kind(alpha=float(alpha), num_classes=num_classes)
