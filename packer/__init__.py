@@ -38,6 +38,9 @@ _HOMES = {
     "open_pack": "packer.format.pack",
 }
 
+_ADAPTERS = frozenset(("ultralytics",))
+"""Modules that need another project, and are imported with it on first use."""
+
 __all__ = [
     "BuildOptions",
     "BuildSummary",
@@ -58,6 +61,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ADAPTERS:
+        return importlib.import_module(f"packer.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'packer' has no attribute {name!r}")
     try:

@@ -21,7 +21,12 @@ EXIT_DAMAGED_PACK = 4
 EXIT_INTERRUPTED = 130
 
 SHOWN_REJECTED = 10
-OPTION = re.compile(r"(?<![\w-])(?:--([a-z]+(?:-[a-z]+)*)|SRC\b)")
+OPTION = re.compile(
+    r"(?<![\w-])(?:--(?P<name>[a-z]+(?:-[a-z]+)*)"
+    r"(?: (?!(?:is|and|or|if|in|only|with|needs|lists|outside)\b)"
+    r"(?P<value>\"[^\"]*\"|[\w%./](?:[^\s;,()]*[^\s;,():])?))?|SRC\b)"
+)
+"""An option in the text of an error, with its value."""
 PARAMETERS = {None: "source", "shard-size": "shard_bytes", "json": "rejected"}
 """Names of options that are not those of the parameters: `None` is SRC; --json lists what `rejected` holds."""
 
@@ -127,7 +132,8 @@ class PackerError(Exception):
 
 
 def _parameter(option: re.Match[str]) -> str:
-    return PARAMETERS.get(option[1]) or option[1].replace("-", "_")
+    name = PARAMETERS.get(option["name"]) or option["name"].replace("-", "_")
+    return name if option["value"] is None else f'{name}="{option["value"].strip(chr(34))}"'
 
 
 class BadInput(PackerError, ValueError):

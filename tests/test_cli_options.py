@@ -28,6 +28,12 @@ WRONG = [
     (["--boxes", "keep"], "--boxes: must be one of fail, clip, drop; got keep"),
     (["--fit", "squash", "--resize", "9"], "--fit: must be one of stretch, short, long, crop, pad; got squash"),
     (["--fit", "pad"], "--fit: pad says how to resize, but there is no size; add --resize"),
+    (["--pad-value", "114"], "--pad-value: is for images that are resized; add --resize and --fit pad"),
+    (
+        ["--resize", "9", "--pad-value", "0"],
+        "--pad-value: is for --fit pad, not for short; leave it out, or add --fit pad",
+    ),
+    (["--resize", "9", "--fit", "pad", "--pad-value", "256"], "--pad-value: must be 0 to 255, got 256"),
     (["--fit", "short", "--resize", "9x8"], "--fit: short needs one size, got 9x8"),
     (["--resize", "0"], "--resize: size must be 1 to 65535 pixels, got 0"),
     (["--resize", "-5"], "--resize: must be N or WIDTHxHEIGHT in pixels, got '-5'"),

@@ -68,3 +68,19 @@ def test_an_error_of_packer_is_not_taken_for_one_of_the_system(kind):
     """It says already which file it is about: wrapped again, it would name another."""
     with pytest.raises(kind, match=r"^inner: is bad$"), storage_errors("outer"):
         raise kind("inner", "is bad")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--quality: must be 1 to 100, got 0", "quality: must be 1 to 100, got 0"),
+        ("SRC: is empty; name a folder", "source: is empty; name a folder"),
+        ("--shard-size is 0; write --shard-size 128MB", 'shard_bytes is 0; write shard_bytes="128MB"'),
+        ('write --columns "path (x y)*5", or leave it out', 'write columns="path (x y)*5", or leave it out'),
+        ("choose --labels list:FILE (a list), --labels none", 'choose labels="list:FILE" (a list), labels="none"'),
+        ("it is damaged; run packer verify PACK --deep", "it is damaged; run packer verify PACK --deep"),
+    ],
+)
+def test_options_are_parameters_in_python(line, text):
+    error = UsageError("", line)
+    assert (error.line, str(error)) == (line, text)

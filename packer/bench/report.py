@@ -77,7 +77,7 @@ class Row:
         return self.figure("images_per_s")
 
     def figure(self, name: str) -> Figure:
-        """Return the figure `name`: images_per_s, megabytes_per_s, cpu_s_per_1000, first_batch_s, peak_mb or waiting."""
+        """Return the figure `name`: images_per_s, megabytes_per_s, cpu_s_per_1000, first_batch_s, peak_mb, waiting."""
         return Figure(tuple(self._value(name, one) for one in self.rounds))
 
     def _value(self, name: str, one: Measured) -> float:

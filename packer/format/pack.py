@@ -242,9 +242,9 @@ class Pack:
             raise
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """Return the column `name` of the index over all shards, without reading images. It is joined once, and read-only.
+        """Return the column `name` of the index over all shards, without reading images.
 
-        docs/formats.md lists the columns.
+        It is joined once, and read-only. docs/formats.md lists the columns.
 
         Returns:
             Numbers: array (n,); `label` is -1 if an image has none. Lists (boxes, box_labels, landmarks, ...): Ragged,

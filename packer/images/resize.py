@@ -46,12 +46,15 @@ class Resize:
 
     stretch: exactly width x height, whatever the aspect ratio; short, long: that side becomes N (= width =
     height), the other follows; crop: the largest centered part with the aspect ratio width:height, scaled;
-    pad: scaled to fit into width x height, centered on black.
+    pad: scaled to fit into width x height, centered on gray of `pad_value`; sizes and border are those of the
+    LetterBox of Ultralytics, whose value is 114.
     """
 
     width: int
     height: int
     fit: Fit
+    pad_value: int = 0
+    """0 to 255, in every channel; multiplied by 257 in 16-bit images."""
 
     def __post_init__(self) -> None:
         for side in (self.width, self.height):
@@ -62,13 +65,17 @@ class Resize:
         if self.fit in ("short", "long") and self.width != self.height:
             size = f"{self.width}x{self.height}"
             raise UsageError("--fit", f"{self.fit} needs one size, got {size}", "give --resize N")
+        if not 0 <= self.pad_value <= 255:
+            raise UsageError("--pad-value", f"must be 0 to 255, got {self.pad_value}")
 
     @classmethod
-    def of(cls, text: str, fit: str | None = None) -> Resize:
+    def of(cls, text: str, fit: str | None = None, pad_value: int | None = None) -> Resize:
         """Create a Resize from the command line's options; "256" defaults to the fit short, "300x200" to stretch."""
         width, height = parse_size(text)
         fit_name = fit or ("stretch" if "x" in text.lower() else "short")
-        return cls(width, height, fit_name)  # type: ignore[arg-type]  # __post_init__ checks it
+        if pad_value is not None and fit_name != "pad":
+            raise UsageError("--pad-value", f"is for --fit pad, not for {fit_name}", "leave it out, or add --fit pad")
+        return cls(width, height, fit_name, pad_value or 0)  # type: ignore[arg-type]  # __post_init__ checks it
 
     def output_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the (width, height) of the result for an upright image of this size."""
@@ -116,7 +123,8 @@ class Resize:
         scaled = resample(part, plan.scaled, extent=(region_width / factor, region_height / factor))
         if plan.scaled == plan.output:
             return scaled
-        canvas = np.zeros((plan.output[1], plan.output[0], image.shape[2]), image.dtype)
+        value = self.pad_value * (257 if image.dtype == np.uint16 else 1)
+        canvas = np.full((plan.output[1], plan.output[0], image.shape[2]), value, image.dtype)
         left, top = plan.at
         canvas[top : top + plan.scaled[1], left : left + plan.scaled[0]] = scaled
         return canvas
@@ -135,17 +143,14 @@ class Resize:
             y = ((height - region_height) // 2 + step // 2) // step * step
             return _Plan((x, y, region_width, region_height), size, (0, 0), size)
         if self.fit == "pad":
-            by_width = self.width * height <= self.height * width
-        else:
-            by_width = (width <= height) == (self.fit == "short")
-        if by_width:
+            ratio = min(self.width / width, self.height / height)
+            scaled = max(1, round(width * ratio)), max(1, round(height * ratio))  # halves to even, as LetterBox
+            at = (self.width - scaled[0]) // 2, (self.height - scaled[1]) // 2
+            return _Plan(whole, scaled, at, size)
+        if (width <= height) == (self.fit == "short"):
             scaled = self.width, _rounded(height * self.width, width)
         else:
             scaled = _rounded(width * self.height, height), self.height
-        if self.fit == "pad":
-            scaled = min(scaled[0], self.width), min(scaled[1], self.height)
-            at = (self.width - scaled[0]) // 2, (self.height - scaled[1]) // 2
-            return _Plan(whole, scaled, at, size)
         return _Plan(whole, scaled, (0, 0), scaled)
 
     def _crop_size(self, width: int, height: int) -> tuple[int, int]:

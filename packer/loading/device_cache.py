@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from packer.errors import DamagedPack, UsageError, size_text
 from packer.images.resize import Interpolation
 from packer.loading.augmentation import CropParams
-from packer.loading.collate import join_targets
-from packer.loading.fill import ImageFiller
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.replace import problem_of
 from packer.loading.stats import Stats
@@ -55,26 +53,21 @@ class DeviceCache:
                 pack.path, f"has {size_text(need)} of images, but {device} has only {size_text(free)} free",
                 'leave out cache="device", or pack smaller images',
             )  # fmt: skip
-        self.filler = filler
-        self.targets = host.targets
+        self.host = host
         self.device = device
-        self.replacer = host.replacer
-        self.transforms = host.transforms
-        self.collation = host.work.collation
         self._whole = CropParams(None, None, pack.shape_of(0)[:2])
         self._bad = np.zeros(len(pack), np.bool_)
         self._images = self._copied(pack.record_bytes)
 
-    def with_filler(self, filler: ImageFiller) -> DeviceCache:
-        """Return one for other crops, of the same images."""
+    def with_host(self, host: Pipeline) -> DeviceCache:
+        """Return one for another host, with other crops of the same images."""
         other = copy(self)
-        other.filler = filler
-        other.replacer = None if self.replacer is None else self.replacer.with_filler(filler)
+        other.host = host
         return other
 
     def _copied(self, record_bytes: int) -> torch.Tensor:
         """Return all images on the device, uint8 (records, bytes of one)."""
-        pack = self.filler.pack
+        pack = self.host.filler.pack
         images = torch.empty((len(pack), record_bytes), dtype=torch.uint8, device=self.device)
         step = max(1, COPIED_BYTES // record_bytes)
         host = torch.empty((min(step, len(pack)), record_bytes), dtype=torch.uint8, device="cpu")
@@ -83,9 +76,9 @@ class DeviceCache:
             part = host[: len(records)]
             rows = part.numpy().reshape(len(records), *pack.shape_of(0))
             try:
-                self.filler.fill(records, self._whole, rows)
+                self.host.filler.fill(records, self._whole, rows)
             except DamagedPack:
-                if self.replacer is None:
+                if self.host.replacer is None:
                     raise
                 self._fill_one_by_one(records, rows)
             images[start : start + len(records)] = part
@@ -94,43 +87,39 @@ class DeviceCache:
     def _fill_one_by_one(self, records: Int64, rows: NDArray[Any]) -> None:
         for i, record in enumerate(records.tolist()):
             one = slice(i, i + 1)
-            problem = problem_of(lambda one=one: self.filler.fill(records[one], self._whole, rows[one]))  # type: ignore[misc]
+            problem = problem_of(lambda one=one: self.host.filler.fill(records[one], self._whole, rows[one]))  # type: ignore[misc]
             self._bad[record] = problem is not None
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order; images uint8 on the device."""
+        host, filler = self.host, self.host.filler
         for records in batches:
-            if self.replacer is not None and self._bad[records].any():
-                records, replaced = self.replacer.stand_ins(records, epoch)  # noqa: PLW2901
-                self.replacer.report([what for _, what in replaced], stats)
-            params = self.filler.params(records, epoch)
+            if host.replacer is not None and self._bad[records].any():
+                records, replaced = host.replacer.stand_ins(records, epoch)  # noqa: PLW2901
+                host.replacer.report([what for _, what in replaced], stats)
+            params = filler.params(records, epoch)
             images = self._gathered(records)
             if params.regions is not None:
-                images = _cropped(images, params.regions, self.filler.output, self.filler.interpolation)
+                images = cropped(images, params.regions, filler.output, filler.interpolation)
             if params.flipped is not None:
                 flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
                 images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
-            targets = self.targets.of(records, params)
-            if self.transforms:
-                seed = (self.filler.augmentation.seed, epoch)
-                _, targets = self.transforms.batch(images, targets, self.filler.pack, records, seed)
-            targets = join_targets([targets], self.collation, self.filler.output)
             stats.images += len(records)
             stats.batches += 1
-            yield images, targets, records
+            yield images, host.targets_of(records, params), records
 
     def _gathered(self, records: Int64) -> torch.Tensor:
         """Return images (n, channels, height, width), channels last in memory."""
         numbers = torch.from_numpy(records).to(self.device, non_blocking=True)
         rows = torch.index_select(self._images, 0, numbers)
-        return rows.view(len(records), *self.filler.pack.shape_of(0)).permute(0, 3, 1, 2)
+        return rows.view(len(records), *self.host.filler.pack.shape_of(0)).permute(0, 3, 1, 2)
 
 
 def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
 
 
-def _cropped(
+def cropped(
     images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
     """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -13,24 +14,16 @@ from numpy.typing import ArrayLike
 from packer.errors import AnyPath
 from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
-from packer.loading import options
+from packer.loading.assemble import assemble
 from packer.loading.augmentation import STATE, Augmentation, crop_of, crop_text
 from packer.loading.crop import Crop
 from packer.loading.dataset import PackedDataset
-from packer.loading.device_cache import DeviceCache
-from packer.loading.fill import ImageFiller
-from packer.loading.handover import Handover, Mixing
-from packer.loading.normalize import Normalize
-from packer.loading.page_cache import RamCache
-from packer.loading.pipeline import Pipeline, Work
-from packer.loading.replace import Replaced, Replacer
+from packer.loading.encoded import Decoding
+from packer.loading.options import check_crop, refuse_unknown
+from packer.loading.replace import Replaced
 from packer.loading.stats import Stats
-from packer.loading.targets import Targets
-from packer.loading.to_device import Transfer
-from packer.loading.transforms import ImageTransform, JointTransform, Transforms
+from packer.loading.transforms import ImageTransform, JointTransform
 from packer.samplers import Sampler
-from packer.samplers.ranks import check_int
-from packer.system import usable_cores
 
 
 @dataclass(slots=True)
@@ -85,6 +78,8 @@ class PackedLoader:
         threads: number of threads; default: the cores that the process may use.
         prefetch: number of batches prepared in advance, and in flight to a GPU.
         decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        decode: where to decode: "host", in the threads, or "device", JPEGs only, by torchcodec (for DALI see
+            `packer.dali.pipeline`).
         cache: "ram" reads the whole pack into the page cache, and locks it there if allowed; "device" copies it to the
             device (raw images of one shape), where batches are then prepared.
         verify: verify the checksum of each record when this process first reads it.
@@ -129,47 +124,20 @@ class PackedLoader:
         threads: int | None = None,
         prefetch: int = 2,
         decoder: str | None = None,
+        decode: str | Decoding = "host",
         cache: str | None = None,
         verify: bool = True,
         on_error: str = "raise",
         **unknown: NoReturn,
     ) -> None:
-        options.refuse_unknown(PackedLoader, unknown)
-        if isinstance(data, PackedDataset):
-            transform, target_transform = transform or data.transform, target_transform or data.target_transform
-            transforms, decoder = transforms or data.transforms, decoder or data.decoder
-            label_offset = data.label_offset if label_offset is None else label_offset
-            data = data.pack
-        self.pack = options.pack_at(data)
-        self.batch_size = check_int("batch_size", batch_size, 1)
-        self.device = torch.device(device)
-        own = {"seed": seed, "indices": indices, "drop_last": drop_last}
-        self.sampler = options.check_sampler(sampler, self.pack, shuffle, own)
-        self.sampler.num_batches(self.batch_size)  # raises where drop_last would leave none
-        seed = self.sampler.seed if seed is None else check_int("seed", seed, 0, (1 << 64) - 1)
-        self._augmentation = self._first = Augmentation(options.check_crop(crop), options.check_flip(flip), seed)
-        filler = ImageFiller(self.pack, self._augmentation, options.check_decoder(decoder or "auto"), verify)
-        targets = Targets(self.pack, min_area, label_offset or 0, flip_index)
-        if self._augmentation.flip:
-            targets.warn_of_flips()
-        threads = usable_cores() if threads is None else check_int("threads", threads, 1)
-        pinned, collate = self.device.type == "cuda", options.check_collate(collate, targets)
-        work = Work(threads, check_int("prefetch", prefetch, 1), pinned, collate)
-        functions = Transforms(transform, target_transform, transforms)
-        options.check_choice("on_error", on_error, ("raise", "replace"))
-        replacer = Replacer(filler, self.sampler, seed) if on_error == "replace" else None
-        most = min(batch_size, self.sampler.num_samples)
-        self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, most, work, functions, replacer)
-        options.check_choice("cache", cache, ("ram", "device", None))
-        self._ram = RamCache(self.pack) if cache == "ram" else None
-        if cache == "device":
-            self._batches = DeviceCache(self._batches, self.device)
-        normalize = Normalize(mean, std, dtype, memory_format or torch.channels_last)
-        options.check_normalize(normalize, filler)
-        mixing = Mixing(mixup, cutmix, color_jitter, len(self.pack.classes), seed)
-        options.check_mixing(mixing, normalize, targets, functions)
-        self._transfer = Transfer(self.device, prefetch, Normalize() if mixing.jitters else normalize)
-        self._hand_over = Handover(mixing, normalize, memory_format, with_index)
+        given = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
+        refuse_unknown(PackedLoader, unknown)
+        parts = assemble(SimpleNamespace(**given))
+        self.pack, self.sampler = parts.pack, parts.sampler
+        self.batch_size, self.device = parts.batch_size, parts.device
+        self._augmentation = self._first = parts.host.filler.augmentation
+        self._host, self._batches, self._ram = parts.host, parts.batches, parts.ram
+        self._transfer, self._hand_over = parts.transfer, parts.hand_over
         self._counted: _Iteration | None = None
         """The iteration that was begun last; None before the first one, and after a state was loaded."""
         self._times_set = 0
@@ -211,8 +179,9 @@ class PackedLoader:
             UsageError: if it is not a crop.
             ValueError: if it is None and the images differ in size.
         """
-        self._augmentation = replace(self._augmentation, crop=options.check_crop(crop))
-        self._batches = self._batches.with_filler(self._batches.filler.with_augmentation(self._augmentation))
+        self._augmentation = replace(self._augmentation, crop=check_crop(crop))
+        self._host = self._host.with_filler(self._host.filler.with_augmentation(self._augmentation))
+        self._batches = self._batches.with_host(self._host)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Yield the batches of one epoch; after `load_state_dict`, the rest of that epoch.
@@ -291,7 +260,7 @@ class PackedLoader:
     @property
     def replaced(self) -> list[Replaced]:
         """The damaged records that were replaced, in all epochs so far, by number: the first 1,000."""
-        return [] if self._batches.replacer is None else self._batches.replacer.reported
+        return [] if self._host.replacer is None else self._host.replacer.reported
 
     def stats(self) -> dict[str, float]:
         """Return times and counts of the current or last epoch; see `Stats.summary`."""

@@ -113,6 +113,18 @@ class Pipeline:
         replacer = None if self.replacer is None else self.replacer.with_filler(filler)
         return Pipeline(filler, self.targets, self.batch_size, self.work, self.transforms, replacer)
 
+    def with_host(self, host: Pipeline) -> Pipeline:
+        """Return what prepares the batches of another host: that one."""
+        return host
+
+    def targets_of(self, records: Int64, params: CropParams) -> Any:
+        """Return the targets of a batch whose images are prepared elsewhere."""
+        targets = self.targets.of(records, params)
+        if self.transforms.of_targets:
+            nothing = [torch.empty(0)] * len(records)
+            _, targets = self.transforms.batch(nothing, targets, self.filler.pack, records, (0, 0))
+        return join_targets([targets], self.work.collation, params.output)
+
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order. Exceptions in threads are raised here."""
         threads = ThreadPool(self.work.threads)

@@ -68,6 +68,8 @@ def _options(plan: Plan) -> dict[str, Any]:
     options = {name: getattr(plan.options, name) for name in OPTIONS}
     options["labels"] = list(plan.inputs.labels)
     options["fit"] = None if plan.recipe.resize is None else plan.recipe.resize.fit
+    if plan.options.pad_value:  # black as ever: the same bytes as ever
+        options["pad_value"] = plan.options.pad_value
     return dict(sorted(options.items()))
 
 

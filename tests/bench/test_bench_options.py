@@ -102,7 +102,7 @@ def test_too_little_space_is_told_before_the_builds(tmp_path: Path, monkeypatch:
 def test_sizes() -> None:
     assert BenchOptions.size_of("224x200") == (224, 200) and BenchOptions.size_of("64") == (64, 64)
     for text in ("", "x", "4097", "-1x4", "1x2x3", "²x4"):
-        with pytest.raises(UsageError, match="--resize"):
+        with pytest.raises(UsageError, match="resize: "):
             BenchOptions.size_of(text)
 
 

@@ -60,5 +60,5 @@ def test_jpeg_is_420_close_and_smaller_with_less_quality() -> None:
     ],
 )
 def test_what_a_format_cannot_hold_is_refused_with_a_way_out(image: np.ndarray, encoding: Encoding, words: str) -> None:
-    with pytest.raises(BadImage, match=f"{words}.*; use --encode raw"):
+    with pytest.raises(BadImage, match=f"{words}.*; use encode=.raw."):
         encode(image, encoding)

@@ -128,6 +128,20 @@ def test_padding_is_black_and_even() -> None:
     assert (result[:7] == 0).all() and (result[7:12] == BRIGHT).all() and (result[12:] == 0).all()
 
 
+@pytest.mark.parametrize(("dtype", "level"), [(np.uint8, 114), (np.uint16, 114 * 257)])
+def test_padding_has_the_level_that_is_asked_for(dtype: type, level: int) -> None:
+    result = Resize(20, 20, "pad", 114).apply(np.full((10, 40, 3), BRIGHT, dtype))
+    assert (result[:7] == level).all() and (result[7:12] == BRIGHT).all() and (result[12:] == level).all()
+
+
+@pytest.mark.parametrize(("size", "rows"), [((640, 425), 212), ((640, 427), 214), ((6400, 2), 1), ((640, 1), 1)])
+def test_padded_sizes_are_those_of_letterbox(size: tuple[int, int], rows: int) -> None:
+    """Halves go to the even number, as Python's round; the odd row of the border is below."""
+    corners = Resize(320, 320, "pad").geometry(*size).points(np.array([[0.0, 0.0], size]))
+    top = (320 - rows) // 2
+    assert corners.tolist() == [[0, top], [320, top + rows]]
+
+
 def test_reduction_is_a_power_of_two_that_covers_the_target() -> None:
     assert reduction((500, 375), (64, 48)) == 4
     assert reduction((512, 384), (64, 48)) == 8

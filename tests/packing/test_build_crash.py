@@ -126,7 +126,7 @@ def test_what_is_no_crash_ends_the_build(source: Path, way: str) -> None:
     mark(source / "004.jpg", way)
     with pytest.raises(WorkerDied) as caught:
         build_pack(options(source, on_bad="skip"))
-    how = "killed by SIGKILL); free memory or use fewer --workers" if way == "SIGKILL" else "exit code 7); build again"
+    how = "killed by SIGKILL); free memory or use fewer workers" if way == "SIGKILL" else "exit code 7); build again"
     assert str(caught.value) == f"a worker process died ({how}"
 
 

@@ -47,7 +47,7 @@ def test_a_pack_has_the_container_of_its_name(source: Path, tmp_path: Path) -> N
     good("build", source, "-o", tmp_path / "p.h5", "--format", "hdf5", "--overwrite")
     line = refused(2, "build", source, "-o", tmp_path / "p.h5", "--format", "tfrecord", "--overwrite")
     assert "p.h5 means hdf5, but --format is tfrecord; leave out --format" in line
-    with pytest.raises(UsageError, match="--format is tfrecord"):
+    with pytest.raises(UsageError, match="format is tfrecord"):
         BuildOptions("imgs", "p.tar", format="tfrecord")
 
 

@@ -127,6 +127,7 @@ def test_with_other_workers_and_limits(unfinished: Path) -> None:
     ("others", "what"),
     [
         ({"resize": "16"}, "--resize none, now 16"),
+        ({"resize": "16", "fit": "pad", "pad_value": 114}, "--pad-value none, now 114"),
         ({"encode": "jpeg"}, "--encode raw, now jpeg"),
         ({"format": "hdf5"}, "--format lmdb, now hdf5"),
         ({"shuffle": 3}, "--shuffle none, now 3"),
@@ -140,7 +141,7 @@ def test_other_options_are_refused(unfinished: Path, others: dict[str, Any], wha
     before = {p: p.read_bytes() for p in sorted((partial / "pack").iterdir())}
     with pytest.raises(Exception, match="an unfinished build with other options") as caught:
         build_pack(options(unfinished, "p", **others))
-    assert what in str(caught.value) and "discard it with --overwrite" in str(caught.value)
+    assert what in caught.value.line and "discard it with --overwrite" in caught.value.line
     assert {p: p.read_bytes() for p in sorted((partial / "pack").iterdir())} == before
     notes, made = go_on(unfinished, **others, overwrite=True)
     assert notes.kept == "" and "starting over" in notes.texts[0]

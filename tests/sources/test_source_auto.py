@@ -63,11 +63,11 @@ WIDER = "0--Parade/0_Parade_1.jpg\n2\n1 2 3 4 0\n5 6 7 8 0\n1--Fair/1_Fair_2.jpg
     (PLAIN | {"x.json": '{"annotations": [' + "0, " * 900_000 + "0]," + COCO[1:]}, r"x\.json names images"),
     (PLAIN | {"x.json": COCO.replace("jpg", "png")}, r"x\.json names images"),  # converted since
     ({"imgs/a 1.jpg": "", "imgs/b.jpg": "", "x.json": COCO}, r"x\.json names images"),
-    ({"cat/a 1.jpg": "", "dog/b.jpg": "", "x.json": COCO}, r"names images.*--labels folder \(.*2 class folders"),
+    ({"cat/a 1.jpg": "", "dog/b.jpg": "", "x.json": COCO}, r"names images.*labels=.folder. \(.*2 class folders"),
     (PLAIN | {"dlib.xml": "<images><image file='a 1.jpg'/><image file='b.jpg'/></images>"}, r"dlib\.xml names images"),
     (PLAIN | {"x/1.xml": "<p><f>a 1.jpg</f></p>", "x/2.xml": "<p><f>b.jpg</f></p>"}, r"x/1\.xml, x/2\.xml name images"),
     (PLAIN | {"x.yaml": "- file: a 1.jpg\n- file: b.jpg\n"}, r"x\.yaml names images"),
-    (PLAIN | {"b.pts": "", "c.pts": ""}, r"2 \.pts files have names of images \(b\.pts, c\.pts\).*--labels none"),
+    (PLAIN | {"b.pts": "", "c.pts": ""}, r"2 \.pts files have names of images \(b\.pts, c\.pts\).*labels=.none."),
     (PLAIN | {"ann/b.jpg.json": "", "ann/c.jpg.json": ""}, r"2 \.json files have names of images"),
     (PLAIN | {"labels/b.txt": "cat 1 2 3 4\n", "labels/c.txt": "dog 1 2 3 4\n"}, r"2 \.txt files have names of images"),
     (PLAIN | {"labels/b.txt": "0 .5 .5 1 1\n", "labels/c.txt": "0 .5 .5 1 1\n"}, r"2 \.txt files have names of images"),
@@ -117,7 +117,7 @@ def test_a_map_of_class_numbers_is_no_label(make_tree):
     ({f"{d}/{i}.png": "" for d in "AB" for i in (139, 285, 632)}, '"A/" and "B/"'),
 ])  # fmt: skip
 def test_folders_of_pairs_stop(make_tree, files, message):
-    with pytest.raises(UsageError, match=f"{message}.* hold images of the same names; choose one: --labels folder "):
+    with pytest.raises(UsageError, match=f"{message}.* hold images of the same names; choose one: labels=.folder. "):
         recognize(make_tree(files), SourceOptions())
 
 
@@ -138,13 +138,13 @@ def test_class_folders_may_share_names(make_tree, files):
 
 
 def test_two_that_fit_are_refused_with_both_options(make_tree):
-    with pytest.raises(UsageError, match=r"2 kinds of labels fit.*--labels voc .*--labels folder "):
+    with pytest.raises(UsageError, match=r"2 kinds of labels fit.*labels=.voc. .*labels=.folder. "):
         recognize(make_tree(FOLDER | {"cat/1.xml": XML, "dog/1.xml": "", "x.xml": ""}), SourceOptions())
 
 
 def test_splits_of_class_folders_lead_to_the_option(make_tree):
     tree = make_tree({"train/cat/1.jpg": "", "train/dog/1.jpg": "", "val/cat/1.jpg": ""})
-    with pytest.raises(UsageError, match="choose one: --split train"):
+    with pytest.raises(UsageError, match=r"choose one: split=.train."):
         open_source("auto", tree, SourceOptions())
     assert open_source("auto", tree, SourceOptions("train")).classes == ("cat", "dog")
 
@@ -160,7 +160,7 @@ def test_options_that_nobody_can_use():
     check_options(["auto"], SourceOptions("train", "path label"))
     with pytest.raises(UsageError, match="a list has no splits"):
         check_options(["list:x"], SourceOptions("train"))
-    with pytest.raises(UsageError, match="--columns is for lists"):
+    with pytest.raises(UsageError, match="columns is for lists"):
         check_options(["voc"], SourceOptions(columns="path label"))
 
 

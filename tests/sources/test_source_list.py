@@ -60,7 +60,7 @@ def test_columns(text, head, tail):
 def test_columns_that_are_wrong(text, message):
     with pytest.raises(UsageError, match=message) as caught:
         parse_columns(text)
-    assert str(caught.value).startswith("--columns: ")
+    assert str(caught.value).startswith("columns: ")
 
 
 @settings(derandomize=True, deadline=None)
@@ -122,10 +122,10 @@ def test_path_and_label_in_many_spellings(source_of, text):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("a.jpg 1 2 3 4 5 6\n", r'6 numbers.*--columns "path \(x y\)\*3" .*--columns "path x\*3 y\*3" '),
-    ("a.jpg 1 2 3 4\n", r'--columns "path xmin ymin xmax ymax" or "path xmin ymin w h"'),
-    ("a.jpg 1 2\n", '--columns "path x y"'),
-    ("a.jpg 1 2 3\n", r'not clear.*--columns "path \(xmin ymin xmax ymax class\)\*"'),
+    ("a.jpg 1 2 3 4 5 6\n", r'6 numbers.*columns="path \(x y\)\*3" .*columns="path x\*3 y\*3" '),
+    ("a.jpg 1 2 3 4\n", r'columns="path xmin ymin xmax ymax" or "path xmin ymin w h"'),
+    ("a.jpg 1 2\n", 'columns="path x y"'),
+    ("a.jpg 1 2 3\n", r'not clear.*columns="path \(xmin ymin xmax ymax class\)\*"'),
     ("a.jpg\nb.jpg\n", "not clear"), ("a.jpg x 1 1\nb.jpg y\n", "not clear"), ("\n \n", "is empty"),
 ])  # fmt: skip
 def test_unclear_columns_are_refused_with_what_to_write(source_of, text, message):
@@ -166,7 +166,7 @@ def test_bad_lines_name_line_and_value(source_of):
     source = source_of("\n".join(lines), "path x y")
     with pytest.raises(BadLabel, match=r'^list\.txt:1: "2x" is not a number'):
         source.annotate(b"a.jpg")
-    with pytest.raises(BadLabel, match=r"^list\.txt:2: has 2 columns, but --columns needs 3"):
+    with pytest.raises(BadLabel, match=r"^list\.txt:2: has 2 columns, but columns needs 3"):
         source.annotate(b"b.jpg")
     with pytest.raises(NoLabel, match=r"is not in list\.txt"):
         source.annotate(b"d/c d.jpg")

@@ -58,7 +58,7 @@ def test_coco128(real_data):
 def test_landmarks(real_data):
     tree = tree_of(real_data / "list_landmarks")
     file = real_data / "list_landmarks" / "landmarks.txt"
-    with pytest.raises(UsageError, match=r"--labels folder .*--labels list:/.*landmarks\.txt"):
+    with pytest.raises(UsageError, match=r"labels=.folder. .*labels=.list:/.*landmarks\.txt"):
         recognize(tree, SourceOptions())
     with pytest.raises(UsageError, match=r'"path \(x y\)\*5" .*"path x\*5 y\*5"'):
         open_source(f"list:{file}", tree, SourceOptions())

@@ -187,7 +187,7 @@ def test_splits(make_tree, entry):
 
 
 def test_splits_that_are_not_there(make_tree):
-    with pytest.raises(UsageError, match="--split test fits no folders; its folders are: images/train2017"):
+    with pytest.raises(UsageError, match=r"split=.test. fits no folders; its folders are: images/train2017"):
         open_source("yolo", make_tree(SPLITS), SourceOptions("test"))
     tree = make_tree({"data.yaml": "names: [a]\ntrain: /elsewhere/train"})
     with pytest.raises(UsageError, match=r"data\.yaml: train: /elsewhere/train is not a folder"):
