@@ -104,7 +104,7 @@ class Targets(Sequence[Target]):
             warnings.warn(
                 f"{printable(self._pack.path)}: flip mirrors {name} without exchanging left and right ones; "
                 f"pass flip_index, such as {FACE}, or range({count}) if none is left or right",
-                stacklevel=3,
+                stacklevel=4,  # the caller of PackedLoader
             )
 
 

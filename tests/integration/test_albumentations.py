@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from doc_blocks import ROOT, run_elsewhere
 from torch.utils.data import DataLoader
 
 from packer import BuildOptions, PackedDataset, PackedLoader, build_pack, collate
@@ -78,6 +79,14 @@ def test_the_same_samples_for_any_workers_and_threads(cells: Path) -> None:
         assert same(expected, samples(loader)), workers
     data.set_epoch(1)
     assert not same(expected, samples(DataLoader(data, 4, sampler=indices, collate_fn=collate)))
+
+
+def test_the_page_runs(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/training.md shows."""
+    monkeypatch.chdir(tmp_path)
+    source = str(real_data / "voc_bccd")
+    build_pack(BuildOptions(source, "cells.lmdb", labels=("voc",), boxes="drop", resize="320x240", workers=1))
+    assert run_elsewhere(ROOT / "docs" / "training.md", "test_albumentations.py") == 1
 
 
 def test_boxes_have_an_area_and_lie_in_the_image(cells: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from doc_blocks import ROOT, run_elsewhere
 from torch.utils.data import DataLoader
 
 from packer import BuildOptions, PackedDataset, PackedLoader, RandomResizedCrop, as_tv_tensors, build_pack, collate
@@ -109,6 +111,19 @@ def test_transforms_of_v2_leave_no_box_without_area(cells: Path, workers: int) -
     model = model_for(3).train()
     images, targets = next(iter(loader))
     assert all(loss.isfinite() for loss in model(list(images[:4]), targets[:4]).values())
+
+
+def test_the_page_runs(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/training.md shows, with eight of the images."""
+    chosen = sorted((real_data / "voc_bccd" / "JPEGImages").iterdir())[:8]
+    for image in chosen:
+        for file in (image, real_data / "voc_bccd" / "Annotations" / f"{image.stem}.xml"):
+            (tmp_path / "src" / file.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, tmp_path / "src" / file.parent.name)
+    monkeypatch.chdir(tmp_path)
+    build_pack(BuildOptions("src", "cells.lmdb", labels=("voc",), boxes="drop", resize="320x240", workers=1))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run_elsewhere(ROOT / "docs" / "training.md", "test_torchvision_detector.py") == 2
 
 
 def test_predictions_are_led_back_to_their_images(cells: Path) -> None:

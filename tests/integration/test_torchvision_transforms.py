@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from doc_blocks import ROOT, run_elsewhere
+from drawn import draw_classes
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -172,3 +174,11 @@ def test_progressive_resizing_with_mixup(classes: Path) -> None:
     for side in (8, 12):
         loader.set_crop(RandomResizedCrop(side))
         assert all(images.shape[2:] == (side, side) and targets.shape[1] == 4 for images, targets in loader)
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/training.md shows."""
+    draw_classes(tmp_path / "imgs", each=16)
+    monkeypatch.chdir(tmp_path)
+    build_pack(BuildOptions("imgs", "imgs.lmdb", resize="32x32", workers=1))
+    assert run_elsewhere(ROOT / "docs" / "training.md", "test_torchvision_transforms.py") == 1
