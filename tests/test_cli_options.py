@@ -34,6 +34,8 @@ WRONG = [
         "--pad-value: is for --fit pad, not for short; leave it out, or add --fit pad",
     ),
     (["--resize", "9", "--fit", "pad", "--pad-value", "256"], "--pad-value: must be 0 to 255, got 256"),
+    (["--interpolation", "area"], "--interpolation: is for images that are resized; add --resize"),
+    (["--interpolation", "fast", "--resize", "9"], "--interpolation: must be one of area, bilinear; got fast"),
     (["--fit", "short", "--resize", "9x8"], "--fit: short needs one size, got 9x8"),
     (["--resize", "0"], "--resize: size must be 1 to 65535 pixels, got 0"),
     (["--resize", "-5"], "--resize: must be N or WIDTHxHEIGHT in pixels, got '-5'"),

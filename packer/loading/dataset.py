@@ -16,7 +16,7 @@ from packer.errors import AnyPath
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
 from packer.loading.collate import Batch
-from packer.loading.fill import Gather, gather_of
+from packer.loading.gather import Gather, gather_of
 from packer.loading.options import check_decoder, pack_at
 from packer.loading.targets import Target, Targets, record_number
 from packer.loading.transforms import ImageTransform, JointTransform, Transforms, as_list, naming

@@ -1,7 +1,7 @@
 """``cache="device"``: keeps a pack of raw images of one shape on the device, and prepares batches there.
 
 All images are copied to the device once, and the host has no work per image after that. Crops are resized with the
-filters of `images.resize.resample` as matrices; the host rounds after each axis, this code only once.
+filters of `images.resample.resample` as matrices; the host rounds after each axis, this code only once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, UsageError, size_text
-from packer.images.resize import Interpolation
+from packer.images.resample import FAST_SHRINK, Interpolation
 from packer.loading.augmentation import CropParams
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.replace import problem_of
@@ -125,8 +125,15 @@ def cropped(
     """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last."""
     corners = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
     n, channels, height, width = images.shape
-    across = _weights(corners[:, 0], corners[:, 2], (width, output[1]), interpolation)
-    down = _weights(corners[:, 1], corners[:, 3], (height, output[0]), interpolation)
+    steps = corners[:, 2:] / corners.new_tensor([output[1], output[0]])
+    if interpolation == "fast":
+        averaged = (steps.amax(dim=1) > FAST_SHRINK)[:, None, None]
+    else:
+        averaged = torch.full((n, 1, 1), interpolation == "area", device=images.device)
+    across, down = (
+        _weights(corners[:, axis], corners[:, axis + 2], sides, interpolation, averaged)
+        for axis, sides in enumerate(((width, output[1]), (height, output[0])))
+    )
     rows = torch.bmm(down, images.permute(0, 2, 3, 1).reshape(n, height, width * channels).float())
     columns = rows.view(n, output[0], width, channels).transpose(1, 2).reshape(n, width, output[0] * channels)
     values = torch.bmm(across, columns).round_().clamp_(0, 255).to(torch.uint8)
@@ -136,11 +143,19 @@ def cropped(
 
 
 def _weights(
-    start: torch.Tensor, size: torch.Tensor, sides: tuple[int, int], interpolation: Interpolation
-) -> torch.Tensor:
+    start: torch.Tensor, size: torch.Tensor, sides: tuple[int, int], interpolation: Interpolation,
+    averaged: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
     """Return (n, outputs, pixels): the weight of each source pixel in each output pixel, along one axis.
 
-    `sides` is (pixels, outputs). Pixels outside the image are black and have no weight.
+    Pixels outside the image are black and have no weight.
+
+    Args:
+        start: where each region starts.
+        size: the length of each region.
+        sides: (pixels, outputs).
+        interpolation: the filter.
+        averaged: whether an axis of each image that shrinks is averaged by a box filter.
     """
     start, size = start[:, None, None], size[:, None, None]
     pixels = torch.arange(sides[0], device=start.device)
@@ -149,10 +164,18 @@ def _weights(
     centres = left + step / 2
     if interpolation == "nearest":
         return (centres.floor() == pixels).float()
-    # not beyond the centers of the region's last pixels
+    if interpolation == "bilinear":
+        # a region of whole pixels uses only its own, any other also those around it; black outside the image
+        first, last = start.floor(), (start + size).ceil()
+        around = ((start != first) | (start + size != last)) & (first >= 0) & (last <= sides[0])
+        first, last = torch.where(around, 0, first), torch.where(around, sides[0], last)
+        every = torch.arange(min(0, int(first.min())), max(sides[0], int(last.max())), device=start.device)
+        triangle = (1 - (centres - 0.5 - every).abs() / step.clamp(min=1)).clamp(min=0)
+        triangle = triangle * ((every >= first) & (every < last))
+        begin = int((every < 0).sum())
+        return (triangle / triangle.sum(dim=2, keepdim=True))[:, :, begin : begin + sides[0]]
+    # not beyond the centres of the region's last pixels
     inside = torch.minimum(torch.maximum(centres, start + 0.5), start + size - 0.5)
     linear = (1 - (inside - 0.5 - pixels).abs()).clamp(min=0)
-    if interpolation == "linear":
-        return linear
     covered = torch.minimum(left + step, pixels + 1) - torch.maximum(left, pixels)
-    return torch.where(step > 1, covered.clamp(min=0) / step, linear)
+    return torch.where(averaged & (step > 1), covered.clamp(min=0) / step, linear)

@@ -70,6 +70,8 @@ def _options(plan: Plan) -> dict[str, Any]:
     options["fit"] = None if plan.recipe.resize is None else plan.recipe.resize.fit
     if plan.options.pad_value:  # black as ever: the same bytes as ever
         options["pad_value"] = plan.options.pad_value
+    if plan.recipe.resize is not None and plan.recipe.resize.interpolation != "area":
+        options["interpolation"] = plan.recipe.resize.interpolation  # by default the manifest is as before
     return dict(sorted(options.items()))
 
 

@@ -23,7 +23,7 @@ RECORDS = 24
 CROPS = (
     *(RandomResizedCrop(64, interpolation=name) for name in INTERPOLATIONS if name != "nearest"),
     RandomResizedCrop(160), CenterCrop(96), CenterCrop(300), CenterCrop(64, resize=80), Resize((90, 100)),
-    *([CenterCrop(90, resize=70)] if "bilinear" in INTERPOLATIONS else []),
+    CenterCrop(90, resize=70),
 )  # fmt: skip
 """Smaller with each filter, larger, as it is, with a border, of a part, of a part and its border, of all."""
 MOST = {"photos": (0.2, 1), "gray": (0.2, 1), "copy": (1.2, 7)}

@@ -41,7 +41,10 @@ def test_the_device_gives_the_hosts_batches(pack, container, kind, options):
 
 @pytest.mark.parametrize("crop", [
     RandomResizedCrop(8), RandomResizedCrop((20, 9), scale=(0.5, 1.0)), CenterCrop(6), CenterCrop((14, 9)),
-    Resize((15, 7)), Resize((4, 5)), Resize((15, 7), "linear"), Resize((4, 5), "linear"), Resize((4, 5), "nearest"),
+    *(RandomResizedCrop((7, 8), scale=(0.5, 1.0), interpolation=name) for name in ("area", "bilinear", "fast")),
+    RandomResizedCrop((9, 11), scale=(0.9, 1.0)), CenterCrop(6, resize=8), CenterCrop(6, resize=13),
+    CenterCrop((14, 5), resize=9), CenterCrop(6, resize=8, interpolation="area"),
+    Resize((15, 7)), Resize((4, 5)), Resize((15, 7), "area"), Resize((4, 5), "area"), Resize((4, 5), "nearest"),
     Resize((20, 24), "nearest"),
 ], ids=str)  # fmt: skip
 def test_crops_on_the_device_are_the_hosts_to_two_levels(pack, crop):

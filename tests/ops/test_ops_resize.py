@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ops_images import as_stored, oriented, saved
+from PIL import Image
 
 from packer.errors import BadImage, UsageError
 from packer.images.decode import decode
@@ -111,6 +112,15 @@ def test_shrinking_averages_and_growing_is_linear() -> None:
     both = Resize(72, 8, "stretch").apply(random)  # one axis grows, the other is averaged
     expected = cv2.resize(random.reshape(8, 3, 36, 3).mean(axis=1), (72, 8), interpolation=cv2.INTER_LINEAR)
     assert np.abs(both - expected).max() <= 1.01
+
+
+@pytest.mark.parametrize(("size", "channels"), [((150, 100), 3), ((90, 131), 1), ((30, 200), 4)])
+def test_bilinear_is_pillows_to_a_level(size: tuple[int, int], channels: int) -> None:
+    image = np.random.default_rng(1).integers(0, 256, (100, 150, channels), dtype=np.uint8)
+    made = Resize(*size, "stretch", interpolation="bilinear").apply(image)
+    for c in range(channels):
+        plane = Image.fromarray(image[..., c]).resize(size, Image.Resampling.BILINEAR)
+        assert np.abs(made[..., c].astype(int) - np.asarray(plane)).max() <= 1
 
 
 def test_a_crop_takes_the_largest_centred_part() -> None:
