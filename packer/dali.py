@@ -21,9 +21,9 @@ from packer.loading.crop import RandomResizedCrop, Regions, Resize
 from packer.loading.dataset import PackedDataset
 from packer.loading.encoded import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader
 from packer.loading.loader import PackedLoader
-from packer.loading.pipeline import Pipeline
+from packer.loading.normalize import Normalize
+from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.stats import Stats
-from packer.loading.to_device import Normalize
 from packer.types import Int64
 
 Inputs = tuple[Any, ...]
@@ -54,7 +54,10 @@ def pipeline(
     """
     if device not in ("mixed", "cpu"):
         raise UsageError("device", f'must be "mixed" or "cpu", got {device!r}')
-    normalize = Normalize(*(options.pop(name, None) for name in ("mean", "std", "dtype")))
+    # torchvision changes colors before images are normalized, and mixes them afterwards
+    mixed = any(options.get(name) is not None for name in ("mixup", "cutmix", "color_jitter"))
+    taken = () if mixed else [name for name in ("mean", "std", "dtype") if name in options]
+    normalize = Normalize(**{name: options.pop(name) for name in taken})
     place = torch.device("cuda", device_id) if device == "mixed" else torch.device("cpu")
     return PackedLoader(data, batch_size, device=place, decode=Decoder(normalize), **options)
 
@@ -78,7 +81,7 @@ class _Graph(NamedTuple):
 
 
 class _DaliBatches:
-    """Yields (images, targets) as `loading.pipeline.Pipeline` does, the images by DALI."""
+    """Yields (images, targets, records) as `loading.pipeline.Pipeline` does, the images by DALI."""
 
     def __init__(self, host: Pipeline, device: torch.device, normalize: Normalize) -> None:
         self.host = host
@@ -99,7 +102,11 @@ class _DaliBatches:
         self._dtype = normalize.dtype or (torch.uint8 if normalize.mean is None else torch.float32)
         self._idle: list[_Graph] = []
 
-    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+    def with_host(self, host: Pipeline) -> _DaliBatches:
+        """Return one for another host."""
+        return _DaliBatches(host, self.device, self.normalize)
+
+    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order."""
         sent: deque[tuple[EncodedBatch, Inputs]] = deque()
         damaged: list[DamagedPack] = []
@@ -123,7 +130,7 @@ class _DaliBatches:
                 stats.add("decode", time.perf_counter() - started)
                 batch, _ = sent.popleft()
                 graph.pipe.schedule_run()
-                yield images, self.reader.targets(batch, stats)
+                yield images, self.reader.targets(batch, stats), batch.records
             self._idle.append(graph)
         finally:
             del graph  # if left early, before the arrays that it may still read

@@ -1,6 +1,4 @@
-"""Crops and flips: the part of each image in a batch, its output size, and whether it is mirrored.
-
-They are frozen descriptions, computed for a whole batch from (seed, epoch, record) alone.
+"""Crops: frozen descriptions of the part of each image that a batch has, and of its output size.
 
 Parameters, defaults and distributions are torchvision's (torchvision.transforms.v2, BSD-3-Clause).
 """
@@ -8,18 +6,14 @@ Parameters, defaults and distributions are torchvision's (torchvision.transforms
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
-from packer.images.geometry import Geometry
 from packer.images.resample import INTERPOLATIONS, Interpolation
-from packer.samplers.order import Float64, uniform
-from packer.types import Int64
+from packer.samplers.order import Float64
 
 Regions = NDArray[np.float64]
 """float64 (n, 4): x, y, width, height in pixels of each source image; pixels outside the image are zero."""
@@ -38,71 +32,6 @@ class Crop(Protocol):
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
         """Return the region of each image that becomes the output; `random` is (n, num_random) in [0, 1)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CropParams:
-    """The crops of a batch: the region of each image that fills the output, and whether it is mirrored."""
-
-    regions: Regions | None
-    flipped: NDArray[np.bool_] | None
-    output: tuple[int, int]
-    """(height, width)."""
-
-    def geometry(self, row: int) -> Geometry | None:
-        """Return the map from the stored image of `row` to its output; None if it is the identity."""
-        height, width = self.output
-        geometry = Geometry.identity(width, height)
-        if self.regions is not None:
-            x, y, w, h = self.regions[row].tolist()
-            sx, sy = width / w, height / h
-            geometry = Geometry(sx, 0.0, -x * sx, 0.0, sy, -y * sy, width, height)
-        if self.flipped is not None and self.flipped[row]:
-            geometry = replace(geometry, a=-geometry.a, c=width - geometry.c)
-        return None if geometry.is_identity else geometry
-
-
-@dataclass(frozen=True, slots=True)
-class Augmentation:
-    """The crop, the chance of a horizontal flip, and the seed of both."""
-
-    crop: Crop | None = None
-    flip: float = 0.0
-    seed: int = 0
-
-    def params(
-        self, records: Int64, epoch: int, output: tuple[int, int], sizes_of: Callable[[Int64], tuple[Float64, Float64]]
-    ) -> CropParams:
-        """Return crop and flip of each record; `sizes_of` gives the widths and heights that a crop needs."""
-        count = 0 if self.crop is None else self.crop.num_random
-        needed = count or self.flip
-        random = uniform(self.seed, epoch, records, count + 1) if needed else np.zeros((len(records), 1))
-        regions = None if self.crop is None else self.crop.regions(*sizes_of(records), random[:, 1:])
-        return CropParams(regions, random[:, 0] < self.flip if self.flip else None, output)
-
-    @property
-    def identity(self) -> dict[str, str | int | float | None]:
-        """Return the fields for a state, which must be equal to resume it."""
-        crop = self.crop
-        # the default repr contains an address, which differs between processes
-        text = type(crop).__qualname__ if type(crop).__repr__ is object.__repr__ else repr(crop)
-        return {"view_seed": self.seed, "crop": None if crop is None else text, "flip": float(self.flip)}
-
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Raise UsageError if a state has another augmentation. States of packer 0.1.0 hold only the seed."""
-        here = self.identity
-        seed = state.get("view_seed")
-        if type(seed) is not int or seed != here["view_seed"]:
-            problem = f"has seed {seed!r} for crops and flips, here {here['view_seed']}"
-            raise UsageError("state", problem, "give its seed")
-        if "crop" not in state and "flip" not in state:
-            return
-        for name in ("crop", "flip"):
-            if name not in state:
-                raise UsageError("state", f"has no {name}", "resume with the same settings, or start over")
-            if type(state[name]) is not type(here[name]) or state[name] != here[name]:
-                problem = f"has {name} {state[name]!r}, here {here[name]!r}"
-                raise UsageError("state", problem, f"use the same {name}, or start over")
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -7,6 +7,7 @@ filters of `images.resample.resample` as matrices; the host rounds after each ax
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, UsageError, size_text
 from packer.images.resample import FAST_SHRINK, Interpolation
-from packer.loading.crop import CropParams
-from packer.loading.fill import ImageFiller
-from packer.loading.replace import Replacer, problem_of
+from packer.loading.augmentation import CropParams
+from packer.loading.pipeline import LoadedBatch, Pipeline
+from packer.loading.replace import problem_of
 from packer.loading.stats import Stats
-from packer.loading.targets import Targets, join_targets
 from packer.system import available_bytes
 from packer.types import Int64
 
@@ -28,22 +28,21 @@ HEADROOM = 0.9
 
 
 class DeviceCache:
-    """Yields (images, targets) as `Pipeline` does, from device memory.
+    """Yields (images, targets, records) as `Pipeline` does, from device memory.
 
     Args:
-        filler: copies images out of the pack.
-        targets: the targets of the records.
+        host: prepares the same batches on the host; its filler, targets, target transforms and replacer are used.
         device: the device of the images.
-        replacer: replaces damaged records; None: they are errors.
 
     Raises:
         UsageError: if the pack does not fit on the device.
     """
 
-    def __init__(
-        self, filler: ImageFiller, targets: Targets, device: torch.device, replacer: Replacer | None = None
-    ) -> None:
-        pack = filler.pack
+    def __init__(self, host: Pipeline, device: torch.device) -> None:
+        filler, pack = host.filler, host.filler.pack
+        if host.transforms.of_images:
+            name = "transform" if host.transforms.transform else "transforms"
+            raise UsageError(name, 'runs on the host, where cache="device" makes nothing', "leave out one")
         if pack.record_bytes is None:
             raise UsageError(pack.path, 'cache="device" needs raw images of one shape', "pack with --resize and raw")
         if filler.dtype != np.uint8:
@@ -54,17 +53,21 @@ class DeviceCache:
                 pack.path, f"has {size_text(need)} of images, but {device} has only {size_text(free)} free",
                 'leave out cache="device", or pack smaller images',
             )  # fmt: skip
-        self.filler = filler
-        self.targets = targets
+        self.host = host
         self.device = device
-        self.replacer = replacer
         self._whole = CropParams(None, None, pack.shape_of(0)[:2])
         self._bad = np.zeros(len(pack), np.bool_)
         self._images = self._copied(pack.record_bytes)
 
+    def with_host(self, host: Pipeline) -> DeviceCache:
+        """Return one for another host, with other crops of the same images."""
+        other = copy(self)
+        other.host = host
+        return other
+
     def _copied(self, record_bytes: int) -> torch.Tensor:
         """Return all images on the device, uint8 (records, bytes of one)."""
-        pack = self.filler.pack
+        pack = self.host.filler.pack
         images = torch.empty((len(pack), record_bytes), dtype=torch.uint8, device=self.device)
         step = max(1, COPIED_BYTES // record_bytes)
         host = torch.empty((min(step, len(pack)), record_bytes), dtype=torch.uint8, device="cpu")
@@ -73,9 +76,9 @@ class DeviceCache:
             part = host[: len(records)]
             rows = part.numpy().reshape(len(records), *pack.shape_of(0))
             try:
-                self.filler.fill(records, self._whole, rows)
+                self.host.filler.fill(records, self._whole, rows)
             except DamagedPack:
-                if self.replacer is None:
+                if self.host.replacer is None:
                     raise
                 self._fill_one_by_one(records, rows)
             images[start : start + len(records)] = part
@@ -84,32 +87,32 @@ class DeviceCache:
     def _fill_one_by_one(self, records: Int64, rows: NDArray[Any]) -> None:
         for i, record in enumerate(records.tolist()):
             one = slice(i, i + 1)
-            problem = problem_of(lambda one=one: self.filler.fill(records[one], self._whole, rows[one]))  # type: ignore[misc]
+            problem = problem_of(lambda one=one: self.host.filler.fill(records[one], self._whole, rows[one]))  # type: ignore[misc]
             self._bad[record] = problem is not None
 
-    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order; images uint8 on the device."""
+        host, filler = self.host, self.host.filler
         for records in batches:
-            if self.replacer is not None and self._bad[records].any():
-                records, replaced = self.replacer.stand_ins(records, epoch)  # noqa: PLW2901
-                self.replacer.report([what for _, what in replaced], stats)
-            params = self.filler.params(records, epoch)
+            if host.replacer is not None and self._bad[records].any():
+                records, replaced = host.replacer.stand_ins(records, epoch)  # noqa: PLW2901
+                host.replacer.report([what for _, what in replaced], stats)
+            params = filler.params(records, epoch)
             images = self._gathered(records)
             if params.regions is not None:
-                images = cropped(images, params.regions, self.filler.output, self.filler.interpolation)
+                images = cropped(images, params.regions, filler.output, filler.interpolation)
             if params.flipped is not None:
                 flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
                 images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
-            targets = join_targets([self.targets.of(records, params)])
             stats.images += len(records)
             stats.batches += 1
-            yield images, targets
+            yield images, host.targets_of(records, params), records
 
     def _gathered(self, records: Int64) -> torch.Tensor:
         """Return images (n, channels, height, width), channels last in memory."""
         numbers = torch.from_numpy(records).to(self.device, non_blocking=True)
         rows = torch.index_select(self._images, 0, numbers)
-        return rows.view(len(records), *self.filler.pack.shape_of(0)).permute(0, 3, 1, 2)
+        return rows.view(len(records), *self.host.filler.pack.shape_of(0)).permute(0, 3, 1, 2)
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -16,10 +16,11 @@ import torch
 from torch.nn.functional import interpolate, pad
 
 from packer.errors import DamagedPack, NotInstalled, UsageError
-from packer.loading.crop import CropParams, Regions
+from packer.loading.augmentation import CropParams
+from packer.loading.crop import Regions
 from packer.loading.device_cache import cropped
 from packer.loading.encoded import ANTIALIASED, BatchMaker, Decoding, EncodedReader
-from packer.loading.pipeline import Pipeline
+from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.stats import Stats
 from packer.types import Int64
 
@@ -51,7 +52,7 @@ def batches_of(
 
 
 class DeviceDecode:
-    """Yields (images, targets) as `Pipeline` does, decoded on the device.
+    """Yields (images, targets, records) as `Pipeline` does, decoded on the device.
 
     Records of a pack of copied files that are no JPEGs, and JPEGs that the device cannot decode (CMYK), are decoded
     on the host.
@@ -76,7 +77,7 @@ class DeviceDecode:
             warnings.simplefilter("ignore", UserWarning)
             self._mapped = [torch.from_numpy(part) for part in host.filler.pack.region.parts]
 
-    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order; images uint8 on the device."""
         for read in self.reader.read(batches, epoch):
             started, batch = time.perf_counter(), read
@@ -87,7 +88,11 @@ class DeviceDecode:
                 decoded = self._decoded(batch.records)
             images = self._cropped(decoded, batch.params)
             stats.add("decode", time.perf_counter() - started)
-            yield images, self.reader.targets(batch, stats)
+            yield images, self.reader.targets(batch, stats), batch.records
+
+    def with_host(self, host: Pipeline) -> DeviceDecode:
+        """Return one for another host."""
+        return DeviceDecode(host, self.device)
 
     def _decoded(self, records: Int64) -> list[torch.Tensor]:
         """Return whole images (channels, height, width) on the device."""

@@ -16,12 +16,11 @@ import torch
 from packer.errors import DamagedPack, UsageError
 from packer.format.index import ENCODINGS
 from packer.format.pack import Pack
-from packer.loading.crop import CropParams
+from packer.loading.augmentation import CropParams
 from packer.loading.page_cache import announced
-from packer.loading.pipeline import Pipeline
+from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.replace import Replacements
 from packer.loading.stats import Stats
-from packer.loading.targets import join_targets
 from packer.types import Int64
 
 ANTIALIASED = ("area", "bilinear", "fast")
@@ -32,8 +31,11 @@ HOST = 'use decode="host" of PackedLoader'
 class BatchMaker(Protocol):
     """Makes the batches of a loader."""
 
-    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
-        """Yield (images, targets) for each array of record numbers, in order."""
+    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
+        """Yield (images, targets, records) for each array of record numbers, in order."""
+
+    def with_host(self, host: Pipeline) -> BatchMaker:
+        """Return what makes the batches of another host, which has other crops."""
 
 
 class Decoding(Protocol):
@@ -117,7 +119,7 @@ class EncodedReader:
     def targets(self, batch: EncodedBatch, stats: Stats) -> Any:
         """Return the targets of a batch that is handed out, and count it."""
         started = time.perf_counter()
-        targets = join_targets([self.host.targets.of(batch.records, batch.params)])
+        targets = self.host.targets_of(batch.records, batch.params)
         stats.add("targets", time.perf_counter() - started)
         stats.images += len(batch.records)
         stats.batches += 1

@@ -18,7 +18,8 @@ from packer.images.decode import Decoder, decode, is_plain_jpeg
 from packer.images.header import Mode, check_header, decoded_shape, read_header
 from packer.images.jpeg import HEADROOM, REDUCED_SIDE_MIN, decode_into, decode_rows, extents
 from packer.images.resample import Interpolation, one_call, resample
-from packer.loading.crop import Augmentation, CropParams, Regions
+from packer.loading.augmentation import Augmentation, CropParams
+from packer.loading.crop import Regions
 from packer.loading.gather import Gather, gather_of
 from packer.samplers.order import Float64
 from packer.types import Image, Int64
@@ -60,6 +61,10 @@ class ImageFiller:
             raise ValueError(f"{pack.path}: images differ in size; give a crop, such as RandomResizedCrop(224)")
         else:
             self.output = shape[:2]
+
+    def with_augmentation(self, augmentation: Augmentation) -> ImageFiller:
+        """Return a filler with other crops of the same pack."""
+        return ImageFiller(self.pack, augmentation, self.decoder, self.verify)
 
     def _channels(self) -> int:
         shape = self.pack.manifest.shape

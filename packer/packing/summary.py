@@ -57,6 +57,7 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         options=_options(plan),
         shards=shards,
         rejected=tuple(rejected),
+        flip_index=inputs.flip_index,
         notes=(*inputs.notes, *_skipped(inputs.skipped)),
         packer=packer.__version__,
         libraries=library_versions(),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from loader_packs import alike
-from running import run_script
+from running import run_script, until
 
 from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack, system
 from packer.errors import DamagedPack, UsageError, size_text
@@ -197,3 +197,25 @@ def test_memory_that_the_page_cache_holds_in_a_container_is_free(tmp_path, monke
     (tmp_path / "memory.max").write_text("max\n")
     assert system.available_bytes() > 1 << 20
     assert np.isfinite(system.available_bytes())
+
+
+def locked_kilobytes():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmLck:"))
+
+
+@pytest.mark.skipif(system.PORTABLE, reason="memory is locked on POSIX systems only")
+def test_locked_memory_is_unlocked_with_its_owner(pack):
+    """Locks do not add up: the first owner that goes must not unlock what another one keeps."""
+    opened, before = open_pack(pack("raw")), locked_kilobytes()
+    first, second = (PackedLoader(opened, 4, cache="ram") for _ in range(2))
+    assert first._ram.wait(20) and second._ram.wait(20)
+    if locked_kilobytes() == before:
+        pytest.skip("this process may not lock memory")
+    del first
+    gc.collect()
+    assert not until(lambda: locked_kilobytes() == before, 0.2)
+    del second
+    gc.collect()
+    assert until(lambda: locked_kilobytes() == before, 10)
+    assert opened.record(0)
