@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from packer.errors import PackerError
     from packer.format.pack import Pack, open_pack
+    from packer.loading.collate import as_tv_tensors, collate
     from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
-    from packer.loading.targets import as_tv_tensors, collate
     from packer.loading.to_device import CudaPrefetcher
     from packer.packing import BuildOptions, BuildSummary, build_pack
 
@@ -32,11 +32,14 @@ _HOMES = {
     "PackerError": "packer.errors",
     "RandomResizedCrop": "packer.loading.crop",
     "Resize": "packer.loading.crop",
-    "as_tv_tensors": "packer.loading.targets",
+    "as_tv_tensors": "packer.loading.collate",
     "build_pack": "packer.packing",
-    "collate": "packer.loading.targets",
+    "collate": "packer.loading.collate",
     "open_pack": "packer.format.pack",
 }
+
+_ADAPTERS = frozenset(("ultralytics",))
+"""Modules that need another project, and are imported with it on first use."""
 
 __all__ = [
     "BuildOptions",
@@ -58,6 +61,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ADAPTERS:
+        return importlib.import_module(f"packer.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'packer' has no attribute {name!r}")
     try:

@@ -36,7 +36,10 @@ else:
 
 Data = AnyPath | Pack | PackedDataset
 
-TRAINING_ONLY = frozenset({"shuffle", "sampler", "drop_last", "crop", "flip", "transform"})
+TRAINING_ONLY = {
+    "shuffle", "sampler", "indices", "drop_last", "crop", "flip", "transform", "transforms", "mixup", "cutmix",
+    "color_jitter",
+}  # fmt: skip
 """Options of the training loader that the others do not take over."""
 
 
@@ -50,7 +53,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc]
         batch_size: samples of a batch on each rank.
         eval_options: options of the loaders of `val` and `test`, as `crop=CenterCrop(224)`.
         options: options of `PackedLoader` for training; `drop_last` is True by default. The loaders of `val` and `test`
-            take over those that are not about the order, the crop, the flip or a transform.
+            take over those that do not select or change images (TRAINING_ONLY).
 
     Raises:
         UsageError: if an option is unknown, when the loader is made.

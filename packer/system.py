@@ -201,7 +201,7 @@ def _libc() -> Any:
     libc.munmap.argtypes = [pointer, size]
     libc.madvise.argtypes = [pointer, size, number]
     libc.mincore.argtypes = [pointer, size, pointer]
-    libc.mlock.argtypes = [pointer, size]
+    libc.mlock.argtypes = libc.munlock.argtypes = [pointer, size]
     return libc
 
 
@@ -253,3 +253,9 @@ def tells_pages(path: str) -> bool:
 def lock_in_memory(address: int, size: int) -> bool:
     """Read a part of a map and lock it in memory; return False if that is not allowed."""
     return not PORTABLE and bool(_libc().mlock(address, size) == 0)
+
+
+def unlock_memory(address: int, size: int) -> None:
+    """Unlock a part of a map."""
+    if not PORTABLE:
+        _libc().munlock(address, size)

@@ -26,7 +26,7 @@ run() {
 run bench_read "--count 1100 --tiny 1000" ""
 run bench_loader "--photos 60 --small 600 --records 1000" "--photos 2000 --small 50000"
 run bench_gpu "" ""
-run bench_build "--cifar 300 --photos 20" "--photos 1000"
+run bench_build "--cifar 300 --photos 20" "--photos 3000"
 run bench_plan "--count 2000" ""
 run bench_memory "--counts 100" "--rounds 1 --counts 20000 80000"
 run bench_verify "--records 500" "--records 40000"

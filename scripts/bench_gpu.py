@@ -1,6 +1,7 @@
-"""What reaches the GPU: copy rate, device cache, waiting share of a training step, the prefetcher's race test.
+"""What reaches the GPU: copies, device cache, decoding there, waiting of a training step, the prefetcher's race test.
 
-Needs a CUDA GPU and nothing else: the images are drawn. Without one the rows say "not measured".
+Needs a CUDA GPU; the images are drawn. Without one the rows say "not measured", and so do those of decoding on the GPU
+without torchcodec or DALI (pip install 'torchcodec>=0.16' nvidia-dali-cuda120).
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import torch
 from bench_common import Table, parser
 from torch.utils.data import DataLoader, Dataset
 
+import packer.dali
 from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack
 from packer.bench.measure import Figure, seconds_of
+from packer.system import usable_cores
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEVICE = "cuda"
@@ -33,6 +36,10 @@ ROWS = (
     ("before: loose files in a DataLoader, 4 workers", ""),
     ("after: this loader, raw 224", ""),
     ("race test of the prefetcher, 1,000 batches", "0 wrong"),
+    ("JPEG 256, RandomResizedCrop(224) and flip, decoded on the host", ""),
+    ('the same, `decode="device"` (torchcodec)', ""),
+    ("the same, `packer.dali`", ""),
+    ("the same, DALI alone with its own file reader", ""),
 )
 """(what, goal)."""
 TABLE = Table("what", "goal", "median (lowest to highest)")
@@ -260,6 +267,56 @@ def race(path: str) -> None:
     TABLE.row(*ROWS[7], f"{wrong} wrong")
 
 
+class DaliAlone:
+    """The pipeline that DALI's documentation shows for ImageNet: its own reader of files, shuffle and random crop."""
+
+    def __init__(self, paths: list[str], batch_size: int, device: str, threads: int) -> None:
+        from nvidia.dali import fn, pipeline_def, types
+        from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
+
+        @pipeline_def
+        def images() -> Any:
+            labels = [number % 10 for number in range(len(paths))]
+            data, label = fn.readers.file(files=paths, labels=labels, random_shuffle=True, name="files")
+            parts = fn.decoders.image_random_crop(data, device=device, random_area=[0.08, 1.0])
+            resized = fn.resize(parts, resize_x=224, resize_y=224, interp_type=types.INTERP_LINEAR, antialias=True)
+            flip = fn.random.coin_flip(probability=0.5)
+            made = fn.crop_mirror_normalize(resized, dtype=types.UINT8, output_layout="HWC", mirror=flip, std=[1.0])
+            return made, label
+
+        pipe = images(batch_size=batch_size, num_threads=threads, device_id=0 if device == "mixed" else None, seed=0)
+        policy = LastBatchPolicy.DROP
+        self._batches = DALIClassificationIterator(pipe, reader_name="files", auto_reset=True, last_batch_policy=policy)
+
+    def __iter__(self) -> Iterator[Any]:
+        for (batch,) in self._batches:
+            yield batch["data"].permute(0, 3, 1, 2), batch["label"]
+
+
+def decoding(path: str, paths: list[str], rounds: int) -> None:
+    """Images per second of batches of 256 on the GPU, uint8, by each decoder in turn."""
+    options: dict[str, Any] = {"shuffle": True, "drop_last": True, "crop": RandomResizedCrop(224), "flip": True}
+    makers: tuple[Callable[[], Any], ...] = (
+        lambda: PackedLoader(path, 256, device=DEVICE, **options),
+        lambda: PackedLoader(path, 256, device=DEVICE, decode="device", **options),
+        lambda: packer.dali.pipeline(path, 256, **options),
+        lambda: DaliAlone(paths, 256, "mixed", usable_cores()),
+    )
+    loaders: dict[int, Any] = {}
+    for number, maker in enumerate(makers):
+        try:
+            loaders[number] = maker()
+        except ImportError:
+            continue
+        epoch(loaders[number])
+    rates = [{number: epoch(loader) for number, loader in loaders.items()} for _ in range(rounds)]
+    for number, (what, goal) in enumerate(ROWS[8:]):
+        if number in loaders:
+            row(what, goal, [rate[number] for rate in rates], "images/s")
+        else:
+            TABLE.row(what, goal, "not measured")
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--large", type=int, default=8192, help="images of 224x224 and 256x256")
@@ -280,6 +337,7 @@ def main() -> None:
         device_cache(small, given.rounds)
         training(raw, jpeg, paths, given.rounds)
         race(raw)
+        decoding(jpeg, paths, given.rounds)
         print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}")
 
 

@@ -26,7 +26,7 @@ from packer.bench.measure import Figure, drop_from_page_cache, in_threads, take_
 from packer.containers import CONTAINERS
 from packer.format.pack import Pack, open_pack
 from packer.loading import pipeline
-from packer.loading.fill import overlapping_rows
+from packer.loading.gather import overlapping_rows
 
 THREADS = 2
 Work = Callable[[], Any]
@@ -75,8 +75,23 @@ def bare_gather(pack: Pack, batch: int) -> Callable[[], None]:
     return run
 
 
-def bare_crops(files: list[bytes], size: int) -> Callable[[], None]:
-    """Two threads: simplejpeg, a random crop, OpenCV's linear resize into the row."""
+def bare_resize(image: Any, out: Any, interpolation: str) -> None:
+    """Resize by OpenCV with the filter of one of packer's crops: an axis that shrinks is averaged, if it must be."""
+    height, width = image.shape[:2]
+    across, down = width / out.shape[1], height / out.shape[0]
+    size = out.shape[1::-1]
+    if max(across, down) <= (1.15 if interpolation == "fast" else 1):
+        cv2.resize(image, size, dst=out, interpolation=cv2.INTER_LINEAR)
+    elif min(across, down) >= 1:
+        cv2.resize(image, size, dst=out, interpolation=cv2.INTER_AREA)
+    else:
+        between = (size[0], height) if across > 1 else (width, size[1])
+        image = cv2.resize(image, between, interpolation=cv2.INTER_AREA)
+        cv2.resize(image, size, dst=out, interpolation=cv2.INTER_LINEAR)
+
+
+def bare_crops(files: list[bytes], size: int, interpolation: str) -> Callable[[], None]:
+    """Two threads: simplejpeg, a random crop, OpenCV's resize by the same filter into the row. No flip."""
 
     def work(number: int) -> None:
         random = np.random.default_rng(number)
@@ -88,7 +103,7 @@ def bare_crops(files: list[bytes], size: int) -> Callable[[], None]:
             w = min(width, max(1, round((width * height * share * ratio) ** 0.5)))
             h = min(height, max(1, round((width * height * share / ratio) ** 0.5)))
             x, y = random.integers(0, width - w + 1), random.integers(0, height - h + 1)
-            cv2.resize(image[y : y + h, x : x + w], (size, size), dst=batch[i % 256], interpolation=cv2.INTER_LINEAR)
+            bare_resize(image[y : y + h, x : x + w], batch[i % 256], interpolation)
 
     return lambda: in_threads(THREADS, work)
 
@@ -136,6 +151,13 @@ class Folder(Dataset[tuple[torch.Tensor, int]]):
 def build(source: Path, out: Path, **options: Any) -> Pack:
     build_pack(BuildOptions(source=str(source), out=str(out), labels=("folder",), **options))
     return open_pack(out)
+
+
+def write_files(pack: Pack, folder: Path) -> None:
+    """Write the JPEGs of a pack as files, of one class."""
+    (folder / "all").mkdir(parents=True)
+    for i, data in enumerate(records(pack)):
+        (folder / "all" / f"{i:07}.jpg").write_bytes(data)
 
 
 def records(pack: Pack) -> list[bytes]:
@@ -231,24 +253,37 @@ def main() -> None:
             each = loader_of(pack, 512)
             bench.compare(f"raw 32x32, batch 512, {name}", 0.8, len(pack), lambda: drain(each), bare_gather(pack, 512))  # noqa: B023
         crops = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224), flip=True)
-        linear = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224, interpolation="linear"), flip=True)
-        limit = bare_crops(records(large_jpeg), 224)
         name = "JPEG 256 px, RandomResizedCrop(224) and flip"
-        bench.compare(f"{name}, linear", 0.9, len(large_jpeg), lambda: drain(linear), limit)
-        bench.compare(f"{name}, area against linear", 0.8, len(large_jpeg), lambda: drain(crops), lambda: drain(linear))
+        for filter_ in ("fast", "area"):
+            each = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224, interpolation=filter_), flip=True)
+            limit = bare_crops(records(large_jpeg), 224, filter_)
+            bench.compare(f"{name}, {filter_}", 0.95, len(large_jpeg), lambda: drain(each), limit)  # noqa: B023
+        for filter_ in ("area", "bilinear"):
+            each = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224, interpolation=filter_), flip=True)
+            what = f"{name}, {filter_} against fast"
+            bench.compare(what, None, len(large_jpeg), lambda: drain(each), lambda: drain(crops))  # noqa: B023
+        for pack, options, what in (
+            (small_jpeg, {}, "32 px"),
+            (large_jpeg, {"crop": RandomResizedCrop(224), "flip": True}, "256 px and crop"),
+        ):
+            home_of = home / "files" / what
+            write_files(pack, home_of)
+            batch = 512 if pack is small_jpeg else 256
+            copied = loader_of(build(home_of, home / f"copy {what}", encode="copy"), batch, **options)
+            same = loader_of(pack, batch, **options)
+            name = f"JPEG {what}: --encode copy against --encode jpeg"
+            bench.compare(name, 0.95, len(pack), lambda: drain(copied), lambda: drain(same))  # noqa: B023
         tiny = loader_of(small_jpeg, 512)
         limit = bare_decode(records(small_jpeg))
         bench.compare("JPEG 32x32, batch 512, against decoding", 0.5, len(small_jpeg), lambda: drain(tiny), limit)
 
-        jpegs = [str(home / f"{i}.jpg") for i in range(len(large_jpeg))]
-        for path, data in zip(jpegs, records(large_jpeg), strict=True):
-            Path(path).write_bytes(data)
+        jpegs = [str(path) for path in sorted((home / "files" / "256 px and crop").rglob("*.jpg"))]
         each = loader_of(open_pack(home / "lmdb"), 512)
         for floats, what in ((True, "an ImageFolder-like loop"), (False, "the same loop without ToTensor")):
             plain = DataLoader(Folder(jpegs, 224, True, floats), 256, shuffle=True, num_workers=2)
             goal = 3 if floats else None
-            name = f"JPEG, linear, against {what}"
-            bench.compare(name, goal, len(jpegs), lambda: drain(linear), lambda: drain(plain))  # noqa: B023
+            name = f"JPEG, against {what}"
+            bench.compare(name, goal, len(jpegs), lambda: drain(crops), lambda: drain(plain))  # noqa: B023
             loose = DataLoader(Folder(small, 32, False, floats), 512, shuffle=True, num_workers=2)
             goal = 30 if floats else None
             name = f"raw 32x32 against {what}"

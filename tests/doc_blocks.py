@@ -124,6 +124,14 @@ def run_page(page: Path) -> int:
     return ran
 
 
+def run_elsewhere(page: Path, file: str) -> int:
+    """Run the blocks of a page that wait for a library, and whose reason names this file of tests; their number."""
+    blocks = [block for block in blocks_of(page) if file in (block.reason or "")]
+    for block in blocks:
+        _run(block)
+    return len(blocks)
+
+
 def _run(block: Block) -> str:
     """What the last command of a block of shell has printed."""
     printed = ""

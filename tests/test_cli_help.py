@@ -72,20 +72,21 @@ def test_help_shows_the_options_of_the_issue() -> None:
     options = set(re.findall(r"--[a-z-]+", good("build", "--help").out))
     assert options >= {
         "--out", "--format", "--labels", "--columns", "--classes", "--split", "--resize", "--fit", "--encode",
-        "--quality", "--mode", "--decoder", "--shard-size", "--shuffle", "--workers", "--max-bad", "--boxes",
-        "--overwrite", "--dry-run", "--quiet", "--json", "--max-pixels",
+        "--interpolation", "--quality", "--mode", "--decoder", "--shard-size", "--shuffle", "--workers",
+        "--max-bad", "--boxes", "--overwrite", "--dry-run", "--quiet", "--json", "--max-pixels",
     }  # fmt: skip
 
 
 def test_choices_in_the_help_are_those_that_are_taken() -> None:
     from packer.containers import CONTAINERS
+    from packer.images.resample import ANTIALIASED
     from packer.packing.options import BAD_POLICIES, BOX_POLICIES, DECODERS, ENCODINGS, FITS, MODES, BuildOptions
     from packer.sources import CHOICES
 
     printable = {p.name: str(p.metavar) for p in build.params if isinstance(p, click.Option)}
     choices = {
         "format": CONTAINERS, "labels": CHOICES, "encode": ENCODINGS, "fit": FITS, "mode": MODES, "decoder": DECODERS,
-        "boxes": BOX_POLICIES, "on_bad": BAD_POLICIES,
+        "boxes": BOX_POLICIES, "on_bad": BAD_POLICIES, "interpolation": ANTIALIASED,
     }  # fmt: skip
     for name, values in choices.items():
         assert set(printable[name].split("|")) == set(values)

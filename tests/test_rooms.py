@@ -39,7 +39,7 @@ MAX_ENTRIES = 18
 ONLY_IN = {
     "pickle": ("packer/processes/",),  # between its own processes, in pipes that only they hold
     "subprocess": ("packer/processes/",),
-    "torch": ("packer/loading/", "packer/bench/"),
+    "torch": ("packer/loading/", "packer/bench/", "packer/dali.py"),
     "lmdb": ("packer/containers/",),
     "h5py": ("packer/containers/",),
     "tarfile": ("packer/containers/",),
@@ -148,7 +148,7 @@ POSIX_ONLY = {
     "fcntl", "resource", "pwd", "grp", "fork", "forkpty", "register_at_fork", "flock", "lockf", "posix_fadvise",
     "posix_fallocate", "pread", "preadv", "pwrite", "sched_getaffinity", "sysconf", "statvfs", "getloadavg", "geteuid",
     "getuid", "getpgrp", "setpgid", "setpgrp", "setsid", "killpg", "pthread_sigmask", "SIGHUP", "SIGKILL",
-    "O_DIRECTORY", "O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW", "mkfifo", "uname", "madvise", "mincore", "mlock",
+    "O_DIRECTORY", "O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW", "mkfifo", "uname", "madvise", "mincore", "mlock", "munlock",
     "renameat2", "memfd_create", "MAP_PRIVATE", "MAP_SHARED", "MAP_ANON", "PROT_READ", "CDLL",
 }  # fmt: skip
 SEAM = {"packer/system.py", "packer/processes/locks.py"}

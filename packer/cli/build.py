@@ -21,7 +21,7 @@ SHOWN_REJECTIONS = 5
 SECTIONS = {
     "Input": ("split", "shuffle", "max_pixels"),
     "Labels": ("labels", "columns", "classes", "boxes"),
-    "Image": ("resize", "fit", "encode", "quality", "mode", "decoder"),
+    "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder"),
     "Output": ("out", "format", "shard_size", "overwrite"),
     "Bad data": ("max_bad", "on_bad", "quarantine", "decode_timeout"),
 }
@@ -88,6 +88,18 @@ class BuildCommand(click.Command):
     metavar="stretch|short|long|crop|pad",
     help="How to reach that size: stretch to WxH, short or long side to N, crop the center to WxH, "
     "or pad to WxH.  [default: short for N, stretch for WxH]",
+)
+@click.option(
+    "--pad-value",
+    type=int,
+    metavar="N",
+    help="Gray level of the border of --fit pad, 0 (black) to 255; YOLO's is 114.  [default: 0]",
+)
+@click.option(
+    "--interpolation",
+    metavar="area|bilinear",
+    help="Filter of --resize: the mean of the area of each pixel, or the wider filter of torchvision and Pillow.  "
+    "[default: area]",
 )
 @click.option(
     "--encode",

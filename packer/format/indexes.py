@@ -31,6 +31,7 @@ class Indexes:
         self._tables: list[Any] = [None] * len(shards)
         self._annotations: list[Annotations | None] = [None] * len(shards)
         self._columns: dict[str, NDArray[Any] | Ragged] = {}
+        self._parts: dict[str, list[NDArray[Any] | Ragged]] = {}
         for number, shard in enumerate(shards):
             check_size(self.path(number), shard.index.bytes)
             if shard.records > shard.index.bytes:  # checked before anything is allocated per record
@@ -86,11 +87,18 @@ class Indexes:
             raise error.with_location(self._folder, shard.container.name)
         return offsets
 
+    def parts(self, name: str) -> list[NDArray[Any] | Ragged]:
+        """Return the column of each shard (`packer.format.columns.column`), mapped, not copied."""
+        found = self._parts.get(name)
+        if found is None:
+            found = self._parts[name] = [column(self[number], name) for number in range(len(self._shards))]
+        return found
+
     def column(self, name: str) -> NDArray[Any] | Ragged:
         """Return a column over all shards (`packer.format.columns.column`)."""
         found = self._columns.get(name)
         if found is None:
-            parts = [column(self[number], name) for number in range(len(self._shards))]
+            parts = self.parts(name)
             if ragged := [part for part in parts if isinstance(part, Ragged)]:
                 found = Ragged.concat(ragged)
             else:

@@ -83,6 +83,8 @@ class Manifest:
     rejected: tuple[Rejected, ...] = ()
     notes: tuple[str, ...] = ()
     """Messages of the build to the user."""
+    flip_index: tuple[int, ...] | None = None
+    """Which landmark or keypoint each one becomes in a mirrored image; not in the file if it is not known."""
     packer: str = ""
     """Version of packer that wrote the pack."""
     libraries: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +102,10 @@ class Manifest:
         return digest_of(self._content())
 
     def _content(self) -> dict[str, Any]:
-        return {"format": "packer", **asdict(self)}
+        content = {"format": "packer", **asdict(self)}
+        if self.flip_index is None:  # as packs of before have it, which must stay what they are
+            del content["flip_index"]
+        return content
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -195,6 +200,9 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
         raise ValueError(f"other counts than one for each of {len(manifest.classes)} classes")
     if not manifest.counts.keys() >= _INPUTS or not isinstance(manifest.options["labels"], list):
         raise ValueError("the counts of the inputs or the labels are missing")
+    index = manifest.flip_index
+    if index is not None and sorted(index) != list(range(len(index))):
+        raise ValueError(f"the flip_index is {index}")
     for shard in manifest.shards:
         _check_shard(shard)
     return manifest

@@ -100,6 +100,10 @@ class Region:
         found = [system.is_in_memory(page) for page in pages]
         return sum(one is not False for one in found) / len(found) if found else 1.0
 
+    def unlock(self) -> None:
+        """Unlock what `read` has locked in memory."""
+        system.unlock_memory(self.parts[0].ctypes.data, len(self))
+
     def read(self, start: int, stop: int, keep: bool) -> bool:
         """Load the bytes from `start` to `stop` into memory.
 

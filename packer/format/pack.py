@@ -252,6 +252,17 @@ class Pack:
         """
         return self._indexes.column(name)
 
+    def parts(self, name: str) -> list[Any]:
+        """Return the column `name` of each shard, not copied."""
+        return self._indexes.parts(name)
+
+    def rows(self, name: str, records: Int64) -> Ragged:
+        """Return a copy of the rows of these records in a column of lists (boxes, landmarks, ...)."""
+        parts = self.parts(name)
+        shards = np.searchsorted(self._firsts, records, side="right") - 1
+        places = zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True)
+        return Ragged.of_rows([parts[shard][row] for shard, row in places])
+
     def _scalars(self, name: str) -> NDArray[Any]:
         return np.asarray(self.column(name))
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from packer.errors import UsageError
+from packer.errors import BadImage, UsageError
 from packer.images import jpeg, png_header, tiff_header
 from packer.images.base import Header, bad
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, decoded_shape, read_header
@@ -88,7 +88,7 @@ def decode(
     factor = 1
     try:
         if header.format == "jpeg":
-            if header.many_scans and data.count(b"\xff\xda") > _SCANS_MAX:
+            if _too_many_scans(data, header):
                 raise bad(f"JPEG of more than {_SCANS_MAX} scans", "re-save it with an image editor")
             if at_least is not None:
                 factor = reduction((width, height), at_least, header.orientation)
@@ -102,6 +102,20 @@ def decode(
     if image.shape != (extents(height, factor), extents(width, factor), channels) or image.dtype != _DTYPES[dtype]:
         raise bad(f"decodes to shape {image.shape}, but its header says {(height, width, channels)}")
     return image
+
+
+def is_plain_jpeg(data: bytes, mode: Mode, shape: tuple[int, int, int]) -> bool:
+    """Return whether `packer.images.jpeg.decode_into` gives what `decode` does, for an image of that shape.
+
+    This makes all checks that `decode` makes before it decodes; decoding can still find damage.
+    """
+    try:
+        header = read_header(data)
+        check_header(header, shape[0] * shape[1])
+    except BadImage:
+        return False
+    upright_jpeg = header.format == "jpeg" and header.orientation == 1 and not header.cmyk
+    return upright_jpeg and decoded_shape(header, mode) == (*shape, "uint8") and not _too_many_scans(data, header)
 
 
 def check_available(decoder: str) -> None:
@@ -132,6 +146,10 @@ def orient(image: Image, orientation: int) -> Image:
     else:
         raise ValueError(f"orientation must be 1..8, got {orientation}")
     return np.ascontiguousarray(turned.reshape(turned.shape[0], turned.shape[1], image.shape[2]))
+
+
+def _too_many_scans(data: bytes, header: Header) -> bool:
+    return header.many_scans and data.count(b"\xff\xda") > _SCANS_MAX
 
 
 def _by_opencv(data: bytes, header: Header, mode: Mode) -> Image:

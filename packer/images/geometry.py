@@ -126,7 +126,7 @@ def clip(annotation: Annotation, width: int, height: int) -> Annotation:
     boxes = np.clip(annotation.boxes, np.float32(0), limits)
     polygons = annotation.polygons
     if polygons is not None:
-        polygons = tuple(_clip_polygon(polygon, width, height) for polygon in polygons)
+        polygons = tuple(clip_polygon(polygon, width, height) for polygon in polygons)
     clipped = replace(annotation, boxes=boxes, polygons=polygons)
     keep = (boxes[:, 0] < boxes[:, 2]) & (boxes[:, 1] < boxes[:, 3])
     return clipped if keep.all() else select_boxes(clipped, keep)
@@ -147,7 +147,7 @@ def select_boxes(annotation: Annotation, keep: NDArray[np.bool_] | Sequence[bool
     )
 
 
-def _clip_polygon(polygon: Float32, width: int, height: int) -> Float32:
+def clip_polygon(polygon: Float32, width: int, height: int) -> Float32:
     """Return the part of a polygon inside the image, (m, 2), or (0, 2) (Sutherland and Hodgman 1974).
 
     The parts of a concave polygon that leaves and re-enters the image stay joined along the edge.

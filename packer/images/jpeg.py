@@ -16,7 +16,7 @@ HEADROOM = 2
 """Minimum size of a scaled JPEG decode, relative to the result. libjpeg cuts frequencies off that area averaging
 fades out: at 1 the result differs visibly (100 photos to 32..224 px: worst 27 dB, median 37), at 2 it does
 not (worst 35 dB, median 45), and is nearly as fast (500x375 to 64 px: 1.4 times, not 1.5)."""
-_SIDE_MIN = 16
+REDUCED_SIDE_MIN = 16
 """For smaller sides several of libjpeg's sixteen factors give the same size, so the one it uses is unknown."""
 _REVERSES_X = frozenset((2, 3, 6, 7))
 _REVERSES_Y = frozenset((3, 4, 7, 8))
@@ -41,7 +41,7 @@ def reduction(size: tuple[int, int], at_least: tuple[int, int], orientation: int
         orientation: Exif orientation of the file.
     """
     width, height = size
-    if min(width, height) >= _SIDE_MIN:
+    if min(width, height) >= REDUCED_SIDE_MIN:
         for factor in (8, 4, 2):
             if width < factor * at_least[0] or height < factor * at_least[1]:
                 continue
@@ -69,25 +69,49 @@ def decode(data: bytes | memoryview, header: Header, channels: int, factor: int)
     return _from_cmyk(image, channels) if header.cmyk else image
 
 
-def decode_into(data: bytes | memoryview, row: Image) -> None:
+def decode_into(data: bytes | memoryview, row: Image, factor: int = 1) -> None:
     """Decode a JPEG directly into `row`, uint8 (height, width, 3 or 1), C-contiguous, without a copy.
 
-    Only for JPEGs encoded by packer: upright, RGB or gray, of a known size.
+    Only for upright JPEGs, RGB or gray, of a known size. A JPEG of another size never writes beyond `row`.
+
+    Args:
+        data: The JPEG.
+        row: An array of the size of the image at 1/factor.
+        factor: 1, 2, 4 or 8.
 
     Raises:
         BadImage: The JPEG is damaged, or has another size.
     """
+    space = "RGB" if row.shape[2] == 3 else "GRAY"
     try:
-        image = simplejpeg.decode_jpeg(data, "RGB" if row.shape[2] == 3 else "GRAY", buffer=row)
+        if factor == 1:
+            image = simplejpeg.decode_jpeg(data, space, buffer=row)
+        else:
+            rows, columns = row.shape[:2]
+            image = simplejpeg.decode_jpeg(data, space, False, False, rows, columns, factor, row)
     except ValueError as error:
         raise damaged(error) from None
     if image.shape != row.shape:
         raise bad(f"decodes to shape {image.shape}, but the index says {row.shape}")
 
 
-def decode_reduced(data: bytes | memoryview, size: tuple[int, int], channels: int, at_least: tuple[int, int]) -> Image:
-    """Decode a JPEG encoded by packer, (width, height) `size`, at 1/1 to 1/8 so that it covers `at_least`."""
-    return decode(data, Header("jpeg", *size, channels, 8), channels, reduction(size, at_least))
+def decode_rows(parts: list[memoryview], rows: list[Image]) -> int:
+    """Decode each JPEG into its row as `decode_into` does, with little overhead per image.
+
+    Returns:
+        The number of decoded images: all, or those before the first that is damaged or has another size.
+    """
+    decode_one, done = simplejpeg.decode_jpeg, 0
+    shape = rows[0].shape
+    space = "RGB" if shape[2] == 3 else "GRAY"
+    try:
+        for data, row in zip(parts, rows, strict=True):
+            if decode_one(data, space, False, False, 0, 0, 1, row).shape != shape:
+                break
+            done += 1
+    except ValueError:
+        pass
+    return done
 
 
 def check(data: bytes, header: Header) -> None:

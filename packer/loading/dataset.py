@@ -12,55 +12,81 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from packer.errors import AnyPath, UsageError, add_note
-from packer.format.pack import Pack, open_pack
+from packer.errors import AnyPath
+from packer.format.pack import Pack
 from packer.format.ragged import Ragged
-from packer.loading.fill import Gather, gather_of
-from packer.loading.targets import Batch, Target, Targets, join_targets, record_number
+from packer.loading.collate import Batch
+from packer.loading.gather import Gather, gather_of
+from packer.loading.options import check_decoder, pack_at
+from packer.loading.targets import Target, Targets, record_number
+from packer.loading.transforms import ImageTransform, JointTransform, Transforms, as_list, naming
+from packer.samplers.ranks import check_int
 
 Indices = Sequence[int] | NDArray[np.int64]
-
-DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
 
 
 class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     """The records of a pack: ``image, target = dataset[i]``.
 
     image: uint8 tensor (channels, height, width), channels last in memory (uint16 if a pack keeps it).
-    target: int if the pack has only class labels, else a dict (`packer.loading.targets.target_of`).
+    target: int if the pack has only class labels, else a dict (`packer.loading.targets.Targets.target`).
 
     Pass `packer.collate` to the DataLoader as `collate_fn`, so that batches of raw images of one shape are not
     stacked or copied again. The dataset pickles small, and works under fork, spawn and forkserver. torch's DataLoader
     passes on a DamagedPack from a worker as a DamagedPack whose text names the file and the record.
 
     Args:
-        path: the pack's directory.
-        transform: called with each image.
+        path: the pack's directory, or an open Pack.
+        transform: called with each image: ``transform(image)`` or ``transform(image, generator)``. The torch.Generator
+            is seeded with (seed, epoch, record), so that its numbers are the same for any number of workers and ranks.
+            Numbers that a transform draws from other generators are not.
         target_transform: called with each target.
         decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        transforms: called with both, instead of the other two: ``transforms(image, target)`` or ``transforms(image,
+            target, generator)``; returns both.
+        label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        seed: seed of the generators; call `set_epoch` before each epoch, or each epoch has the same random numbers.
 
     Raises:
-        UsageError: if there is no pack, or the decoder is not installed.
+        UsageError: if there is no pack, the decoder is not installed, or the transforms cannot be combined.
         DamagedPack: if a file of the pack is missing or has the wrong size.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what torchvision's datasets take, and what makes it reproducible
         self,
-        path: AnyPath,
-        transform: Callable[[torch.Tensor], Any] | None = None,
+        path: AnyPath | Pack,
+        transform: ImageTransform | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         decoder: str = "auto",
+        *,
+        transforms: JointTransform | None = None,
+        label_offset: int = 0,
+        seed: int = 0,
     ) -> None:
-        if decoder not in DECODERS:
-            raise UsageError("decoder", f"must be one of {', '.join(DECODERS)}; got {decoder!r}")
-        if decoder == "jpeg4py":
-            from packer.images.decode import check_available
+        self.decoder = check_decoder(decoder)
+        self.pack: Pack = pack_at(path)
+        self.transform, self.target_transform, self.transforms = transform, target_transform, transforms
+        self.label_offset = label_offset
+        self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
+        self._functions = Transforms(transform, target_transform, transforms)
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        if self._functions.random:
+            self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it change
+        if label_offset:
+            len(self._targets)  # checks the offset
 
-            check_available(decoder)
-        self.pack: Pack = open_pack(path)
-        self.transform = transform
-        self.target_transform = target_transform
-        self.decoder = decoder
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, on which the random numbers of transforms depend, also in persistent workers."""
+        self._epoch.fill_(check_int("epoch", epoch, 0))
+
+    @property
+    def functions(self) -> Transforms:
+        """The transforms of samples."""
+        given = self.transform, self.target_transform, self.transforms
+        made = self._functions
+        if (made.transform, made.target_transform, made.transforms) != given:
+            self._functions = Transforms(*given)
+        return self._functions
 
     def __getstate__(self) -> dict[str, Any]:
         # without the tensor over the map and the columns, which are recreated when needed
@@ -76,23 +102,28 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """Return sample `index`; negative indices count from the end."""
         i = record_number(index, len(self.pack))
+        return self._transformed(i, self._image(i), self._targets.target(i))
+
+    def _image(self, i: int) -> torch.Tensor:
         array = self.pack.image(i, self.decoder)
         # copy a view of the map, because callers may write to the result
-        image = torch.from_numpy(array if array.flags.writeable else array.copy())
-        return self._transformed(i, image.permute(2, 0, 1), self._targets.target(i))
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).permute(2, 0, 1)
 
     def __getitems__(self, indices: Indices) -> Sequence[tuple[Any, Any]]:
         """Return the samples of a whole batch; called by DataLoader.
 
         Raw images of one shape are copied into one tensor in one call (see `Batch`).
         """
-        if self.pack.record_bytes is None:
-            return [self[i] for i in indices]
         records = self._numbers(indices)
-        batch = self._read_batch(records)
-        if self.transform is None and self.target_transform is None:
+        batch: Sequence[tuple[Any, Any]]
+        if self.pack.record_bytes is None:
+            images = [self._image(i) for i in records.tolist()]
+            batch = list(zip(images, as_list(self._targets.of(records)), strict=True))
+        else:
+            batch = self._read_batch(records)
+        if not self.functions:
             return batch
-        return [self._transformed(int(i), *pair) for i, pair in zip(records, batch, strict=True)]
+        return [self._transformed(i, *pair) for i, pair in zip(records.tolist(), batch, strict=True)]
 
     def _read_batch(self, records: NDArray[np.int64]) -> Batch:
         pack = self.pack
@@ -105,7 +136,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             (len(records), channels, height, width),
             (height * width * channels, 1, width * channels, channels),
         )
-        return Batch(images, join_targets([self._targets.of(records)]))
+        targets = self._targets.of(records)
+        return Batch(images, torch.from_numpy(targets) if isinstance(targets, np.ndarray) else as_list(targets))
 
     @cached_property
     def _gather(self) -> Gather:
@@ -117,17 +149,14 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def _targets(self) -> Targets:
-        return Targets(self.pack)
+        return Targets(self.pack, label_offset=self.label_offset)
 
     def _transformed(self, i: int, image: torch.Tensor, target: Target) -> tuple[Any, Any]:
-        try:
-            return (
-                image if self.transform is None else self.transform(image),
-                target if self.target_transform is None else self.target_transform(target),
-            )
-        except Exception as error:
-            add_note(error, f"in a transform of record {self.pack.key(i)} of {self.pack.path}")
-            raise
+        functions = self.functions
+        if not functions:
+            return image, target
+        with naming(self.pack, i):
+            return functions(image, target, (self.seed, int(self._epoch), i))
 
     def _numbers(self, indices: Indices) -> NDArray[np.int64]:
         """Return the record numbers of sample indices, which must be integers in range."""

@@ -1,12 +1,13 @@
 """``cache="device"``: keeps a pack of raw images of one shape on the device, and prepares batches there.
 
 All images are copied to the device once, and the host has no work per image after that. Crops are resized with the
-filters of `images.resize.resample` as matrices; the host rounds after each axis, this code only once.
+filters of `images.resample.resample` as matrices; the host rounds after each axis, this code only once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, UsageError, size_text
-from packer.images.resize import Interpolation
-from packer.loading.crop import CropParams
-from packer.loading.fill import ImageFiller
-from packer.loading.replace import Replacer, problem_of
+from packer.images.resample import FAST_SHRINK, Interpolation
+from packer.loading.augmentation import CropParams
+from packer.loading.pipeline import LoadedBatch, Pipeline
+from packer.loading.replace import problem_of
 from packer.loading.stats import Stats
-from packer.loading.targets import Targets, join_targets
 from packer.system import available_bytes
 from packer.types import Int64
 
@@ -28,22 +28,21 @@ HEADROOM = 0.9
 
 
 class DeviceCache:
-    """Yields (images, targets) as `Pipeline` does, from device memory.
+    """Yields (images, targets, records) as `Pipeline` does, from device memory.
 
     Args:
-        filler: copies images out of the pack.
-        targets: the targets of the records.
+        host: prepares the same batches on the host; its filler, targets, target transforms and replacer are used.
         device: the device of the images.
-        replacer: replaces damaged records; None: they are errors.
 
     Raises:
         UsageError: if the pack does not fit on the device.
     """
 
-    def __init__(
-        self, filler: ImageFiller, targets: Targets, device: torch.device, replacer: Replacer | None = None
-    ) -> None:
-        pack = filler.pack
+    def __init__(self, host: Pipeline, device: torch.device) -> None:
+        filler, pack = host.filler, host.filler.pack
+        if host.transforms.of_images:
+            name = "transform" if host.transforms.transform else "transforms"
+            raise UsageError(name, 'runs on the host, where cache="device" makes nothing', "leave out one")
         if pack.record_bytes is None:
             raise UsageError(pack.path, 'cache="device" needs raw images of one shape', "pack with --resize and raw")
         if filler.dtype != np.uint8:
@@ -54,17 +53,21 @@ class DeviceCache:
                 pack.path, f"has {size_text(need)} of images, but {device} has only {size_text(free)} free",
                 'leave out cache="device", or pack smaller images',
             )  # fmt: skip
-        self.filler = filler
-        self.targets = targets
+        self.host = host
         self.device = device
-        self.replacer = replacer
         self._whole = CropParams(None, None, pack.shape_of(0)[:2])
         self._bad = np.zeros(len(pack), np.bool_)
         self._images = self._copied(pack.record_bytes)
 
+    def with_host(self, host: Pipeline) -> DeviceCache:
+        """Return one for another host, with other crops of the same images."""
+        other = copy(self)
+        other.host = host
+        return other
+
     def _copied(self, record_bytes: int) -> torch.Tensor:
         """Return all images on the device, uint8 (records, bytes of one)."""
-        pack = self.filler.pack
+        pack = self.host.filler.pack
         images = torch.empty((len(pack), record_bytes), dtype=torch.uint8, device=self.device)
         step = max(1, COPIED_BYTES // record_bytes)
         host = torch.empty((min(step, len(pack)), record_bytes), dtype=torch.uint8, device="cpu")
@@ -73,9 +76,9 @@ class DeviceCache:
             part = host[: len(records)]
             rows = part.numpy().reshape(len(records), *pack.shape_of(0))
             try:
-                self.filler.fill(records, self._whole, rows)
+                self.host.filler.fill(records, self._whole, rows)
             except DamagedPack:
-                if self.replacer is None:
+                if self.host.replacer is None:
                     raise
                 self._fill_one_by_one(records, rows)
             images[start : start + len(records)] = part
@@ -84,46 +87,53 @@ class DeviceCache:
     def _fill_one_by_one(self, records: Int64, rows: NDArray[Any]) -> None:
         for i, record in enumerate(records.tolist()):
             one = slice(i, i + 1)
-            problem = problem_of(lambda one=one: self.filler.fill(records[one], self._whole, rows[one]))  # type: ignore[misc]
+            problem = problem_of(lambda one=one: self.host.filler.fill(records[one], self._whole, rows[one]))  # type: ignore[misc]
             self._bad[record] = problem is not None
 
-    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order; images uint8 on the device."""
+        host, filler = self.host, self.host.filler
         for records in batches:
-            if self.replacer is not None and self._bad[records].any():
-                records, replaced = self.replacer.stand_ins(records, epoch)  # noqa: PLW2901
-                self.replacer.report([what for _, what in replaced], stats)
-            params = self.filler.params(records, epoch)
+            if host.replacer is not None and self._bad[records].any():
+                records, replaced = host.replacer.stand_ins(records, epoch)  # noqa: PLW2901
+                host.replacer.report([what for _, what in replaced], stats)
+            params = filler.params(records, epoch)
             images = self._gathered(records)
             if params.regions is not None:
-                images = _cropped(images, params.regions, self.filler.output, self.filler.interpolation)
+                images = cropped(images, params.regions, filler.output, filler.interpolation)
             if params.flipped is not None:
                 flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
                 images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
-            targets = join_targets([self.targets.of(records, params)])
             stats.images += len(records)
             stats.batches += 1
-            yield images, targets
+            yield images, host.targets_of(records, params), records
 
     def _gathered(self, records: Int64) -> torch.Tensor:
         """Return images (n, channels, height, width), channels last in memory."""
         numbers = torch.from_numpy(records).to(self.device, non_blocking=True)
         rows = torch.index_select(self._images, 0, numbers)
-        return rows.view(len(records), *self.filler.pack.shape_of(0)).permute(0, 3, 1, 2)
+        return rows.view(len(records), *self.host.filler.pack.shape_of(0)).permute(0, 3, 1, 2)
 
 
 def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
 
 
-def _cropped(
+def cropped(
     images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
     """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last."""
     corners = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
     n, channels, height, width = images.shape
-    across = _weights(corners[:, 0], corners[:, 2], (width, output[1]), interpolation)
-    down = _weights(corners[:, 1], corners[:, 3], (height, output[0]), interpolation)
+    steps = corners[:, 2:] / corners.new_tensor([output[1], output[0]])
+    if interpolation == "fast":
+        averaged = (steps.amax(dim=1) > FAST_SHRINK)[:, None, None]
+    else:
+        averaged = torch.full((n, 1, 1), interpolation == "area", device=images.device)
+    across, down = (
+        _weights(corners[:, axis], corners[:, axis + 2], sides, interpolation, averaged)
+        for axis, sides in enumerate(((width, output[1]), (height, output[0])))
+    )
     rows = torch.bmm(down, images.permute(0, 2, 3, 1).reshape(n, height, width * channels).float())
     columns = rows.view(n, output[0], width, channels).transpose(1, 2).reshape(n, width, output[0] * channels)
     values = torch.bmm(across, columns).round_().clamp_(0, 255).to(torch.uint8)
@@ -133,11 +143,19 @@ def _cropped(
 
 
 def _weights(
-    start: torch.Tensor, size: torch.Tensor, sides: tuple[int, int], interpolation: Interpolation
-) -> torch.Tensor:
+    start: torch.Tensor, size: torch.Tensor, sides: tuple[int, int], interpolation: Interpolation,
+    averaged: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
     """Return (n, outputs, pixels): the weight of each source pixel in each output pixel, along one axis.
 
-    `sides` is (pixels, outputs). Pixels outside the image are black and have no weight.
+    Pixels outside the image are black and have no weight.
+
+    Args:
+        start: where each region starts.
+        size: the length of each region.
+        sides: (pixels, outputs).
+        interpolation: the filter.
+        averaged: whether an axis of each image that shrinks is averaged by a box filter.
     """
     start, size = start[:, None, None], size[:, None, None]
     pixels = torch.arange(sides[0], device=start.device)
@@ -146,10 +164,18 @@ def _weights(
     centres = left + step / 2
     if interpolation == "nearest":
         return (centres.floor() == pixels).float()
-    # not beyond the centers of the region's last pixels
+    if interpolation == "bilinear":
+        # a region of whole pixels uses only its own, any other also those around it; black outside the image
+        first, last = start.floor(), (start + size).ceil()
+        around = ((start != first) | (start + size != last)) & (first >= 0) & (last <= sides[0])
+        first, last = torch.where(around, 0, first), torch.where(around, sides[0], last)
+        every = torch.arange(min(0, int(first.min())), max(sides[0], int(last.max())), device=start.device)
+        triangle = (1 - (centres - 0.5 - every).abs() / step.clamp(min=1)).clamp(min=0)
+        triangle = triangle * ((every >= first) & (every < last))
+        begin = int((every < 0).sum())
+        return (triangle / triangle.sum(dim=2, keepdim=True))[:, :, begin : begin + sides[0]]
+    # not beyond the centres of the region's last pixels
     inside = torch.minimum(torch.maximum(centres, start + 0.5), start + size - 0.5)
     linear = (1 - (inside - 0.5 - pixels).abs()).clamp(min=0)
-    if interpolation == "linear":
-        return linear
     covered = torch.minimum(left + step, pixels + 1) - torch.maximum(left, pixels)
-    return torch.where(step > 1, covered.clamp(min=0) / step, linear)
+    return torch.where(averaged & (step > 1), covered.clamp(min=0) / step, linear)

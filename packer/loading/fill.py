@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, cast
 
@@ -13,64 +13,27 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import BadImage, DamagedPack
-from packer.format.mmap import Region
 from packer.format.pack import Pack
-from packer.images.decode import Decoder, decode
-from packer.images.header import Mode
-from packer.images.jpeg import HEADROOM, decode_into, decode_reduced, extents
-from packer.images.resize import Interpolation, resample
-from packer.loading.crop import Augmentation, CropParams, Regions
+from packer.images.decode import Decoder, decode, is_plain_jpeg
+from packer.images.header import Mode, check_header, decoded_shape, read_header
+from packer.images.jpeg import HEADROOM, REDUCED_SIDE_MIN, decode_into, decode_rows, extents
+from packer.images.resample import Interpolation, one_call, resample
+from packer.loading.augmentation import Augmentation, CropParams
+from packer.loading.crop import Regions
+from packer.loading.gather import Gather, gather_of
+from packer.samplers.order import Float64
 from packer.types import Image, Int64
 
 BatchSlice = NDArray[Any]
 """(n, height, width, channels), C-contiguous: a part of a batch's memory."""
-
-
-class Gather:
-    """Copies records of one size from a pack's region: one call for each part of it, without the GIL.
-
-    Args:
-        region: the mapped pack.
-        record_bytes: bytes of each record.
-    """
-
-    def __init__(self, region: Region, record_bytes: int) -> None:
-        self._region, self._record_bytes = region, record_bytes
-        parts = [(number, part) for number, part in enumerate(region.parts) if len(part) >= record_bytes]
-        self._rows = {number: overlapping_rows(part, record_bytes) for number, part in parts}
-
-    def __call__(self, offsets: Int64, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the records at these offsets, uint8 (n, record_bytes), in `out` if given."""
-        if len(self._region.parts) == 1:
-            return torch.index_select(self._rows[0], 0, torch.from_numpy(offsets), out=out)
-        if out is None:
-            out = torch.empty((len(offsets), self._record_bytes), dtype=torch.uint8)
-        for number, rows, places in self._region.by_part(offsets):
-            found = torch.index_select(self._rows[number], 0, torch.from_numpy(places))
-            out.index_copy_(0, torch.from_numpy(rows), found)
-        return out
-
-
-def gather_of(pack: Pack) -> Gather:
-    """Return the gather for a pack of raw images of one shape."""
-    assert pack.record_bytes is not None
-    return Gather(pack.region, pack.record_bytes)
-
-
-def overlapping_rows(mapped: NDArray[np.uint8], record_bytes: int) -> torch.Tensor:
-    """Return a view of mapped bytes with a row of `record_bytes` for each byte offset: (offsets, record_bytes).
-
-    Offsets need not be aligned, and may be in any shard. The tensor must never be written to.
-    """
-    with warnings.catch_warnings():
-        # torch warns because it has no read-only tensors; nothing here writes
-        warnings.simplefilter("ignore", UserWarning)
-        tensor = torch.from_numpy(mapped)
-    return torch.as_strided(tensor, (tensor.numel() - record_bytes + 1, record_bytes), (1, 1))
+Sizes = tuple[Float64, Float64]
+"""Widths and heights of images."""
+_UNKNOWN, _PLAIN, _OTHER = 0, 1, 2
+"""What a record is: a JPEG that `decode_into` decodes as it is, or anything else."""
 
 
 class ImageFiller:
-    """Fills rows of a batch with the images of records. All threads share it; it has no mutable state.
+    """Fills rows of a batch with the images of records. All threads share it.
 
     Args:
         pack: the pack.
@@ -99,6 +62,10 @@ class ImageFiller:
         else:
             self.output = shape[:2]
 
+    def with_augmentation(self, augmentation: Augmentation) -> ImageFiller:
+        """Return a filler with other crops of the same pack."""
+        return ImageFiller(self.pack, augmentation, self.decoder, self.verify)
+
     def _channels(self) -> int:
         shape = self.pack.manifest.shape
         if shape is not None:
@@ -125,7 +92,7 @@ class ImageFiller:
         """Return crop and flip of each record: they depend on (seed, epoch, record) alone."""
         return self.augmentation.params(records, epoch, self.output, self._sizes)
 
-    def _sizes(self, records: Int64) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _sizes(self, records: Int64) -> Sizes:
         shape = self.pack.manifest.shape
         if shape is not None:
             return np.full(len(records), float(shape[1])), np.full(len(records), float(shape[0]))
@@ -140,10 +107,7 @@ class ImageFiller:
         """Write the image of each record to its row. Raise DamagedPack, naming the record, if one cannot be read."""
         if self.verify:
             self.pack.check(records)
-        encoding = self.pack.manifest.encoding
-        if self._own_jpeg and params.regions is None:
-            self._decode_whole(records, rows)
-        elif encoding != "raw":
+        if self.pack.manifest.encoding != "raw":
             self._decode(records, params.regions, rows)
         elif params.regions is None:
             out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
@@ -158,65 +122,144 @@ class ImageFiller:
     def _gather(self) -> Gather:
         return gather_of(self.pack)
 
+    def _data(self, records: Int64) -> list[memoryview]:
+        """Return the bytes of each record, mapped."""
+        region, starts = self.pack.region.data, self.pack.offsets[records]
+        ends = starts + self.pack.sizes[records]
+        return [region[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
     def _cut(self, records: Int64, regions: Regions, rows: BatchSlice) -> None:
         """Resize parts of raw images, reading only those parts from the map."""
-        pack, region = self.pack, self.pack.region.data
-        starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
-        widths, heights = (values.astype(int).tolist() for values in self._sizes(records))
-        parts = zip(starts, sizes, widths, heights, regions.tolist(), strict=True)
-        for i, (start, size, width, height, part) in enumerate(parts):
-            if size != width * height * self.channels * self.dtype.itemsize:
-                raise pack.damage(int(records[i]), f"has {size} bytes, which is not a {width}x{height} image")
-            image = np.frombuffer(region[start : start + size], self.dtype).reshape(height, width, self.channels)
-            resize_into(image, part, 1, rows[i], self.interpolation)
+        pack = self.pack
+        widths, heights = self._sizes(records)
+        wrong = np.flatnonzero(pack.sizes[records] != widths * heights * self.channels * self.dtype.itemsize)
+        for i in wrong.tolist():
+            problem = f"has {pack.sizes[records[i]]} bytes, which is not a {widths[i]:.0f}x{heights[i]:.0f} image"
+            raise pack.damage(int(records[i]), problem)
+        sizes = zip(heights.astype(int).tolist(), widths.astype(int).tolist(), strict=True)
+        images = (
+            np.frombuffer(data, self.dtype).reshape(height, width, self.channels)
+            for data, (height, width) in zip(self._data(records), sizes, strict=True)
+        )
+        self._resize(images, regions, (widths, heights), rows)
+
+    def _resize(self, images: Iterable[Image], parts: Regions, sizes: Sizes, rows: Iterable[Image]) -> None:
+        """Resize a part of each image, in pixels of that image, into its row; `sizes` are those of the images."""
+        out_height, out_width = self.output
+        x, y, width, height = parts.T
+        flags = one_call(width / out_width, height / out_height, self.interpolation)
+        edges = np.stack([x, y, x + width, y + height], axis=1)
+        inside = (x >= 0) & (y >= 0) & (edges[:, 2] <= sizes[0]) & (edges[:, 3] <= sizes[1])
+        inside &= (edges == np.rint(edges)).all(axis=1)
+        # per image only what must be: the GIL lets one thread run Python at a time
+        cuts = np.where(inside[:, None], edges, 0).astype(np.int64).tolist()
+        flags = np.where(inside, flags, -1).tolist()
+        for image, row, (left, top, right, bottom), flag, part in zip(images, rows, cuts, flags, parts, strict=True):
+            if flag >= 0:
+                cv2.resize(image[top:bottom, left:right], (out_width, out_height), row, 0, 0, flag)
+            else:
+                resize_into(image, part.tolist(), row, self.interpolation)
+
+    def _decode(self, records: Int64, regions: Regions | None, rows: BatchSlice) -> None:
+        plain = self._plain(records)
+        for i in np.flatnonzero(~plain).tolist():
+            self._decode_any(int(records[i]), None if regions is None else regions[i].tolist(), rows[i])
+        places = np.flatnonzero(plain)
+        if not len(places):
+            return
+        its_rows = list(rows) if len(places) == len(rows) else [rows[i] for i in places.tolist()]
+        if regions is None:
+            self._decode_whole(records[places], its_rows)
+        else:
+            self._decode_parts(records[places], regions[places], its_rows)
 
     @cached_property
-    def _own_jpeg(self) -> bool:
-        """Whether records are JPEGs encoded by packer, upright and of the size in the index, so no header is read."""
-        return self.pack.manifest.encoding == "jpeg" and self.decoder in ("auto", "simplejpeg")
+    def _kinds(self) -> NDArray[np.uint8]:
+        """What each record of a pack of copied files is, as far as it is known."""
+        return np.zeros(len(self.pack), np.uint8)
 
-    def _decode_whole(self, records: Int64, rows: BatchSlice) -> None:
-        """Decode JPEGs encoded by packer directly into their rows.
+    def _plain(self, records: Int64) -> NDArray[np.bool_]:
+        """Return which records are upright JPEGs of the size in the index, whose header need not be read again.
 
-        The Python overhead must be small, because it could exceed the decode of a small image.
+        JPEGs encoded by packer are. Headers of copied files are read once, because the bytes of a record never change.
         """
-        region = self.pack.region.data
-        starts, sizes = self.pack.offsets[records].tolist(), self.pack.sizes[records].tolist()
-        for i, (row, start, size) in enumerate(zip(rows, starts, sizes, strict=True)):
-            try:
-                decode_into(region[start : start + size], row)
-            except BadImage as error:
-                raise self._damaged(int(records[i]), error) from None
+        encoding = self.pack.manifest.encoding
+        if encoding not in ("jpeg", "copy") or self.decoder not in ("auto", "simplejpeg"):
+            return np.zeros(len(records), np.bool_)
+        if encoding == "jpeg":
+            return np.ones(len(records), np.bool_)
+        unknown = records[self._kinds[records] == _UNKNOWN]
+        if len(unknown):
+            widths, heights = (sides.astype(int).tolist() for sides in self._sizes(unknown))
+            for record, data, width, height in zip(unknown.tolist(), self._data(unknown), widths, heights, strict=True):
+                known = is_plain_jpeg(bytes(data), self.mode, (height, width, self.channels))
+                self._kinds[record] = _PLAIN if known else _OTHER
+        plain: NDArray[np.bool_] = self._kinds[records] == _PLAIN
+        return plain
+
+    def _decode_whole(self, records: Int64, rows: list[Image]) -> None:
+        """Decode plain JPEGs directly into their rows."""
+        parts = self._data(records)
+        done = decode_rows(parts, rows)
+        if done < len(rows):
+            self._decode_one(int(records[done]), parts[done], rows[done])
+
+    def _decode_one(self, record: int, data: memoryview, image: Image, factor: int = 1) -> Image:
+        try:
+            decode_into(data, image, factor)
+        except BadImage as error:
+            raise self._damaged(record, error) from None
+        return image
+
+    def _decode_parts(self, records: Int64, regions: Regions, rows: list[Image]) -> None:
+        """Decode plain JPEGs at 1/1 to 1/8, and resize parts of them into their rows."""
+        widths, heights = self._sizes(records)
+        factors = self._factors(regions, widths, heights)
+        sizes = (np.ceil(heights / factors).astype(int).tolist(), np.ceil(widths / factors).astype(int).tolist())
+        numbers = records.tolist(), self._data(records), *sizes, factors.tolist()
+        images = (
+            self._decode_one(record, data, np.empty((height, width, self.channels), np.uint8), factor)
+            for record, data, height, width, factor in zip(*numbers, strict=True)
+        )
+        self._resize(images, regions / factors[:, None], (widths / factors, heights / factors), rows)
+
+    def _factors(self, regions: Regions, widths: Float64, heights: Float64) -> Int64:
+        """Return the factor, 1 to 8, by which each image can be decoded smaller without visible loss in its part."""
+        factors = np.ones(len(regions), np.int64)
+        if self.interpolation != "nearest":
+            room = np.minimum(regions[:, 2] / self.output[1], regions[:, 3] / self.output[0]) / HEADROOM
+            for factor in (2, 4, 8):
+                factors[(room >= factor) & (np.minimum(widths, heights) >= REDUCED_SIDE_MIN)] = factor
+        return factors
+
+    def _decode_any(self, record: int, part: list[float] | None, row: Image) -> None:
+        """Decode an image by what its header says, and resize a part of it into the row."""
+        pack = self.pack
+        height, width, _ = pack.shape_of(record)
+        data = bytes(self._data(np.array([record]))[0])
+        at_least = None if part is None else self._at_least(part, width, height)
+        try:
+            header = read_header(data)
+            check_header(header, width * height)  # the build has already limited the number of pixels
+            found, expected = decoded_shape(header, self.mode)[:3], (height, width, self.channels)
+            if found != expected:
+                raise BadImage("", f"decodes to shape {found}, but the index says {expected}")
+            image = decode(data, self.mode, self.decoder, at_least, header=header)
+        except BadImage as error:
+            raise self._damaged(record, error) from None
+        if part is None:
+            row[:] = image
+        else:
+            factor = reduced_by((height, width), image)
+            resize_into(image, [side / factor for side in part], row, self.interpolation)
 
     def _damaged(self, record: int, error: BadImage) -> DamagedPack:
         return self.pack.damage(record, f"cannot be decoded: {error.problem}")
 
-    def _decode(self, records: Int64, regions: Regions | None, rows: BatchSlice) -> None:
-        pack, region = self.pack, self.pack.region.data
-        widths, heights = (values.tolist() for values in self._sizes(records))
-        starts, sizes = pack.offsets[records].tolist(), pack.sizes[records].tolist()
-        parts = [None] * len(rows) if regions is None else regions.tolist()
-        for i, (start, size, width, height, part) in enumerate(zip(starts, sizes, widths, heights, parts, strict=True)):
-            data = region[start : start + size]
-            least = None if part is None else self._at_least(part, width, height)
-            try:
-                if self._own_jpeg and least is not None:
-                    image = decode_reduced(data, (int(width), int(height)), self.channels, least)
-                else:
-                    # the build has already limited the number of pixels
-                    image = decode(bytes(data), self.mode, self.decoder, least, int(width * height))
-                factor = reduced_by((int(height), int(width)), image)
-            except BadImage as error:
-                raise self._damaged(int(records[i]), error) from None
-            if part is None:
-                rows[i] = image
-            else:
-                resize_into(image, part, factor, rows[i], self.interpolation)
-
-    def _at_least(self, part: list[float], width: float, height: float) -> tuple[int, int]:
+    def _at_least(self, part: list[float], width: int, height: int) -> tuple[int, int]:
         """Return the smallest (width, height) at which to decode the whole image without visible loss in this part."""
         if self.interpolation == "nearest":
-            return int(width), int(height)
+            return width, height
         across, down = HEADROOM * self.output[1], HEADROOM * self.output[0]
         return math.ceil(width * across / part[2]), math.ceil(height * down / part[3])
 
@@ -232,19 +275,14 @@ def reduced_by(shape: tuple[int, int], image: Image) -> int:
     raise BadImage("", f"decodes to shape {image.shape}, but the index says {shape}")
 
 
-def resize_into(
-    image: Image, part: list[float], factor: int, row: Image, interpolation: Interpolation = "area"
-) -> None:
-    """Resize the part (x, y, width, height) of an image into `row`; `image` may be 1/`factor` of the full one."""
-    # edges are rounded, not the size: half a pixel at both ends would reach beyond the image
-    x, y = round(part[0] / factor), round(part[1] / factor)
-    width, height = round((part[0] + part[2]) / factor) - x, round((part[1] + part[3]) / factor) - y
-    out_height, out_width = row.shape[:2]
-    width, height = max(1, width), max(1, height)
-    inside = x >= 0 and y >= 0 and x + width <= image.shape[1] and y + height <= image.shape[0]
-    if not inside:
-        image, x, y = _bordered(image, x, y, width, height), 0, 0
-    resample(image[y : y + height, x : x + width], (out_width, out_height), interpolation, out=row)
+def resize_into(image: Image, part: list[float], row: Image, interpolation: Interpolation = "area") -> None:
+    """Resize the part (x, y, width, height) of an image into `row`; outside the image it is black."""
+    x, y, width, height = part
+    if x < 0 or y < 0 or x + width > image.shape[1] or y + height > image.shape[0]:
+        left, top = math.floor(x), math.floor(y)
+        image = _bordered(image, left, top, math.ceil(x + width) - left, math.ceil(y + height) - top)
+        x, y = x - left, y - top
+    resample(image, row.shape[1::-1], interpolation, (x, y, width, height), out=row)
 
 
 def _bordered(image: Image, x: int, y: int, width: int, height: int) -> Image:

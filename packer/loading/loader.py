@@ -4,68 +4,83 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
+from numpy.typing import ArrayLike
 
-from packer.errors import AnyPath, UsageError
-from packer.format.pack import Pack, open_pack
-from packer.images.decode import check_available
+from packer.errors import AnyPath
+from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
-from packer.loading.crop import Augmentation, Crop
+from packer.loading.assemble import assemble
+from packer.loading.augmentation import STATE, Augmentation, crop_of, crop_text
+from packer.loading.crop import Crop
 from packer.loading.dataset import PackedDataset
-from packer.loading.device_cache import DeviceCache
-from packer.loading.fill import ImageFiller
-from packer.loading.page_cache import RamCache
-from packer.loading.pipeline import Pipeline, Work
-from packer.loading.rebuild import Batches, BatchNumbers, as_made
-from packer.loading.replace import Replaced, Replacer
+from packer.loading.encoded import Decoding
+from packer.loading.options import check_crop, refuse_unknown
+from packer.loading.rebuild import Rebuildable
+from packer.loading.replace import Replaced
 from packer.loading.stats import Stats
-from packer.loading.targets import Targets
-from packer.loading.to_device import Normalize, Transfer
-from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
-from packer.samplers.clock import Clock, Iteration
-from packer.samplers.ranks import check_int
-from packer.system import usable_cores
+from packer.loading.transforms import ImageTransform, JointTransform
+from packer.samplers import Sampler
+from packer.samplers.clock import Iteration
 
 
-class PackedLoader:
+class PackedLoader(Rebuildable):
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
-    targets: int64 (n,) if the pack has only class labels, else a list of n dicts (`loading.targets.target_of`), on
+    targets: int64 (n,) if the pack has only class labels, else a list of n dicts (`loading.targets.Targets.target`), on
     `device`. The randomness of a sample depends only on (seed, epoch, record): batches are the same for any number of
     threads, and each global batch has the same samples for any number of ranks. No record is read before the first
     batch is requested.
 
     Args:
-        data: a pack's directory, an open Pack, or a PackedDataset (whose transforms and decoder are used).
+        data: a pack's directory, an open Pack, or a PackedDataset (whose transforms, decoder and offset are used).
         batch_size: samples per batch on this rank.
         shuffle: a new order each epoch (`ShuffleSampler`); or pass a `sampler`.
-        sampler: the order of the records, with its own seed and drop_last.
-        seed: seed of order, crops and flips; default 0, or that of the sampler.
+        sampler: the order of the records, with its own seed, indices and drop_last.
+        indices: numbers of the records to read, such as those of `packer.samplers.subset`; default: all.
+        seed: seed of order, crops, flips and transforms; default 0, or that of the sampler.
         drop_last: leave out the samples that do not fill a batch.
         crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed if images differ in size.
-        flip: chance of a horizontal flip; True is 0.5. Boxes, landmarks and polygons move with crop and flip.
+        flip: chance of a horizontal flip; True is 0.5. Boxes, polygons and points move with crop and flip.
+        flip_index: index of the mirror image of each landmark or keypoint, (1, 0, 2, 4, 3) for eyes, nose and mouth
+            corners; default: that of the pack.
         min_area: drop boxes that a crop cuts to less than this area, in pixels.
         transform: called with each image tensor in the threads (for heavy Python, use PackedDataset in a DataLoader
-            with worker processes); its results must be tensors of one shape.
+            with worker processes); its results must be tensors of one shape. ``transform(image, generator)`` gets a
+            torch.Generator seeded with (seed, epoch, record); numbers drawn elsewhere are not reproducible.
         target_transform: called with each target in the threads.
+        transforms: instead of these two: ``transforms(image, target)``, or with a generator; returns both.
+        mixup: alpha of torchvision's MixUp, for class labels: targets become float32 (n, classes).
+        cutmix: alpha of torchvision's CutMix; with both, each batch gets one of them.
+        color_jitter: brightness, contrast, saturation and hue of torchvision's ColorJitter, the same for a whole batch.
+        collate: format of boxes: "list" of dicts; "yolo" (`loading.collate.yolo_rows`); "padded"
+            (`loading.collate.padded_boxes`).
+        label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        with_index: yield (images, targets, record numbers int64 (n,)).
         device: the device of the batches.
         mean: see `Normalize`; also for `std` and `dtype`.
+        memory_format: memory format of the images; default channels_last, or that of a transform's results.
         threads: number of threads; default: the cores that the process may use.
         prefetch: number of batches prepared in advance, and in flight to a GPU.
         decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        decode: where to decode: "host", in the threads, or "device", JPEGs only, by torchcodec (for DALI see
+            `packer.dali.pipeline`).
         cache: "ram" reads the whole pack into the page cache, and locks it there if allowed; "device" copies it to the
             device (raw images of one shape), where batches are then prepared.
         verify: verify the checksum of each record when this process first reads it.
         on_error: "replace" replaces a damaged record with another one of the same epoch, drawn from (seed, epoch,
             record), and its target; `replaced` and `stats` report it. A damaged index is an error.
+        **unknown: none; for an argument of torch's DataLoader the error says what to use instead.
 
     Raises:
         UsageError: if the arguments cannot be combined, or there is no pack.
-        ValueError: if a crop is missing, or a value is out of range.
-        DamagedPack: if the pack is damaged.
+        ValueError: if a crop is missing, or one of its values is out of range.
+        DamagedPack: if the pack is incomplete.
     """
 
     def __init__(  # noqa: PLR0913 - the public options of training, which are passed on in groups
@@ -75,76 +90,48 @@ class PackedLoader:
         *,
         shuffle: bool = False,
         sampler: Sampler | None = None,
+        indices: ArrayLike | None = None,
         seed: int | None = None,
         drop_last: bool = False,
         crop: Crop | None = None,
         flip: bool | float = False,
+        flip_index: Sequence[int] | None = None,
         min_area: float = 1.0,
-        transform: Callable[[torch.Tensor], Any] | None = None,
+        transform: ImageTransform | None = None,
         target_transform: Callable[[Any], Any] | None = None,
+        transforms: JointTransform | None = None,
+        mixup: float | None = None,
+        cutmix: float | None = None,
+        color_jitter: Sequence[float] | None = None,
+        collate: str = "list",
+        label_offset: int | None = None,
+        with_index: bool = False,
         device: torch.device | str = "cpu",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
         threads: int | None = None,
         prefetch: int = 2,
-        decoder: str = "auto",
+        decoder: str | None = None,
+        decode: str | Decoding = "host",
         cache: str | None = None,
         verify: bool = True,
         on_error: str = "raise",
+        **unknown: NoReturn,
     ) -> None:
-        settings = {name: value for name, value in locals().items() if name != "self"}
-        dataset = data if isinstance(data, PackedDataset) else None
-        if dataset is not None:
-            transform, target_transform = transform or dataset.transform, target_transform or dataset.target_transform
-            decoder = dataset.decoder
-        self.pack = dataset.pack if dataset is not None else data if isinstance(data, Pack) else open_pack(data)  # type: ignore[arg-type]
-        check_available(decoder)
-        self.batch_size = check_int("batch_size", batch_size, 1)
-        self.device = torch.device(device)
-        work = Work(
-            usable_cores() if threads is None else check_int("threads", threads, 1),
-            check_int("prefetch", prefetch, 1),
-            pinned=self.device.type == "cuda",
-        )
-        for name, given in (("shuffle", shuffle), ("drop_last", drop_last)):
-            if sampler is not None and given:
-                raise UsageError(name, "cannot be combined with a sampler, which has its own", "give it to the sampler")
-        chance = float(flip) * 0.5 if isinstance(flip, bool) else float(flip)
-        if not 0 <= chance <= 1:
-            raise UsageError("flip", f"must be a chance from 0 to 1, got {flip}")
-        if sampler is None:
-            kind = ShuffleSampler if shuffle else SequentialSampler
-            sampler = kind(self.pack, 0 if seed is None else seed, drop_last=drop_last)
-        if sampler.num_records != len(self.pack):
-            problem = f"is for {sampler.num_records} records, but the pack has {len(self.pack)}"
-            raise UsageError("sampler", problem, "create it for this pack")
-        if sampler.identity["pack"] not in (None, self.pack.manifest.digest):
-            raise UsageError("sampler", "is for another pack", "create it for this pack")
-        self.sampler = sampler
-        sampler.num_batches(self.batch_size)  # raises where drop_last would leave none
-        seed = sampler.seed if seed is None else check_int("seed", seed, 0, (1 << 64) - 1)
-        self._augmentation = Augmentation(crop, chance, seed)
-        if on_error not in ("raise", "replace"):
-            raise UsageError("on_error", f'must be "raise" or "replace", got {on_error!r}')
-        filler = ImageFiller(self.pack, self._augmentation, decoder, verify)
-        self._replacer = Replacer(filler, sampler, seed) if on_error == "replace" else None
-        targets = Targets(self.pack, target_transform, min_area)
-        self._batches: Pipeline | DeviceCache = Pipeline(filler, targets, batch_size, work, transform, self._replacer)
-        self._ram = None
-        if cache == "ram":
-            self._ram = RamCache(self.pack)
-        elif cache == "device":
-            if transform is not None:
-                raise UsageError("transform", 'runs on the host, where cache="device" makes nothing', "leave out one")
-            self._batches = DeviceCache(filler, targets, self.device, self._replacer)
-        elif cache is not None:
-            raise UsageError("cache", f'must be "ram" or "device", got {cache!r}')
-        self._transfer = Transfer(self.device, prefetch, Normalize(mean, std, dtype))
-        self._begun: tuple[Iteration, int] | None = None
-        """The iteration started last, and its samples per batch of all ranks."""
-        own = {"data": dataset or self.pack, "sampler": sampler, "shuffle": False, "drop_last": False}
-        self._settings = {**settings, **own}
+        given = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
+        refuse_unknown(PackedLoader, unknown)
+        parts = assemble(SimpleNamespace(**given))
+        self.pack, self.sampler = parts.pack, parts.sampler
+        self.batch_size, self.device = parts.batch_size, parts.device
+        self._augmentation = self._first = parts.host.filler.augmentation
+        self._host, self._batches, self._ram = parts.host, parts.batches, parts.ram
+        self._transfer, self._hand_over = parts.transfer, parts.hand_over
+        self._settings = {**given, "data": given["data"] if isinstance(data, PackedDataset) else self.pack}
+        self._settings.update(sampler=self.sampler, shuffle=False, indices=None, drop_last=False)
+        self._begun: tuple[Iteration, int, Augmentation] | None = None
+        """The iteration started last, its samples per batch of all ranks, and its augmentation."""
         self._stats = Stats()
 
     def __len__(self) -> int:
@@ -168,7 +155,23 @@ class PackedLoader:
         """
         self.sampler.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
+    def set_crop(self, crop: Crop | None) -> None:
+        """Set the crop of the following iterations, for example to train with small images first.
+
+        It is part of the state: a loader created like this one continues with the crop of the state.
+
+        Args:
+            crop: as for the loader.
+
+        Raises:
+            UsageError: if it is not a crop.
+            ValueError: if it is None and the images differ in size.
+        """
+        self._augmentation = replace(self._augmentation, crop=check_crop(crop))
+        self._host = self._host.with_filler(self._host.filler.with_augmentation(self._augmentation))
+        self._batches = self._batches.with_host(self._host)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Yield the batches of one epoch; after `load_state_dict`, the rest of that epoch.
 
         Epoch, rank and world size are read with the first batch. Several iterations may run at once; state and stats
@@ -176,18 +179,16 @@ class PackedLoader:
         """
         return self._run()
 
-    def _run(self, first: int | None = None) -> Iterator[tuple[torch.Tensor, Any]]:
-        """Yield the batches of the next epoch, starting with batch `first` (default: the loaded position, or 0)."""
-        here, size = self._clock.following(), self.sampler.global_batch(self.batch_size)
+    def _run(self, first: int | None = None) -> Iterator[tuple[Any, ...]]:
+        here, size = self.sampler.clock.following(), self.sampler.global_batch(self.batch_size)
         if first is not None:
             here.position = min(first * size, self.sampler.num_samples)
         stats = self._stats = Stats()
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
-        end = self._end(size)
+        end, augmentation, begun = self._end(size), self._augmentation, False
         batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalize.nothing:
             batches = self._transfer.run(batches, stats)
-        begun = False
         with quiet_opencv():
             try:
                 while True:
@@ -195,26 +196,30 @@ class PackedLoader:
                     batch = next(batches, None)
                     stats.waited_s += time.perf_counter() - asked
                     if not begun:
-                        self._clock.begin(here)
-                        self._begun, begun = (here, size), True
+                        self.sampler.clock.begin(here)
+                        self._begun, begun = (here, size, augmentation), True
                     if batch is None:
                         return
                     # count what the consumer has received, not what was prepared
+                    number = here.position // size
                     here.position = min(here.position + size, end)
-                    yield batch
+                    yield self._hand_over(batch, here.epoch, number)
             finally:
                 here.ended = True
                 stats.end()
                 if isinstance(batches, Generator):
                     batches.close()
 
-    @property
-    def _clock(self) -> Clock:
-        return self.sampler.clock
-
     def _end(self, global_batch: int) -> int:
         """Return the last position of an epoch."""
         return min(len(self) * global_batch, self.sampler.num_samples)
+
+    def _now(self) -> tuple[Iteration, int, Augmentation]:
+        """Return what a state describes: an iteration, its samples per batch of all ranks, its augmentation."""
+        here = self.sampler.clock.now()
+        if self._begun is not None and self._begun[0] is here:
+            return self._begun
+        return here, self.sampler.global_batch(self.batch_size), self._augmentation
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of training as a small dict for JSON or `torch.save`. Call it between two batches.
@@ -222,15 +227,12 @@ class PackedLoader:
         It describes the iteration started last, even if another epoch has been set since; after the end of that
         iteration, the epoch that was set.
         """
-        here, size = self._clock.now(), self.sampler.global_batch(self.batch_size)
-        if self._begun is not None and self._begun[0] is here:
-            size = self._begun[1]
-        return {**self.sampler.state_at(here.epoch, here.position, size), **self._augmentation.identity}
+        here, size, augmentation = self._now()
+        state = {**self.sampler.state_at(here.epoch, here.position, size), **self._first.identity}
+        return state if augmentation == self._first else {**state, "set_crop": crop_text(augmentation.crop)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state: the next iteration returns the remaining batches.
-
-        If it was taken after the last batch, the next iteration is the next epoch.
+        """Resume from a state: the next iteration returns the remaining batches, or the next epoch if none is left.
 
         Args:
             state: a result of `state_dict`; the number of ranks may differ if batch_size times ranks is the same.
@@ -240,42 +242,34 @@ class PackedLoader:
         """
         order = state
         if isinstance(state, Mapping):
-            order = {name: value for name, value in state.items() if name not in self._augmentation.identity}
+            order = {name: value for name, value in state.items() if name not in STATE}
         size = self.sampler.global_batch(self.batch_size)
         epoch, position = self.sampler.check_state(order, size)
-        self._augmentation.check(state)
-        self._clock.load(epoch, position, self._end(size))
+        self._first.check(state)
+        crop = self._first.crop
+        if "set_crop" in state:
+            crop = crop_of(state["set_crop"], crop, self._augmentation.crop)
+        self.set_crop(crop)
+        self.sampler.clock.load(epoch, position, self._end(size))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings and the state: a copy resumes from the current position."""
-        here = self._clock.now()
-        end = self._end(self.sampler.global_batch(self.batch_size))
-        return _remade, (self._settings, here.epoch, here.position, end)
-
-    @property
-    def dataset(self) -> Batches:
-        """For libraries that rebuild DataLoaders, as `batch_sampler` and `collate_fn`; see `loading.rebuild`."""
-        return Batches(self.pack, self._run)
-
-    @property
-    def batch_sampler(self) -> BatchNumbers:
-        """The number of each batch."""
-        return BatchNumbers(self.sampler, self.batch_size)
-
-    collate_fn = staticmethod(as_made)
-    num_workers, prefetch_factor = 0, None
+        here, size, augmentation = self._now()
+        return _remade, (self._settings, augmentation.crop, here.epoch, here.position, self._end(size))
 
     @property
     def replaced(self) -> list[Replaced]:
         """The damaged records that were replaced, in all epochs so far, by number: the first 1,000."""
-        return [] if self._replacer is None else self._replacer.reported
+        return [] if self._host.replacer is None else self._host.replacer.reported
 
     def stats(self) -> dict[str, float]:
         """Return times and counts of the current or last epoch; see `Stats.summary`."""
         return self._stats.summary()
 
 
-def _remade(settings: dict[str, Any], epoch: int, position: int, end: int) -> PackedLoader:
+def _remade(settings: dict[str, Any], crop: Crop | None, epoch: int, position: int, end: int) -> PackedLoader:
     loader = PackedLoader(**settings)
+    if crop is not settings["crop"]:
+        loader.set_crop(crop)
     loader.sampler.clock.load(epoch, position, end)
     return loader

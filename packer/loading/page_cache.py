@@ -9,6 +9,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from queue import SimpleQueue
+from weakref import WeakKeyDictionary
 
 from packer.errors import UsageError, size_text
 from packer.format.mmap import Region
@@ -54,7 +56,7 @@ class RamCache:
     """Reads a pack's shards sequentially in the background.
 
     The pages are locked if the limit on locked memory (``ulimit -l``) allows it; else they stay until the kernel
-    needs the memory. The thread ends with its owner.
+    needs the memory. The thread ends with its owner, and unlocks them.
 
     Raises:
         UsageError: if the pack does not fit into the free memory.
@@ -67,21 +69,35 @@ class RamCache:
                 pack.path, f"has {size_text(need)}, but only {size_text(free)} of memory is free",
                 'leave out cache="ram": the page cache keeps what fits',
             )  # fmt: skip
-        stop = threading.Event()
-        self._thread = threading.Thread(target=_read, args=(pack.region, stop), name="packer-ram", daemon=True)
+        stop: SimpleQueue[None] = SimpleQueue()
+        self._read = threading.Event()
+        arguments = pack.region, stop, self._read
+        self._thread = threading.Thread(target=_keep, args=arguments, name="packer-ram", daemon=True)
         self._thread.start()
-        # no join: the garbage collector may call this in the same thread, or while a lock is held
-        self.close = weakref.finalize(self, stop.set)
+        # no lock and no join: the garbage collector may call this in the same thread, or while a lock is held
+        self.close = weakref.finalize(self, stop.put, None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until everything is read; return False if it takes longer than `timeout_s`."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._read.wait(timeout_s)
 
 
-def _read(region: Region, stop: threading.Event) -> None:
+_owners: WeakKeyDictionary[Region, int] = WeakKeyDictionary()
+"""Number of threads that keep each region locked: locks of memory do not add up."""
+_lock = threading.Lock()
+
+
+def _keep(region: Region, stop: SimpleQueue[None], done: threading.Event) -> None:
+    with _lock:
+        _owners[region] = _owners.get(region, 0) + 1
     locked = True
     for start in range(0, len(region), STEP_BYTES):
-        if stop.is_set():
-            return
+        if not stop.empty():
+            break
         locked = region.read(start, min(start + STEP_BYTES, len(region)), locked)
+    done.set()
+    stop.get()
+    with _lock:
+        _owners[region] -= 1
+        if not _owners[region]:
+            region.unlock()

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
@@ -15,13 +15,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack, add_note
+from packer.errors import DamagedPack
+from packer.loading.augmentation import CropParams
+from packer.loading.collate import join_targets, stack_images
 from packer.loading.fill import ImageFiller
 from packer.loading.page_cache import announced
 from packer.loading.replace import Replacements, Replacer
 from packer.loading.stats import Stats
-from packer.loading.targets import Targets, join_targets, stack_images
+from packer.loading.targets import Targets
 from packer.loading.threads import Results, ThreadPool
+from packer.loading.transforms import Transforms
 from packer.types import Int64
 
 BLOCK_BYTES = 4 << 20
@@ -35,7 +38,8 @@ DECODED_BYTES = 256 << 10
 DECODED_A_PART = 16
 """Bytes of pixels, and minimum number of images, in a part of images to decode."""
 
-Transform = Callable[[torch.Tensor], Any]
+LoadedBatch = tuple[torch.Tensor, Any, Int64]
+"""Images, targets (as `join_targets` returns them) and the numbers of the records, int64 (n,)."""
 _NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
 
 
@@ -51,6 +55,17 @@ class _Pending:
     """Rows of each part but the last."""
 
 
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """Rows of one batch, prepared by a thread."""
+
+    records: Int64
+    """Numbers of the records, after replacing damaged ones."""
+    targets: Any
+    images: list[Any] | None
+    """Transformed images; None: they are in the rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """How much work is done at once."""
@@ -59,38 +74,58 @@ class Work:
     prefetch: int
     """Batches prepared ahead of the consumer."""
     pinned: bool = False
+    collation: str = "list"
+    """What becomes of boxes (`loading.collate`)."""
 
 
 class Pipeline:
-    """Yields (images, targets) for runs of record numbers, with images uint8 (n, channels, height, width).
+    """Yields (images, targets, records) for runs of record numbers, with images uint8 (n, channels, height, width).
 
     Args:
         filler: fills rows of a batch with images.
         targets: the targets of the records.
         batch_size: images in the largest batch.
         work: how much work is done at once.
-        transform: the user's function, called with each image (channels, height, width) after crop and flip.
+        transforms: the user's functions of each image (channels, height, width) and target, after crop and flip.
         replacer: replaces damaged records; None: they are errors.
     """
 
     def __init__(
         self, filler: ImageFiller, targets: Targets, batch_size: int, work: Work,
-        transform: Transform | None = None, replacer: Replacer | None = None,
+        transforms: Transforms | None = None, replacer: Replacer | None = None,
     ) -> None:  # fmt: skip
         self.filler = filler
         self.targets = targets
+        self.batch_size = batch_size
         self.work = work
-        self.transform = transform
+        self.transforms = transforms or Transforms()
         self.replacer = replacer
         height, width, channels = filler.row_shape
         self._row_bytes: int = height * width * channels * filler.dtype.itemsize
         # a transform may be slow, so no batch should wait for others
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
-        self._batches_a_block = 1 if transform else max(1, min(fit, BLOCK_BATCHES))
+        self._batches_a_block = 1 if self.transforms else max(1, min(fit, BLOCK_BATCHES))
         self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
         self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
 
-    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+    def with_filler(self, filler: ImageFiller) -> Pipeline:
+        """Return one for other crops."""
+        replacer = None if self.replacer is None else self.replacer.with_filler(filler)
+        return Pipeline(filler, self.targets, self.batch_size, self.work, self.transforms, replacer)
+
+    def with_host(self, host: Pipeline) -> Pipeline:
+        """Return what prepares the batches of another host: that one."""
+        return host
+
+    def targets_of(self, records: Int64, params: CropParams) -> Any:
+        """Return the targets of a batch whose images are prepared elsewhere."""
+        targets = self.targets.of(records, params)
+        if self.transforms.of_targets:
+            nothing = [torch.empty(0)] * len(records)
+            _, targets = self.transforms.batch(nothing, targets, self.filler.pack, records, (0, 0))
+        return join_targets([targets], self.work.collation, params.output)
+
+    def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order. Exceptions in threads are raised here."""
         threads = ThreadPool(self.work.threads)
         pending: deque[_Pending] = deque()
@@ -116,23 +151,29 @@ class Pipeline:
         records = block[0] if len(block) == 1 else np.concatenate(block)
         rows = self._buffers.take()[: len(records) * self._row_bytes]
         shaped = rows.view(self.filler.dtype).reshape(len(records), *self.filler.row_shape)
-        size = self._part_size(len(records))
+        size, step = self._part_size(len(records)), len(block[0])
+        if len(block) > 1:
+            size = -(-size // step) * step  # whole batches
+        step = min(size, step)
 
-        def fill(part: int) -> Any:
+        def fill(part: int) -> tuple[list[_Piece], Replacements]:
             rows = slice(part * size, (part + 1) * size)
-            return self._fill(records[rows], epoch, shaped[rows], stats)
+            return self._fill(records[rows], epoch, shaped[rows], stats, step)
 
         results = threads.run(-(-len(records) // size), fill)
         return _Pending(shaped, results, list(accumulate(len(batch) for batch in block)), size)
 
     def _part_size(self, records: int) -> int:
-        if self._stage == "decode" or self.transform is not None:
+        if self._stage == "decode" or self.transforms:
             even = -(-records // self.work.threads)
             return min(even, max(DECODED_A_PART, DECODED_BYTES // self._row_bytes))
         parts = max(1, min(self.work.threads, round(records * self._row_bytes / PART_BYTES)))
         return -(-records // parts)
 
-    def _fill(self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats) -> Any:
+    def _fill(
+        self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int
+    ) -> tuple[list[_Piece], Replacements]:
+        """Fill rows with the images of records, and return them in pieces of `step` rows."""
         started = time.perf_counter()
         params = self.filler.params(records, epoch)
         replaced: Replacements = ()
@@ -144,43 +185,46 @@ class Pipeline:
             records, replaced = self.replacer.stand_ins(records, epoch)
             params = self.filler.params(records, epoch)
             self.filler.fill(records, params, rows)
-        filled = time.perf_counter()
-        stats.add(self._stage, filled - started)
+        stats.add(self._stage, time.perf_counter() - started)
+        cuts = [slice(start, start + step) for start in range(0, len(records), step)]
+        return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts], replaced
+
+    def _piece(self, records: Int64, params: CropParams, epoch: int, rows: NDArray[Any], stats: Stats) -> _Piece:
+        started = time.perf_counter()
         targets = self.targets.of(records, params)
         made = time.perf_counter()
-        stats.add("targets", made - filled)
-        if self.transform is None:
-            return targets, None, replaced
-        images: list[Any] = []
-        try:
-            for row in rows:
-                images.append(self.transform(torch.from_numpy(row).permute(2, 0, 1)))
-        except Exception as error:
-            pack = self.filler.pack
-            add_note(error, f"in the transform of record {pack.key(int(records[len(images)]))} of {pack.path}")
-            raise
+        stats.add("targets", made - started)
+        if not self.transforms:
+            return _Piece(records, targets, None)
+        seen = (torch.from_numpy(row).permute(2, 0, 1) for row in rows)
+        seed = (self.filler.augmentation.seed, epoch)
+        images, targets = self.transforms.batch(seen, targets, self.filler.pack, records, seed)
         stats.add("transform", time.perf_counter() - made)
-        return targets, images, replaced
+        return _Piece(records, targets, images)
 
-    def _finish(self, block: _Pending, stats: Stats) -> Iterator[tuple[torch.Tensor, Any]]:
+    def _finish(self, block: _Pending, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield the batches of a block as soon as their parts are done."""
         parts = block.results.wait()
-        targets = join_targets([targets for targets, _, _ in parts])
-        replaced = [(n * block.part_size + row, what) for n, (_, _, some) in enumerate(parts) for row, what in some]
-        images: Any
-        if self.transform is None:
-            images = torch.from_numpy(block.rows).permute(0, 3, 1, 2)
-        else:
-            images = [image for _, transformed, _ in parts for image in transformed]
-        ends = block.ends
+        replaced = [(n * block.part_size + row, what) for n, (_, some) in enumerate(parts) for row, what in some]
+        pieces = iter([piece for some, _ in parts for piece in some])
+        rows, ends = block.rows, block.ends
         block.rows = _NOTHING  # from here on only the batches refer to the memory
         for start, end in zip([0, *ends], ends, strict=False):
+            mine: list[_Piece] = []
+            while sum(len(piece.records) for piece in mine) < end - start:
+                mine.append(next(pieces))
             stats.images += end - start
             stats.batches += 1
             if replaced and self.replacer is not None:
                 self.replacer.report([what for row, what in replaced if start <= row < end], stats)
-            part = images[start:end]
-            yield part if self.transform is None else stack_images(part), targets[start:end]
+            # a separate tensor for each batch, so that saving or sending one does not include the whole block
+            if self.transforms.of_images:
+                images = stack_images([image for piece in mine for image in piece.images or ()])
+            else:
+                images = torch.from_numpy(rows[start:end]).permute(0, 3, 1, 2)
+            size = int(images.shape[-2]), int(images.shape[-1])
+            targets = join_targets([piece.targets for piece in mine], self.work.collation, size)
+            yield images, targets, np.concatenate([piece.records for piece in mine])
 
 
 Memory = NDArray[np.uint8]

@@ -6,6 +6,7 @@ here yields the number of each batch, and the dataset takes that batch from the 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -84,3 +85,27 @@ class Batches(Dataset[Any]):
 def as_made(batch: T) -> T:
     """Return the batch unchanged: it is collated already."""
     return batch
+
+
+class Rebuildable(ABC):
+    """The parts of a loader from which other libraries rebuild a DataLoader."""
+
+    pack: Pack
+    sampler: Sampler
+    batch_size: int
+    collate_fn = staticmethod(as_made)
+    num_workers, prefetch_factor = 0, None
+
+    @abstractmethod
+    def _run(self, first: int | None = None) -> Iterator[Any]:
+        """Yield the batches of the next epoch, starting with batch `first` (default: the loaded position, or 0)."""
+
+    @property
+    def dataset(self) -> Batches:
+        """Returns the batches that `batch_sampler` names."""
+        return Batches(self.pack, self._run)
+
+    @property
+    def batch_sampler(self) -> BatchNumbers:
+        """The number of each batch."""
+        return BatchNumbers(self.sampler, self.batch_size)

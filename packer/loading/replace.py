@@ -59,6 +59,12 @@ class Replacer:
         self._found: dict[tuple[int, int], tuple[int, Replaced]] = {}
         self._reported: dict[int, Replaced] = {}
 
+    def with_filler(self, filler: ImageFiller) -> Replacer:
+        """Return one for other crops, with the same reports."""
+        other = Replacer(filler, self._sampler, self._seed)
+        other._reported = self._reported
+        return other
+
     def stand_ins(self, records: Int64, epoch: int) -> tuple[Int64, Replacements]:
         """Return the records with damaged ones replaced, and which ones were.
 

@@ -39,6 +39,8 @@ class BuildOptions:
         split: Pack only this split.
         resize: Size of the packed images in pixels, ``N`` or ``WxH``. None: as they are.
         fit: How to reach that size: stretch, short, long, crop or pad.
+        pad_value: Gray level of the border that pad adds, 0 to 255. None: 0, black.
+        interpolation: The filter, area or bilinear. None: area.
         encode: How images are stored: raw, jpeg, png, bmp, or copy (each file's bytes).
         quality: JPEG quality, 1 to 100.
         mode: rgb, gray, or unchanged, which keeps alpha and 16 bits.
@@ -67,6 +69,8 @@ class BuildOptions:
     split: str | None = None
     resize: str | None = None
     fit: str | None = None
+    pad_value: int | None = None
+    interpolation: str | None = None
     encode: str = "raw"
     quality: int = 90
     mode: str = "rgb"
@@ -110,7 +114,11 @@ class BuildOptions:
         if self.resize is not None:
             from packer.images.resize import Resize
 
-            Resize.of(self.resize, self.fit)  # raises UsageError
+            Resize.of(self.resize, self.fit, self.pad_value, self.interpolation)  # raises UsageError
+        elif self.pad_value is not None:
+            raise UsageError("--pad-value", "is for images that are resized", "add --resize and --fit pad")
+        elif self.interpolation is not None:
+            raise UsageError("--interpolation", "is for images that are resized", "add --resize")
         if self.workers is not None and self.workers < 1:
             raise UsageError("--workers", f"must be at least 1, got {self.workers}")
         if self.workers is not None and self.workers > MOST_WORKERS:

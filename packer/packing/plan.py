@@ -131,7 +131,9 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
 
     `measure` encodes a few images in a worker, because a decoder may crash.
     """
-    resize = None if options.resize is None else Resize.of(options.resize, options.fit)
+    resize = None
+    if options.resize is not None:
+        resize = Resize.of(options.resize, options.fit, options.pad_value, options.interpolation)
     recipe = Recipe(
         root=os.fsencode(os.path.abspath(options.source)),
         mode=cast(Mode, options.mode),

@@ -80,6 +80,8 @@ class Inputs:
     counts: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    flip_index: tuple[int, ...] | None = None
+    """Index of the mirror image of each landmark or keypoint, if a source has it."""
 
     @property
     def found(self) -> int:
@@ -136,6 +138,7 @@ def read_inputs(
     inputs.counts.update(resolver.counts)
     for source in sources:
         inputs.notes += source.notes
+        inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
     inputs.notes += [
         f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())
     ]

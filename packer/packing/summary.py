@@ -57,6 +57,7 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         options=_options(plan),
         shards=shards,
         rejected=tuple(rejected),
+        flip_index=inputs.flip_index,
         notes=(*inputs.notes, *_skipped(inputs.skipped)),
         packer=packer.__version__,
         libraries=library_versions(),
@@ -67,6 +68,10 @@ def _options(plan: Plan) -> dict[str, Any]:
     options = {name: getattr(plan.options, name) for name in OPTIONS}
     options["labels"] = list(plan.inputs.labels)
     options["fit"] = None if plan.recipe.resize is None else plan.recipe.resize.fit
+    if plan.options.pad_value:  # black as ever: the same bytes as ever
+        options["pad_value"] = plan.options.pad_value
+    if plan.recipe.resize is not None and plan.recipe.resize.interpolation != "area":
+        options["interpolation"] = plan.recipe.resize.interpolation  # by default the manifest is as before
     return dict(sorted(options.items()))
 
 

@@ -60,6 +60,7 @@ class Source(Protocol):
     None if the ids follow from the names."""
     notes: list[str]
     """Messages for the user, such as `<filename>` fields that differ; complete after the last call."""
+    # flip_index: tuple[int, ...] | None, optional: the index of the mirror image of each landmark or keypoint
 
     def in_split(self, image: bytes) -> bool:
         """Return whether this image is part of the chosen split (True for every image without ``--split``)."""

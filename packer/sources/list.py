@@ -19,6 +19,7 @@ from packer.sources.list_lines import (
     find_separator,
     guess_columns,
     header_columns,
+    point_flip_index,
     read_opening,
     split_line,
 )
@@ -55,6 +56,7 @@ class ListSource:
         if options.split is not None:
             self.notes.append(f"{self._name}: a list has no splits; --split {options.split} does not choose lines")
         self._columns, self._separator, self._opening = self._layout(options.columns)
+        self.flip_index = point_flip_index(self._columns, self._opening.header)
         self._line_of: dict[bytes, int] = {}
         """Image -> index of its first line."""
         self._repeats: dict[bytes, list[int]] = {}

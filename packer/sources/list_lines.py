@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from packer.errors import UsageError
 from packer.sources.columns import NAMES, Columns
 from packer.sources.paths import extension_of, is_number
+from packer.sources.points import flip_index_of
 from packer.sources.tree import IMAGE_EXTENSIONS
 
 TAB, COMMA, BLANKS, MIXED = b"\t", b",", b" ", b" ,"
@@ -154,6 +155,16 @@ def header_columns(header: Sequence[bytes]) -> tuple[Columns, list[str]] | None:
         head = ["label" if name == "class" else name for name in head]
     skipped = [word for word, name in zip(words, head, strict=True) if name == "_" and word != "_"]
     return Columns(tuple(head)), skipped
+
+
+def point_flip_index(columns: Columns, header: Sequence[bytes]) -> tuple[int, ...] | None:
+    """Return the index of the mirror image of each point, if a header has names such as lefteye_x; else None."""
+    if len(header) == len(columns.head) - 1 and columns.head[0] == "path":
+        header = (b"", *header)  # as in CelebA
+    if len(header) != len(columns.head) or columns.tail:
+        return None
+    names = [_word(cell) for cell, name in zip(header, columns.head, strict=True) if name == "x"]
+    return flip_index_of([re.sub(r"(^x[_ .])|([_ .]?x$)", "", name) for name in names])
 
 
 def guess_columns(rows: Sequence[Sequence[bytes]], where: str) -> Columns:

@@ -77,6 +77,7 @@ class YoloSource:
                 self._claims[path].append(image)
         names = self._config.names
         self.classes: tuple[str, ...] | None = self._numbered() if names is None else names
+        self.flip_index = self._config.flip_index
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:

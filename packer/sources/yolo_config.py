@@ -12,6 +12,7 @@ import yaml
 from packer.errors import NoImage, PackerError, UsageError, plural, printable
 from packer.sources.base import Tree
 from packer.sources.paths import IMAGE_FOLDERS, MOST_CLASSES, as_bytes, as_text, class_id, extension_of, named, quoted
+from packer.sources.points import yolo_flip_index, yolo_points
 from packer.sources.tree import MIB, lines_of, read_file
 
 DEEPEST = 32
@@ -32,6 +33,8 @@ class YoloConfig:
     """Class names in id order."""
     kpt_shape: tuple[int, int] | None = None
     """(number of points, values per point: 2 or 3)."""
+    flip_index: tuple[int, ...] | None = None
+    """Index of the mirror image of each point: ``flip_idx``, or from the names of the points."""
     splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """train, val, ... -> folders or lists of images, as written."""
     path: str = ""
@@ -120,9 +123,11 @@ def _load(tree: Tree, path: bytes) -> dict[str, Any]:
 
 def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:
     try:
+        kpt_shape = yolo_points(loaded.get("kpt_shape"))
         return YoloConfig(
             names=_names(loaded.get("names"), loaded.get("nc")),
-            kpt_shape=_kpt_shape(loaded.get("kpt_shape")),
+            kpt_shape=kpt_shape,
+            flip_index=None if kpt_shape is None else yolo_flip_index(loaded, kpt_shape[0]),
             splits={
                 key: tuple(value if isinstance(value, list) else [value])
                 for key, value in loaded.items()
@@ -173,15 +178,6 @@ def _unlike(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) > MOST_CLASSES:
         raise ValueError(f"has {len(names)} classes, more than {MOST_CLASSES}")
     return names
-
-
-def _kpt_shape(value: Any) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    numbers = [class_id(item.encode("utf-8", "replace")) for item in value] if _is_texts(value) else []
-    if len(numbers) == 2 and numbers[0] and numbers[1] in (2, 3):
-        return numbers[0], numbers[1]
-    raise ValueError("kpt_shape: is not [points, 2] or [points, 3]")
 
 
 def _names_file(tree: Tree) -> YoloConfig:

@@ -263,7 +263,8 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
     named: list[Rule] = []
     name, before = "".join(arguments[:1]), ""
     for word in arguments[1:]:
-        value = (word.partition("=")[2] if word.startswith("--") else word).removeprefix("list:")
+        # `--classes --dry-run` names a file called --dry-run
+        value = (word.partition("=")[2] if word.startswith("--") and "=" in word else word).removeprefix("list:")
         before, option = word.partition("=")[0], before if not word.startswith("--") else word.partition("=")[0]
         if value:
             path = os.path.realpath(value)

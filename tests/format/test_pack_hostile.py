@@ -147,7 +147,7 @@ def test_a_container_of_another_kind(copied):
     for name in ("zip", "hdf5"):
         edit_manifest(pack, put(name, "container"))
         read_all(pack)
-        assert verify(pack).problems
+        assert verify(pack, deep=True).problems
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from loader_packs import alike
-from running import run_script
+from running import run_script, until
 
 from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack, system
 from packer.errors import DamagedPack, UsageError, size_text
@@ -41,7 +41,10 @@ def test_the_device_gives_the_hosts_batches(pack, container, kind, options):
 
 @pytest.mark.parametrize("crop", [
     RandomResizedCrop(8), RandomResizedCrop((20, 9), scale=(0.5, 1.0)), CenterCrop(6), CenterCrop((14, 9)),
-    Resize((15, 7)), Resize((4, 5)), Resize((15, 7), "linear"), Resize((4, 5), "linear"), Resize((4, 5), "nearest"),
+    *(RandomResizedCrop((7, 8), scale=(0.5, 1.0), interpolation=name) for name in ("area", "bilinear", "fast")),
+    RandomResizedCrop((9, 11), scale=(0.9, 1.0)), CenterCrop(6, resize=8), CenterCrop(6, resize=13),
+    CenterCrop((14, 5), resize=9), CenterCrop(6, resize=8, interpolation="area"),
+    Resize((15, 7)), Resize((4, 5)), Resize((15, 7), "area"), Resize((4, 5), "area"), Resize((4, 5), "nearest"),
     Resize((20, 24), "nearest"),
 ], ids=str)  # fmt: skip
 def test_crops_on_the_device_are_the_hosts_to_two_levels(pack, crop):
@@ -194,3 +197,25 @@ def test_memory_that_the_page_cache_holds_in_a_container_is_free(tmp_path, monke
     (tmp_path / "memory.max").write_text("max\n")
     assert system.available_bytes() > 1 << 20
     assert np.isfinite(system.available_bytes())
+
+
+def locked_kilobytes():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmLck:"))
+
+
+@pytest.mark.skipif(system.PORTABLE, reason="memory is locked on POSIX systems only")
+def test_locked_memory_is_unlocked_with_its_owner(pack):
+    """Locks do not add up: the first owner that goes must not unlock what another one keeps."""
+    opened, before = open_pack(pack("raw")), locked_kilobytes()
+    first, second = (PackedLoader(opened, 4, cache="ram") for _ in range(2))
+    assert first._ram.wait(20) and second._ram.wait(20)
+    if locked_kilobytes() == before:
+        pytest.skip("this process may not lock memory")
+    del first
+    gc.collect()
+    assert not until(lambda: locked_kilobytes() == before, 0.2)
+    del second
+    gc.collect()
+    assert until(lambda: locked_kilobytes() == before, 10)
+    assert opened.record(0)

@@ -13,8 +13,9 @@ from loader_packs import alike, fresh, noise, waves
 from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
-from packer.images.jpeg import decode_reduced
-from packer.loading.fill import reduced_by, resize_into
+from packer.images.jpeg import decode_into
+from packer.images.resample import resample
+from packer.loading.fill import ImageFiller, reduced_by, resize_into
 from packer.samplers.order import uniform
 
 
@@ -121,7 +122,7 @@ def test_center_crop_is_torchvisions(size, crop):
     top, left = round((padded.shape[0] - out_height) / 2), round((padded.shape[1] - out_width) / 2)
     row = np.full((*crop, 3), 77, np.uint8)
     region = CenterCrop(crop).regions(np.array([float(width)]), np.array([float(height)]), np.zeros((1, 0)))[0]
-    resize_into(image, region.tolist(), 1, row)
+    resize_into(image, region.tolist(), row)
     assert np.array_equal(row, padded[top : top + out_height, left : left + out_width])
 
 
@@ -138,8 +139,11 @@ def test_center_crop_after_resize():
 
 
 def test_center_crop_of_less_than_a_pixel_is_one_pixel():
+    """For "area"; "bilinear" resizes as if the whole image had been, and takes the part that it is."""
     sides = np.array([50.0]), np.array([40.0])
-    assert CenterCrop(1, resize=256).regions(*sides, np.zeros((1, 0)))[0, 2:].tolist() == [1, 1]
+    for interpolation, side in (("area", 1.0), ("bilinear", 40 / 256)):
+        part = CenterCrop(1, 256, interpolation).regions(*sides, np.zeros((1, 0)))[0, 2:]
+        assert part.tolist() == [side, side]
 
 
 def test_resize_output():
@@ -153,6 +157,8 @@ def test_resize_output():
 @pytest.mark.parametrize("make", [
     lambda: Resize(0), lambda: CenterCrop((4, 0)), lambda: RandomResizedCrop(-1), lambda: CenterCrop(4, resize=0),
     lambda: Resize(4, "cubic"), lambda: CenterCrop(4, interpolation=1), lambda: RandomResizedCrop(4, interpolation=""),
+    lambda: Resize(4, "fast"), lambda: CenterCrop(4, interpolation="fast"),
+    lambda: RandomResizedCrop(4, interpolation="linear"),
     lambda: RandomResizedCrop(4, scale=(0.5, 0.1)), lambda: RandomResizedCrop(4, ratio=(0.0, 1.0)),
 ])  # fmt: skip
 def test_impossible_crops_are_refused(make):
@@ -165,32 +171,54 @@ def test_crops_are_values():
     assert len({CenterCrop(3), CenterCrop(3), Resize(3)}) == 2
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("region", [(0, 0, 120, 100), (13, 7, 50, 41), (5, 60, 110, 30), (40, 40, 8, 9)], ids=str)
-def test_resized_regions_are_pillows(region, channels):
-    image = waves(100, 120)[..., :channels]
+def by_pillow(image, size, part):
+    """The part (x, y, width, height) of an image by Pillow's antialiased bilinear filter; each channel for itself."""
+    x, y, w, h = part
+    planes = [
+        Image.fromarray(image[..., c].astype(np.float32)).resize(size, Image.Resampling.BILINEAR, (x, y, x + w, y + h))
+        for c in range(image.shape[2])
+    ]
+    return np.stack([np.asarray(plane) for plane in planes], axis=2)
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(1, "uint8"), (2, "uint8"), (3, "uint8"), (4, "uint8"), (3, "uint16")])
+@pytest.mark.parametrize(
+    "region", [(0, 0, 120, 100), (13, 7, 50, 41), (5, 60, 110, 30), (40, 40, 8, 9), (3.25, 10.5, 61.5, 47.3)], ids=str
+)
+def test_bilinear_is_pillows_to_a_level(region, channels, dtype):
+    """Of noise, where filters differ most: cut first if the region is of whole pixels, else with what is around it."""
+    image = noise(0, 100, 120, channels, dtype)
     x, y, w, h = region
-    row = np.zeros((24, 32, channels), np.uint8)
-    resize_into(image, [float(v) for v in region], 1, row)
-    for c in range(channels):
-        reference = Image.fromarray(image[..., c]).resize((32, 24), Image.Resampling.BILINEAR, (x, y, x + w, y + h))
-        difference = np.abs(row[..., c].astype(int) - np.asarray(reference).astype(int))
-        assert difference.mean() < 3 and difference.max() <= 14  # Pillow's bilinear averages wherever it shrinks
+    row = np.zeros((24, 32, channels), dtype)
+    resize_into(image, [float(v) for v in region], row, "bilinear")
+    if all(float(v).is_integer() for v in region):
+        image, x, y = image[y : y + h, x : x + w], 0, 0
+    limit = 1.01 if dtype == "uint8" else 40  # OpenCV's linear filter has 11 bits for its weights
+    assert np.abs(row - by_pillow(image, (32, 24), (x, y, w, h))).max() <= limit
 
 
-def test_where_nothing_shrinks_linear_is_pillows_to_a_level():
+def test_where_nothing_shrinks_all_filters_are_pillows_to_a_level():
     image = waves(20, 30)
-    row = np.zeros((41, 55, 3), np.uint8)
-    resize_into(image, [4.0, 3.0, 21.0, 15.0], 1, row)
-    cut = Image.fromarray(image[3:18, 4:25])
-    difference = row.astype(int) - np.asarray(cut.resize((55, 41), Image.Resampling.BILINEAR)).astype(int)
-    assert np.abs(difference).max() <= 2
+    for interpolation in ("area", "bilinear", "fast"):
+        row = np.zeros((41, 55, 3), np.uint8)
+        resize_into(image, [4.0, 3.0, 21.0, 15.0], row, interpolation)
+        assert np.abs(row - by_pillow(image[3:18, 4:25], (55, 41), (0, 0, 21, 15))).max() <= 1.51
+
+
+def test_fast_is_linear_up_to_its_bound_and_area_from_there():
+    image = noise(0, 230, 230)
+    for side, same in ((230, "linear"), (200, "linear"), (199, "area"), (115, "area")):
+        fast, area = (resample(image, (side, side), name) for name in ("fast", "area"))
+        linear = cv2.resize(image, (side, side), interpolation=cv2.INTER_LINEAR)
+        assert np.array_equal(fast, {"linear": linear, "area": area}[same])
+    # one axis that shrinks by more is enough
+    assert np.array_equal(resample(image, (220, 115), "fast"), resample(image, (220, 115), "area"))
 
 
 def test_a_region_beyond_the_image_is_black_there():
     image = np.full((6, 8, 3), 200, np.uint8)
     row = np.zeros((10, 10, 3), np.uint8)
-    resize_into(image, [-1.0, -2.0, 10.0, 10.0], 1, row)
+    resize_into(image, [-1.0, -2.0, 10.0, 10.0], row)
     inside = np.zeros((10, 10), bool)
     inside[2:8, 1:9] = True
     assert (row[inside] == 200).all() and not row[~inside].any()
@@ -269,8 +297,10 @@ def packed(folder, images, **options):
 
 @pytest.mark.parametrize("encode", ["raw", "png", "jpeg"])
 @pytest.mark.parametrize("size, crop", [
-    ((1000, 401), Resize((224, 224))), ((500, 375), CenterCrop(224, resize=256)), ((341, 256), RandomResizedCrop(224)),
-    ((341, 256), RandomResizedCrop((96, 192))), ((300, 200), Resize((150, 300))), ((200, 300), Resize((299, 100))),
+    ((1000, 401), Resize((224, 224), "area")), ((500, 375), CenterCrop(224, resize=256, interpolation="area")),
+    ((341, 256), RandomResizedCrop(224, interpolation="area")),
+    ((341, 256), RandomResizedCrop((96, 192), interpolation="area")),
+    ((300, 200), Resize((150, 300), "area")), ((200, 300), Resize((299, 100), "area")),
 ], ids=str)  # fmt: skip
 def test_each_axis_that_shrinks_is_averaged(tmp_path, encode, size, crop):
     path = packed(tmp_path, rough(*size[::-1]), encode=encode)
@@ -297,52 +327,46 @@ def test_stripes_of_one_pixel_become_gray(tmp_path):
 def test_the_loader_resizes_as_the_build_does(tmp_path, resize, fit, size):
     images = [noise(seed, 100, 150) for seed in range(3)]
     built = PackedLoader(packed(tmp_path, images, resize=resize, fit=fit), 3)
-    read = PackedLoader(packed(tmp_path, images), 3, crop=Resize(size[::-1]))
+    read = PackedLoader(packed(tmp_path, images), 3, crop=Resize(size[::-1], "area"))
     assert alike(list(read), list(built))
 
 
 def test_interpolation_is_chosen():
     image, row = noise(0, 9, 12), np.empty((3, 4, 3), np.uint8)
-    resize_into(image, [0.0, 0.0, 12.0, 9.0], 1, row, "nearest")
+    resize_into(image, [0.0, 0.0, 12.0, 9.0], row, "nearest")
     assert np.array_equal(row, image[1::3, 1::3])
-    resize_into(image, [0.0, 0.0, 12.0, 9.0], 1, row, "linear")
-    assert np.array_equal(row, image[1::3, 1::3])  # the centres are pixels' centres
-    resize_into(image, [0.0, 0.0, 12.0, 9.0], 1, row, "area")
+    resize_into(image, [0.5, 0.25, 11.0, 8.5], row, "nearest")
+    assert np.array_equal(row, image[1::3, [1, 4, 7, 10]])
+    resize_into(image, [0.0, 0.0, 12.0, 9.0], row, "area")
     assert np.abs(row - image.reshape(3, 3, 4, 3, 3).mean(axis=(1, 3))).max() <= 0.51
 
 
 def test_scaled_decoding_is_close_to_the_full_one(pack, monkeypatch):
     """And it happens: libjpeg is asked for less where a crop is at least four times as large as the output."""
-    asked = []
+    factors = []
 
-    def watched(data, size, channels, at_least):
-        image = decode_reduced(data, size, channels, at_least)
-        asked.append(image.shape)
-        return image
-
-    def full(data, size, channels, at_least):
-        return decode_reduced(data, size, channels, size)
+    def watched(data, row, factor):
+        factors.append(factor)
+        decode_into(data, row, factor)
 
     options = {"crop": RandomResizedCrop(12, scale=(0.1, 1.0)), "flip": True, "seed": 5, "threads": 1}
-    monkeypatch.setattr("packer.loading.fill.decode_reduced", watched)
+    monkeypatch.setattr("packer.loading.fill.decode_into", watched)
     scaled = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
-    monkeypatch.setattr("packer.loading.fill.decode_reduced", full)
+    assert len(factors) == 27 and {2, 4, 8} >= {*factors} and len({*factors}) > 1
+    monkeypatch.setattr(ImageFiller, "_factors", lambda self, regions, *_: np.ones(len(regions), np.int64))
     whole = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
-    factors = {round(190 / shape[1]) for shape in asked}
-    assert len(asked) == 27 and max(shape[0] for shape in asked) < 110 and len({*factors} & {1, 2, 4, 8}) > 1
     differences = (torch.cat(scaled).int() - torch.cat(whole).int()).abs().float()
-    # edges are rounded to the pixels of the reduced image: half of one, 4 of the full one, at 3 levels each
-    assert differences.mean() < 2 and differences.flatten(1).mean(1).max() < 4 and differences.max() <= 14
+    assert differences.mean() < 0.5 and differences.max() <= 4
 
 
 def test_a_crop_of_four_times_the_output_is_decoded_at_half(pack, monkeypatch):
     shapes = []
 
-    def watched(*arguments):
-        shapes.append(decode_reduced(*arguments).shape)
-        return decode_reduced(*arguments)
+    def watched(data, row, factor):
+        shapes.append(row.shape)
+        decode_into(data, row, factor)
 
-    monkeypatch.setattr("packer.loading.fill.decode_reduced", watched)
+    monkeypatch.setattr("packer.loading.fill.decode_into", watched)
     list(PackedLoader(pack("photos"), 9, crop=Resize((37, 47)), threads=1))  # the first is 150 x 190
     assert shapes[0] == (75, 95, 3)
     shapes.clear()
@@ -361,7 +385,7 @@ def test_reduced_images_never_reach_beyond_themselves(factor):
             y = x % (height - factor + 1)
             for w in range(factor, width - x + 1):
                 row = np.zeros((1, 1, 3), np.uint8)
-                resize_into(image, [float(x), float(y), float(w), float(height - y)], factor, row)
+                resize_into(image, [side / factor for side in (x, y, w, height - y)], row)
                 assert row.min() == 255
 
 

@@ -432,3 +432,14 @@ def test_a_data_loader_is_rebuilt_of_a_loader(pack):
         assert alike(list(again), epochs[epoch])
     with pytest.raises(UsageError, match=r"loader.dataset: returns whole batches of the loader.*PackedDataset"):
         next(iter(DataLoader(loader.dataset, batch_size=4)))
+
+
+def test_a_copy_has_the_crop_that_was_set(pack):
+    loader = loader_of(pack)
+    loader.set_crop(CenterCrop(4))
+    iteration = iter(loader)
+    take(iteration, 2)
+    loader.set_crop(CenterCrop(5))  # for the next one
+    copy = deepcopy(loader)
+    assert copy.state_dict()["set_crop"] == loader.state_dict()["set_crop"]
+    assert alike(list(copy), list(iteration))

@@ -57,6 +57,14 @@ def marks(request, tmp_path_factory):
     return root / "pack"
 
 
+def _crossing(profile, first):
+    """Where a profile, first above a half at pixel `first`, is a half; 0 if that is the first pixel."""
+    if first == 0:
+        return 0.0
+    below, above = profile[first - 1], profile[first]
+    return first - 0.5 + (0.5 - below) / (above - below)
+
+
 def bright_extent(image):
     """The xyxy extent of the bright pixels of an image (3, height, width), edges to a fraction of a pixel."""
     light = image.float().mean(0).numpy() / 255
@@ -66,7 +74,7 @@ def bright_extent(image):
         lit = np.flatnonzero(profile > 0.5)
         if not len(lit):
             return None
-        ends.append((lit[0], lit[-1] + 1))
+        ends.append((_crossing(profile, lit[0]), len(profile) - _crossing(profile[::-1], len(profile) - 1 - lit[-1])))
     return np.array([ends[0][0], ends[1][0], ends[0][1], ends[1][1]], float)
 
 
@@ -95,7 +103,11 @@ def test_a_mark_stays_under_its_box_and_its_landmarks(marks, crop, flip):
                     assert np.abs(target["boxes"][0].numpy() - inside).max() < 0.01
                 if min(inside[2] - inside[0], inside[3] - inside[1]) > 3:
                     assert len(target["boxes"]) == 1
-                    assert np.abs(extent - inside).max() <= 1.51
+                    # test_loader_pixels.py says it to 0.05; here the blur of both edges and of JPEG counts, and less
+                    # than half a pixel at the border of the image is not seen
+                    ends = np.array([width, height, width, height])
+                    limits = np.where((inside < 1) | (inside > ends - 1), 0.51, 0.25)
+                    assert (np.abs(extent - inside) <= limits).all()
                     seen += 1
     assert seen > COUNT
 

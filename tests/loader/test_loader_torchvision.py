@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from packer import PackedDataset, PackedLoader, collate
 from packer.errors import UsageError
-from packer.loading.targets import as_tv_tensors
+from packer.loading.collate import as_tv_tensors
 
 
 def test_without_torchvision_the_error_says_so(monkeypatch):

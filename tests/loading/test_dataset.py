@@ -13,7 +13,7 @@ from PIL import Image
 
 from packer import PackedDataset
 from packer.errors import UsageError
-from packer.loading.targets import Batch
+from packer.loading.collate import Batch
 
 KINDS = ("raw", "jpeg", "ragged", "boxes", "gray16", "copy")
 
@@ -170,7 +170,7 @@ def test_transforms(make_pack):
 
 
 def test_unknown_decoder(make_pack):
-    with pytest.raises(UsageError, match="must be one of auto, simplejpeg, opencv, jpeg4py; got 'pil'"):
+    with pytest.raises(UsageError, match="must be one of auto, simplejpeg, opencv, jpeg4py, got 'pil'"):
         PackedDataset(make_pack("raw", "lmdb"), decoder="pil")
 
 

@@ -92,6 +92,6 @@ def test_without_labels(tmp_path, make_pack):
     source = shutil.copytree(make_pack("raw", "lmdb").parent / "source", tmp_path / "source")
     build_pack(BuildOptions(str(source), str(tmp_path / "pack"), labels=("none",), workers=1))
     data = PackedDataset(tmp_path / "pack")
-    assert data[0][1] == {} and data.classes == [] and data.labels.tolist() == [-1] * 24
+    assert data[0][1] == {"image_id": 0} and data.classes == [] and data.labels.tolist() == [-1] * 24
     assert data.boxes.lengths.tolist() == [0] * 24
-    assert data.__getitems__([1, 2]).targets == [{}, {}]
+    assert data.__getitems__([1, 2]).targets == [{"image_id": 1}, {"image_id": 2}]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ops_images import as_stored, oriented, saved
+from PIL import Image
 
 from packer.errors import BadImage, UsageError
 from packer.images.decode import decode
@@ -113,6 +114,15 @@ def test_shrinking_averages_and_growing_is_linear() -> None:
     assert np.abs(both - expected).max() <= 1.01
 
 
+@pytest.mark.parametrize(("size", "channels"), [((150, 100), 3), ((90, 131), 1), ((30, 200), 4)])
+def test_bilinear_is_pillows_to_a_level(size: tuple[int, int], channels: int) -> None:
+    image = np.random.default_rng(1).integers(0, 256, (100, 150, channels), dtype=np.uint8)
+    made = Resize(*size, "stretch", interpolation="bilinear").apply(image)
+    for c in range(channels):
+        plane = Image.fromarray(image[..., c]).resize(size, Image.Resampling.BILINEAR)
+        assert np.abs(made[..., c].astype(int) - np.asarray(plane)).max() <= 1
+
+
 def test_a_crop_takes_the_largest_centred_part() -> None:
     image = np.zeros((20, 50, 1), np.uint8)
     image[:, 15:35] = BRIGHT
@@ -126,6 +136,20 @@ def test_a_crop_takes_the_largest_centred_part() -> None:
 def test_padding_is_black_and_even() -> None:
     result = Resize(20, 20, "pad").apply(np.full((10, 40, 3), BRIGHT, np.uint8))
     assert (result[:7] == 0).all() and (result[7:12] == BRIGHT).all() and (result[12:] == 0).all()
+
+
+@pytest.mark.parametrize(("dtype", "level"), [(np.uint8, 114), (np.uint16, 114 * 257)])
+def test_padding_has_the_level_that_is_asked_for(dtype: type, level: int) -> None:
+    result = Resize(20, 20, "pad", 114).apply(np.full((10, 40, 3), BRIGHT, dtype))
+    assert (result[:7] == level).all() and (result[7:12] == BRIGHT).all() and (result[12:] == level).all()
+
+
+@pytest.mark.parametrize(("size", "rows"), [((640, 425), 212), ((640, 427), 214), ((6400, 2), 1), ((640, 1), 1)])
+def test_padded_sizes_are_those_of_letterbox(size: tuple[int, int], rows: int) -> None:
+    """Halves go to the even number, as Python's round; the odd row of the border is below."""
+    corners = Resize(320, 320, "pad").geometry(*size).points(np.array([[0.0, 0.0], size]))
+    top = (320 - rows) // 2
+    assert corners.tolist() == [[0, top], [320, top + rows]]
 
 
 def test_reduction_is_a_power_of_two_that_covers_the_target() -> None:

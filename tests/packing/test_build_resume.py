@@ -127,6 +127,8 @@ def test_with_other_workers_and_limits(unfinished: Path) -> None:
     ("others", "what"),
     [
         ({"resize": "16"}, "--resize none, now 16"),
+        ({"resize": "16", "fit": "pad", "pad_value": 114}, "--pad-value none, now 114"),
+        ({"resize": "16", "interpolation": "bilinear"}, "--interpolation none, now bilinear"),
         ({"encode": "jpeg"}, "--encode raw, now jpeg"),
         ({"format": "hdf5"}, "--format lmdb, now hdf5"),
         ({"shuffle": 3}, "--shuffle none, now 3"),

@@ -34,6 +34,19 @@ def test_any_number_of_workers(sources: Path, tmp_path: Path, format: str, encod
     assert len(packs[0]) >= 1 + 2 * 2  # the manifest, and at least two shards with their indexes
 
 
+def test_the_default_interpolation_is_area_and_not_recorded(sources: Path, tmp_path: Path) -> None:
+    """A pack is the same as those from before there was a choice."""
+    packs = []
+    for name in ((), ("area",), ("bilinear",)):
+        out = tmp_path / "-".join(("pack", *name))
+        given = ["--interpolation", *name] if name else []
+        good("build", sources / "classes", "--resize", "7", *given, "-o", out, "--workers", 1)
+        packs.append(digests(out))
+    assert packs[0] == packs[1] != packs[2]
+    assert "interpolation" not in open_pack(tmp_path / "pack").manifest.options
+    assert open_pack(tmp_path / "pack-bilinear").manifest.options["interpolation"] == "bilinear"
+
+
 @pytest.mark.parametrize("format", ["lmdb", "webdataset"])
 def test_threads_inside_one_shard(tmp_path: Path, sources: Path, format: str) -> None:
     options = ["--shard-size", "none", "--format", format, "--shuffle", "5"]

@@ -1,0 +1,265 @@
+"""The annotations of a batch as columns: read, moved with the pixels and cut by a crop in a few array operations.
+
+One array for the boxes of all images, not one for each image: what Python does for an object is then done for a batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packer.format.pack import Pack
+from packer.format.ragged import Ragged
+from packer.images.geometry import clip_polygon
+from packer.samplers.order import Float64
+from packer.types import Int64
+
+FLAGS = ("difficult", "truncated", "occluded")
+"""Box fields that are always integers, and become int64 tensors (n,)."""
+ORIGINALS = ("voc_bndbox",)
+"""Original numbers of the source file, which are in the record (`Pack.annotation`) but not in the target."""
+NAMES = {"box_labels": "labels"}
+"""Field of an annotation -> name in a target, where they differ."""
+
+
+@dataclass(slots=True, eq=False)
+class Column:
+    """What the images have of one field: `counts[i]` items of `values`, one image after another."""
+
+    values: Any
+    """An array, or a tensor: one item for each box or point; text and nested values as an array of objects."""
+    counts: Int64
+    sizes: Int64 | None = None
+    """Of polygons and keypoints, whose items are points: how many each object has. `counts` are objects then."""
+
+    def select(self, keep: NDArray[np.bool_], boxes: Int64) -> Column:
+        """Return what belongs to the boxes that are kept, bool (m,); `boxes` is their number in each image.
+
+        An image may have boxes, and nothing in this column.
+        """
+        same = self.counts == boxes
+        if not same.all():
+            own = np.ones(self.counts.sum(), np.bool_)
+            own[np.repeat(same, self.counts)] = keep[np.repeat(same, boxes)]
+            keep = own
+        before = np.concatenate([[0], np.cumsum(keep)])
+        ends = np.cumsum(self.counts)
+        counts = before[ends] - before[ends - self.counts]
+        if self.sizes is None:
+            return Column(self.values[keep], counts)
+        return Column(self.values[np.repeat(keep, self.sizes)], counts, self.sizes[keep])
+
+    def split(self) -> list[Any]:
+        """Return what each image has: views of one tensor, or lists of objects."""
+        counts = self.counts.tolist()
+        if isinstance(self.values, torch.Tensor):
+            return list(torch.split(self.values, counts))
+        return _cut(self.values.tolist(), counts)
+
+    @staticmethod
+    def join(parts: Sequence[Column]) -> Column:
+        """Return the column of the images of all parts."""
+        if len(parts) == 1:
+            return parts[0]
+        sizes = [part.sizes for part in parts if part.sizes is not None]
+        return Column(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate(sizes) if sizes else None,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class BatchAnnotations:
+    """The annotations of some images, under the names that they have in a target."""
+
+    records: Int64
+    columns: dict[str, Column] = field(default_factory=dict)
+    """boxes float32 (m, 4), labels int64 (m,), landmarks and polygons (p, 2), keypoints (p, 3), other box fields."""
+    images: dict[str, list[Any]] = field(default_factory=dict)
+    """What an image has one of: label, extras."""
+    points: int = 0
+    """Keypoints of each object, for an image without any."""
+
+    def moved(self, maps: Float64) -> BatchAnnotations:
+        """Return the annotations of the moved images; nothing is clipped or dropped."""
+        columns = dict(self.columns)
+        for name in ("boxes", "landmarks", "polygons", "keypoints"):
+            if (column := columns.get(name)) is not None:
+                each = np.repeat(maps, column.counts, axis=0)
+                if column.sizes is not None:
+                    each = np.repeat(each, column.sizes, axis=0)
+                columns[name] = replace(column, values=_moved(column.values, each))
+        return replace(self, columns=columns)
+
+    def mirrored(self, flipped: NDArray[np.bool_], flip_index: Int64) -> BatchAnnotations:
+        """Return the annotations with left and right points exchanged in the images that are flipped.
+
+        Point i becomes what was point `flip_index[i]`, wherever there are as many points as that has.
+        """
+        columns, count = dict(self.columns), len(flip_index)
+        for name in ("landmarks", "keypoints"):
+            if (column := columns.get(name)) is None:
+                continue
+            sizes = column.counts if column.sizes is None else column.sizes
+            turned = flipped if column.sizes is None else np.repeat(flipped, column.counts)
+            begins = (np.cumsum(sizes) - sizes)[turned & (sizes == count)]
+            values = column.values.copy()
+            places = begins[:, None] + np.arange(count)
+            values[places] = column.values[begins[:, None] + flip_index]
+            columns[name] = replace(column, values=values)
+        return replace(self, columns=columns)
+
+    def cut(self, output: tuple[int, int], min_area: float) -> BatchAnnotations:
+        """Return what is left in images of (height, width), after a crop has moved it.
+
+        Boxes and polygons are cut at the edges; a box of less than `min_area` pixels is dropped with all that belongs
+        to it. Landmarks and keypoints stay as they are, also outside.
+        """
+        column = self.columns.get("boxes")
+        if column is None:
+            return self
+        height, width = output
+        boxes = np.clip(column.values, np.float32(0), np.array([width, height, width, height], np.float32))
+        across, down = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+        keep = (across > 0) & (down > 0) & (across * down >= min_area)
+        columns = {**self.columns, "boxes": Column(boxes, column.counts)}
+        if "polygons" in columns:
+            columns["polygons"] = _cut_polygons(columns["polygons"], width, height)
+        if not keep.all():
+            whole = "landmarks"
+            columns = {n: c if n == whole else c.select(keep, column.counts) for n, c in columns.items()}
+        return replace(self, columns=columns)
+
+    def as_tensors(self) -> BatchAnnotations:
+        """Return the same with tensors in place of arrays, which share their memory."""
+        columns = {
+            name: column if column.values.dtype == object else replace(column, values=torch.from_numpy(column.values))
+            for name, column in self.columns.items()
+        }
+        return replace(self, columns=columns)
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Return a target for each image (`loading.targets.target_of`): views of one tensor for each field."""
+        fields = {name: self._split(name, column) for name, column in self.columns.items()} | self.images
+        fields["image_id"] = self.records.tolist()
+        names = tuple(fields)
+        return [dict(zip(names, values, strict=True)) for values in zip(*fields.values(), strict=True)]
+
+    def _split(self, name: str, column: Column) -> list[Any]:
+        if column.sizes is None:
+            return column.split()
+        counts, sizes = column.counts.tolist(), column.sizes.tolist()
+        if name == "polygons":
+            return _cut(list(column.values.split(sizes)), counts)
+        points = sizes[0] if sizes else self.points
+        if sizes.count(points) == len(sizes):
+            return list(column.values.view(-1, points, column.values.shape[1]).split(counts))
+        # objects of different kinds, with other points: alike within an image only
+        firsts = [kinds[0] if kinds else self.points for kinds in _cut(sizes, counts)]
+        parts = column.values.split([count * points for count, points in zip(counts, firsts, strict=True)])
+        return [part.view(-1, points, 3) for part, points in zip(parts, firsts, strict=True)]
+
+    @staticmethod
+    def join(parts: Sequence[BatchAnnotations]) -> BatchAnnotations:
+        """Return the annotations of the images of all parts."""
+        if len(parts) == 1:
+            return parts[0]
+        first = parts[0]
+        return BatchAnnotations(
+            np.concatenate([part.records for part in parts]),
+            {name: Column.join([part.columns[name] for part in parts]) for name in first.columns},
+            {name: [value for part in parts for value in part.images[name]] for name in first.images},
+            first.points,
+        )
+
+
+def read_annotations(pack: Pack, records: Int64, points: int = 0) -> BatchAnnotations:
+    """Return the annotations of records as the index has them: all fields of the pack, those of objects in pixels.
+
+    Args:
+        pack: the pack.
+        records: numbers of its records, int64 (n,).
+        points: keypoints of each object, for images without any.
+
+    Raises:
+        DamagedPack: if a row of the index makes no sense.
+    """
+    batch = BatchAnnotations(records, points=points)
+    try:
+        boxes: list[dict[str, Any]] | None = None
+        for name in pack.manifest.fields:
+            if name == "label":
+                batch.images[name] = pack.column(name)[records].tolist()  # type: ignore[index]
+            elif name == "extras":
+                batch.images[name] = _json_rows(pack, name, records)
+            elif name.startswith("box_fields."):
+                boxes = _json_rows(pack, "box_fields", records) if boxes is None else boxes
+                _add_field(batch, name.removeprefix("box_fields."), boxes)
+            else:
+                batch.columns[NAMES.get(name, name)] = _column(pack, name, records)
+    except ValueError:
+        for record in records.tolist():
+            pack.annotation(record)  # names the one that is damaged
+        raise
+    return batch
+
+
+def _column(pack: Pack, name: str, records: Int64) -> Column:
+    rows = pack.rows(name, records)
+    counts = np.diff(rows.offsets)
+    if name not in ("polygons", "keypoints"):
+        return Column(rows.values, counts)
+    objects: Ragged = rows.values  # type: ignore[assignment]
+    # of one image they are still in the index, which must not be handed out for writing
+    return Column(np.array(objects.flat()), counts, objects.lengths.astype(np.int64))
+
+
+def _json_rows(pack: Pack, name: str, records: Int64) -> list[dict[str, Any]]:
+    return [json.loads(text.tobytes()) if len(text) else {} for text in pack.rows(name, records)]
+
+
+def _add_field(batch: BatchAnnotations, name: str, fields: list[dict[str, Any]]) -> None:
+    if name in ORIGINALS:
+        return
+    rows = [of_image.get(name, ()) for of_image in fields]
+    values = [value for row in rows for value in row]
+    made = np.array(values, np.int64) if name in FLAGS else np.fromiter(values, object, len(values))
+    batch.columns[name] = Column(made, np.array([len(row) for row in rows], np.int64))
+
+
+def _moved(values: NDArray[Any], maps: Float64) -> NDArray[Any]:
+    """Return boxes (n, 4) or points (n, 2 or 3) moved by the map of each, (n, 4), computed in float64."""
+    a, c, e, f = maps.T
+    moved = np.empty_like(values)
+    if values.shape[1] == 4:
+        x1, x2 = values[:, 0] * a + c, values[:, 2] * a + c
+        moved[:, 0], moved[:, 2] = np.minimum(x1, x2), np.maximum(x1, x2)
+        moved[:, 1], moved[:, 3] = values[:, 1] * e + f, values[:, 3] * e + f
+    else:
+        moved[:, 0], moved[:, 1] = values[:, 0] * a + c, values[:, 1] * e + f
+        moved[:, 2:] = values[:, 2:]
+    return moved
+
+
+def _cut_polygons(column: Column, width: int, height: int) -> Column:
+    points, sizes = column.values, column.sizes
+    assert sizes is not None
+    inside = ((points >= 0) & (points <= np.array([width, height], np.float32))).all(axis=1)
+    if inside.all():
+        return column
+    polygons = [clip_polygon(polygon, width, height) for polygon in np.split(points, np.cumsum(sizes)[:-1])]
+    lengths = np.array([len(polygon) for polygon in polygons], np.int64)
+    return Column(np.concatenate(polygons), column.counts, lengths)
+
+
+def _cut(items: list[Any], counts: list[int]) -> list[list[Any]]:
+    """Return the items in lists of so many."""
+    source = iter(items)
+    return [[next(source) for _ in range(count)] for count in counts]

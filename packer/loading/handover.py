@@ -1,0 +1,139 @@
+"""What happens to a batch on its way from the device to the training loop: mixup, cutmix, color jitter, its format."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from packer.errors import NotInstalled, UsageError
+from packer.loading.annotations import BatchAnnotations
+from packer.loading.normalize import Normalize
+from packer.loading.pipeline import LoadedBatch
+from packer.samplers.order import derive
+
+STREAM = 3 << 32
+"""Gives batches other random numbers than crops, flips and transforms."""
+
+
+class Mixing:
+    """Random changes of whole batches, by torchvision's transforms v2, on the device where the batch is.
+
+    Their random numbers depend on (seed, epoch, number of the global batch) alone. A batch is mixed with itself: with
+    more ranks, other images are mixed.
+
+    Args:
+        mixup: alpha of MixUp; None: none.
+        cutmix: alpha of CutMix; with both, each batch gets one of the two.
+        color_jitter: arguments of ColorJitter: brightness, contrast, saturation, hue; the same for all of a batch.
+        num_classes: what class ids become one-hot vectors of.
+        seed: any integer.
+
+    Raises:
+        NotInstalled: if torchvision is missing.
+        UsageError: if a value is out of range.
+    """
+
+    def __init__(
+        self, mixup: float | None, cutmix: float | None, color_jitter: Sequence[float] | None, num_classes: int,
+        seed: int,
+    ) -> None:  # fmt: skip
+        self._seed = seed
+        self._mix = self._jitter = None
+        alphas = {"mixup": mixup, "cutmix": cutmix}
+        self.mixes = [name for name, alpha in alphas.items() if alpha is not None]
+        """mixup, cutmix: those that are used."""
+        used = self.mixes + ["color_jitter"] * (color_jitter is not None)
+        if not used:
+            return
+        v2 = _torchvision(used[0])
+        for name, alpha in alphas.items():
+            number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
+            if alpha is not None and not (number and 0 < alpha < math.inf):
+                raise UsageError(name, f"must be a number above 0, got {alpha!r}", f"write {name}=1.0, or leave it out")
+        mixes = [
+            kind(alpha=float(alpha), num_classes=num_classes)
+            for kind, alpha in ((v2.MixUp, mixup), (v2.CutMix, cutmix))
+            if alpha is not None
+        ]
+        if mixes:
+            self._mix = v2.RandomChoice(mixes) if len(mixes) > 1 else mixes[0]
+        if color_jitter is not None:
+            try:
+                self._jitter = v2.ColorJitter(*color_jitter)
+            except (TypeError, ValueError) as error:
+                problem = f"must be brightness, contrast, saturation and hue, got {color_jitter!r}: {error}"
+                raise UsageError("color_jitter", problem, "write color_jitter=(0.4, 0.4, 0.4, 0.1)") from None
+
+    @property
+    def jitters(self) -> bool:
+        """Whether it changes colors, which needs images as they are stored."""
+        return self._jitter is not None
+
+    def jitter(self, images: torch.Tensor, epoch: int, number: int) -> torch.Tensor:
+        """Return the images of global batch `number` with other colors."""
+        if self._jitter is None:
+            return images
+        with _seeded(derive(self._seed ^ STREAM, epoch, number, 0)):
+            changed: torch.Tensor = self._jitter(images)
+        return changed
+
+    def mix(self, images: torch.Tensor, targets: Any, epoch: int, number: int) -> tuple[torch.Tensor, Any]:
+        """Return the mixed images, and targets (n, classes) in the place of class ids (n,)."""
+        if self._mix is None:
+            return images, targets
+        with _seeded(derive(self._seed ^ STREAM, epoch, number, 1)):
+            mixed: tuple[torch.Tensor, Any] = self._mix(images, targets)
+        return mixed
+
+
+class Handover:
+    """The last step of each batch.
+
+    Args:
+        mixing: random changes of the batch.
+        normalize: what is left to do to images whose colors change here.
+        memory_format: of the images; None: as they come.
+        with_index: whether the numbers of the records are handed out, too.
+    """
+
+    def __init__(
+        self, mixing: Mixing, normalize: Normalize, memory_format: torch.memory_format | None, with_index: bool
+    ) -> None:
+        self._mixing = mixing
+        self._normalize = normalize
+        self._memory_format = memory_format
+        self._with_index = with_index
+
+    def __call__(self, batch: LoadedBatch, epoch: int, number: int) -> tuple[Any, ...]:
+        """Return (images, targets), and the numbers of the records if asked for; it is global batch `number`."""
+        images, targets, records = batch
+        if self._mixing.jitters:
+            images = self._normalize(self._mixing.jitter(images, epoch, number))
+        images, targets = self._mixing.mix(images, targets, epoch, number)
+        if self._memory_format is not None and images.dim() == 4:
+            images = images.contiguous(memory_format=self._memory_format)
+        if isinstance(targets, BatchAnnotations):
+            targets = targets.as_dicts()
+        if not self._with_index:
+            return images, targets
+        return images, targets, torch.from_numpy(records).to(images.device, non_blocking=True)
+
+
+def _torchvision(name: str) -> Any:
+    try:
+        return importlib.import_module("torchvision.transforms.v2")
+    except ImportError:
+        raise NotInstalled(name, "needs torchvision, which is not installed", "pip install torchvision") from None
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Let torch's functions draw from a seed, for torchvision takes no generator; then all is as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -1,0 +1,163 @@
+"""The options of PackedLoader and PackedDataset, checked where they come in: each error says what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from packer.errors import UsageError
+from packer.format.pack import Pack, open_pack
+from packer.images.decode import check_available
+from packer.loading.collate import COLLATIONS
+from packer.loading.crop import Crop
+from packer.loading.fill import ImageFiller
+from packer.loading.handover import Mixing
+from packer.loading.normalize import Normalize
+from packer.loading.targets import Targets
+from packer.loading.transforms import Transforms
+from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
+
+ELSEWHERE = {
+    "batch_sampler": "write sampler=, one of packer.samplers, and batch_size=",
+    "collate_fn": 'write collate="list", "yolo" or "padded"; or use PackedDataset in a DataLoader',
+    "dataset": "give the pack as the first argument",
+    "generator": "write seed=",
+    "multiprocessing_context": "leave it out: PackedLoader reads in threads",
+    "num_workers": "write threads=: PackedLoader reads in threads",
+    "persistent_workers": "leave it out: PackedLoader reads in threads",
+    "pin_memory": 'leave it out: batches are pinned where device="cuda"',
+    "pin_memory_device": "write device=",
+    "prefetch_factor": "write prefetch=, in batches",
+    "timeout": "leave it out: PackedLoader reads in threads",
+    "worker_init_fn": "leave it out: PackedLoader reads in threads",
+}
+"""Arguments of torch's DataLoader -> what to do here."""
+
+
+def refuse_unknown(function: Callable[..., Any], unknown: dict[str, Any]) -> None:
+    """Raise UsageError for an argument of torch's DataLoader, and TypeError for any other that is unknown."""
+    for name in unknown:
+        if name in ELSEWHERE:
+            raise UsageError(name, "is an argument of torch's DataLoader", ELSEWHERE[name])
+        close = difflib.get_close_matches(name, inspect.signature(function).parameters, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise TypeError(f"PackedLoader got an unexpected argument {name!r}{hint}")
+
+
+def pack_at(data: Any) -> Pack:
+    """Return the pack that `data` is, or whose directory it names."""
+    if isinstance(data, Pack):
+        return data
+    if isinstance(data, (str, bytes, os.PathLike)):
+        return open_pack(data)
+    raise UsageError("data", f"must be the directory of a pack, or an open one, got {type(data).__name__}",
+                     'write packer.open_pack("NAME.lmdb")')  # fmt: skip
+
+
+def check_decoder(decoder: Any) -> str:
+    """Return the name of a JPEG decoder that is there."""
+    try:
+        check_available(decoder)
+    except UsageError as error:
+        raise type(error)(os.fsdecode(error.where).lstrip("-"), error.problem, error.next_step) from None
+    return str(decoder)
+
+
+def check_flip(flip: Any) -> float:
+    """Return the chance of a flip: True is 0.5. An integer could mean either, so 1 is refused."""
+    if isinstance(flip, (bool, np.bool_)):
+        return 0.5 if flip else 0.0
+    if isinstance(flip, (int, np.integer)) and flip != 0:
+        raise UsageError("flip", f"is {flip}, which may mean True or a chance", "write True for 0.5, or 1.0 for always")
+    try:
+        chance = float(flip)
+    except (TypeError, ValueError):
+        chance = math.nan
+    if not 0 <= chance <= 1:
+        raise UsageError("flip", f"must be True, False or a chance from 0.0 to 1.0, got {flip!r}", "write True for 0.5")
+    return chance
+
+
+def check_crop(crop: Any) -> Crop | None:
+    """Return a crop of packer, or of somebody else's making with the same methods."""
+    if crop is None or (not isinstance(crop, type) and _is_crop(crop)):
+        return crop
+    size = crop if isinstance(crop, (int, tuple)) and not isinstance(crop, bool) else 224
+    step = f"write packer.RandomResizedCrop({size}) to train, packer.CenterCrop({size}) to evaluate"
+    raise UsageError("crop", f"must be a crop of packer, got {crop!r}", step)
+
+
+def _is_crop(crop: Any) -> bool:
+    return callable(getattr(crop, "output", None)) and callable(getattr(crop, "regions", None))
+
+
+def check_sampler(sampler: Any, pack: Pack, shuffle: bool, own: dict[str, Any]) -> Sampler:
+    """Return the sampler of a pack.
+
+    Args:
+        sampler: the one given, or None.
+        pack: the pack.
+        shuffle: a new order each epoch, if none is given.
+        own: seed, indices and drop_last of the one that is made then; a given one brings its own of the last two.
+    """
+    if sampler is None:
+        made = {**own, "seed": 0 if own["seed"] is None else own["seed"]}
+        return ShuffleSampler(pack, **made) if shuffle else SequentialSampler(pack, **made)
+    if not isinstance(sampler, Sampler):
+        step = "write shuffle=True, or sampler=ShuffleSampler(pack) of packer.samplers; torch's go into a DataLoader"
+        raise UsageError("sampler", f"must be one of packer.samplers, got {type(sampler).__name__}", step)
+    for name, given in {"shuffle": shuffle, **own}.items():
+        if name != "seed" and given is not None and given is not False:
+            raise UsageError(name, "cannot be combined with a sampler, which has its own", "pass it to the sampler")
+    if sampler.num_records != len(pack):
+        problem = f"is for {sampler.num_records} records, but the pack has {len(pack)}"
+        raise UsageError("sampler", problem, "create it for this pack")
+    if sampler.identity["pack"] not in (None, pack.manifest.digest):
+        raise UsageError("sampler", "is for another pack", "create it for this pack")
+    return sampler
+
+
+def check_normalize(normalize: Normalize, filler: ImageFiller) -> None:
+    """Raise UsageError if the images of a pack cannot be normalized so."""
+    if normalize.mean is not None and len(normalize.mean) != filler.channels:
+        problem = f"has {len(normalize.mean)} numbers, but the images have {filler.channels} channels"
+        raise UsageError("mean", problem, "pass one number per channel, also in std")
+    if filler.dtype == np.uint16 and not normalize.holds(torch.uint16):
+        raise UsageError("dtype", f"is {normalize.dtype}, which cannot hold 16-bit images", "write dtype=torch.float32")
+
+
+def check_mixing(mixing: Mixing, normalize: Normalize, targets: Targets, functions: Transforms) -> None:
+    """Raise UsageError if these batches cannot be mixed."""
+    if not mixing.mixes:
+        return
+    name = mixing.mixes[0]
+    if targets.labels is None:
+        raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
+    if functions.of_targets:
+        raise UsageError(name, "needs the pack's own class labels", "leave out target_transform")
+    fractions = normalize.mean is not None or (normalize.dtype is not None and normalize.dtype.is_floating_point)
+    if "mixup" in mixing.mixes and not fractions and not functions.of_images:
+        raise UsageError("mixup", "needs float images", "pass mean and std, or dtype=torch.float32")
+
+
+def check_collate(collate: Any, targets: Targets) -> str:
+    """Return what becomes of boxes."""
+    check_choice("collate", collate, COLLATIONS)
+    if collate != "list" and not targets.has_boxes:
+        raise UsageError("collate", f'is "{collate}", which needs boxes, but the pack has none', "leave it out")
+    return str(collate)
+
+
+def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> Any:
+    """Return `value`, one of `choices`."""
+    if value not in choices:
+        listed = " or ".join(f'"{choice}"' for choice in choices if choice is not None)
+        raise UsageError(name, f"must be {listed}, got {value!r}", "write one of them")
+    return value

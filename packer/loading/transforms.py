@@ -1,0 +1,135 @@
+"""The user's functions of images and targets, and the random numbers that they get."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from packer.errors import UsageError, add_note
+from packer.format.pack import Pack
+from packer.loading.annotations import BatchAnnotations
+from packer.samplers.order import derive
+from packer.types import Int64
+
+ImageTransform = Callable[..., Any]
+"""transform(image) or transform(image, generator)."""
+JointTransform = Callable[..., tuple[Any, Any]]
+"""transforms(image, target) or transforms(image, target, generator)."""
+
+STREAM = 2 << 32
+"""Gives transforms other random numbers than crops and flips."""
+
+
+class Transforms:
+    """What the user does to each sample, after crop and flip.
+
+    A function that takes one argument more, or one that is called `generator`, gets a torch.Generator seeded by (seed,
+    epoch, record): its results are the same for any number of threads, workers and ranks. What a function draws
+    elsewhere (torch.rand without a generator, `random`, numpy) depends on all of these.
+
+    Args:
+        transform: a function of each image.
+        target_transform: a function of each target.
+        transforms: a function of both, which returns both; instead of these two.
+
+    Raises:
+        UsageError: if `transforms` is given beside one of the others.
+    """
+
+    def __init__(
+        self,
+        transform: ImageTransform | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        transforms: JointTransform | None = None,
+    ) -> None:
+        if transforms is not None and (transform is not None or target_transform is not None):
+            given = "transform" if transform is not None else "target_transform"
+            raise UsageError("transforms", f"cannot be combined with {given}", "do all of it in transforms")
+        for name, one in (("transform", transform), ("target_transform", target_transform), ("transforms", transforms)):
+            if one is not None and not callable(one):
+                raise UsageError(name, f"must be a function, got {one!r}")
+        self.transform, self.target_transform, self.transforms = transform, target_transform, transforms
+        self.of_images = transform is not None or transforms is not None
+        """Whether it changes images."""
+        self.of_targets = target_transform is not None or transforms is not None
+        self.random = takes_generator(transform, 1) or takes_generator(transforms, 2)
+        """Whether a function takes a generator."""
+
+    def __bool__(self) -> bool:
+        return self.of_images or self.of_targets
+
+    def __call__(self, image: torch.Tensor, target: Any, numbers: tuple[int, int, int]) -> tuple[Any, Any]:
+        """Return a transformed sample; `numbers` are seed, epoch and record."""
+        more = (generator_of(*numbers),) if self.random else ()
+        if self.transforms is not None:
+            return self.transforms(image, target, *more)
+        if self.transform is not None:
+            image = self.transform(image, *more)
+        return image, target if self.target_transform is None else self.target_transform(target)
+
+    def batch(
+        self, images: Iterable[torch.Tensor], targets: Any, pack: Pack, records: Int64, seed: tuple[int, int]
+    ) -> tuple[list[Any] | None, Any]:
+        """Return the transformed images and targets of some records.
+
+        Args:
+            images: one for each record.
+            targets: class ids (n,), or BatchAnnotations.
+            pack: the pack, for messages.
+            records: their numbers.
+            seed: seed and epoch.
+
+        Returns:
+            A list of n images, or None if they are not changed; a list of n targets, or `targets` as they are.
+        """
+        each = targets if not self.of_targets else as_list(targets)
+        made: list[tuple[Any, Any]] = []
+        for number, (image, record) in enumerate(zip(images, records.tolist(), strict=True)):
+            with naming(pack, record):
+                made.append(self(image, each[number] if self.of_targets else None, (*seed, record)))
+        return (
+            [image for image, _ in made] if self.of_images else None,
+            [target for _, target in made] if self.of_targets else targets,
+        )
+
+
+def as_list(targets: Any) -> list[Any]:
+    """Return targets as a list: class ids (n,), or BatchAnnotations."""
+    return targets.as_tensors().as_dicts() if isinstance(targets, BatchAnnotations) else targets.tolist()
+
+
+@contextmanager
+def naming(pack: Pack, record: int) -> Iterator[None]:
+    """Add the record to an error that a user's function raises."""
+    try:
+        yield
+    except Exception as error:
+        add_note(error, f"in a transform of record {pack.key(record)} of {pack.path}")
+        raise
+
+
+def takes_generator(function: Callable[..., Any] | None, before: int) -> bool:
+    """Return whether a function takes a generator after `before` other arguments.
+
+    It does if it needs one positional argument more, or if that one is called `generator`; a parameter with a default
+    and another name is something else.
+    """
+    if function is None:
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):  # functions in C
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) <= before:
+        return False
+    return positional[before].default is inspect.Parameter.empty or positional[before].name == "generator"
+
+
+def generator_of(seed: int, epoch: int, record: int) -> torch.Generator:
+    """Return the generator of a sample."""
+    return torch.Generator("cpu").manual_seed(derive(seed ^ STREAM, epoch, record))

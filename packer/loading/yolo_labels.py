@@ -1,0 +1,216 @@
+"""The images and labels of a pack in the form in which Ultralytics YOLO has those of a folder (packer.ultralytics)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import cv2
+import numpy as np
+
+from packer.format.pack import Pack
+from packer.format.ragged import Ragged
+from packer.images.header import read_header
+from packer.types import Image, Int64
+
+_CHUNK = 4096
+_FROM_RGB = {
+    (1, cv2.IMREAD_COLOR): cv2.COLOR_GRAY2BGR,
+    (3, cv2.IMREAD_COLOR): cv2.COLOR_RGB2BGR,
+    (4, cv2.IMREAD_COLOR): cv2.COLOR_RGBA2BGR,
+    (3, cv2.IMREAD_GRAYSCALE): cv2.COLOR_RGB2GRAY,
+    (4, cv2.IMREAD_GRAYSCALE): cv2.COLOR_RGBA2GRAY,
+    (3, cv2.IMREAD_UNCHANGED): cv2.COLOR_RGB2BGR,
+    (4, cv2.IMREAD_UNCHANGED): cv2.COLOR_RGBA2BGRA,
+}
+
+
+class ImageFile(str):
+    """The name of a record: the pack's path, and below it that of the source file."""
+
+    pack: Pack
+    record: int
+
+
+class ImageFiles(Sequence[str]):
+    """The names of records, each made when it is asked for."""
+
+    def __init__(self, pack: Pack, records: Sequence[int] | Int64) -> None:
+        self._pack, self._records = pack, records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: Any) -> Any:
+        record = int(self._records[index])
+        name = ImageFile(*_names(self._pack, np.array([record])))
+        name.pack, name.record = self._pack, record
+        return name
+
+
+def imread(file: ImageFile, flags: int = cv2.IMREAD_COLOR) -> Image:
+    """Return the image of a record as `cv2.imread` would return its file: BGR, upright, 16 bits as their high 8.
+
+    Returns:
+        uint8 (height, width, channels), writable.
+    """
+    pack, record = file.pack, file.record
+    encoding, data = pack.encoding_of(record), pack.record(record)
+    # OpenCV turns JPEG files upright in every version, others not
+    if pack.manifest.mode != "gray" and (
+        encoding == "jpeg" or (encoding != "raw" and read_header(bytes(data)).orientation == 1)
+    ):
+        image: Image | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        if image is not None and image.shape[:2] == pack.shape_of(record)[:2]:
+            return _high_bytes(image if image.ndim == 3 else image[..., None])
+    image = _high_bytes(pack.image(record, "opencv"))
+    if image.shape[2] == 2:
+        image = image[..., :1]  # gray + alpha
+    code = _FROM_RGB.get((image.shape[2], flags))
+    converted: Image = image.copy() if code is None else cv2.cvtColor(image, code)
+    return converted.reshape(*image.shape[:2], -1)
+
+
+class YoloLabels(Sequence[dict[str, Any]]):
+    """The labels of records, each made when it is asked for: coordinates are fractions of width and height, boxes xywh.
+
+    Args:
+        pack: A pack with boxes and their classes.
+        records: Record numbers, in the dataset's order.
+        kpt_dims: Values of a keypoint: 3; 2, then visibility becomes 1, or 0 left of or above the image; 0 for none.
+        classes: Leave out the objects of all others.
+        single_class: All objects are of class 0.
+    """
+
+    def __init__(
+        self,
+        pack: Pack,
+        records: Sequence[int] | Int64,
+        kpt_dims: int = 0,
+        classes: Sequence[int] | None = None,
+        single_class: bool = False,
+    ) -> None:
+        self.pack, self.records, self.kpt_dims = pack, records, kpt_dims
+        self.classes, self.single_class = classes, single_class
+        self._has_polygons = each_has_a_polygon(pack)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: Any) -> Any:
+        (label,) = self._of(np.array([self.records[index]], np.int64))
+        return _without_repeats(label)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield all labels, quickly, for statistics: an object that is there twice stays."""
+        for start in range(0, len(self), _CHUNK):
+            yield from self._of(np.asarray(self.records[start : start + _CHUNK], np.int64))
+
+    def shapes(self) -> list[list[int]]:
+        """Return [height, width] of every image."""
+        shapes: list[list[int]] = self._sizes(np.asarray(self.records, np.int64))[:, ::-1].tolist()
+        return shapes
+
+    def _sizes(self, records: Int64) -> Any:
+        return np.stack([np.asarray(self.pack.column(name))[records] for name in ("width", "height")], axis=1)
+
+    def _of(self, records: Int64) -> Iterator[dict[str, Any]]:
+        sizes = self._sizes(records).astype(np.float64)
+        boxes, box_labels = _ragged(self.pack, "boxes"), _ragged(self.pack, "box_labels")
+        index, counts = _items(boxes, records)
+        scale = np.repeat(sizes, counts, axis=0)
+        corners = boxes.values[index].astype(np.float64).reshape(-1, 2, 2)
+        center, extent = corners.mean(axis=1) / scale, (corners[:, 1] - corners[:, 0]) / scale
+        xywh = np.concatenate([center, extent], axis=1).astype(np.float32)
+        cls = box_labels.values[_items(box_labels, records)[0]].astype(np.float32)[:, None]
+        segments = self._segments(records, sizes) if self._has_polygons else []
+        keypoints = self._keypoints(records, scale) if self.kpt_dims else None
+        names, stop = _names(self.pack, records), 0
+        for name, count, (width, height) in zip(names, counts.tolist(), sizes.tolist(), strict=True):
+            rows: Any = slice(stop, stop + count)
+            numbers: Any = range(stop, stop + count)
+            stop += count
+            if self.classes is not None:
+                rows = numbers = rows.start + np.flatnonzero(np.isin(cls[rows, 0], self.classes))
+            yield {
+                "im_file": name,
+                "shape": (int(height), int(width)),
+                "cls": np.zeros_like(cls[rows]) if self.single_class else cls[rows],
+                "bboxes": xywh[rows],
+                "segments": [segments[i] for i in numbers] if segments else [],
+                "keypoints": None if keypoints is None else keypoints[rows],
+                "normalized": True,
+                "bbox_format": "xywh",
+            }
+
+    def _segments(self, records: Int64, sizes: Any) -> list[Any]:
+        polygons = _ragged(self.pack, "polygons")
+        objects, counts = _items(polygons, records)
+        points, lengths = _items(polygons.values, objects)
+        scale = np.repeat(np.repeat(sizes, counts, axis=0), lengths, axis=0)
+        xy = (polygons.values.values[points] / scale).astype(np.float32)
+        return [xy[start:stop] for start, stop in pairwise([0, *np.cumsum(lengths).tolist()])]
+
+    def _keypoints(self, records: Int64, scale: Any) -> Any:
+        keypoints = _ragged(self.pack, "keypoints")
+        points, _ = _items(keypoints.values, _items(keypoints, records)[0])
+        xyv = keypoints.values.values[points].reshape(len(scale), keypoints_of(self.pack), 3)
+        fractions = np.concatenate([xyv[..., :2] / scale[:, None], xyv[..., 2:]], axis=2).astype(np.float32)
+        if self.kpt_dims == 2:
+            fractions[..., 2] = (fractions[..., :2] >= 0).all(axis=2)
+        return fractions
+
+
+def keypoints_of(pack: Pack) -> int:
+    """Return how many keypoints each object has; 0 if there are none."""
+    of_objects = _ragged(pack, "keypoints").flat()
+    return int(of_objects.offsets[1] - of_objects.offsets[0]) if len(of_objects) else 0
+
+
+def each_has_a_polygon(pack: Pack) -> bool:
+    """Return whether every box of a pack has a polygon."""
+    if "polygons" not in pack.manifest.fields:
+        return False
+    polygons = _ragged(pack, "polygons")
+    same = np.array_equal(_ragged(pack, "boxes").lengths, polygons.lengths)
+    return same and bool(polygons.flat().lengths.all())
+
+
+def _ragged(pack: Pack, name: str) -> Any:
+    return pack.column(name)
+
+
+def _names(pack: Pack, records: Int64) -> list[str]:
+    paths = _ragged(pack, "path")
+    text, root = memoryview(paths.values), os.path.join(pack.path, "")
+    places = zip(paths.offsets[records].tolist(), paths.offsets[records + 1].tolist(), strict=True)
+    return [root + os.fsdecode(bytes(text[start:stop])) for start, stop in places]
+
+
+def _items(column: Ragged, rows: Int64) -> tuple[Int64, Int64]:
+    """Return where in `column.values` the items of these rows lie, row after row, and how many each row has."""
+    starts = column.offsets[rows].astype(np.int64)
+    counts = column.offsets[rows + 1] - starts
+    firsts = np.cumsum(counts) - counts
+    return np.arange(counts.sum()) + np.repeat(starts - firsts, counts), counts
+
+
+def _without_repeats(label: dict[str, Any]) -> dict[str, Any]:
+    """Return the label with only the first of equal objects, as Ultralytics drops equal lines of a label file."""
+    arrays = [label[name] for name in ("cls", "bboxes", "keypoints") if label[name] is not None]
+    rows = [b"".join(part[i].tobytes() for part in (*arrays, *_listed(label))) for i in range(len(label["cls"]))]
+    if len(set(rows)) < len(rows):
+        first = sorted({row: i for i, row in reversed(list(enumerate(rows)))}.values())
+        label.update({name: label[name][first] for name in ("cls", "bboxes", "keypoints") if label[name] is not None})
+        label["segments"] = [label["segments"][i] for i in first] if label["segments"] else []
+    return label
+
+
+def _listed(label: dict[str, Any]) -> list[Any]:
+    return [label["segments"]] if label["segments"] else []
+
+
+def _high_bytes(image: Image) -> Image:
+    return (image >> 8).astype(np.uint8) if image.dtype == np.uint16 else image

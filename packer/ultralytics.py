@@ -1,0 +1,288 @@
+"""Trains Ultralytics YOLO from packs: its trainers and validators, with a dataset that reads a pack.
+
+    YOLO("yolo11n.yaml").train(data="bccd.lmdb", trainer=packer.ultralytics.DetectionTrainer)
+
+Mosaic, rectangular batches, caching, metrics and everything else stay Ultralytics' own. Its license is AGPL-3.0:
+nothing of it is copied here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from packer.containers import container_of
+from packer.errors import NotInstalled, UsageError, plural
+from packer.format.manifest import names_a_pack
+from packer.format.pack import Pack, open_pack
+from packer.loading.yolo_labels import ImageFiles, YoloLabels, each_has_a_polygon, imread, keypoints_of
+
+_INSTALL = 'pip install "dataset-packer[ultralytics]"'
+try:
+    from ultralytics import __version__ as _version
+    from ultralytics.data.build import build_yolo_dataset
+    from ultralytics.data.dataset import YOLODataset
+    from ultralytics.models import yolo
+    from ultralytics.utils import LOGGER, YAML
+except ModuleNotFoundError as error:
+    if error.name != "ultralytics":
+        raise
+    raise NotInstalled("packer.ultralytics", "needs Ultralytics, which is not installed", _INSTALL) from None
+
+__all__ = [
+    "DetectionTrainer",
+    "DetectionValidator",
+    "PackedYOLODataset",
+    "PoseTrainer",
+    "PoseValidator",
+    "SegmentationTrainer",
+    "SegmentationValidator",
+]
+
+SPLITS = ("train", "val", "test")
+_FIELDS = {"segment": ("boxes", "box_labels", "polygons"), "pose": ("boxes", "box_labels", "keypoints")}
+
+
+def _with_names(function: Any, **names: Any) -> Any:
+    """Return a function of Ultralytics that finds these objects under names of its own module."""
+    if missing := names.keys() - set(function.__code__.co_names):
+        problem = f"version {_version} does not fit: {function.__qualname__} does not use {', '.join(sorted(missing))}"
+        raise NotInstalled("ultralytics", problem, _INSTALL)
+    namespace = {**function.__globals__, **names}
+    return FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__)
+
+
+class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
+    """A YOLODataset whose `img_path` is a pack. Nothing is scanned and no cache file is written.
+
+    Pickles small: workers and ranks map the pack's files, so that the page cache holds one copy for all.
+    """
+
+    im_files: Any
+    labels: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._name_images()
+
+    def get_img_files(self, img_path: Any) -> list[str]:
+        """Open the pack. The images have no names yet: a path for each of millions would take seconds."""
+        self._pack = open_pack(img_path)
+        return []
+
+    def get_labels(self) -> YoloLabels:
+        """Return the labels of the first images, as many as `fraction` says."""
+        n = len(self._pack)
+        count = min(n, self.fraction if isinstance(self.fraction, int) else max(1, round(n * self.fraction)))
+        # of a folder, Ultralytics measures a few files: draw as often, so that the same seed gives the same batches
+        random.sample(range(count), min(5, count))
+        dims = self.data["kpt_shape"][1] if self.use_keypoints else 0
+        return YoloLabels(self._pack, range(count), dims)
+
+    def update_labels(self, include_class: Sequence[int] | None) -> None:
+        """Keep only objects of these classes; class 0 for all if `single_cls`."""
+        old = self.labels
+        self.labels = YoloLabels(old.pack, old.records, old.kpt_dims, include_class, self.single_cls)
+
+    def set_rectangle(self) -> None:
+        """Let Ultralytics sort the shapes alone, and bring the records into its order."""
+        labels = self.labels
+        self.im_files, self.labels = range(self.ni), [{"shape": shape} for shape in labels.shapes()]
+        super().set_rectangle()
+        records = np.asarray(labels.records, np.int64)[np.asarray(self.im_files, np.int64)]
+        self.labels = YoloLabels(labels.pack, records, labels.kpt_dims, labels.classes, labels.single_class)
+        self.im_files = []
+
+    load_image = _with_names(YOLODataset.load_image, imread=imread)
+
+    def check_cache_ram(self, *args: Any, **kwargs: Any) -> bool:
+        """Return whether the decoded images fit into memory."""
+        self._name_images()  # images are read now
+        fits: bool = super().check_cache_ram(*args, **kwargs)
+        return fits
+
+    def check_cache_disk(self, *args: Any, **kwargs: Any) -> bool:
+        """Return False: a pack is on the disk already."""
+        LOGGER.warning(f"{self.prefix}cache='disk' does nothing for a pack; to store decoded images, build it as raw")
+        self.cache = None
+        return False
+
+    def _name_images(self) -> None:
+        self.im_files = ImageFiles(self._pack, self.labels.records)
+        self.npy_files = [Path(self._pack.path, "none.npy")] * self.ni  # no image has a decoded copy
+
+
+def _dataset(img_path: Any, **kwargs: Any) -> Any:
+    kind = PackedYOLODataset if isinstance(img_path, str) and names_a_pack(img_path) else YOLODataset
+    return kind(img_path=img_path, **kwargs)
+
+
+_build_dataset = _with_names(build_yolo_dataset, YOLODataset=_dataset)
+
+
+class _Validator:
+    """What the validators add to those of Ultralytics."""
+
+    args: Any
+    save_dir: Path
+    build_dataset = _with_names(yolo.detect.DetectionValidator.build_dataset, build_yolo_dataset=_build_dataset)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.describe_packs()
+
+    def describe_packs(self) -> None:
+        """Write what `data` says of packs to a data.yaml beside the results, and take that for `data`."""
+        data = read_data(self.args.data, self.args.task)
+        if data is not None:
+            self.args.data = os.path.join(self.save_dir, "data.yaml")
+            unfinished = f"{self.args.data}.{secrets.token_hex(4)}.yaml"  # every rank writes it
+            YAML.save(unfinished, data)
+            os.replace(unfinished, self.args.data)
+
+
+class DetectionValidator(_Validator, yolo.detect.DetectionValidator):  # type: ignore[misc]
+    """Ultralytics' DetectionValidator; ``data`` names packs."""
+
+
+class SegmentationValidator(_Validator, yolo.segment.SegmentationValidator):  # type: ignore[misc]
+    """Ultralytics' SegmentationValidator; ``data`` names packs with polygons."""
+
+
+class PoseValidator(_Validator, yolo.pose.PoseValidator):  # type: ignore[misc]
+    """Ultralytics' PoseValidator; ``data`` names packs with keypoints."""
+
+
+class _Trainer:
+    """What the trainers add to those of Ultralytics."""
+
+    args: Any
+    validator_class: type
+    build_dataset = _with_names(yolo.detect.DetectionTrainer.build_dataset, build_yolo_dataset=_build_dataset)
+
+    def get_dataset(self) -> dict[str, Any]:
+        """Return what a data.yaml would say of the packs."""
+        data = read_data(self.args.data, self.args.task)
+        if data is None:
+            theirs: dict[str, Any] = super().get_dataset()  # type: ignore[misc]
+            return theirs
+        if self.args.single_cls:
+            data.update(names={0: "item"}, nc=1)
+        return data
+
+    def get_validator(self) -> Any:
+        """Return the validator of Ultralytics' trainer, made to read packs."""
+        validator = super().get_validator()  # type: ignore[misc]
+        validator.__class__ = self.validator_class  # with all that the trainer has set up with it
+        validator.describe_packs()
+        return validator
+
+
+class DetectionTrainer(_Trainer, yolo.detect.DetectionTrainer):  # type: ignore[misc]
+    """Ultralytics' DetectionTrainer; ``data`` is a pack with boxes, or names packs as ``train`` and ``val``."""
+
+    validator_class = DetectionValidator
+
+
+class SegmentationTrainer(_Trainer, yolo.segment.SegmentationTrainer):  # type: ignore[misc]
+    """Ultralytics' SegmentationTrainer; ``data`` is a pack with polygons, or names packs as ``train`` and ``val``."""
+
+    validator_class = SegmentationValidator
+
+
+class PoseTrainer(_Trainer, yolo.pose.PoseTrainer):  # type: ignore[misc]
+    """Ultralytics' PoseTrainer; ``data`` is a pack with keypoints, or names packs as ``train`` and ``val``."""
+
+    validator_class = PoseValidator
+
+
+def read_data(given: Any, task: str) -> dict[str, Any] | None:
+    """Return what a data.yaml would say of packs, or None if `given` names no pack.
+
+    Args:
+        given: A pack, which is trained on and validated on; or a mapping, or a YAML file, with packs as ``train``,
+            ``val`` and ``test``. Other entries (``kpt_shape``, ``flip_idx``, ...) are kept.
+        task: detect, segment or pose.
+
+    Raises:
+        UsageError: A pack does not have what the task needs, or packs, names and keypoints do not belong together.
+    """
+    content, folder = _content(given)
+    splits = {split: content[split] for split in SPLITS if isinstance(content.get(split), str | os.PathLike)}
+    folders = [os.path.join(folder, os.fspath(content.get("path") or "")), os.fspath(content.get("path") or "")]
+    packs = {}
+    for split, entry in splits.items():
+        places = [os.path.abspath(os.path.join(parent, entry)) for parent in folders]
+        place = next(filter(os.path.exists, places), places[0])
+        if names_a_pack(place) or container_of(place):
+            packs[split] = open_pack(place)
+        content[split] = place
+    if not packs:
+        return None
+    if missing := [split for split in SPLITS[:2] if split not in splits]:
+        raise UsageError("data", f"names no {missing[0]}", "name a pack, or the same one twice")
+    for pack in packs.values():
+        _check(pack, task)
+    content["names"] = _names(list(packs.values()), content.get("names"))
+    if task == "pose":
+        content.update(_keypoints(list(packs.values()), content))
+    return {"channels": 3, **content, "nc": len(content["names"]), "path": os.path.abspath(folders[0])}
+
+
+def _content(given: Any) -> tuple[dict[str, Any], str]:
+    """Return the entries of `data`, and the folder that they are relative to."""
+    if isinstance(given, Mapping):
+        return dict(given), ""
+    if not isinstance(given, str | os.PathLike):
+        return {}, ""
+    path = os.fspath(given)
+    if path.endswith((".yaml", ".yml")):
+        return (dict(YAML.load(path)), os.path.dirname(path)) if os.path.isfile(path) else ({}, "")
+    return {"train": path, "val": path}, ""
+
+
+def _check(pack: Pack, task: str) -> None:
+    for field in _FIELDS.get(task, ("boxes", "box_labels")):
+        if field not in pack.manifest.fields:
+            problem = f"has no {field.replace('_', ' ')}, which the task {task} needs"
+            have = ", ".join(pack.manifest.fields) or "no labels"
+            raise UsageError(pack.path, problem, f"it has {have}; build it from a folder with such labels")
+    column: Any = pack.column
+    if not np.array_equal(column("boxes").lengths, column("box_labels").lengths):
+        raise UsageError(pack.path, "has boxes without a class", "build it from labels with a class for each box")
+    if task == "segment" and not each_has_a_polygon(pack):
+        raise UsageError(pack.path, "has boxes without a polygon", "train a detector, or label them with polygons")
+
+
+def _names(packs: list[Pack], given: Any) -> dict[int, str]:
+    """Return the class names by id: ids mean the same in all packs, and what `given` says."""
+    names = max((pack.classes for pack in packs), key=len)
+    for pack in packs:
+        if pack.classes != names[: len(pack.classes)]:
+            problem = f"has classes {', '.join(pack.classes)}, another pack {', '.join(names)}"
+            raise UsageError(pack.path, problem, "build both with the same list of classes")
+    if given:
+        listed = [str(given[i]) for i in sorted(given)] if isinstance(given, Mapping) else [str(name) for name in given]
+        if names != [str(i) for i in range(len(names))] and listed[: len(names)] != names:
+            raise UsageError("data", f"names {', '.join(listed)}, but the pack {', '.join(names)}", "leave names out")
+        names = listed
+    return dict(enumerate(names))
+
+
+def _keypoints(packs: list[Pack], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return kpt_shape, and flip_idx if it is known."""
+    shape = list(content.get("kpt_shape") or (keypoints_of(packs[0]), 3))
+    for pack in packs:
+        if keypoints_of(pack) != shape[0]:
+            problem = f"has {plural(keypoints_of(pack), 'keypoint')} for each object, not {shape[0]}"
+            raise UsageError(pack.path, problem, "correct kpt_shape, or train from packs of one kind")
+    known = getattr(packs[0].manifest, "flip_index", None) or ()
+    flip = content.get("flip_idx") or (known if len(known) == shape[0] else ())  # else it is that of landmarks
+    return {"kpt_shape": shape} | ({"flip_idx": list(flip)} if flip else {})

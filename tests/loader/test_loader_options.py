@@ -1,0 +1,153 @@
+"""Options are checked where they come in, and each error says what to write instead."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from loader_packs import RECORDS, alike, fresh
+from torch.utils.data import RandomSampler
+
+from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, open_pack
+from packer.errors import NotInstalled, UsageError
+from packer.samplers import ShuffleSampler
+
+REFUSED = {
+    "flip=1": ({"flip": 1}, "flip: is 1, which may mean True or a chance; write True for 0.5, or 1.0 for always"),
+    "flip=2.5": ({"flip": 2.5}, "flip: must be True, False or a chance from 0.0 to 1.0, got 2.5"),
+    "flip=nan": ({"flip": float("nan")}, "flip: must be True, False or a chance"),
+    "flip=yes": ({"flip": "yes"}, "flip: must be True, False or a chance"),
+    "crop=224": ({"crop": 224}, "crop: must be a crop of packer, got 224; write packer.RandomResizedCrop(224)"),
+    "crop class": ({"crop": CenterCrop}, "write packer.RandomResizedCrop(224) to train, packer.CenterCrop(224)"),
+    "sampler": ({"sampler": RandomSampler(range(27))}, "sampler: must be one of packer.samplers, got RandomSampler"),
+    "num_workers": ({"num_workers": 4}, "num_workers: is an argument of torch's DataLoader; write threads="),
+    "collate_fn": ({"collate_fn": list}, 'collate_fn: is an argument of torch\'s DataLoader; write collate="list"'),
+    "mean=nan": ({"mean": (0.5, float("nan"), 0.5), "std": (1, 1, 1)}, "mean and std must have one number per channel"),
+    "mean of text": ({"mean": "abc", "std": (1, 1, 1)}, "mean and std must have one number per channel"),
+    "mean of two": ({"mean": (0.5, 0.5), "std": (1, 1)}, "mean: has 2 numbers, but the images have 3 channels"),
+    "int8": ({"dtype": torch.int8}, "dtype is torch.int8, which cannot hold 0 to 255: use torch.float32"),
+    "numpy's": ({"dtype": np.float32}, "dtype must be a torch.dtype such as torch.float32"),
+    "decoder": ({"decoder": "nonsense"}, "decoder: must be one of auto, simplejpeg, opencv, jpeg4py, got 'nonsense'"),
+    "collate": ({"collate": "coco"}, 'collate: must be "list" or "yolo" or "padded", got \'coco\''),
+    "yolo": ({"collate": "yolo"}, 'collate: is "yolo", which needs boxes, but the pack has none'),
+    "label_offset": ({"label_offset": 1}, "label_offset: is for boxes, but"),
+    "indices": ({"indices": [1, 99]}, "indices: must be from 0 to 26, got 1 to 99"),
+    "joint": ({"transforms": min, "transform": abs}, "transforms: cannot be combined with transform; do all of it in"),
+    "mixup": ({"mixup": 1.0}, "mixup: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_meant_is_refused_with_what_to_write(pack, name):
+    options, message = REFUSED[name]
+    with pytest.raises(ValueError) as refused:
+        PackedLoader(pack("raw"), 4, **options)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_unknown_argument_is_a_type_error_with_a_guess(pack):
+    with pytest.raises(TypeError, match="unexpected argument 'shufle'; did you mean shuffle"):
+        PackedLoader(pack("raw"), 4, shufle=True)
+    with pytest.raises(TypeError, match=r"unexpected argument 'xyzzy'$"):
+        PackedLoader(pack("raw"), 4, xyzzy=True)
+
+
+def test_a_chance_of_numpy_is_a_chance(pack):
+    for given, chance in (
+        (np.True_, 0.5),
+        (np.False_, 0.0),
+        (True, 0.5),
+        (0, 0.0),
+        (np.float32(0.25), 0.25),
+        (1.0, 1.0),
+    ):
+        assert PackedLoader(pack("raw"), 4, flip=given)._augmentation.flip == chance
+
+
+def test_a_sampler_brings_its_own_indices(pack):
+    opened = open_pack(pack("raw"))
+    with pytest.raises(UsageError, match="indices: cannot be combined with a sampler"):
+        PackedLoader(opened, 4, sampler=ShuffleSampler(opened), indices=[1, 2])
+
+
+def test_sixteen_bits_need_a_dtype_that_holds_them(pack):
+    with pytest.raises(UsageError, match=r"dtype: is torch.uint8, which cannot hold 16-bit images"):
+        PackedLoader(pack("gray16"), 4, dtype=torch.uint8)
+    PackedLoader(pack("gray16"), 4, dtype=torch.int32)
+
+
+def test_the_decoder_given_to_the_loader_wins(pack):
+    data = PackedDataset(pack("jpeg"), decoder="simplejpeg")
+    assert PackedLoader(data, 4)._batches.filler.decoder == "simplejpeg"
+    assert PackedLoader(data, 4, decoder="opencv")._batches.filler.decoder == "opencv"
+    with pytest.raises(UsageError, match="decoder: must be one of"):
+        PackedLoader(data, 4, decoder="nonsense")
+
+
+def test_a_dataset_is_made_of_an_open_pack(pack):
+    opened = open_pack(pack("raw"))
+    data = PackedDataset(opened)
+    assert data.pack is opened and alike([data[i] for i in range(len(data))], fresh(pack("raw")))
+    for kind in (PackedDataset, lambda given: PackedLoader(given, 4)):
+        with pytest.raises(UsageError, match="data: must be the directory of a pack, or an open one, got list"):
+            kind([opened])
+
+
+def test_a_huge_batch_takes_the_memory_of_its_records(pack):
+    for size in (10**9, 2**40):
+        ((images, targets),) = PackedLoader(pack("raw"), size)
+        assert len(images) == len(targets) == RECORDS
+        assert images.untyped_storage().nbytes() == RECORDS * 360
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no notes")
+@pytest.mark.parametrize("name", ["transform", "target_transform", "transforms"])
+@pytest.mark.parametrize("kind", ["raw", "boxes"])
+def test_a_failing_transform_names_its_record(pack, name, kind):
+    path = pack(kind)
+    count = 0
+
+    def fails(*arguments):
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise ZeroDivisionError
+        return arguments if len(arguments) > 1 else arguments[0]
+
+    def one(sample):
+        return fails(sample)
+
+    def both(image, target):
+        return fails(image, target)
+
+    function = both if name == "transforms" else one
+    with pytest.raises(ZeroDivisionError) as failed:
+        list(PackedLoader(path, 2, threads=1, **{name: function}))
+    assert failed.value.__notes__ == [f"in a transform of record 00000003 of {path}"]
+    count = 3
+    with pytest.raises(ZeroDivisionError) as failed:
+        PackedDataset(path, **{name: function})[5]
+    assert failed.value.__notes__ == [f"in a transform of record 00000005 of {path}"]
+
+
+@pytest.mark.parametrize("options", [{"mixup": 1.0, "dtype": torch.float32}, {"cutmix": 1.0}, {"color_jitter": (0.4,)}])
+def test_mixing_without_torchvision_says_what_to_install(pack, monkeypatch, options):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.delitem(sys.modules, "torchvision.transforms.v2", raising=False)
+    with pytest.raises(NotInstalled, match="needs torchvision, which is not installed; pip install torchvision"):
+        PackedLoader(pack("raw"), 4, **options)
+
+
+def test_a_crop_of_ones_own_is_taken(pack):
+    class Mine:
+        num_random = 0
+
+        def output(self, shape):
+            return 4, 4
+
+        def regions(self, widths, heights, random):
+            return RandomResizedCrop(4).regions(widths, heights, np.zeros((len(widths), 22)))
+
+    assert next(iter(PackedLoader(pack("raw"), 4, crop=Mine())))[0].shape == (4, 3, 4, 4)
