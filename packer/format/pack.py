@@ -38,9 +38,6 @@ def open_pack(path: AnyPath) -> Pack:
     Args:
         path: The directory of the pack.
 
-    Returns:
-        The open pack.
-
     Raises:
         PackNotFound: The directory is not a pack.
         DamagedPack: The manifest was altered, or a file is missing or has another size.
