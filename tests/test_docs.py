@@ -174,7 +174,8 @@ def arguments_without_a_word(value: Any) -> list[str]:
     except (TypeError, ValueError):
         return []
     doc = inspect.getdoc(value) or ""
-    names = [p.name for p in parameters if p.name not in ("self", "cls") and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    names = [name for name in names if name not in ("self", "cls")]
     return [name for name in names if not re.search(rf"^ +{name}:|`{name}`", doc, re.MULTILINE)]
 
 
