@@ -38,9 +38,6 @@ def open_pack(path: AnyPath) -> Pack:
     Args:
         path: The directory of the pack.
 
-    Returns:
-        The open pack.
-
     Raises:
         PackNotFound: The directory is not a pack.
         DamagedPack: The manifest was altered, or a file is missing or has another size.
@@ -257,7 +254,7 @@ class Pack:
         return self._indexes.parts(name)
 
     def rows(self, name: str, records: Int64) -> Ragged:
-        """Return a copy of the rows of these records in a column of lists (boxes, landmarks, ...)."""
+        """Return a copy of the rows of `records` in the column of lists `name` (boxes, landmarks, ...)."""
         parts = self.parts(name)
         shards = np.searchsorted(self._firsts, records, side="right") - 1
         places = zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True)

@@ -70,7 +70,7 @@ class Ragged:
 
     @staticmethod
     def of_rows(rows: Sequence[Any]) -> Ragged:
-        """Return a copy of some rows, in order, each an array or a Ragged as `__getitem__` gives them."""
+        """Return a copy of some `rows`, in order, each an array or a Ragged as `__getitem__` gives them."""
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         nested = isinstance(rows[0], Ragged)
         return Ragged(Ragged.concat(rows) if nested else np.concatenate(rows), offsets)
