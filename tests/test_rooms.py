@@ -33,7 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 """The rooms from the top; each may import from the floors below its own, and from itself."""
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ADAPTERS = {"dali", "ultralytics"}
+ADAPTERS = {"dali", "lightning", "ultralytics"}
 """Modules for other projects' trainers, above all rooms; each imports its project, and nothing imports it."""
 MAX_ENTRIES = 18
 ONLY_IN = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -20,25 +20,15 @@ from packer.loading.crop import Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.encoded import Decoding
 from packer.loading.options import check_crop, refuse_unknown
+from packer.loading.rebuild import Rebuildable
 from packer.loading.replace import Replaced
 from packer.loading.stats import Stats
 from packer.loading.transforms import ImageTransform, JointTransform
 from packer.samplers import Sampler
+from packer.samplers.clock import Iteration
 
 
-@dataclass(slots=True)
-class _Iteration:
-    """The progress of an iteration."""
-
-    epoch: int
-    position: int
-    """Samples received, of all ranks."""
-    global_batch: int
-    augmentation: Augmentation
-    ended: bool = False
-
-
-class PackedLoader:
+class PackedLoader(Rebuildable):
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
@@ -138,16 +128,14 @@ class PackedLoader:
         self._augmentation = self._first = parts.host.filler.augmentation
         self._host, self._batches, self._ram = parts.host, parts.batches, parts.ram
         self._transfer, self._hand_over = parts.transfer, parts.hand_over
-        self._counted: _Iteration | None = None
-        """The iteration that was begun last; None before the first one, and after a state was loaded."""
-        self._times_set = 0
-        """`sampler.times_set` when it began."""
-        self._loaded: dict[int, int] = {}
-        """Epoch and position of a loaded state that no iteration has taken yet."""
+        self._settings = {**given, "data": given["data"] if isinstance(data, PackedDataset) else self.pack}
+        self._settings.update(sampler=self.sampler, shuffle=False, indices=None, drop_last=False)
+        self._begun: tuple[Iteration, int, Augmentation] | None = None
+        """The iteration started last, its samples per batch of all ranks, and its augmentation."""
         self._stats = Stats()
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
+        """Batches of a whole epoch on this rank, also while the rest of one is read after `load_state_dict`."""
         return self.sampler.num_batches(self.batch_size)
 
     def __repr__(self) -> str:
@@ -189,12 +177,15 @@ class PackedLoader:
         Epoch, rank and world size are read with the first batch. Several iterations may run at once; state and stats
         are those of the one started last.
         """
-        if self._counted is not None and self._times_set == self.sampler.times_set:
-            self.sampler.set_epoch(self.sampler.epoch + 1)
-        here, times_set, first = self._following(), self.sampler.times_set, True
+        return self._run()
+
+    def _run(self, first: int | None = None) -> Iterator[tuple[Any, ...]]:
+        here, size = self.sampler.clock.following(), self.sampler.global_batch(self.batch_size)
+        if first is not None:
+            here.position = min(first * size, self.sampler.num_samples)
         stats = self._stats = Stats()
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
-        end = min(len(self) * here.global_batch, self.sampler.num_samples)
+        end, augmentation, begun = self._end(size), self._augmentation, False
         batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalize.nothing:
             batches = self._transfer.run(batches, stats)
@@ -204,13 +195,14 @@ class PackedLoader:
                     asked = time.perf_counter()
                     batch = next(batches, None)
                     stats.waited_s += time.perf_counter() - asked
-                    if first:
-                        self._counted, self._times_set, self._loaded, first = here, times_set, {}, False
+                    if not begun:
+                        self.sampler.clock.begin(here)
+                        self._begun, begun = (here, size, augmentation), True
                     if batch is None:
                         return
                     # count what the consumer has received, not what was prepared
-                    number = here.position // here.global_batch
-                    here.position = min(here.position + here.global_batch, end)
+                    number = here.position // size
+                    here.position = min(here.position + size, end)
                     yield self._hand_over(batch, here.epoch, number)
             finally:
                 here.ended = True
@@ -218,11 +210,16 @@ class PackedLoader:
                 if isinstance(batches, Generator):
                     batches.close()
 
-    def _following(self) -> _Iteration:
-        """Return the start of a new iteration."""
-        epoch = self.sampler.epoch
-        position, global_batch = self._loaded.get(epoch, 0), self.sampler.global_batch(self.batch_size)
-        return _Iteration(epoch, position, global_batch, self._augmentation)
+    def _end(self, global_batch: int) -> int:
+        """Return the last position of an epoch."""
+        return min(len(self) * global_batch, self.sampler.num_samples)
+
+    def _now(self) -> tuple[Iteration, int, Augmentation]:
+        """Return what a state describes: an iteration, its samples per batch of all ranks, its augmentation."""
+        here = self.sampler.clock.now()
+        if self._begun is not None and self._begun[0] is here:
+            return self._begun
+        return here, self.sampler.global_batch(self.batch_size), self._augmentation
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of training as a small dict for JSON or `torch.save`. Call it between two batches.
@@ -230,14 +227,12 @@ class PackedLoader:
         It describes the iteration started last, even if another epoch has been set since; after the end of that
         iteration, the epoch that was set.
         """
-        here = self._counted
-        if here is None or (here.ended and self._times_set != self.sampler.times_set):
-            here = self._following()
-        state = {**self.sampler.state_at(here.epoch, here.position, here.global_batch), **self._first.identity}
-        return state if here.augmentation == self._first else {**state, "set_crop": crop_text(here.augmentation.crop)}
+        here, size, augmentation = self._now()
+        state = {**self.sampler.state_at(here.epoch, here.position, size), **self._first.identity}
+        return state if augmentation == self._first else {**state, "set_crop": crop_text(augmentation.crop)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state: the next iteration returns the remaining batches.
+        """Resume from a state: the next iteration returns the remaining batches, or the next epoch if none is left.
 
         Args:
             state: a result of `state_dict`; the number of ranks may differ if batch_size times ranks is the same.
@@ -248,14 +243,19 @@ class PackedLoader:
         order = state
         if isinstance(state, Mapping):
             order = {name: value for name, value in state.items() if name not in STATE}
-        epoch, position = self.sampler.check_state(order, self.batch_size)
+        size = self.sampler.global_batch(self.batch_size)
+        epoch, position = self.sampler.check_state(order, size)
         self._first.check(state)
         crop = self._first.crop
         if "set_crop" in state:
             crop = crop_of(state["set_crop"], crop, self._augmentation.crop)
         self.set_crop(crop)
-        self.sampler.set_epoch(epoch)
-        self._loaded, self._counted = {epoch: position}, None
+        self.sampler.clock.load(epoch, position, self._end(size))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the settings and the state: a copy resumes from the current position."""
+        here, size, augmentation = self._now()
+        return _remade, (self._settings, augmentation.crop, here.epoch, here.position, self._end(size))
 
     @property
     def replaced(self) -> list[Replaced]:
@@ -265,3 +265,11 @@ class PackedLoader:
     def stats(self) -> dict[str, float]:
         """Return times and counts of the current or last epoch; see `Stats.summary`."""
         return self._stats.summary()
+
+
+def _remade(settings: dict[str, Any], crop: Crop | None, epoch: int, position: int, end: int) -> PackedLoader:
+    loader = PackedLoader(**settings)
+    if crop is not settings["crop"]:
+        loader.set_crop(crop)
+    loader.sampler.clock.load(epoch, position, end)
+    return loader

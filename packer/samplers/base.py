@@ -1,35 +1,25 @@
-"""The base class of samplers: one global order per epoch, divided among ranks, and its state.
-
-A state is a small dict:
-
-    {"version": 1, "epoch": 3, "position": 5120, "global_batch": 512, "kind": "shuffle", "seed": 0,
-     "num_records": 50000, "num_samples": 50000, "drop_last": False, "pack": "9f...", "records": None}
-
-`position` counts the samples consumed by all ranks together, so that another number of ranks with the same global
-batch can resume. All other fields, and the sampler's own options, must be unchanged.
-"""
+"""The base class of samplers: one global order per epoch, divided among ranks, and its state."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sized
 from functools import cached_property
-from typing import Any, NoReturn
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from packer.errors import UsageError
+from packer.samplers.clock import STATE_VERSION, Clock, Iteration, Scalar, check_state, refuse
 from packer.samplers.order import PIECE, Records
-from packer.samplers.ranks import Ranks, check_int, length_of, warn_if_ungrouped
+from packer.samplers.ranks import Ranks, as_distributed, check_int, dealer, length_of, warn_if_ungrouped
 from packer.samplers.subset import check_indices, digest_of, pack_of
 from packer.types import Int64
 
-STATE_VERSION = 1
-
 Data = int | Sized
 """What is sampled: a number of records, a Pack, a PackedDataset, or any object with a length."""
-Scalar = str | int | float | bool | None
 
 
 class Sampler(ABC):
@@ -39,8 +29,11 @@ class Sampler(ABC):
     is positions b*G to (b+1)*G - 1 of it, and rank r takes every world_size-th of them, starting with the r-th. So
     the samples of a global batch do not depend on the number of ranks, and a run may be resumed on another number of
     ranks with the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as `rank_batches`.
-    Call `set_epoch` before each epoch; without it all epochs have the same order. Samplers can be pickled. Iterating
-    is not thread-safe, everything else is.
+    Each iteration reads the next epoch, or the one chosen with `set_epoch` (see `Clock`). Samplers can be pickled.
+    Iterating is not thread-safe, everything else is.
+
+    For isinstance a sampler is also a `torch.utils.data.DistributedSampler`, so that other libraries do not divide it
+    again. accelerate's `prepare` divides every DataLoader: there each rank iterates over the whole order.
 
     Args:
         data: the number of records, or the pack or dataset.
@@ -78,10 +71,7 @@ class Sampler(ABC):
         """Records that are sampled: all, or those of `indices`."""
         self.num_samples = self.num_indices
         """Samples per epoch of all ranks together, before padding or dropping; a subclass may set another number."""
-        self.epoch = 0
-        self.times_set = 0
-        """How often an epoch was set, to detect calls of `set_epoch`."""
-        self._start = 0
+        self.clock = Clock()
         self._ranks()
 
     @abstractmethod
@@ -91,6 +81,11 @@ class Sampler(ABC):
     def _options(self) -> Mapping[str, Scalar]:
         """Return the options that the order depends on, besides seed, epoch and records."""
         return {}
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that comes next, or that is being read."""
+        return self.clock.epoch
 
     @property
     def rank(self) -> int:
@@ -123,10 +118,15 @@ class Sampler(ABC):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch. It starts from the beginning, unless a state of this epoch was loaded."""
-        number = check_int("epoch", epoch, 0)
-        self.times_set += 1
-        if number != self.epoch:
-            self.epoch, self._start = number, 0
+        self.clock.set_epoch(epoch)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """For isinstance also a DistributedSampler: Lightning, Fabric and Ray divide all other samplers again."""
+        return as_distributed(type(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return object.__new__, (type(self),), self.__dict__
 
     def order(self, epoch: int | None = None) -> Records:
         """Return the whole epoch (default: that of `set_epoch`), all ranks: (num_samples,) record numbers."""
@@ -135,17 +135,14 @@ class Sampler(ABC):
 
     def __len__(self) -> int:
         """Samples of this rank in a whole epoch."""
-        return (self.num_samples + self.padded) // self.world_size
+        return self._length(self._ranks() if dealer(self._given[1]) is None else Ranks(0, 1))
+
+    def _length(self, ranks: Ranks) -> int:
+        return (self.num_samples + (0 if self.drop_last else ranks.world_size - 1)) // ranks.world_size
 
     def __iter__(self) -> Iterator[int]:
-        """Yield this rank's record numbers; after `load_state_dict` the rest of that epoch, once.
-
-        An iterator that is never advanced does not use up a loaded state.
-        """
-        ranks = self._begin()
-        start, self._start = self._start, 0
-        for records in self._shares(self.epoch, start, len(self) * ranks.world_size, PIECE * ranks.world_size, ranks):
-            yield from records.tolist()
+        """Return this rank's record numbers of the next epoch; after `load_state_dict` the rest of that epoch."""
+        return _Numbers(self)
 
     def global_batch(self, batch_size: int) -> int:
         """Return the samples of a batch on all ranks together."""
@@ -176,7 +173,7 @@ class Sampler(ABC):
         """
         ranks = self._begin()
         size = self.global_batch(batch_size)
-        end = self.num_batches(batch_size) * size if self.drop_last else len(self) * ranks.world_size
+        end = self.num_batches(batch_size) * size if self.drop_last else self._length(ranks) * ranks.world_size
         start = self._check_position(start, size)
         number = self.epoch if epoch is None else check_int("epoch", epoch, 0)
         return (records.astype(np.int64) for records in self._shares(number, start, end, size, ranks))
@@ -194,70 +191,50 @@ class Sampler(ABC):
             else:
                 yield order[np.arange(share.start, share.stop, share.step) % len(order)]
 
-    def state_dict(self, position: int, batch_size: int) -> dict[str, Any]:
-        """Return the state after `position` samples of all ranks together, as a small dict for JSON.
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the iteration started last, as a small dict for JSON.
 
-        Args:
-            position: after b batches, min(b * global_batch(batch_size), num_samples).
-            batch_size: samples of a batch on this rank.
+        It counts the numbers handed out. Workers of a DataLoader get them in advance; StatefulDataLoader allows for it.
         """
-        return self.state_at(self.epoch, position, self.global_batch(batch_size))
+        here = self.clock.now()
+        return self.state_at(here.epoch, here.position)
 
-    def state_at(self, epoch: int, position: int, global_batch: int) -> dict[str, Any]:
-        """Return the state after `position` samples of an epoch, read in batches of `global_batch` of all ranks."""
-        return {
-            "version": STATE_VERSION,
-            "epoch": epoch,
-            "position": self._check_position(position, global_batch),
-            "global_batch": global_batch,
-            **self.identity,
-        }
+    def state_at(self, epoch: int, position: int, global_batch: int | None = None) -> dict[str, Any]:
+        """Return the state after `position` samples of an epoch, in batches of `global_batch` of all ranks together."""
+        batch = {} if global_batch is None else {"global_batch": global_batch}
+        position = self._check_position(position, global_batch or 1)
+        return {"version": STATE_VERSION, "epoch": epoch, "position": position, **batch, **self.identity}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], batch_size: int) -> int:
-        """Set the epoch of a state, and return its position, the `start` of `rank_batches`.
-
-        The next iteration of this sampler in a DataLoader starts there too.
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state: the next iteration reads the rest of its epoch, or the next epoch if nothing is left.
 
         Raises:
             UsageError: as for `check_state`; the sampler is then unchanged.
         """
-        self.epoch, self._start = self.check_state(state_dict, batch_size)
-        return self._start
+        ranks = self._ranks()
+        end = min(self._length(ranks) * ranks.world_size, self.num_samples)
+        self.clock.load(*self.check_state(state_dict), end)
 
-    def check_state(self, state: Any, batch_size: int) -> tuple[int, int]:
+    def check_state(self, state: Any, global_batch: int | None = None) -> tuple[int, int]:
         """Return (epoch, position) of a state.
 
         Raises:
             UsageError: if the state has another order or batch size; it names the first difference.
         """
-        if not isinstance(state, Mapping):
-            _refuse(f"must be a dict as state_dict gives, got {type(state).__name__}")
-        version = state.get("version")
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            _refuse(f"has no valid version: {version!r}")
-        if version > STATE_VERSION:
-            problem = f"has version {version}, but this packer knows {STATE_VERSION}"
-            raise UsageError("state", problem, "install a newer packer")
-        size = self.global_batch(batch_size)
-        expected = {"global_batch": size, **self.identity}
-        for name, here in expected.items():
-            if name not in state:
-                _refuse(f"has no {name}")
-            # also the type: True is not 1
-            if type(there := state[name]) is not type(here) or there != here:
-                _refuse(f"{name} is {there!r} in the state, {here!r} here")
-        if unknown := sorted({str(name) for name in state} - {*expected, "version", "epoch", "position"}):
-            _refuse(f"has fields that a {self.kind} sampler does not have: {', '.join(unknown)}")
+        batch = {} if global_batch is None else {"global_batch": global_batch}
+        epoch, position = check_state(state, {**batch, **self.identity})
         try:
-            return check_int("epoch", state.get("epoch"), 0), self._check_position(state.get("position"), size)
+            return epoch, self._check_position(position, global_batch or self.world_size)
         except UsageError as error:
-            _refuse(str(error))
+            refuse(str(error))
 
     def _check_position(self, position: Any, global_batch: int) -> int:
         """Return a position between two global batches, or at the end. Raise UsageError if it is not one."""
         number = check_int("position", position, 0, self.num_samples)
         if number % global_batch and number != self.num_samples:
-            raise UsageError("position", f"must be a multiple of the global batch, {global_batch}, got {number}")
+            raise UsageError(
+                "position", f"must be a multiple of the samples of all ranks at once, {global_batch}, got {number}"
+            )
         return number
 
     @cached_property
@@ -279,5 +256,44 @@ class Sampler(ABC):
         return f"<{type(self).__name__}: {of} records, seed {self.seed}, rank {self.rank} of {self.world_size}>"
 
 
-def _refuse(problem: str) -> NoReturn:
-    raise UsageError("state", problem, "resume with the same settings, or start over")
+class _Numbers(Iterator[int]):
+    """The record numbers of one rank in one epoch. It has a state: torchdata also saves those of iterators."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._told: Iteration | None = None
+        """The loaded state, if there is one."""
+        self._here: Iteration | None = None
+        self._rest: Iterator[int] = iter(())
+        self._step = 1
+
+    def __next__(self) -> int:
+        here = self._here or self._begin()
+        for number in self._rest:
+            here.position = min(here.position + self._step, self._sampler.num_samples)
+            return number
+        here.ended = True
+        raise StopIteration
+
+    def _begin(self) -> Iteration:
+        sampler = self._sampler
+        loader = dealer(sampler._given[1])
+        ranks = sampler._begin() if loader is None else Ranks(0, 1)
+        if hasattr(loader, "iteration") and self._told is None:
+            sampler.set_epoch(loader.iteration)  # accelerate does not reach a sampler through several wrappers
+        here = self._here = sampler.clock.following(self._told)
+        self._step = ranks.world_size
+        end, size = sampler._length(ranks) * self._step, PIECE * self._step
+        pieces = sampler._shares(here.epoch, here.position, end, size, ranks)
+        self._rest = chain.from_iterable(piece.tolist() for piece in pieces)
+        sampler.clock.begin(here)
+        return here
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of this iterator."""
+        here = self._here or self._sampler.clock.following(self._told)
+        return self._sampler.state_at(here.epoch, here.position)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state; at the end of an epoch nothing is left."""
+        self._told = Iteration(*self._sampler.check_state(state_dict))

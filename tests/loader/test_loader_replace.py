@@ -140,7 +140,7 @@ def test_every_position_resumes_exactly(damaged, kind):
     path = damaged(kind)
     options = {"shuffle": True, "crop": RandomResizedCrop(6), "flip": True}
     whole, _ = epoch_of(path, 2, **options)
-    for position in range(len(whole) + 1):
+    for position in range(len(whole)):
         first = PackedLoader(path, 4, on_error="replace", threads=2, **options)
         first.set_epoch(2)
         iteration = iter(first)

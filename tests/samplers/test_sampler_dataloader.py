@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
+from copy import deepcopy
 from itertools import chain
 from pathlib import Path
 
@@ -13,10 +15,10 @@ import numpy as np
 import pytest
 from running import ROOT
 from sampler_kinds import KINDS
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from packer import PackedDataset, collate
-from packer.samplers import BalancedSampler, ShuffleSampler
+from packer.samplers import BalancedSampler, Sampler, ShuffleSampler
 
 # Python 3.12 warns of any fork in a process with threads, which torch has
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -39,9 +41,8 @@ def test_workers_give_the_order_of_the_sampler(sorted_pack: Path, kind: str, per
         data, 8, sampler=sampler, num_workers=2, persistent_workers=persistent, multiprocessing_context="fork"
     )
     for epoch in range(2):
-        sampler.set_epoch(epoch)
-        batches = [batch.tolist() for batch in loader]
-        assert batches == [records.tolist() for records in sampler.rank_batches(8)]
+        batches = [batch.tolist() for batch in loader]  # the next loop is the next epoch
+        assert batches == [records.tolist() for records in sampler.rank_batches(8, epoch)]
         assert list(chain(*batches)) == sampler.order(epoch)[1::2].tolist()
     assert len(loader) == 8
 
@@ -51,14 +52,24 @@ def test_a_dataloader_resumes_where_it_stopped(sorted_pack: Path, workers: int) 
     data = Numbers(sorted_pack)
     context = "fork" if workers else None
     one = ShuffleSampler(data, 5)
-    full = [b.tolist() for b in DataLoader(data, 8, sampler=one)]
+    full, following = ([b.tolist() for b in DataLoader(data, 8, sampler=one)] for _ in range(2))
     for batches in (0, 1, 7, 15, 16):
         sampler = ShuffleSampler(data, 5)
-        position = min(batches * sampler.global_batch(8), sampler.num_samples)
-        sampler.load_state_dict(one.state_dict(position, 8), 8)
+        sampler.load_state_dict(one.state_at(0, min(batches * 8, sampler.num_samples)))
         loader = DataLoader(data, 8, sampler=sampler, num_workers=workers, multiprocessing_context=context)
-        assert [b.tolist() for b in loader] == full[batches:]
-        assert [b.tolist() for b in loader] == full
+        if batches < 16:
+            assert [b.tolist() for b in loader] == full[batches:]
+        assert [b.tolist() for b in loader] == following
+
+
+def test_samplers_divide_themselves(sorted_pack: Path) -> None:
+    """As DistributedSampler does: Lightning, Fabric and Ray ask for it before they divide once more."""
+    for kind, make in KINDS.items():
+        sampler = make(126)
+        for copy in (sampler, pickle.loads(pickle.dumps(sampler)), deepcopy(sampler)):
+            assert isinstance(copy, DistributedSampler) and isinstance(copy, Sampler) and type(copy) is type(sampler)
+            assert copy.__class__.__name__ == type(sampler).__name__ and copy.kind == kind
+            assert copy.order(3).tolist() == sampler.order(3).tolist()
 
 
 def test_balanced_batches_of_images(shuffled_pack: Path) -> None:

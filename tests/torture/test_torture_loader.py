@@ -67,7 +67,9 @@ def loader_of(pack: Pack, threads: int, rank: int, world: int, state: Any = None
     """One rank's loader, one sample a batch, so that every position can be a state's; cropped and flipped at random."""
     sampler = ShuffleSampler(pack, 1, rank=rank, world_size=world)
     loader = PackedLoader(pack, 1, sampler=sampler, crop=RandomResizedCrop(8), flip=True, threads=threads)
-    loader.set_epoch(EPOCH) if state is None else loader.load_state_dict(json.loads(json.dumps(state)))
+    if state is not None:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+    loader.set_epoch(EPOCH)  # what is left of it, even if that is nothing
     return loader
 
 

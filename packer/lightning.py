@@ -1,0 +1,100 @@
+"""PackedDataModule: the packs of a Lightning run, in three lines.
+
+    from packer.lightning import PackedDataModule
+
+    data = PackedDataModule("train.lmdb", "val.lmdb", batch_size=256, crop=RandomResizedCrop(224), flip=True)
+    Trainer(max_epochs=90).fit(model, datamodule=data)
+
+Needs `lightning` or `pytorch_lightning`. Lightning keeps the state of the training loader in its checkpoints.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from packer.errors import AnyPath, NotInstalled, UsageError
+from packer.format.pack import Pack
+from packer.loading.dataset import PackedDataset
+from packer.loading.loader import PackedLoader
+
+if TYPE_CHECKING:
+    LightningDataModule: Any = object
+else:
+    try:
+        # the classes of the two packages are strangers to one another: take that of the trainer in use
+        if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+            from pytorch_lightning import LightningDataModule
+        else:
+            from lightning.pytorch import LightningDataModule
+    except ModuleNotFoundError:
+        try:
+            from pytorch_lightning import LightningDataModule
+        except ModuleNotFoundError:
+            raise NotInstalled("packer.lightning", "needs Lightning", "pip install lightning") from None
+
+Data = AnyPath | Pack | PackedDataset
+
+TRAINING_ONLY = {
+    "shuffle", "sampler", "indices", "drop_last", "crop", "flip", "transform", "transforms", "mixup", "cutmix",
+    "color_jitter",
+}  # fmt: skip
+"""Options of the training loader that the others do not take over."""
+
+
+class PackedDataModule(LightningDataModule):  # type: ignore[misc]
+    """The packs of a Lightning run: each a `PackedLoader` on the device of its rank.
+
+    Args:
+        train: the pack to train from, in a new order each epoch.
+        val: the pack to validate with.
+        test: the pack to test with.
+        batch_size: samples of a batch on each rank.
+        eval_options: options of the loaders of `val` and `test`, as `crop=CenterCrop(224)`.
+        options: options of `PackedLoader` for training; `drop_last` is True by default. The loaders of `val` and `test`
+            take over those that do not select or change images (TRAINING_ONLY).
+
+    Raises:
+        UsageError: if an option is unknown, when the loader is made.
+    """
+
+    def __init__(
+        self,
+        train: Data,
+        val: Data | None = None,
+        test: Data | None = None,
+        *,
+        batch_size: int = 32,
+        eval_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.packs = {"train": train, "val": val, "test": test}
+        self.batch_size = batch_size
+        self.options = options
+        self.eval_options = dict(eval_options or {})
+
+    def train_dataloader(self) -> PackedLoader:
+        """Return the loader of an epoch after another."""
+        order = {} if "sampler" in self.options else {"shuffle": True, "drop_last": True}
+        return self._loader("train", {**order, **self.options})
+
+    def val_dataloader(self) -> PackedLoader | list[Any]:
+        """Return the loader of all of `val`, in order; none if it is not given."""
+        return self._loader("val", self._shared()) if self.packs["val"] is not None else []
+
+    def test_dataloader(self) -> PackedLoader:
+        """Return the loader of all of `test`, in order."""
+        return self._loader("test", self._shared())
+
+    def _shared(self) -> dict[str, Any]:
+        shared = {name: value for name, value in self.options.items() if name not in TRAINING_ONLY}
+        return {**shared, **self.eval_options}
+
+    def _loader(self, name: str, options: dict[str, Any]) -> PackedLoader:
+        pack = self.packs[name]
+        if pack is None:
+            raise UsageError(name, "is not given", f"name a pack: PackedDataModule(..., {name}=...)")
+        device = self.trainer.strategy.root_device if self.trainer else "cpu"
+        return PackedLoader(pack, self.batch_size, **{"device": device, **options})

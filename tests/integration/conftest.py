@@ -1,0 +1,87 @@
+"""Tests with the real trainers (scripts/test_integrations.sh); where a library is missing, its tests skip."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer import BuildOptions, build_pack
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RECORDS = 48
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", "YOLO_OFFLINE": "true"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The libraries warn of one another."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
+
+
+def build_numbered(images: Path, pack: Path) -> None:
+    """Pack 48 images of noise in several shards, each with a class of its own: the label is the record number."""
+    images.mkdir()
+    for i in range(RECORDS):
+        noise = np.random.default_rng(i).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(images / f"{i:02}.png")
+    (images / "list.txt").write_text("".join(f"{i:02}.png {i}\n" for i in range(RECORDS)))
+    labels = {"labels": (f"list:{images / 'list.txt'}",), "columns": ("path label",)}
+    build_pack(BuildOptions(str(images), str(pack), "lmdb", workers=1, encode="raw", shard_bytes=2000, **labels))
+
+
+@pytest.fixture(scope="session")
+def numbered_pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack of `build_numbered`."""
+    home = tmp_path_factory.mktemp("numbered")
+    build_numbered(home / "images", home / "pack")
+    return home / "pack"
+
+
+Launch = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def launch() -> Launch:
+    """launch(script, *arguments, ranks=1, env={}, cwd=None): run a script, in torchrun if ranks > 1; its output."""
+
+    def run(
+        script: Path, *arguments: Any, ranks: int = 1, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> str:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PACKER_AUDIT")}
+        done = subprocess.run(
+            [sys.executable, *launcher, str(script), *map(str, arguments)], capture_output=True, text=True, check=False,
+            env={**kept, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", **(env or {})}, timeout=240, cwd=cwd,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+        return done.stdout
+
+    return run
+
+
+Job = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def job(launch: Launch, numbered_pack: Path) -> Job:
+    """job(home, name, ranks, env={}, **job): what each rank of a job of `runs.py` has seen."""
+
+    def run(home: Path, name: str, ranks: int, env: dict[str, str] | None = None, **job: Any) -> list[dict[str, Any]]:
+        home.mkdir(parents=True, exist_ok=True)
+        file = home / f"{name}.job"
+        file.write_text(json.dumps({"pack": str(numbered_pack), "home": str(home), "name": name, **job}))
+        launch(HERE / "runs.py", file, ranks=ranks, env=env)
+        return [json.loads((home / f"{name}-{rank}.json").read_text()) for rank in range(ranks)]
+
+    return run
