@@ -1,7 +1,6 @@
 """Reads a pack: the bytes of a record, its annotation, and whole columns; the same code for every container.
 
-It uses only the manifest, the indexes and the mapped bytes, never a container's library, and does not import
-torch.
+It uses only the manifest, the indexes and the mapped bytes, and imports neither a container's library nor torch.
 """
 
 from __future__ import annotations
