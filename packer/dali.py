@@ -38,7 +38,7 @@ def pipeline(
 
     It gives the same records, crop regions and targets as ``PackedLoader(data, batch_size, **options)``. Pixels differ
     by what decoders and filters differ by: crops are resized linearly, antialiased unless their `interpolation` is
-    "linear" or "nearest".
+    "nearest".
 
     Args:
         data: a pack of encoded images.
