@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -255,12 +256,11 @@ class Pack:
         """Return the column `name` of each shard, not copied."""
         return self._indexes.parts(name)
 
-    def rows(self, name: str, records: Int64) -> Ragged:
-        """Return a copy of the rows of these records in a column of lists (boxes, landmarks, ...)."""
-        parts = self.parts(name)
+    def rows(self, names: Sequence[str], records: Int64) -> list[list[Any]]:
+        """Return the rows of these records in each of some columns of lists (boxes, landmarks, ...), not copied."""
         shards = np.searchsorted(self._firsts, records, side="right") - 1
-        places = zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True)
-        return Ragged.of_rows([parts[shard][row] for shard, row in places])
+        places = list(zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True))
+        return [[parts[shard][row] for shard, row in places] for parts in map(self.parts, names)]
 
     def _scalars(self, name: str) -> NDArray[Any]:
         return np.asarray(self.column(name))
