@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import re
@@ -164,6 +165,32 @@ def test_public_names_say_what_they_are(path: str) -> None:
             function = getattr(member, "func", getattr(member, "fget", getattr(member, "__func__", member)))
             if inspect.isfunction(function) and not name.startswith("_"):
                 assert function.__doc__, f"{path}.{name}"
+
+
+def arguments_without_a_word(value: Any) -> list[str]:
+    """Arguments of a function or class that neither its ``Args:`` nor its text (`name`) explains."""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    doc = inspect.getdoc(value) or ""
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    names = [name for name in names if name not in ("self", "cls")]
+    return [name for name in names if not re.search(rf"^ +{name}:|`{name}`", doc, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("path", API)
+def test_arguments_are_explained(path: str) -> None:
+    """Except the fields of results, which are not arguments, and arguments that a base class explains."""
+    value = found(path)
+    result = dataclasses.is_dataclass(value) and "Args:" not in (value.__doc__ or "")
+    inherited = inspect.isclass(value) and "for the arguments" in (value.__doc__ or "")
+    if not result and not inherited and not (inspect.isclass(value) and issubclass(value, Exception)):
+        assert not arguments_without_a_word(value), path
+    for name, member in vars(value).items() if inspect.isclass(value) else ():
+        function = getattr(member, "__func__", member)
+        if inspect.isfunction(function) and not name.startswith("_"):
+            assert not arguments_without_a_word(function), f"{path}.{name}"
 
 
 def test_errors_say_what_they_are() -> None:

@@ -38,9 +38,6 @@ def open_pack(path: AnyPath) -> Pack:
     Args:
         path: The directory of the pack.
 
-    Returns:
-        The open pack.
-
     Raises:
         PackNotFound: The directory is not a pack.
         DamagedPack: The manifest was altered, or a file is missing or has another size.
@@ -257,7 +254,7 @@ class Pack:
         return self._indexes.parts(name)
 
     def rows(self, names: Sequence[str], records: Int64) -> list[list[Any]]:
-        """Return the rows of these records in each of some columns of lists (boxes, landmarks, ...), not copied."""
+        """Return the rows of `records` in each column of lists in `names` (boxes, landmarks, ...), not copied."""
         shards = np.searchsorted(self._firsts, records, side="right") - 1
         places = list(zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True))
         return [[parts[shard][row] for shard, row in places] for parts in map(self.parts, names)]

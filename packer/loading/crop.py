@@ -31,7 +31,13 @@ class Crop(Protocol):
         """Return the output (height, width); `shape` is that of all input images, None if they differ."""
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """Return the region of each image that becomes the output; `random` is (n, num_random) in [0, 1)."""
+        """Return the region of each image that becomes the output.
+
+        Args:
+            widths: of the images, in pixels, float64 (n,).
+            heights: likewise.
+            random: random numbers in [0, 1), float64 (n, num_random).
+        """
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -82,11 +88,14 @@ class RandomResizedCrop:
             raise ValueError(f"scale and ratio must be ranges above 0, got {self.scale} and {self.ratio}")
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        """Return `size` as (height, width)."""
+        """Return `size` as (height, width), for any `shape`."""
         return _pair(self.size)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """Return regions as torchvision does: the first of ten tries that fits, else the largest centered part."""
+        """Return regions as torchvision does: the first of ten tries that fits, else the largest centered part.
+
+        `widths`, `heights` and `random` are those of `Crop.regions`.
+        """
         low, high = self.scale
         areas = (widths * heights)[:, None] * (low + (high - low) * random[:, :_TRIES])
         log_low, log_high = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -132,7 +141,7 @@ class Resize:
         _check_interpolation(self.interpolation, _EXACT)
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        """Return `size`; or the shape of all images with its short side made `size`."""
+        """Return `size`; or the `shape` of all images with its short side made `size`."""
         if not isinstance(self.size, int):
             return self.size
         if shape is None:
@@ -141,7 +150,7 @@ class Resize:
         return max(1, shape[0] * self.size // short), max(1, shape[1] * self.size // short)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """Return the whole images."""
+        """Return whole images of these `widths` and `heights`; `random` is not used."""
         zeros = np.zeros_like(widths)
         return np.stack([zeros, zeros, widths, heights], axis=1)
 
@@ -173,11 +182,11 @@ class CenterCrop:
             raise ValueError(f"resize must be >= 1 pixel, got {self.resize}")
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        """Return `size` as (height, width)."""
+        """Return `size` as (height, width), for any `shape`."""
         return _pair(self.size)
 
     def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
-        """Return the centered parts."""
+        """Return the centered parts of images of these `widths` and `heights`; `random` is not used."""
         height, width = (np.full_like(widths, side) for side in _pair(self.size))
         if self.resize is None:
             return np.stack([_centred(widths, width), _centred(heights, height), width, height], axis=1)

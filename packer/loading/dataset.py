@@ -76,7 +76,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             len(self._targets)  # checks the offset
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the random numbers of transforms depend, also in persistent workers."""
+        """Set the `epoch`, on which the random numbers of transforms depend, also in persistent workers."""
         self._epoch.fill_(check_int("epoch", epoch, 0))
 
     @property
@@ -222,7 +222,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return self._ragged("landmarks")
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """Return a column of the index as an array or `Ragged`, without reading images (see docs/formats.md)."""
+        """Return the column `name` of the index as an array or `Ragged`, without reading images (docs/formats.md)."""
         return self.pack.column(name)
 
     def _ragged(self, name: str) -> Ragged:

@@ -49,7 +49,7 @@ class Normalize:
             raise ValueError(f"dtype is {self.dtype}, which cannot hold 0 to 255: use torch.float32 or torch.int16")
 
     def holds(self, stored: torch.dtype) -> bool:
-        """Return whether the result can hold all values of images as they are stored, uint8 or uint16."""
+        """Return whether the result can hold all values of images of the dtype `stored`, uint8 or uint16."""
         dtype = self.dtype
         if dtype is None or dtype.is_floating_point:
             return True

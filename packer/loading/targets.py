@@ -65,7 +65,7 @@ class Targets(Sequence[Target]):
         return self.target(record_number(index, len(self)))
 
     def target(self, record: int) -> Target:
-        """Return the target of one record: a class id, or a dict with what the pack has.
+        """Return the target of `record`: a class id, or a dict with what the pack has.
 
         Returns:
             boxes float32 (n, 4), xyxy in pixels; labels int64 (n,), of the boxes; label int, of the image, -1 if it has

@@ -109,7 +109,7 @@ class BlockShuffleSampler(Sampler):
         return starts[shuffled], lengths[shuffled]
 
     def windows(self, epoch: int | None = None) -> Iterator[tuple[int, Int64]]:
-        """Yield what the epoch reads, for reading ahead: (position, runs) of each window.
+        """Yield what `epoch` reads (default: that of `set_epoch`), for reading ahead: (position, runs) of each window.
 
         runs: int64 (k, 2), the first record of each block and the one after its last. The samples at the
         positions from this one to that of the next window are those of these runs.
