@@ -71,7 +71,7 @@ class Sampler(ABC):
         """Records that are sampled: all, or those of `indices`."""
         self.num_samples = self.num_indices
         """Samples per epoch of all ranks together, before padding or dropping; a subclass may set another number."""
-        self.clock = Clock()
+        self.clock = Clock(None if pack is None else getattr(data, "set_epoch", None))
         self._ranks()
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Sampler(ABC):
         return 0 if self.drop_last else -self.num_samples % self.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch. It starts from the beginning, unless a state of this epoch was loaded."""
+        """Make `epoch` the next one. It starts from the beginning, unless a state of this epoch was loaded."""
         self.clock.set_epoch(epoch)
 
     @property  # type: ignore[misc]
@@ -129,7 +129,7 @@ class Sampler(ABC):
         return object.__new__, (type(self),), self.__dict__
 
     def order(self, epoch: int | None = None) -> Records:
-        """Return the whole epoch (default: that of `set_epoch`), all ranks: (num_samples,) record numbers."""
+        """Return all ranks' record numbers (num_samples,) of `epoch`, by default that of `set_epoch`."""
         order = self._order(self.epoch if epoch is None else check_int("epoch", epoch, 0))
         return order if self._indices is None else self._indices[order]
 
@@ -145,11 +145,11 @@ class Sampler(ABC):
         return _Numbers(self)
 
     def global_batch(self, batch_size: int) -> int:
-        """Return the samples of a batch on all ranks together."""
+        """Return the samples of a batch on all ranks together, `batch_size` on each."""
         return check_int("batch_size", batch_size, 1) * self.world_size
 
     def num_batches(self, batch_size: int) -> int:
-        """Return the batches of `rank_batches` in a whole epoch, the same for every rank.
+        """Return the batches of `batch_size` of `rank_batches` in a whole epoch, the same for every rank.
 
         Raises:
             UsageError: if drop_last would leave none.
@@ -200,13 +200,13 @@ class Sampler(ABC):
         return self.state_at(here.epoch, here.position)
 
     def state_at(self, epoch: int, position: int, global_batch: int | None = None) -> dict[str, Any]:
-        """Return the state after `position` samples of an epoch, in batches of `global_batch` of all ranks together."""
+        """Return the state after `position` samples of `epoch`, in batches of `global_batch` of all ranks together."""
         batch = {} if global_batch is None else {"global_batch": global_batch}
         position = self._check_position(position, global_batch or 1)
         return {"version": STATE_VERSION, "epoch": epoch, "position": position, **batch, **self.identity}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from a state: the next iteration reads the rest of its epoch, or the next epoch if nothing is left.
+        """Resume from `state_dict`: the next iteration reads the rest of its epoch, or the next if nothing is left.
 
         Raises:
             UsageError: as for `check_state`; the sampler is then unchanged.
@@ -216,7 +216,7 @@ class Sampler(ABC):
         self.clock.load(*self.check_state(state_dict), end)
 
     def check_state(self, state: Any, global_batch: int | None = None) -> tuple[int, int]:
-        """Return (epoch, position) of a state.
+        """Return (epoch, position) of a `state`, read in batches of `global_batch` of all ranks.
 
         Raises:
             UsageError: if the state has another order or batch size; it names the first difference.
