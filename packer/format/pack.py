@@ -1,13 +1,13 @@
 """Reads a pack: the bytes of a record, its annotation, and whole columns; the same code for every container.
 
-It uses only the manifest, the indexes and the mapped bytes, never a container's library, and does not import
-torch.
+It uses only the manifest, the indexes and the mapped bytes, and imports neither a container's library nor torch.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -253,12 +253,11 @@ class Pack:
         """Return the column `name` of each shard, not copied."""
         return self._indexes.parts(name)
 
-    def rows(self, name: str, records: Int64) -> Ragged:
-        """Return a copy of the rows of `records` in the column of lists `name` (boxes, landmarks, ...)."""
-        parts = self.parts(name)
+    def rows(self, names: Sequence[str], records: Int64) -> list[list[Any]]:
+        """Return the rows of `records` in each column of lists in `names` (boxes, landmarks, ...), not copied."""
         shards = np.searchsorted(self._firsts, records, side="right") - 1
-        places = zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True)
-        return Ragged.of_rows([parts[shard][row] for shard, row in places])
+        places = list(zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True))
+        return [[parts[shard][row] for shard, row in places] for parts in map(self.parts, names)]
 
     def _scalars(self, name: str) -> NDArray[Any]:
         return np.asarray(self.column(name))

@@ -69,13 +69,6 @@ class Ragged:
         return self.values[int(self.offsets[0]) : int(self.offsets[-1])]
 
     @staticmethod
-    def of_rows(rows: Sequence[Any]) -> Ragged:
-        """Return a copy of some `rows`, in order, each an array or a Ragged as `__getitem__` gives them."""
-        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        nested = isinstance(rows[0], Ragged)
-        return Ragged(Ragged.concat(rows) if nested else np.concatenate(rows), offsets)
-
-    @staticmethod
     def concat(parts: Sequence[Ragged]) -> Ragged:
         """Return the rows of all `parts`, in order; a single part is returned unchanged."""
         if not parts:

@@ -59,7 +59,7 @@ class Column:
         """Return what each image has: views of one tensor, or lists of objects."""
         counts = self.counts.tolist()
         if isinstance(self.values, torch.Tensor):
-            return list(torch.split(self.values, counts))
+            return list(torch.split(self.values, counts)) if len(counts) > 1 else [self.values]
         return _cut(self.values.tolist(), counts)
 
     @staticmethod
@@ -139,11 +139,11 @@ class BatchAnnotations:
 
     def as_tensors(self) -> BatchAnnotations:
         """Return the same with tensors in place of arrays, which share their memory."""
-        columns = {
-            name: column if column.values.dtype == object else replace(column, values=torch.from_numpy(column.values))
-            for name, column in self.columns.items()
-        }
-        return replace(self, columns=columns)
+        columns = dict(self.columns)
+        for name, column in columns.items():
+            if column.values.dtype != object:
+                columns[name] = Column(torch.from_numpy(column.values), column.counts, column.sizes)
+        return BatchAnnotations(self.records, columns, self.images, self.points)
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """Return a target for each image (`loading.targets.target_of`): views of one tensor for each field."""
@@ -192,18 +192,20 @@ def read_annotations(pack: Pack, records: Int64, points: int = 0) -> BatchAnnota
         DamagedPack: if a row of the index makes no sense.
     """
     batch = BatchAnnotations(records, points=points)
+    fields = [name for name in pack.manifest.fields if name != "label"]
+    names = list(dict.fromkeys(name.partition(".")[0] for name in fields))
     try:
-        boxes: list[dict[str, Any]] | None = None
-        for name in pack.manifest.fields:
-            if name == "label":
-                batch.images[name] = pack.column(name)[records].tolist()  # type: ignore[index]
-            elif name == "extras":
-                batch.images[name] = _json_rows(pack, name, records)
+        rows = dict(zip(names, pack.rows(names, records) if names else (), strict=True))
+        boxes = _json_rows(rows["box_fields"]) if "box_fields" in rows else []
+        for name in fields:
+            if name == "extras":
+                batch.images[name] = _json_rows(rows[name])
             elif name.startswith("box_fields."):
-                boxes = _json_rows(pack, "box_fields", records) if boxes is None else boxes
                 _add_field(batch, name.removeprefix("box_fields."), boxes)
             else:
-                batch.columns[NAMES.get(name, name)] = _column(pack, name, records)
+                batch.columns[NAMES.get(name, name)] = _column(name, rows[name])
+        if "label" in pack.manifest.fields:
+            batch.images["label"] = np.asarray(pack.column("label"))[records].tolist()
     except ValueError:
         for record in records.tolist():
             pack.annotation(record)  # names the one that is damaged
@@ -211,18 +213,17 @@ def read_annotations(pack: Pack, records: Int64, points: int = 0) -> BatchAnnota
     return batch
 
 
-def _column(pack: Pack, name: str, records: Int64) -> Column:
-    rows = pack.rows(name, records)
-    counts = np.diff(rows.offsets)
+def _column(name: str, rows: list[Any]) -> Column:
+    counts = np.array([len(row) for row in rows], np.int64)
     if name not in ("polygons", "keypoints"):
-        return Column(rows.values, counts)
-    objects: Ragged = rows.values  # type: ignore[assignment]
+        return Column(np.concatenate(rows), counts)
+    objects = Ragged.concat(rows)
     # of one image they are still in the index, which must not be handed out for writing
     return Column(np.array(objects.flat()), counts, objects.lengths.astype(np.int64))
 
 
-def _json_rows(pack: Pack, name: str, records: Int64) -> list[dict[str, Any]]:
-    return [json.loads(text.tobytes()) if len(text) else {} for text in pack.rows(name, records)]
+def _json_rows(rows: list[Any]) -> list[dict[str, Any]]:
+    return [json.loads(text.tobytes()) if len(text) else {} for text in rows]
 
 
 def _add_field(batch: BatchAnnotations, name: str, fields: list[dict[str, Any]]) -> None:

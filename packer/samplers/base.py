@@ -117,7 +117,7 @@ class Sampler(ABC):
         return 0 if self.drop_last else -self.num_samples % self.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch. It starts from the beginning, unless a state of this epoch was loaded."""
+        """Set the next `epoch`. It starts from the beginning, unless a state of this epoch was loaded."""
         self.clock.set_epoch(epoch)
 
     @property  # type: ignore[misc]
@@ -129,7 +129,7 @@ class Sampler(ABC):
         return object.__new__, (type(self),), self.__dict__
 
     def order(self, epoch: int | None = None) -> Records:
-        """Return the whole epoch (default: that of `set_epoch`), all ranks: (num_samples,) record numbers."""
+        """Return the whole `epoch` (default: that of `set_epoch`), all ranks: (num_samples,) record numbers."""
         order = self._order(self.epoch if epoch is None else check_int("epoch", epoch, 0))
         return order if self._indices is None else self._indices[order]
 
@@ -145,11 +145,11 @@ class Sampler(ABC):
         return _Numbers(self)
 
     def global_batch(self, batch_size: int) -> int:
-        """Return the samples of a batch on all ranks together."""
+        """Return the samples of a batch on all ranks together, `batch_size` on each."""
         return check_int("batch_size", batch_size, 1) * self.world_size
 
     def num_batches(self, batch_size: int) -> int:
-        """Return the batches of `rank_batches` in a whole epoch, the same for every rank.
+        """Return the batches of `batch_size` samples in a whole epoch, the same for every rank.
 
         Raises:
             UsageError: if drop_last would leave none.
@@ -200,13 +200,13 @@ class Sampler(ABC):
         return self.state_at(here.epoch, here.position)
 
     def state_at(self, epoch: int, position: int, global_batch: int | None = None) -> dict[str, Any]:
-        """Return the state after `position` samples of an epoch, in batches of `global_batch` of all ranks together."""
+        """Return the state after `position` samples of `epoch`, in batches of `global_batch` of all ranks together."""
         batch = {} if global_batch is None else {"global_batch": global_batch}
         position = self._check_position(position, global_batch or 1)
         return {"version": STATE_VERSION, "epoch": epoch, "position": position, **batch, **self.identity}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from a state: the next iteration reads the rest of its epoch, or the next epoch if nothing is left.
+        """Resume from `state_dict`: the next iteration reads the rest of its epoch, or the next epoch.
 
         Raises:
             UsageError: as for `check_state`; the sampler is then unchanged.
@@ -216,7 +216,7 @@ class Sampler(ABC):
         self.clock.load(*self.check_state(state_dict), end)
 
     def check_state(self, state: Any, global_batch: int | None = None) -> tuple[int, int]:
-        """Return (epoch, position) of a state.
+        """Return (epoch, position) of a `state` of batches of `global_batch` (None: of any).
 
         Raises:
             UsageError: if the state has another order or batch size; it names the first difference.
