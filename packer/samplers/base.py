@@ -269,6 +269,8 @@ class _Numbers(Iterator[int]):
 
     def __next__(self) -> int:
         here = self._here or self._begin()
+        if here.epoch != self._sampler.clock.epoch:
+            self._sampler.clock.warn_if_set_late(here)
         for number in self._rest:
             here.position = min(here.position + self._step, self._sampler.num_samples)
             return number
