@@ -261,8 +261,7 @@ class _Numbers(Iterator[int]):
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._told: Iteration | None = None
-        """The loaded state, if there is one."""
+        self._told: Iteration | None = None  # the loaded state
         self._here: Iteration | None = None
         self._rest: Iterator[int] = iter(())
         self._step = 1
