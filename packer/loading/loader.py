@@ -148,7 +148,7 @@ class PackedLoader(Rebuildable):
         return self.sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` that of the next iteration, as `sampler.set_epoch` does: its order, crops and flips.
+        """Set the `epoch` of the next iteration, as `sampler.set_epoch` does: its order, crops and flips.
 
         The epoch starts from the beginning, unless a state of this epoch was loaded and no batch has been read since.
         Without a call, each iteration reads the epoch after the last one that returned a batch.

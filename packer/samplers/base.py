@@ -117,7 +117,7 @@ class Sampler(ABC):
         return 0 if self.drop_last else -self.num_samples % self.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next one. It starts from the beginning, unless a state of this epoch was loaded."""
+        """Set the next `epoch`. It starts from the beginning, unless a state of this epoch was loaded."""
         self.clock.set_epoch(epoch)
 
     @property  # type: ignore[misc]
@@ -129,7 +129,7 @@ class Sampler(ABC):
         return object.__new__, (type(self),), self.__dict__
 
     def order(self, epoch: int | None = None) -> Records:
-        """Return all ranks' record numbers (num_samples,) of `epoch`, by default that of `set_epoch`."""
+        """Return the whole `epoch` (default: that of `set_epoch`), all ranks: (num_samples,) record numbers."""
         order = self._order(self.epoch if epoch is None else check_int("epoch", epoch, 0))
         return order if self._indices is None else self._indices[order]
 
@@ -149,7 +149,7 @@ class Sampler(ABC):
         return check_int("batch_size", batch_size, 1) * self.world_size
 
     def num_batches(self, batch_size: int) -> int:
-        """Return the batches of `batch_size` of `rank_batches` in a whole epoch, the same for every rank.
+        """Return the batches of `batch_size` samples in a whole epoch, the same for every rank.
 
         Raises:
             UsageError: if drop_last would leave none.
@@ -206,7 +206,7 @@ class Sampler(ABC):
         return {"version": STATE_VERSION, "epoch": epoch, "position": position, **batch, **self.identity}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from `state_dict`: the next iteration reads the rest of its epoch, or the next if nothing is left.
+        """Resume from `state_dict`: the next iteration reads the rest of its epoch, or the next epoch.
 
         Raises:
             UsageError: as for `check_state`; the sampler is then unchanged.
@@ -216,7 +216,7 @@ class Sampler(ABC):
         self.clock.load(*self.check_state(state_dict), end)
 
     def check_state(self, state: Any, global_batch: int | None = None) -> tuple[int, int]:
-        """Return (epoch, position) of a `state`, read in batches of `global_batch` of all ranks.
+        """Return (epoch, position) of a `state` of batches of `global_batch` (None: of any).
 
         Raises:
             UsageError: if the state has another order or batch size; it names the first difference.
@@ -261,14 +261,15 @@ class _Numbers(Iterator[int]):
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._told: Iteration | None = None
-        """The loaded state, if there is one."""
+        self._told: Iteration | None = None  # the loaded state
         self._here: Iteration | None = None
         self._rest: Iterator[int] = iter(())
         self._step = 1
 
     def __next__(self) -> int:
         here = self._here or self._begin()
+        if here.epoch != self._sampler.clock.epoch:
+            self._sampler.clock.warn_if_set_late(here)
         for number in self._rest:
             here.position = min(here.position + self._step, self._sampler.num_samples)
             return number

@@ -11,6 +11,7 @@ A state is a small dict:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -50,6 +51,7 @@ class Clock:
         """The iteration started last; None before the first one, and after a state was loaded."""
         self._was_set = False
         """Whether an epoch was set since then."""
+        self._warned = False
         self._loaded: dict[int, int] = {}
         """Epoch and position of a loaded state that no iteration has used yet."""
 
@@ -77,6 +79,17 @@ class Clock:
         """
         last = self._last
         return self.following() if last is None or (last.ended and self._was_set) else last
+
+    def warn_if_set_late(self, running: Iteration) -> None:
+        """Warn once if another epoch was set and the same iteration goes on: it had started too early."""
+        if self._was_set and self._last is running and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"epoch {self.epoch} was set after an iteration of epoch {running.epoch} had started, which goes on: "
+                "workers of a DataLoader start reading when its iterator is created; Lightning creates it first in a "
+                "resumed run; set the epoch before, or use PackedLoader, or num_workers=0",
+                stacklevel=3,
+            )
 
     def load(self, epoch: int, position: int, end: int) -> None:
         """Resume from a position of an epoch that ends at `end`."""
