@@ -45,7 +45,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         transforms: called with both, instead of the other two: ``transforms(image, target)`` or ``transforms(image,
             target, generator)``; returns both.
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
-        seed: seed of the generators; call `set_epoch` before each epoch, or each epoch has the same random numbers.
+        seed: seed of the generators. A sampler of packer's that was created for this dataset sets their epoch; with
+            others call `set_epoch` before each epoch, or each epoch has the same random numbers.
 
     Raises:
         UsageError: if there is no pack, the decoder is not installed, or the transforms cannot be combined.

@@ -71,7 +71,7 @@ class Sampler(ABC):
         """Records that are sampled: all, or those of `indices`."""
         self.num_samples = self.num_indices
         """Samples per epoch of all ranks together, before padding or dropping; a subclass may set another number."""
-        self.clock = Clock()
+        self.clock = Clock(None if pack is None else getattr(data, "set_epoch", None))
         self._ranks()
 
     @abstractmethod

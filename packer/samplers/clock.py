@@ -12,7 +12,7 @@ A state is a small dict:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -42,7 +42,9 @@ class Clock:
     epoch if nothing is left.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[int], None] | None = None) -> None:
+        self._tell = tell
+        """`set_epoch` of a dataset whose transforms depend on the epoch."""
         self.epoch = 0
         """The epoch that comes next, or that is being read."""
         self._last: Iteration | None = None
@@ -67,6 +69,8 @@ class Clock:
     def begin(self, iteration: Iteration) -> None:
         """Record that `iteration` has returned its first sample."""
         self._last, self.epoch, self._was_set, self._loaded = iteration, iteration.epoch, False, {}
+        if self._tell is not None:
+            self._tell(iteration.epoch)
 
     def now(self) -> Iteration:
         """Return what a state describes: the iteration started last, even if another epoch has been set since.

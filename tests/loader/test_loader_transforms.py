@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, Resize, collate
 from packer.errors import UsageError
 from packer.loading.transforms import takes_generator
+from packer.samplers import ShuffleSampler
 
 
 def noisy(image, generator):
@@ -65,6 +66,20 @@ def test_the_dataset_gives_the_loaders_samples_with_any_workers(pack, kind):
             found = list(itertools.chain.from_iterable(zip(*batch, strict=True) for batch in loader))
             for record, (image, target) in enumerate(found):
                 assert torch.equal(image, expected[epoch, record][0]) and int(target) == expected[epoch, record][1]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_of_the_dataset_moves_its_epoch(pack, workers):
+    data = PackedDataset(pack("raw"), transform=noisy, seed=5)
+    loader = DataLoader(
+        data, 5, sampler=ShuffleSampler(data, seed=5), collate_fn=collate, num_workers=workers,
+        multiprocessing_context="fork" if workers else None, persistent_workers=bool(workers),
+    )  # fmt: skip
+    expected = PackedLoader(PackedDataset(pack("raw"), transform=noisy), 5, shuffle=True, seed=5)
+    for _ in range(3):
+        for (images, targets), (same, labels) in zip(loader, expected, strict=True):
+            assert torch.equal(images, same) and torch.equal(targets, labels)
 
 
 def test_a_dataset_brings_its_transforms_to_the_loader(pack):
