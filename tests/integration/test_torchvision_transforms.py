@@ -63,7 +63,10 @@ def test_a_chain_of_v2_is_the_same_for_any_workers_and_ranks(classes: Path) -> N
             found = torch.zeros_like(expected)
             for rank in range(ranks):
                 sampler = ShuffleSampler(data, seed=3, rank=rank, world_size=ranks)
-                numbers = list(ShuffleSampler(data, seed=3, rank=rank, world_size=ranks))
+                same = ShuffleSampler(len(data), seed=3, rank=rank, world_size=ranks)
+                sampler.set_epoch(1)  # it moves that of the dataset, too
+                same.set_epoch(1)
+                numbers = list(same)
                 context = "fork" if workers else None
                 loader = DataLoader(data, 3, sampler=sampler, collate_fn=collate, num_workers=workers,
                                     multiprocessing_context=context, generator=torch.Generator())  # fmt: skip
