@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     LightningDataModule: Any = object
 else:
     try:
-        # the classes of the two packages are strangers to one another: take that of the trainer in use
+        # lightning and pytorch_lightning each accept only their own class: take that of the trainer in use
         if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
             from pytorch_lightning import LightningDataModule
         else:

@@ -1,6 +1,6 @@
 """Makes docs/images/bench.png: the chart of speeds that `packer bench FOLDER --report` draws.
 
-    scripts/chart_bench.py FOLDER [OUT]     FOLDER: images of your own; a quiet machine tells more
+scripts/chart_bench.py FOLDER [OUT]     FOLDER: images of your own; a quiet machine tells more
 """
 
 from __future__ import annotations

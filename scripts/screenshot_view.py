@@ -1,6 +1,6 @@
 """Makes docs/images/view.png: the page of `packer view` in a real browser.
 
-    scripts/screenshot_view.py FOLDER [OUT]     of a folder of labelled images; without one, of drawn images
+scripts/screenshot_view.py FOLDER [OUT]     of a folder of labelled images; without one, of drawn images
 """
 
 from __future__ import annotations

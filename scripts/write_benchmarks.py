@@ -1,6 +1,6 @@
 """Puts the output of a benchmark between its markers in docs/benchmarks.md; scripts/bench_all.sh calls it.
 
-    scripts/write_benchmarks.py bench_build OUTPUT
+scripts/write_benchmarks.py bench_build OUTPUT
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from unittest import mock
 import audit_guard
 
 from packer.__main__ import main
-from packer.processes.pool import Pool
+from packer.system.pool import Pool
 
 ROOT = Path(__file__).resolve().parent.parent
 

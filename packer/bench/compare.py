@@ -187,6 +187,5 @@ def _require_space(folder: str, images: Images, options: BenchOptions) -> None:
     needed = int(raw * 1.3) * len(options.encodings) * len(options.formats) + images.bytes
     free = shutil.disk_usage(folder).free
     if needed > free:
-
         problem = f"{size_text(free)} are free, but the packs of the sample take up to {size_text(needed)}"
         raise StorageError(folder, problem, "lower --images, or choose another --work-dir")

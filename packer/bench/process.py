@@ -16,8 +16,8 @@ from packer.bench.measure import memory_bytes
 from packer.bench.options import Job
 from packer.bench.report import Measured, Row
 from packer.errors import PackerError
-from packer.processes.pool import Pool
 from packer.system import lead_group
+from packer.system.pool import Pool
 from packer.types import Progress
 
 POLL_S = 0.02

@@ -16,7 +16,7 @@ from packer.bench.sample import batch_size_of, sample_images
 from packer.errors import PackerError, UsageError, plural
 from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
-from packer.processes.pool import Pool
+from packer.system.pool import Pool
 from packer.types import Progress
 
 BATCH_SIZES = (16, 64, 256)

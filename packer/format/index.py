@@ -179,4 +179,3 @@ def _check_layout(path: AnyPath, batch: Any) -> None:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-

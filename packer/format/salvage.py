@@ -79,9 +79,9 @@ def repair(path: AnyPath, out: str | None = None, progress: Progress | None = No
         The restored files, rewritten shards and lost records.
 
     Raises:
-        UsageError: There is no pack, or the path of the new one exists.
-        DamagedPack: Nothing can be saved.
-        StorageError: A file cannot be read or written.
+        UsageError: If `path` is not a pack, or the path of the new one exists.
+        DamagedPack: If nothing can be saved.
+        StorageError: If a file cannot be read or written.
     """
     folder = os.path.abspath(os.fsdecode(path))
     target = folder.rstrip("/") + REPAIRED_SUFFIX if out is None else os.path.abspath(out)

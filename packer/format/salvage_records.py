@@ -22,7 +22,7 @@ from packer.format.index import INDEX_SUFFIX, read_index
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
 from packer.format.verify import SHARD_NAME
 from packer.format.verify_records import Rows, Window, record_problems
-from packer.processes.pool import Pool
+from packer.system.pool import Pool
 from packer.types import Annotation, Record
 
 

@@ -77,8 +77,8 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
         The report; a good pack has no problems.
 
     Raises:
-        UsageError: There is no pack.
-        DamagedPack: The manifest cannot be trusted.
+        UsageError: If `path` is not a pack.
+        DamagedPack: If the manifest cannot be trusted.
     """
     folder = os.path.abspath(os.fsdecode(path))
     return check_pack(folder, read_manifest(folder), progress or Progress(), deep)

@@ -21,8 +21,8 @@ from packer.format.columns import Annotations, column
 from packer.format.index import read_index
 from packer.format.indexes import lies_outside, overlapping
 from packer.format.schema import DTYPES, ENCODINGS
-from packer.processes.pool import Pool
 from packer.system import READ_FLAGS, read_at, usable_cores
+from packer.system.pool import Pool
 from packer.types import Progress, Record
 
 if TYPE_CHECKING:

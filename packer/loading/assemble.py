@@ -53,7 +53,7 @@ def assemble(given: SimpleNamespace) -> LoaderParts:
         given: the arguments of `PackedLoader`.
 
     Raises:
-        UsageError: if the arguments cannot be combined, or there is no pack.
+        UsageError: if the arguments cannot be combined, or the path is not a pack.
         ValueError: if a crop is missing, or one of its values is out of range.
     """
     _take_from_dataset(given)

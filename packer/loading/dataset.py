@@ -49,7 +49,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             others call `set_epoch` before each epoch, or each epoch has the same random numbers.
 
     Raises:
-        UsageError: if there is no pack, the decoder is not installed, or the transforms cannot be combined.
+        UsageError: if `path` is not a pack, the decoder is not installed, or the transforms cannot be combined.
         DamagedPack: if a file of the pack is missing or has the wrong size.
     """
 

@@ -78,7 +78,7 @@ class PackedLoader(Rebuildable):
         **unknown: none; for an argument of torch's DataLoader the error says what to use instead.
 
     Raises:
-        UsageError: if the arguments cannot be combined, or there is no pack.
+        UsageError: if the arguments cannot be combined, or the path is not a pack.
         ValueError: if a crop is missing, or one of its values is out of range.
         DamagedPack: if the pack is incomplete.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from packer.packing.plan import Plan
     from packer.packing.publish import Output
     from packer.packing.scan import Inputs
-    from packer.processes.pool import Pool
+    from packer.system.pool import Pool
 
 PRELOADED = "packer.packing.write_shard packer.packing.headers"
 """Modules that workers import when they start."""
@@ -58,7 +58,7 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
     from packer.images.decode import check_available
     from packer.packing.publish import Output
     from packer.packing.quarantine import listing
-    from packer.processes.pool import Pool
+    from packer.system.pool import Pool
 
     progress = progress or Progress()
     check_available(options.decoder)
@@ -73,7 +73,7 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
 
 
 def build_pack(options: BuildOptions, progress: Progress | None = None) -> BuildSummary:
-    """Build a pack. After an error there is no pack.
+    """Build a pack. If it fails, nothing is written at its path.
 
     After an error, finished shards stay in NAME.partial, and the same call resumes from them. The resulting pack is
     the same as without interruption.
@@ -93,7 +93,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     from packer.packing.quarantine import listing
     from packer.packing.resume import resume_or_restart
     from packer.packing.summary import make_manifest
-    from packer.processes.pool import Pool
+    from packer.system.pool import Pool
 
     progress = progress or Progress()
     started = time.monotonic()

@@ -19,8 +19,8 @@ from packer.images.header import Mode, decoded_shape
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
 from packer.packing.headers import AT_REST, unreadable
-from packer.processes.child import Decoding, Report
 from packer.system import READ_FLAGS
+from packer.system.child import Decoding, Report
 from packer.types import Annotation, Image, Record
 
 

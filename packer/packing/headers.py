@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from packer.errors import BadImage, BadInput
 from packer.images.base import Header
 from packer.images.header import IncompleteHeader, check_header, read_header
-from packer.processes.child import Decoding, Report, unmarked
 from packer.system import READ_FLAGS, expect_random_reads
+from packer.system.child import Decoding, Report, unmarked
 
 AT_REST = "build again when the source no longer changes"
 HEAD_BYTES = 16 * 1024  # enough for the header of nearly every image; the others are read whole

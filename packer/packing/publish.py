@@ -12,9 +12,9 @@ from contextlib import suppress
 from packer.errors import StorageError, UsageError, printable
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.packing.journal import Journal
-from packer.processes.locks import FolderLock, lock_folder, wait_until_unused
-from packer.processes.signals import held_signals, run_held
 from packer.system import exchange_names, sync_path
+from packer.system.locks import FolderLock, lock_folder, wait_until_unused
+from packer.system.signals import held_signals, run_held
 
 WORKERS_END_S = 30.0
 JOURNAL, TABLE, PACK, OLD = "journal", "inputs.arrow", "pack", "old"

@@ -139,9 +139,7 @@ def read_inputs(
     for source in sources:
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
-    inputs.notes += [
-        f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())
-    ]
+    inputs.notes += [f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())]
     return inputs
 
 
@@ -292,5 +290,3 @@ def write_table(table: Any, path: str) -> None:
             writer.write_table(table)
     except OSError as error:
         raise StorageError(path, f"cannot be written: {error.strerror or error}") from None
-
-

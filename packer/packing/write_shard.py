@@ -28,8 +28,8 @@ from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Recipe, Row, rejected
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
-from packer.processes.child import Decoding, Report, unmarked
-from packer.processes.locks import in_use
+from packer.system.child import Decoding, Report, unmarked
+from packer.system.locks import in_use
 from packer.types import Annotation, Record
 
 TEMPORARY_SUFFIX = ".tmp"

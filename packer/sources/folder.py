@@ -19,7 +19,7 @@ def split_prefix(tree: Tree, split: str | None) -> bytes:
     folder = as_bytes(split).strip(b"/")
     if folder not in tree.folders:
         there = [path for path in tree.folders if b"/" not in path]
-        problem = f"there is no folder for --split {split}"
+        problem = f"no folder for --split {split}"
         next_step = f"its folders are: {named(there, 10)}" if there else "it has no folders; leave out --split"
         raise UsageError(tree.root, problem, next_step)
     return folder + b"/"

@@ -62,7 +62,7 @@ def pack_stats(
         The statistics. All but `channels` come from the index.
 
     Raises:
-        PackNotFound: If there is no pack.
+        PackNotFound: If `path` is not a pack.
         DamagedPack: If a record does not match its checksum.
     """
     pack = open_pack(path)

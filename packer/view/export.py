@@ -87,7 +87,7 @@ def _figure(pack: Pack, pictures: Pictures, names: Sequence[str], record: int) -
     ids += [i for i in dict.fromkeys(facts.get("box_labels", ())) if i not in ids]
     dot = '<span class="dot" style="background:{}"></span>'
     keys = "".join(dot.format(color_of(i)) + escape(_name(names, i)) for i in ids[:8])
-    return f'<figure>{_drawing(facts)}<figcaption>{keys}<br><small>{source}</small></figcaption></figure>\n'
+    return f"<figure>{_drawing(facts)}<figcaption>{keys}<br><small>{source}</small></figcaption></figure>\n"
 
 
 def _name(names: Sequence[str], class_id: int) -> str:

@@ -108,9 +108,8 @@ class Guard:
                 return ""
         if any(name.startswith(rule + ".") and may_write for rule, may_write in rules):
             return ""  # PACK.partial, PACK.repaired
-        tried = _nearest(lambda file: True).f_code.co_filename.endswith(
-            "/tempfile.py"
-        )  # looks for a folder that will do
+        # looks for a folder that will do
+        tried = _nearest(lambda file: True).f_code.co_filename.endswith("/tempfile.py")
         for folder in (_temporary(), "/var/tmp", "/var"):
             if name.startswith(tuple(f"{folder}/{head}" for head in TEMPORARY)):
                 return ""
@@ -120,6 +119,8 @@ class Guard:
             return ""  # importlib.metadata looks there for the versions of libraries
         if event == "os.mkdir" and any(may_write and rule.startswith(name + "/") for rule, may_write in rules):
             return ""
+        if not writes and path == "<unknown>":
+            return ""  # Python 3.13 parses lines of a traceback, and looks for the file of a syntax error in one
         if not writes and any(name == os.path.dirname(rule) for rule, _ in rules):
             return ""  # the folder of the output: looked into, and synced
         return f"{event} {'for writing ' if writes else ''}of {name}"
@@ -129,7 +130,7 @@ MOST_FOLDERS = 4096
 TEMPORARY = ("tmp", "pymp-", "torch_", "packer-bench-", "packer-worker-", "packer-locks")
 """How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer bench make."""
 SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda"))
-PROCESSES = os.path.join(PACKER, "processes") + "/"
+PROCESSES = os.path.join(PACKER, "system") + "/"
 PIPES = (
     *(f"/multiprocessing/{name}.py" for name in ("connection", "queues", "forkserver")),
     *(os.path.join(PROCESSES, f"{name}.py") for name in ("child", "pool")),

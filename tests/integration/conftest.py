@@ -48,6 +48,15 @@ def numbered_pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "pack"
 
 
+@pytest.fixture(scope="session")
+def cells(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 364 cell images, small: 4,888 boxes of three classes."""
+    out = tmp_path_factory.mktemp("cells") / "cells.lmdb"
+    options = {"boxes": "drop", "resize": "192x144", "workers": 1}
+    build_pack(BuildOptions(str(real_data / "voc_bccd"), str(out), labels=("voc",), **options))
+    return out
+
+
 Launch = Callable[..., str]
 
 

@@ -20,15 +20,6 @@ IMAGES = 24
 local = threading.local()
 
 
-@pytest.fixture(scope="module")
-def cells(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real cell images, small."""
-    out = tmp_path_factory.mktemp("cells") / "cells.lmdb"
-    options = {"boxes": "drop", "resize": "192x144", "workers": 1}
-    build_pack(BuildOptions(str(real_data / "voc_bccd"), str(out), labels=("voc",), **options))
-    return out
-
-
 def pipeline() -> Any:
     """One for each thread: a Compose holds random numbers of its own."""
     if not hasattr(local, "pipeline"):

@@ -23,15 +23,6 @@ SIDES = 144, 192
 IMAGES = 48
 
 
-@pytest.fixture(scope="module")
-def cells(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The 364 cell images, 4,888 boxes of three classes."""
-    out = tmp_path_factory.mktemp("cells") / "cells.lmdb"
-    options = {"boxes": "drop", "resize": "192x144", "workers": 1}
-    build_pack(BuildOptions(str(real_data / "voc_bccd"), str(out), labels=("voc",), **options))
-    return out
-
-
 def model_for(classes: int) -> Any:
     """The smallest detector of torchvision, untrained, for images of SIDES; few proposals, for one core."""
     torch.manual_seed(0)

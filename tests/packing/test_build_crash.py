@@ -22,7 +22,7 @@ from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack, plan_pack
 from packer.packing.scan import write_table
 from packer.packing.write_shard import pack_shard
-from packer.processes.pool import Pool, Worker
+from packer.system.pool import Pool, Worker
 from packer.types import Progress
 
 pytestmark = pytest.mark.workers

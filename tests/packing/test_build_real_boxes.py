@@ -98,9 +98,7 @@ def test_bccd_drop_and_max_bad(bccd: Path, folder: Path, options: list[str], ima
     pack = open_pack(out)
     skipped = {r.path for r in pack.manifest.rejected}
     assert skipped == (set() if images == 364 else {f"JPEGImages/{n}.jpg" for n in NO_AREA})
-    expected = sum(
-        len(in_our_frame(voc_boxes(bccd / "Annotations" / f"{stem(p)}.xml"), stem(p))) for p in pack.paths
-    )
+    expected = sum(len(in_our_frame(voc_boxes(bccd / "Annotations" / f"{stem(p)}.xml"), stem(p))) for p in pack.paths)
     assert expected == boxes
 
 

@@ -20,7 +20,7 @@ from packer.containers import CONTAINERS
 from packer.errors import StorageError, TooManyBad, UsageError
 from packer.packing.journal import Journal
 from packer.packing.publish import Output
-from packer.processes.locks import in_use
+from packer.system.locks import in_use
 from packer.types import Progress
 
 IMAGES = 12
@@ -290,7 +290,7 @@ def test_waits_for_the_workers_of_a_build_that_was_killed(unfinished: Path) -> N
     """They end a moment later than it, and may rename what they wrote: nobody else writes there until then."""
     folder = unfinished.parent / "p.partial" / "pack"
     script = (
-        "import sys, time\nfrom packer.processes.locks import in_use\n"
+        "import sys, time\nfrom packer.system.locks import in_use\n"
         "with in_use(sys.argv[1]):\n    print('in', flush=True); time.sleep(0.7)\n"
         "    open(sys.argv[1] + '/shard-00002.lmdb.tmp', 'w').write('late'); print('out', flush=True)\n"
     )

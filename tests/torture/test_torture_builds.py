@@ -227,9 +227,7 @@ def test_random_kills(memory: Path, torture) -> None:
     torture.each(cases, run, few=2)
 
 
-def test_a_shard_that_cannot_be_read_back_is_the_disks_fault(
-    monkeypatch: pytest.MonkeyPatch, place_of
-) -> None:
+def test_a_shard_that_cannot_be_read_back_is_the_disks_fault(monkeypatch: pytest.MonkeyPatch, place_of) -> None:
     """HDF5 could not close the file that it had read, and the build ended as if a pack were damaged."""
 
     def damaged(path: str, *_: object) -> None:

@@ -121,7 +121,7 @@ YOLO = [
 ]
 YAML = [
     b"path: ../set\ntrain: images/train\nval: [a, b.txt]\nnc: 2\nnames: [cat, 'no']\n",
-    b"names:\n  0: cat\n  2: &a dog\n  3: \"d\\x41\"\nkpt_shape: [17, 3]\ntest: *a\n",
+    b'names:\n  0: cat\n  2: &a dog\n  3: "d\\x41"\nkpt_shape: [17, 3]\ntest: *a\n',
     b"nc: 3\nflip_idx: [0, 2, 1]\ntrain: |\n  a\n  b\n? key\n: >-\n  folded\n!!str t: !x y\n",
     "names: [猫, é]\n".encode("utf-16"),
 ]
@@ -130,7 +130,7 @@ LIST = [
     b"\x00\0path,label\r\na.jpg,0\r\n7.jpg,07\r\n",
     b"\x81path (x y)*2\x003\na.jpg 1 2 3 4\n7.jpg 1 -2 3.5 4e0\n/etc/passwd 1 2 3 4\n",
     b"\xf1path (xmin ymin xmax ymax class)*\0a.jpg 10,20,30,40,cat 5,6,7,8,dog\n7.jpg\n",
-    b"\x81path cx cy w h _ label\0\"b/c d.png\"\t1\t2\t3\t4\tx\t\"la\"\"bel\"\n../x.jpg\t1\t2\t3\t4\t5\t6\n",
+    b'\x81path cx cy w h _ label\0"b/c d.png"\t1\t2\t3\t4\tx\t"la""bel"\n../x.jpg\t1\t2\t3\t4\t5\t6\n',
 ]
 VOC = [
     b"\x01" + voc_xml("a.jpg", [("dog", 1, 2, 30, 20)], (30, 40)).encode(),

@@ -24,16 +24,16 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from packer.errors import DecoderCrashed, DecoderHung, PackerError, StorageError, WorkerDied
-from packer.processes.child import BAD, COUNTERS_BYTES, DECODING, DONE, READY, ROW, TURNS, RemoteError, counters_in
-from packer.processes.signals import held_signals, run_held
 from packer.system import PORTABLE, blocked_group_signals, kill_group
+from packer.system.child import BAD, COUNTERS_BYTES, DECODING, DONE, READY, ROW, TURNS, RemoteError, counters_in
+from packer.system.signals import held_signals, run_held
 
 POLL_S = 0.1
 LONGEST_TURN_S = 1.0
 """Longer pauses of this process (Ctrl-Z, a slow disk) do not count towards a worker's timeout."""
 CRASHES = {getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")}
 JOIN_S = 10.0
-BOOT = "import sys; sys.path[:] = {path!a}; from packer.processes.child import serve; serve({counters!a}, {preload!a})"
+BOOT = "import sys; sys.path[:] = {path!a}; from packer.system.child import serve; serve({counters!a}, {preload!a})"
 """`sys` is built in; everything else is imported from that path, and so never from the current folder."""
 NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # on Windows, only the parent gets Ctrl-C
 INHERITED = not PORTABLE

@@ -255,5 +255,3 @@ def test_tensors_go_without_waiting(monkeypatch):
     assert [(dtype, options) for dtype, _, options in asked] == [
         (torch.uint8, {"non_blocking": True}), (torch.float32, {"non_blocking": True}),
     ]  # fmt: skip
-
-

@@ -14,9 +14,9 @@ from drawn import draw_plain
 from running import ROOT, until
 
 from packer.errors import PackerError, UsageError, WorkerDied
-from packer.processes import pool as pool_module
-from packer.processes.child import READY
-from packer.processes.pool import Pool, import_path
+from packer.system import pool as pool_module
+from packer.system.child import READY
+from packer.system.pool import Pool, import_path
 
 pytestmark = pytest.mark.workers
 IMAGES = 12

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from packer.processes import locks
-from packer.processes.locks import in_use, lock_folder, wait_until_unused
+from packer.system import locks
+from packer.system.locks import in_use, lock_folder, wait_until_unused
 
 HOLD = (
-    "import sys, tempfile\nfrom packer.processes import locks\nlocks.PORTABLE = {portable}\n"
+    "import sys, tempfile\nfrom packer.system import locks\nlocks.PORTABLE = {portable}\n"
     "tempfile.tempdir = sys.argv[2]\n"
     "lock = locks.lock_folder(sys.argv[1])\nwith locks.in_use(sys.argv[1] + '/pack'):\n"
     "    print(lock is not None, flush=True)\n    sys.stdin.read()\n"
