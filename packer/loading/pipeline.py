@@ -23,7 +23,7 @@ from packer.loading.page_cache import announced
 from packer.loading.replace import Replacements, Replacer
 from packer.loading.stats import Stats
 from packer.loading.targets import Targets
-from packer.loading.threads import Results, ThreadPool
+from packer.loading.threads import Results, ThreadPool, can_help
 from packer.loading.transforms import Transforms
 from packer.types import Int64
 
@@ -127,7 +127,9 @@ class Pipeline:
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order. Exceptions in threads are raised here."""
-        threads = ThreadPool(self.work.threads)
+        # small raw images are copied faster than a thread is woken: the consumer copies, too, instead of waiting
+        helps = self._batches_a_block > 1 and self._stage == "read" and self.work.threads > 1 and can_help()
+        threads = ThreadPool(self.work.threads - helps)
         pending: deque[_Pending] = deque()
         source = announced(batches, self.filler.pack)
         wait = True
@@ -137,7 +139,8 @@ class Pipeline:
                     pending.append(self._begin(threads, block, epoch, stats))
                 if not pending:
                     return
-                yield from self._finish(pending.popleft(), stats)
+                parts = pending[0].results.wait(threads if helps else None)
+                yield from self._finish(pending.popleft(), parts, stats)
         except GeneratorExit:
             # the garbage collector may call this in one of these threads, or while a lock that they need is held
             wait = False
@@ -187,7 +190,12 @@ class Pipeline:
             self.filler.fill(records, params, rows)
         stats.add(self._stage, time.perf_counter() - started)
         cuts = [slice(start, start + step) for start in range(0, len(records), step)]
-        return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts], replaced
+        if self.targets.labels is None or self.transforms:
+            return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts], replaced
+        started = time.perf_counter()
+        labels = self.targets.labels[records]
+        stats.add("targets", time.perf_counter() - started)
+        return [_Piece(records[cut], labels[cut], None) for cut in cuts], replaced
 
     def _piece(self, records: Int64, params: CropParams, epoch: int, rows: NDArray[Any], stats: Stats) -> _Piece:
         started = time.perf_counter()
@@ -202,15 +210,14 @@ class Pipeline:
         stats.add("transform", time.perf_counter() - made)
         return _Piece(records, targets, images)
 
-    def _finish(self, block: _Pending, stats: Stats) -> Iterator[LoadedBatch]:
-        """Yield the batches of a block as soon as their parts are done."""
-        parts = block.results.wait()
+    def _finish(self, block: _Pending, parts: list[Any], stats: Stats) -> Iterator[LoadedBatch]:
+        """Yield the batches of a block whose parts are done."""
         replaced = [(n * block.part_size + row, what) for n, (_, some) in enumerate(parts) for row, what in some]
         pieces = iter([piece for some, _ in parts for piece in some])
         rows, ends = block.rows, block.ends
         block.rows = _NOTHING  # from here on only the batches refer to the memory
         for start, end in zip([0, *ends], ends, strict=False):
-            mine: list[_Piece] = []
+            mine = [next(pieces)]
             while sum(len(piece.records) for piece in mine) < end - start:
                 mine.append(next(pieces))
             stats.images += end - start
@@ -224,7 +231,7 @@ class Pipeline:
                 images = torch.from_numpy(rows[start:end]).permute(0, 3, 1, 2)
             size = int(images.shape[-2]), int(images.shape[-1])
             targets = join_targets([piece.targets for piece in mine], self.work.collation, size)
-            yield images, targets, np.concatenate([piece.records for piece in mine])
+            yield images, targets, np.concatenate([piece.records for piece in mine]) if mine[1:] else mine[0].records
 
 
 Memory = NDArray[np.uint8]

@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
 
-from packer.system import at_fork
+from packer.system import at_fork, openmp_set_threads
 
 END_S = 1.0
 """Maximum time to wait for a finished thread to end, which normally takes microseconds."""
@@ -35,10 +36,16 @@ class Results:
         self._count = count
         self._done: SimpleQueue[_Outcome] = SimpleQueue()
 
-    def wait(self) -> list[Any]:
-        """Return all results. Raise the exception of a task unchanged."""
+    def wait(self, helped: ThreadPool | None = None) -> list[Any]:
+        """Return all results. Raise the exception of a task unchanged.
+
+        Args:
+            helped: a pool whose tasks this thread does while it waits.
+        """
         results: list[Any] = [None] * self._count
         for _ in range(self._count):
+            while helped is not None and self._done.empty() and helped.help():
+                pass
             number, result, error = self._done.get()
             if error is not None:
                 raise error
@@ -53,6 +60,7 @@ class ThreadPool:
         self._tasks: SimpleQueue[tuple[Results, int, Task] | None] = SimpleQueue()
         self._closed = False
         self._busy = [threading.Lock() for _ in range(size)]
+        self._helping = threading.Lock()
         own = torch.get_num_threads()
         ready: SimpleQueue[None] = SimpleQueue()
         self._threads = [
@@ -63,10 +71,8 @@ class ThreadPool:
             thread.start()
         for _ in self._threads:
             ready.get()
-        # restore the default for new threads, which these threads have changed too
-        restore = threading.Thread(target=torch.set_num_threads, args=(own,))
-        restore.start()
-        wait_for_end(restore)
+        if _of_this_thread() is None:
+            torch.set_num_threads(own)  # restores the default for new threads, which these threads have changed too
         for pool in list(_pools):
             pool.forget_if_gone()
         _pools.add(self)
@@ -105,22 +111,73 @@ class ThreadPool:
                 wait_for_end(thread, max(0.0, until - time.monotonic()))
             self.forget_if_gone()
             return []
-        return [lock for lock in self._busy if lock.acquire(timeout=max(0.0, until - time.monotonic()))]
+        locks = [*self._busy, self._helping]
+        return [lock for lock in locks if lock.acquire(timeout=max(0.0, until - time.monotonic()))]
+
+    def help(self) -> bool:
+        """Do the next task in the calling thread, with one core; return False if none is waiting."""
+        set_threads = _of_this_thread()
+        try:
+            item = self._tasks.get_nowait()
+        except Empty:
+            return False
+        if item is None or set_threads is None:
+            self._tasks.put(item)
+            return False
+        own, in_a_pool = torch.get_num_threads(), _forking.in_a_pool
+        set_threads(1)
+        _forking.in_a_pool = True
+        try:
+            error = _do(*item, self._helping)
+        finally:
+            _forking.in_a_pool = in_a_pool
+            set_threads(own)
+        if error is not None and not isinstance(error, Exception):
+            raise error  # Ctrl-C, which must not wait for the consumer to ask for that batch
+        return True
 
     def _work(self, ready: SimpleQueue[None], busy: threading.Lock) -> None:
         torch.get_num_threads()  # sets the default now, which would otherwise override the next line on first use
-        torch.set_num_threads(1)  # otherwise torch would start as many threads in each of these
+        # otherwise torch would start as many threads in each of these
+        (_of_this_thread() or torch.set_num_threads)(1)
         _forking.in_a_pool = True
         ready.put(None)
         while (item := self._tasks.get()) is not None:
-            results, number, task = item
-            try:
-                with busy:
-                    outcome: _Outcome = (number, task(number), None)
-            except BaseException as error:  # it belongs to the consumer now
-                outcome = (number, None, error)
-            results._done.put(outcome)
-            del item, results, task, outcome  # the memory of a batch is free when nothing refers to it
+            _do(*item, busy)
+            del item  # the memory of a batch is free when nothing refers to it
+
+
+def _do(results: Results, number: int, task: Task, busy: threading.Lock) -> BaseException | None:
+    """Do a task, and return its error, which `Results.wait` raises too."""
+    result = failure = None
+    try:
+        with busy:
+            result = task(number)
+    except BaseException as error:
+        failure = error
+    results._done.put((number, result, failure))
+    return failure
+
+
+def can_help() -> bool:
+    """Return whether `ThreadPool.help` works: if torch's number of threads can be set for one thread alone."""
+    return _of_this_thread() is not None
+
+
+@cache
+def _of_this_thread() -> Callable[[int], Any] | None:
+    """Return a function that sets torch's number of threads for the calling thread only; None: there is none.
+
+    `torch.set_num_threads` sets that of new threads, too.
+    """
+    set_threads, own = openmp_set_threads(), torch.get_num_threads()
+    if set_threads is None:
+        return None
+    set_threads(own + 1)
+    try:
+        return set_threads if torch.get_num_threads() == own + 1 else None
+    finally:
+        set_threads(own)
 
 
 def wait_for_end(thread: threading.Thread, timeout_s: float | None = None) -> None:

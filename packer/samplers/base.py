@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from packer.errors import UsageError
 from packer.samplers.clock import STATE_VERSION, Clock, Iteration, Scalar, check_state, refuse
-from packer.samplers.order import PIECE, Records
+from packer.samplers.order import PIECE, Records, in_pieces
 from packer.samplers.ranks import Ranks, as_distributed, check_int, dealer, length_of, warn_if_ungrouped
 from packer.samplers.subset import check_indices, digest_of, pack_of
 from packer.types import Int64
@@ -77,6 +77,10 @@ class Sampler(ABC):
     @abstractmethod
     def _order(self, epoch: int) -> Records:
         """Return (num_samples,) numbers from 0 to num_indices - 1, in the order of this epoch."""
+
+    def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
+        """Return the function from positions in `_order` to its numbers; a subclass may do without the whole order."""
+        return self._order(epoch).take
 
     def _options(self) -> Mapping[str, Scalar]:
         """Return the options that the order depends on, besides seed, epoch and records."""
@@ -182,14 +186,10 @@ class Sampler(ABC):
         """Yield a rank's share of the positions from start to end, `size` positions at a time."""
         if start >= min(end, self.num_samples):
             return
-        order = self.order(epoch)
-        for first in range(start, end, size):
-            beyond = min(first + size, end)
-            share = slice(first + ranks.rank, beyond, ranks.world_size)
-            if beyond <= len(order):
-                yield order[share]
-            else:
-                yield order[np.arange(share.start, share.stop, share.step) % len(order)]
+        numbers, ours = self._numbers(epoch), range(start + ranks.rank, end, ranks.world_size)
+        padded = (lambda positions: numbers(positions % self.num_samples)) if end > self.num_samples else numbers
+        for share in in_pieces(padded, ours, size // ranks.world_size):
+            yield share if self._indices is None else self._indices[share]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the iteration started last, as a small dict for JSON.

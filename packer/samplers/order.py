@@ -14,7 +14,7 @@ both keyed by SplitMix64 (Steele, Lea, Flood 2014, https://doi.org/10.1145/27140
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,19 @@ def permutation(n: int, key: int) -> Records:
 def shuffled(n: int, key: int) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
     """Return a function from positions to numbers that gives the same order as `permutation`."""
     return random_bits(key, n).argsort().take if n <= SORTED_UP_TO else Feistel(n, key)
+
+
+def in_pieces(numbers: Callable[[NDArray[np.int64]], Records], positions: range, share: int) -> Iterator[Records]:
+    """Yield `numbers` of these positions, `share` of them at a time.
+
+    They are computed for many shares at once, but the first ones soon.
+    """
+    size = share
+    while positions:
+        here, positions = positions[:size], positions[size:]
+        found = numbers(np.arange(here.start, here.stop, here.step))
+        yield from (found[start : start + share] for start in range(0, len(found), share))
+        size = min(2 * size, max(1, PIECE // share) * share)
 
 
 class Feistel:

@@ -190,6 +190,11 @@ def exchange_names(a: str, b: str) -> bool:
 # -- maps
 
 
+def openmp_set_threads() -> Callable[[int], Any] | None:
+    """Return OpenMP's omp_set_num_threads, which concerns the calling thread only; None if no loaded library has it."""
+    return None if PORTABLE else getattr(_libc(), "omp_set_num_threads", None)
+
+
 @cache
 def _libc() -> Any:
     import ctypes

@@ -16,6 +16,8 @@ from running import forked, run_script, until
 from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
+from packer.loading.gather import Gather
+from packer.loading.threads import can_help
 
 OPTIONS = {"shuffle": True, "crop": RandomResizedCrop(8), "flip": True, "seed": 0, "threads": 2}
 
@@ -178,16 +180,17 @@ def test_two_iterations_at_once(pack):
         assert alike(results, expected)
 
 
+def elsewhere():
+    """torch's number of threads in a new thread."""
+    counts = []
+    thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return counts[0]
+
+
 def test_torchs_threads_are_left_alone(pack):
     """In this thread, and in those that start later."""
-
-    def elsewhere():
-        counts = []
-        thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        return counts[0]
-
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
@@ -202,6 +205,46 @@ def test_torchs_threads_are_left_alone(pack):
         assert set(counts) == {1}  # ours are one each
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not can_help(), reason="torch's number of threads cannot be set for one thread alone")
+def test_the_consumer_copies_small_images_while_it_waits(pack, monkeypatch):
+    """With one core, which neither it nor any new thread notices."""
+    seen, gather, here = set(), Gather.__call__, threading.get_ident()
+
+    def slow(self, offsets, out=None):
+        mine = threading.get_ident() == here
+        seen.add((mine, torch.get_num_threads(), elsewhere()))
+        if not mine:
+            time.sleep(0.02)
+        return gather(self, offsets, out)
+
+    monkeypatch.setattr(Gather, "__call__", slow)
+    monkeypatch.setattr("packer.loading.pipeline.BLOCK_BYTES", 6000)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        loader = PackedLoader(pack("raw"), 2, threads=2)
+        counts = {torch.get_num_threads() for _ in loader}
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {(True, 1, 3), (False, 1, 3)} and counts == {3}
+
+
+@pytest.mark.skipif(not can_help(), reason="torch's number of threads cannot be set for one thread alone")
+def test_ctrl_c_while_the_consumer_copies(pack, monkeypatch):
+    gather, here = Gather.__call__, threading.get_ident()
+
+    def interrupted(self, offsets, out=None):
+        if threading.get_ident() == here:
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+        return gather(self, offsets, out)
+
+    monkeypatch.setattr(Gather, "__call__", interrupted)
+    monkeypatch.setattr("packer.loading.pipeline.BLOCK_BYTES", 6000)
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(PackedLoader(pack("raw"), 2, threads=2)))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -50,6 +50,25 @@ def test_a_subset_is_sampled_and_nothing_else(kind: str) -> None:
     assert repr(sampler).endswith("67 of 200 records, seed 0, rank 0 of 1>")
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_of_many_records_are_parts_of_the_order(kind: str, drop_last: bool) -> None:
+    """They are computed in pieces, which end elsewhere than batches and epochs."""
+    records, ranks, batch = np.arange(100_000, 50_000, -1)[: 40_000 + 1], 3, 700
+    order = KINDS[kind](100_001, 5, indices=records).order(4)
+    found = [
+        list(
+            KINDS[kind](100_001, 5, indices=records, drop_last=drop_last, rank=rank, world_size=ranks).rank_batches(
+                batch, 4, 2100
+            )
+        )
+        for rank in range(ranks)
+    ]
+    each = [np.stack(batches, axis=1).ravel() for batches in zip(*found, strict=True)]
+    end = len(order) // 2100 * 2100 if drop_last else len(order) + -len(order) % ranks
+    assert np.array_equal(np.concatenate(each), np.resize(order, end)[2100:])
+
+
 def test_a_sequence_of_chosen_records_stays_as_given() -> None:
     assert list(KINDS["sequential"](10, indices=[7, 2, 9])) == [7, 2, 9]
 
