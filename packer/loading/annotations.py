@@ -59,7 +59,7 @@ class Column:
         """Return what each image has: views of one tensor, or lists of objects."""
         counts = self.counts.tolist()
         if isinstance(self.values, torch.Tensor):
-            return list(torch.split(self.values, counts)) if len(counts) > 1 else [self.values]
+            return list(self.values.split_with_sizes(counts)) if len(counts) > 1 else [self.values]
         return _cut(self.values.tolist(), counts)
 
     @staticmethod
