@@ -287,7 +287,7 @@ class _Numbers(Iterator[int]):
         end, size = sampler._length(ranks) * self._step, PIECE * self._step
         pieces = sampler._shares(here.epoch, here.position, end, size, ranks)
         self._rest = chain.from_iterable(piece.tolist() for piece in pieces)
-        sampler.clock.begin(here, workers_reader(), ahead=loader is not None)
+        sampler.clock.begin(here, workers_reader(loader), ahead=loader is not None)
         return here
 
     def state_dict(self) -> dict[str, Any]:

@@ -79,9 +79,13 @@ def _place(loop: Any, resumes: bool) -> tuple[int, int]:
     return (epochs.processed + 1, 0) if batches.is_last_batch else (epochs.processed, batches.current.processed)
 
 
-def workers_reader() -> Any:
-    """Return the iterator of a DataLoader that is calling, if it reads ahead in worker processes; else None."""
-    return next((caller for caller, _ in _callers(WORKERS) if "MultiProcessing" in type(caller).__name__), None)
+def workers_reader(dealt_by: Any) -> Any:
+    """Return the iterator of a DataLoader that is calling, if it reads ahead in worker processes; else None.
+
+    None also for accelerate's loaders (`dealer`): they set the epoch before, and on some ranks take no batch.
+    """
+    readers = [caller for caller, _ in _callers(WORKERS) if "MultiProcessing" in type(caller).__name__]
+    return readers[0] if readers and dealt_by is None else None
 
 
 def next_iteration(sampler: object, clock: Clock, told: Iteration | None = None, dealt_by: Any = None) -> Iteration:
