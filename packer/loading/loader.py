@@ -25,6 +25,7 @@ from packer.loading.replace import Replaced
 from packer.loading.stats import Stats
 from packer.loading.transforms import ImageTransform, JointTransform
 from packer.samplers import Sampler
+from packer.samplers.callers import next_iteration
 from packer.samplers.clock import Iteration
 
 
@@ -180,7 +181,7 @@ class PackedLoader(Rebuildable):
         return self._run()
 
     def _run(self, first: int | None = None) -> Iterator[tuple[Any, ...]]:
-        here, size = self.sampler.clock.following(), self.sampler.global_batch(self.batch_size)
+        here, size = next_iteration(self.sampler, self.sampler.clock), self.sampler.global_batch(self.batch_size)
         if first is not None:
             here.position = min(first * size, self.sampler.num_samples)
         stats = self._stats = Stats()
