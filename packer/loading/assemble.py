@@ -79,7 +79,7 @@ def assemble(given: SimpleNamespace) -> LoaderParts:
     normalize = Normalize(given.mean, given.std, given.dtype, given.memory_format or torch.channels_last)
     options.check_normalize(normalize, filler)
     mixing = Mixing(given.mixup, given.cutmix, given.color_jitter, len(pack.classes), seed)
-    options.check_mixing(mixing, normalize, targets, functions)
+    options.check_mixing(mixing, normalize, filler, targets, functions)
     options.check_choice("cache", given.cache, ("ram", "device", None))
     return LoaderParts(
         pack=pack,

@@ -45,6 +45,8 @@ class Normalize:
             raise ValueError(f"dtype must be a torch.dtype such as torch.float32, got {self.dtype!r}")
         if self.mean is not None and self.dtype is not None and not self.dtype.is_floating_point:
             raise ValueError(f"normalized images are fractions, which {self.dtype} cannot hold: use torch.float32")
+        if self.memory_format not in (formats := (torch.channels_last, torch.contiguous_format)):
+            raise ValueError(f"memory_format must be {formats[0]} or {formats[1]}, got {self.memory_format!r}")
         if not self.holds(torch.uint8):
             raise ValueError(f"dtype is {self.dtype}, which cannot hold 0 to 255: use torch.float32 or torch.int16")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +22,7 @@ from packer.loading.normalize import Normalize
 from packer.loading.targets import Targets
 from packer.loading.transforms import Transforms
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers.ranks import as_number
 
 ELSEWHERE = {
     "batch_sampler": "write sampler=, one of packer.samplers, and batch_size=",
@@ -76,10 +76,7 @@ def check_flip(flip: Any) -> float:
         return 0.5 if flip else 0.0
     if isinstance(flip, (int, np.integer)) and flip != 0:
         raise UsageError("flip", f"is {flip}, which may mean True or a chance", "write True for 0.5, or 1.0 for always")
-    try:
-        chance = float(flip)
-    except (TypeError, ValueError):
-        chance = math.nan
+    chance = as_number(flip)
     if not 0 <= chance <= 1:
         raise UsageError("flip", f"must be True, False or a chance from 0.0 to 1.0, got {flip!r}", "write True for 0.5")
     return chance
@@ -133,8 +130,13 @@ def check_normalize(normalize: Normalize, filler: ImageFiller) -> None:
         raise UsageError("dtype", f"is {normalize.dtype}, which cannot hold 16-bit images", "write dtype=torch.float32")
 
 
-def check_mixing(mixing: Mixing, normalize: Normalize, targets: Targets, functions: Transforms) -> None:
+def check_mixing(
+    mixing: Mixing, normalize: Normalize, filler: ImageFiller, targets: Targets, functions: Transforms
+) -> None:
     """Raise UsageError if these batches cannot be mixed."""
+    if mixing.jitters and filler.channels not in (1, 3) and not functions.of_images:
+        problem = f"needs gray or RGB images, but those of the pack have {filler.channels} channels"
+        raise UsageError("color_jitter", problem, "leave it out")
     if not mixing.mixes:
         return
     name = mixing.mixes[0]

@@ -36,6 +36,11 @@ REFUSED = {
     "indices": ({"indices": [1, 99]}, "indices: must be from 0 to 26, got 1 to 99"),
     "joint": ({"transforms": min, "transform": abs}, "transforms: cannot be combined with transform; do all of it in"),
     "mixup": ({"mixup": 1.0}, "mixup: "),
+    "min_area=nan": ({"min_area": float("nan")}, "min_area: must be an area in pixels, 0 or more, got nan"),
+    "min_area=-1": ({"min_area": -1}, "min_area: must be an area in pixels, 0 or more, got -1"),
+    "min_area=None": ({"min_area": None}, "min_area: must be an area in pixels, 0 or more, got None"),
+    "format": ({"memory_format": "channels_last"}, "memory_format must be torch.channels_last or torch.contiguous_"),
+    "preserve": ({"memory_format": torch.preserve_format}, "torch.contiguous_format, got torch.preserve_format"),
 }  # fmt: skip
 
 
@@ -151,3 +156,21 @@ def test_a_crop_of_ones_own_is_taken(pack):
             return RandomResizedCrop(4).regions(widths, heights, np.zeros((len(widths), 22)))
 
     assert next(iter(PackedLoader(pack("raw"), 4, crop=Mine())))[0].shape == (4, 3, 4, 4)
+
+
+WRONG = {
+    "transform": (lambda image: image.numpy(), "transform: returns ndarray for an image, which must be a tensor"),
+    "transforms": (lambda image, target: image, "transforms: must return an image and a target, got Tensor"),
+    "transform ": (
+        lambda image, generator: image[:, : int(torch.randint(1, 5, (), generator=generator))],
+        "transform: returns images of different shapes, such as (3, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_transform_must_return(pack, name):
+    function, message = WRONG[name]
+    with pytest.raises(UsageError) as refused:
+        list(PackedLoader(pack("raw"), 8, **{name.strip(): function}))
+    assert str(refused.value).startswith(message)
