@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from packer.errors import UsageError
+from packer.errors import UsageError, plural
 from packer.format.pack import Pack, open_pack
 from packer.images.decode import check_available
 from packer.loading.collate import COLLATIONS
@@ -29,6 +29,7 @@ ELSEWHERE = {
     "collate_fn": 'write collate="list", "yolo" or "padded"; or use PackedDataset in a DataLoader',
     "dataset": "give the pack as the first argument",
     "generator": "write seed=",
+    "in_order": "leave it out: batches are always in order",
     "multiprocessing_context": "leave it out: PackedLoader reads in threads",
     "num_workers": "write threads=: PackedLoader reads in threads",
     "persistent_workers": "leave it out: PackedLoader reads in threads",
@@ -57,8 +58,18 @@ def pack_at(data: Any) -> Pack:
         return data
     if isinstance(data, (str, bytes, os.PathLike)):
         return open_pack(data)
-    raise UsageError("data", f"must be the directory of a pack, or an open one, got {type(data).__name__}",
-                     'write packer.open_pack("NAME.lmdb")')  # fmt: skip
+    step = 'write packer.open_pack("NAME.lmdb")'
+    if hasattr(data, "dataset") and hasattr(data, "indices"):
+        step = "write PackedLoader(subset.dataset, ..., indices=subset.indices)"
+    raise UsageError("data", f"must be the directory of a pack, or an open one, got {type(data).__name__}", step)
+
+
+def check_device(device: Any) -> torch.device:
+    """Return a device of torch."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UsageError("device", f"must be a device of torch, got {device!r}", 'write "cuda" or "cpu"') from None
 
 
 def check_decoder(decoder: Any) -> str:
@@ -124,7 +135,8 @@ def check_sampler(sampler: Any, pack: Pack, shuffle: bool, own: dict[str, Any]) 
 def check_normalize(normalize: Normalize, filler: ImageFiller) -> None:
     """Raise UsageError if the images of a pack cannot be normalized so."""
     if normalize.mean is not None and len(normalize.mean) != filler.channels:
-        problem = f"has {len(normalize.mean)} numbers, but the images have {filler.channels} channels"
+        channels = plural(filler.channels, "channel")
+        problem = f"has {plural(len(normalize.mean), 'number')}, but the images have {channels}"
         raise UsageError("mean", problem, "pass one number per channel, also in std")
     if filler.dtype == np.uint16 and not normalize.holds(torch.uint16):
         raise UsageError("dtype", f"is {normalize.dtype}, which cannot hold 16-bit images", "write dtype=torch.float32")
