@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Sized
 from functools import cache
 from types import new_class
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from packer.errors import UsageError
 
@@ -66,6 +69,14 @@ def as_distributed(kind: Any) -> Any:
 @cache
 def _joined(*kinds: Any) -> Any:
     return new_class(kinds[0].__name__, kinds)
+
+
+def as_number(value: Any) -> float:
+    """Return a number of Python, numpy or torch as float; NaN for anything else, True and text too."""
+    try:
+        return math.nan if isinstance(value, (bool, np.bool_, str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def check_int(name: str, value: Any, least: int, most: int | None = None) -> int:
