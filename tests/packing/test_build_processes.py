@@ -171,6 +171,7 @@ def test_a_worker_is_killed(many: Path, tmp_path: Path) -> None:
 def test_a_worker_that_crashes_is_replaced(many: Path, tmp_path: Path) -> None:
     """Its job runs again, which shows that no image is at fault."""
     with building(many, tmp_path / "p", "--shard-size", "none") as process:
+        assert until(lambda: packing_in(process.pid), 10)  # the file is there a moment before it is open for good
         (crashed,) = packing_in(process.pid)  # others have read headers
         os.kill(crashed, signal.SIGSEGV)
         assert until(lambda: packing_in(process.pid) not in ([], [crashed]), 10)
