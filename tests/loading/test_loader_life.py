@@ -80,7 +80,7 @@ def test_an_error_in_the_loop_leaves_no_thread(pack):
     with pytest.raises(ZeroDivisionError):
         train()
     gc.collect()
-    assert until(lambda: threading.active_count() == before, 10)
+    assert until(lambda: threading.active_count() <= before, 10)  # threads of an earlier test may end now
 
 
 def test_opencv_is_as_it_was_when_the_epoch_ends(pack):
@@ -110,7 +110,7 @@ def test_a_slow_transform_that_is_left_alone_ends(pack):
 
     for _ in PackedLoader(pack("raw"), 2, transform=slow, threads=2, prefetch=6):
         break
-    assert until(lambda: threading.active_count() == before, 10)
+    assert until(lambda: threading.active_count() <= before, 10)  # threads of an earlier test may end now
     count = len(begun)
     assert count < RECORDS
     time.sleep(0.05)
