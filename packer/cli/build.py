@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN_REJECTIONS = 5
 SECTIONS = {
-    "Input": ("split", "shuffle", "max_pixels"),
+    "Input": ("split", "shuffle", "max_pixels", "follow_links"),
     "Labels": ("labels", "columns", "classes", "boxes"),
     "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder"),
     "Output": ("out", "format", "shard_size", "overwrite"),
@@ -54,6 +54,7 @@ class BuildCommand(click.Command):
     show_default=True,
     help="Maximum pixels of an image; a larger one is bad, and is not decoded.",
 )
+@click.option("--follow-links", is_flag=True, help="Follow symlinks to folders outside SRC.")
 @click.option(
     "--labels",
     multiple=True,
@@ -167,11 +168,12 @@ class BuildCommand(click.Command):
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, also after an error.")
 def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
-    """Pack the images and labels in the folder SRC.
+    """Pack the images and labels in SRC: a folder, a zip or a tar.
 
     \b
     Examples:
       packer build ./imgs --resize 256 --encode jpeg
+      packer build train.tar --labels folder -o train.lmdb
       packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
       packer build faces --labels list:marks.txt --columns "path x*5 y*5"
       packer build VOC --labels voc --labels list:a.txt --columns "path (x y)*5"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from packer.errors import TooManyBad, UsageError, plural, printable
@@ -41,7 +43,8 @@ class BuildSummary:
 
 
 def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
-    """Read the source and plan the pack, as ``--dry-run`` does. Write nothing but the list for ``--quarantine``.
+    """Read the source and plan the pack, as ``--dry-run`` does. Write nothing but the list for ``--quarantine``;
+    a compressed tar is decompressed to the folder for temporary files.
 
     Args:
         options: What to build.
@@ -65,9 +68,10 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
     Output(options.output, options.source, options.overwrite)
     with (
         listing(options, progress) as list_rejected,
+        TemporaryDirectory(prefix="packer-", ignore_cleanup_errors=True) as source,
         Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.headers") as pool,
     ):
-        plan = _planned(options, pool, progress)
+        plan = _planned(options, pool, progress, source)
         list_rejected(plan.inputs.rejected)
     return plan
 
@@ -109,7 +113,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
             for note in resume_or_restart(output, options):
                 progress.note(f"note: {note}")
             pool.start(min(workers, usable_cores()))  # workers load their libraries while the source is listed
-            plan = _planned(options, pool, progress)
+            plan = _planned(options, pool, progress, output.source)
             for note in plan.inputs.notes:
                 progress.note(f"note: {printable(note)}")
             progress.note(plan.summary)
@@ -126,7 +130,8 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     return BuildSummary(output.path, manifest, size, time.monotonic() - started)
 
 
-def _planned(options: BuildOptions, pool: Pool, progress: Progress) -> Plan:
+def _planned(options: BuildOptions, pool: Pool, progress: Progress, source: str) -> Plan:
+    """Plan the pack; decompress archives to the folder `source`."""
     from packer.packing.convert import MeasureJob, measure
     from packer.packing.headers import read_headers
     from packer.packing.plan import make_plan
@@ -140,8 +145,13 @@ def _planned(options: BuildOptions, pool: Pool, progress: Progress) -> Plan:
         ((_, sizes),) = pool.run(measure, [job])
         return list(sizes)
 
+    def scratch(name: str) -> str:
+        os.makedirs(source, exist_ok=True)
+        progress.note(f"note: decompressing {printable(name)} once, to {printable(source)}")
+        return os.path.join(source, f"{len(os.listdir(source))}.tar")
+
     progress.stage("reading")
-    inputs = read_inputs(options, progress, headers)
+    inputs = read_inputs(options, progress, headers, scratch)
     check_bad(options, inputs, inputs.rejected)
     plan = make_plan(options, inputs, in_a_worker)
     plan.check_space()

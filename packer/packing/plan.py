@@ -17,14 +17,15 @@ from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.errors import StorageError, UsageError, plural, printable, size_text
 from packer.format.manifest import PARTIAL_SUFFIX
+from packer.format.schema import ANNOTATION_FIELDS
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.convert import MeasureJob, Recipe, Row
+from packer.packing.convert import MeasureJob, Recipe, rows_of
 from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
-from packer.packing.scan import BASE_SCHEMA, Inputs
+from packer.packing.scan import Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
 
@@ -142,6 +143,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         resize=resize,
         encode=cast(Encoding, options.encode),
         quality=options.quality,
+        archives=inputs.archives,
     )
     table = inputs.table
     if options.shuffle is not None:
@@ -202,9 +204,7 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) 
     if recipe.encode == "copy":
         return facts.source_bytes
     drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
-    columns = table.select(Row._fields).take(pa.array(drawn)).columns
-    rows = map(Row, *(column.to_pylist() for column in columns))
-    sizes = measure(MeasureJob(tuple(rows), recipe))
+    sizes = measure(MeasureJob(tuple(rows_of(table.take(pa.array(drawn)))), recipe))
     encoded, raw = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (1, 1)
     estimated: NDArray[np.int64] = np.ceil(facts.raw_bytes * (encoded / raw)).astype(np.int64)
     return estimated
@@ -215,7 +215,7 @@ def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: 
     container = open_container(options.container)
     header = NPY_HEADER_BYTES if options.encode == "raw" else 0
     blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
-    annotations = sum(int(table.column(name).nbytes) for name in table.column_names[len(BASE_SCHEMA) :])
+    annotations = sum(int(table.column(name).nbytes) for name in table.column_names if name in ANNOTATION_FIELDS)
     records = len(image_bytes) * (container.overhead_bytes + INDEX_ROW_BYTES)
     return int(blocks.sum()) + records + ANNOTATION_COPIES * annotations
 

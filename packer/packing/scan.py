@@ -10,7 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -23,25 +23,21 @@ from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import SCHEMA as INDEX_SCHEMA
 from packer.images.base import Header
-from packer.images.header import (
-    Mode,
-    decoded_shape,
-    losses,
-)
-from packer.packing.convert import rejected
+from packer.images.header import Mode, decoded_shape, losses
+from packer.packing.convert import PLACE_SCHEMA, refused, rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver, read_classes
 from packer.sources import check_options, open_source, recognize
 from packer.sources.base import Source, SourceOptions, Tree
+from packer.sources.decompress import Scratch
+from packer.sources.places import Archive, Members
 from packer.sources.tree import find_tree
 from packer.types import Annotation, Progress
 
 IMAGES_A_JOB = 2048
 TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height are swapped."""
-FAULTS = ("permission", "vanished", "unreadable")
-"""Reasons of `find_tree` that are faults rather than choices: a folder that cannot be listed."""
 
 BASE_SCHEMA = pa.schema(
     [
@@ -67,6 +63,8 @@ class Inputs:
     table: Any
     """pyarrow.Table of BASE_SCHEMA and the annotation columns of the index that any image has: the inputs to pack, in
     byte order of their paths."""
+    archives: tuple[Archive, ...] = ()
+    """Those that hold the images."""
     classes: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     rejected: list[Rejected] = field(default_factory=list)
@@ -100,7 +98,10 @@ def read_headers_here(jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]
 
 
 def read_inputs(
-    options: BuildOptions, progress: Progress | None = None, read: ReadHeaders = read_headers_here
+    options: BuildOptions,
+    progress: Progress | None = None,
+    read: ReadHeaders = read_headers_here,
+    scratch: Scratch | None = None,
 ) -> Inputs:
     """Walk the source folder, read every image's header and every label.
 
@@ -108,6 +109,7 @@ def read_inputs(
         options: What to build.
         progress: Receives the images that were read.
         read: Reads headers; a build does it in its worker processes.
+        scratch: Where to decompress archives to. None: compressed archives are refused.
 
     Returns:
         The table of inputs and everything else that was found. Bad inputs are listed in `rejected`.
@@ -115,22 +117,20 @@ def read_inputs(
     Raises:
         UsageError: The source or its labels cannot be used at all.
     """
-    if not os.path.isdir(options.source):
-        problem = "is not a folder" if os.path.lexists(options.source) else "no such folder"
-        raise UsageError(options.source, problem, "give the folder that holds the images")
-    tree, skipped = find_tree(os.path.abspath(options.source))
-    inputs = Inputs(table=BASE_SCHEMA.empty_table())
+    tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links)
+    inputs = Inputs(table=BASE_SCHEMA.empty_table(), archives=tree.members.archives if tree.members else ())
     for path, reason in skipped:
-        if reason.partition(":")[0] in FAULTS:  # it may hold any number of images, so it must not be skipped
-            inputs.rejected.append(rejected(path, BadInput("", f"cannot be read: {reason}", "check its permissions")))
+        if (fault := refused(path, reason)) is not None:
+            inputs.rejected.append(fault)
         else:
             inputs.skipped.append((os.fsdecode(path), reason))
     if not tree.images:
-        raise UsageError(options.source, "no images found", "give the folder that holds the images")
+        also = f"; {inputs.rejected[0].path} {inputs.rejected[0].problem}" if inputs.rejected else ""
+        raise UsageError(options.source, f"no images found{also}", "give the folder that holds the images")
     sources = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
     resolver = Resolver(ClassIds(fixed), options.boxes)
-    table = _Table(options, resolver, inputs)
+    table = _Table(options, resolver, inputs, tree.members)
     _read_all(tree, sources, table, options, read, progress or Progress())
     declared = [source.classes for source in sources if source.classes is not None]
     inputs.classes, class_ids = resolver.classes.final(declared)
@@ -168,9 +168,11 @@ def _one(columns: tuple[str, ...]) -> str | None:
 class _Table:
     """Collects the table of inputs, one chunk of images at a time."""
 
-    def __init__(self, options: BuildOptions, resolver: Resolver, inputs: Inputs) -> None:
+    def __init__(self, options: BuildOptions, resolver: Resolver, inputs: Inputs, members: Members | None) -> None:
         self._mode = cast(Mode, options.mode)
         self._resolver = resolver
+        self._members = members
+        self._base = BASE_SCHEMA if members is None else pa.schema([*BASE_SCHEMA, *PLACE_SCHEMA])
         self.inputs = inputs
         self._fields: set[str] = set()
         self._chunks: list[tuple[list[Any], dict[str, Any]]] = []
@@ -221,6 +223,9 @@ class _Table:
             np.array([dtype == "uint16" for *_, dtype in shapes], np.bool_)[which],
             codes.astype(np.int32),
         ]
+        if self._members is not None:
+            archive, offset, _, packed, crc = self._members.rows(paths).T
+            columns += [archive.astype(np.int32), offset, packed, crc]
         arrays = zip(ANNOTATION_FIELDS, annotation_arrays(annotations), strict=True)
         there = {name: array for name, array in arrays if array.null_count < len(array)}
         self._fields.update(there.keys() - {"box_fields"})
@@ -232,7 +237,7 @@ class _Table:
     def finish(self, class_ids: NDArray[np.int64]) -> None:
         """Finish the table, replacing preliminary class ids with the final ones."""
         names = [name for name in ANNOTATION_FIELDS if any(name in there for _, there in self._chunks)]
-        schema = pa.schema([*BASE_SCHEMA, *(INDEX_SCHEMA.field(name) for name in names)])
+        schema = pa.schema([*self._base, *(INDEX_SCHEMA.field(name) for name in names)])
         batches = []
         while self._chunks:
             columns, there = self._chunks.pop(0)
@@ -270,6 +275,8 @@ def _read_all(
         paths = [path for path, there in zip(paths, covered, strict=True) if there]
     starts = range(0, len(paths), IMAGES_A_JOB)
     jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), options.max_pixels) for start in starts]
+    if (members := tree.members) is not None:
+        jobs = [replace(job, archives=members.archives, places=members.rows(job.paths)) for job in jobs]
     waiting: dict[int, Headers] = {}
     following = 0
     for number, headers in read(jobs):

@@ -6,11 +6,13 @@ share, and returns the annotation of one image at a time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
+from packer.sources.places import Members, SourceFile
 from packer.types import RawAnnotation
 
 LOOKS = 8
@@ -22,13 +24,27 @@ class Tree:
     """The files below the source folder, in byte order of their paths relative to `root`."""
 
     root: bytes
-    """Absolute path of the source folder."""
+    """Absolute path of the source folder, or of the archive that is the source."""
     images: Sequence[bytes]
     """Files that are images by their bytes or their extension."""
     files: Sequence[bytes]
     """All other regular files, including annotation files."""
     folders: Sequence[bytes]
     """All folders below `root`, including empty ones."""
+    members: Members | None = None
+    """Where the files are that are in archives."""
+
+    def open(self, path: bytes) -> SourceFile:
+        """Open a file of the source, wherever its bytes are, or another file by its absolute path.
+
+        Raises:
+            BadImage: It is not a regular file, or its archive has changed.
+            OSError: It cannot be opened.
+        """
+        file = os.path.join(self.root, path)
+        if self.members is None:
+            return SourceFile(file)
+        return SourceFile(file, self.members.place(path.removeprefix(self.root + b"/")), self.members.archives)
 
 
 @dataclass(frozen=True, slots=True)

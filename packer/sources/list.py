@@ -48,7 +48,7 @@ class ListSource:
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         file = options.file or ""
         self._name = printable(file.rpartition("/")[2])
-        self._data, folder = _read(file)
+        self._data, folder = _read(tree, file)
         self._starts = array("Q")
         self._cut()
         self._finder = PathFinder(tree, folder)
@@ -235,13 +235,20 @@ class ListSource:
             self._line_of[image] = index
 
 
-def _read(file: str) -> tuple[bytes, bytes]:
-    """Return the list with LF line ends and in UTF-8, and the absolute path of its folder."""
+def _read(tree: Tree, file: str) -> tuple[bytes, bytes]:
+    """Return the list with LF line ends and in UTF-8, and the absolute path of its folder.
+
+    It is relative to the working directory, or else to the source, which may be an archive.
+    """
     path = os.path.realpath(as_bytes(file) if file else b"")
     if not file or not os.path.isfile(path):
-        raise UsageError(f"--labels list:{file}", "there is no such file", "name the list, relative to this folder")
+        inside = [place for place in (path.removeprefix(tree.root + b"/"), as_bytes(file)) if place in tree.files]
+        if not inside:
+            problem, next_step = "there is no such file", "name the list, relative to this folder or to the source"
+            raise UsageError(f"--labels list:{file}", problem, next_step)
+        path = tree.root + b"/" + inside[0]
     try:
-        data = read_file(b"/", path, MOST_LIST_BYTES)
+        data = read_file(tree, path, MOST_LIST_BYTES)
     except PackerError as error:
         raise UsageError(file, error.problem, error.next_step) from None
     return as_lines(data, file), os.path.dirname(path)
@@ -264,7 +271,7 @@ def as_lines(data: bytes, file: str) -> bytes:
 def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     """Return whether one of the first lines names an image and has other columns; a list of paths alone is a split."""
     try:
-        data = read_head(tree.root, path, MIB)
+        data = read_head(tree, path, MIB)
     except BadLabel:
         return False
     for line in lines_of(data)[:LOOKS]:

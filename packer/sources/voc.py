@@ -37,7 +37,7 @@ class VocSource:
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.classes: tuple[str, ...] | None = None
-        self._root = tree.root
+        self._tree = tree
         self._matches = match_by_stem(tree.images, (path for path in tree.files if extension_of(path) == b".xml"))
         self._stems = {stem_of(image) for image in tree.images}
         self._split: dict[bytes, str] | None = None
@@ -61,7 +61,7 @@ class VocSource:
             return []
         unclaimed = set(matches.unclaimed)
         seen = list(matches.label_of.values()) or [path for path in xml if path not in unclaimed]
-        if not any(_is_annotation(tree.root, path, damaged=False) for path in spread(seen, LOOKS)):
+        if not any(_is_annotation(tree, path, damaged=False) for path in spread(seen, LOOKS)):
             return []
         images = plural(len(tree.images), "image has", "images have")
         return [Choice("voc", f"{fitting} of {images} a Pascal VOC XML file of their name")]
@@ -80,7 +80,7 @@ class VocSource:
         path = self._matches.of(image)
         if path is None:
             raise NoLabel(image, f"there is no {printable(stem_of(image))}.xml for it", "add it, or remove the image")
-        root = parse_xml(read_file(self._root, path, MOST_XML_BYTES), path)
+        root = parse_xml(read_file(self._tree, path, MOST_XML_BYTES), path)
         annotation = read_annotation(root, path)
         name, stem = as_text(image.rpartition(b"/")[2]), as_text(stem_of(image))
         for claim in claimed_names(root):
@@ -95,7 +95,7 @@ class VocSource:
             stem = stem_of(path)
             # a name in the split without an image is reported with its line, below
             asked = self._split is None or (stem in self._split and stem in self._stems)
-            if asked and _is_annotation(self._root, path, damaged=True):
+            if asked and _is_annotation(self._tree, path, damaged=True):
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
         for stem, where in (self._split or {}).items():
             if stem not in self._stems:
@@ -111,10 +111,10 @@ class VocSource:
             )
 
 
-def _is_annotation(root: bytes, path: bytes, damaged: bool) -> bool:
+def _is_annotation(tree: Tree, path: bytes, damaged: bool) -> bool:
     """Return False for valid XML of another kind, and `damaged` if it cannot be read."""
     try:
-        return parse_xml(read_file(root, path, MOST_XML_BYTES), path).tag == "annotation"
+        return parse_xml(read_file(tree, path, MOST_XML_BYTES), path).tag == "annotation"
     except BadLabel:
         return damaged
 
@@ -130,7 +130,7 @@ def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, str]:
         there = [stem_of(file) for file in tree.files if folder_of(file) == folders[0]]
         raise UsageError(path, f"there is no such file for --split {split}", f"the splits are: {named(there, 10)}")
     found: dict[bytes, str] = {}
-    for count, line in enumerate(lines_of(read_file(tree.root, path, MOST_SPLIT_BYTES)), 1):
+    for count, line in enumerate(lines_of(read_file(tree, path, MOST_SPLIT_BYTES)), 1):
         name, _, last = (b" " + line.strip()).rpartition(b" ")
         # cat_train.txt has a number for each image of train: whether it shows a cat (-1, 0, 1)
         stem = name.strip() if last in (b"-1", b"0", b"1") and name.strip() else line.strip()
