@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -68,10 +69,12 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
     Output(options.output, options.source, options.overwrite)
     with (
         listing(options, progress) as list_rejected,
-        TemporaryDirectory(prefix="packer-", ignore_cleanup_errors=True) as source,
+        ExitStack() as temporary,
         Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.headers") as pool,
     ):
-        plan = _planned(options, pool, progress, source)
+        plan = _planned(
+            options, pool, progress, lambda: temporary.enter_context(TemporaryDirectory(prefix="packer-build-"))
+        )
         list_rejected(plan.inputs.rejected)
     return plan
 
@@ -113,7 +116,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
             for note in resume_or_restart(output, options):
                 progress.note(f"note: {note}")
             pool.start(min(workers, usable_cores()))  # workers load their libraries while the source is listed
-            plan = _planned(options, pool, progress, output.source)
+            plan = _planned(options, pool, progress, lambda: output.source)
             for note in plan.inputs.notes:
                 progress.note(f"note: {printable(note)}")
             progress.note(plan.summary)
@@ -130,8 +133,8 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     return BuildSummary(output.path, manifest, size, time.monotonic() - started)
 
 
-def _planned(options: BuildOptions, pool: Pool, progress: Progress, source: str) -> Plan:
-    """Plan the pack; decompress archives to the folder `source`."""
+def _planned(options: BuildOptions, pool: Pool, progress: Progress, folder: Callable[[], str]) -> Plan:
+    """Plan the pack; `folder` returns a folder to decompress archives to."""
     from packer.packing.convert import MeasureJob, measure
     from packer.packing.headers import read_headers
     from packer.packing.plan import make_plan
@@ -146,6 +149,7 @@ def _planned(options: BuildOptions, pool: Pool, progress: Progress, source: str)
         return list(sizes)
 
     def scratch(name: str) -> str:
+        source = folder()
         os.makedirs(source, exist_ok=True)
         progress.note(f"note: decompressing {printable(name)} once, to {printable(source)}")
         return os.path.join(source, f"{len(os.listdir(source))}.tar")

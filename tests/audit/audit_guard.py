@@ -127,7 +127,7 @@ class Guard:
 
 
 MOST_FOLDERS = 4096
-TEMPORARY = ("tmp", "pymp-", "torch_", "packer-bench-", "packer-worker-", "packer-locks")
+TEMPORARY = ("tmp", "pymp-", "torch_", "packer-bench-", "packer-build-", "packer-worker-", "packer-locks")
 """How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer bench make."""
 SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda"))
 PROCESSES = os.path.join(PACKER, "system") + "/"
