@@ -43,8 +43,8 @@ def batches_of(
     """
     for name, given in excluded.items():
         if given:
-            raise UsageError("decode", f"elsewhere than on the host does not go with {name}", "leave out one of them")
-    if not isinstance(decode, str):
+            raise UsageError("decode", f'cannot be other than "host" with {name}', "leave out one of them")
+    if hasattr(decode, "batches"):
         return decode.batches(host, device)
     if decode != "device":
         raise UsageError("decode", f'must be "host" or "device", got {decode!r}')

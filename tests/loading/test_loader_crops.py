@@ -138,6 +138,20 @@ def test_center_crop_after_resize():
         assert x >= 0 and y >= 0 and x + w <= width and y + h <= height
 
 
+@pytest.mark.parametrize("size", [(445, 303), (274, 500), (500, 400), (400, 500), (512, 512), (300, 256)], ids=str)
+def test_center_crop_after_resize_is_a_part_of_what_pillow_resizes(size):
+    """Also where the middle lies between two pixels, and where the part has whole pixels of the source."""
+    width, height = size
+    image = noise(2, height, width)
+    across, down = (side * 256 // min(size) for side in size)
+    resized = np.asarray(Image.fromarray(image).resize((across, down), Image.Resampling.BILINEAR))
+    left, top = round((across - 224) / 2), round((down - 224) / 2)
+    region = CenterCrop(224, resize=256).regions(np.array([float(width)]), np.array([float(height)]), np.zeros((1, 0)))
+    row = np.empty((224, 224, 3), np.uint8)
+    resize_into(image, region[0].tolist(), row, "bilinear")
+    assert np.abs(row.astype(int) - resized[top : top + 224, left : left + 224]).max() <= 1
+
+
 def test_center_crop_of_less_than_a_pixel_is_one_pixel():
     """For "area"; "bilinear" resizes as if the whole image had been, and takes the part that it is."""
     sides = np.array([50.0]), np.array([40.0])
@@ -164,6 +178,30 @@ def test_resize_output():
 def test_impossible_crops_are_refused(make):
     with pytest.raises(ValueError, match=r"must be|got"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *(
+            (lambda size=size: Resize(size), f"got {size!r}")
+            for size in ("x", 2.5, (1, 2, 3), (0, 4), None, True, (4, 2.5))
+        ),
+        (lambda: RandomResizedCrop(24, scale=1), "scale must be a range above 0, such as (0.5, 1.0), got 1"),
+        (lambda: RandomResizedCrop(24, ratio=(0.5,)), "ratio must be a range above 0, such as (0.5, 1.0), got (0.5,)"),
+        (lambda: CenterCrop(24, resize=2.5), "resize must be the short side, at least 1 pixel, got 2.5"),
+        (lambda: CenterCrop(24, resize=(3, 4)), "resize must be the short side, at least 1 pixel, got (3, 4)"),
+    ],
+)
+def test_values_of_another_kind_are_refused(make, message):
+    with pytest.raises(ValueError) as refused:
+        make()
+    assert message in str(refused.value)
+
+
+def test_lists_and_numbers_of_numpy_make_the_same_crop():
+    assert repr(Resize([24, np.int64(30)])) == repr(Resize((24, 30)))
+    assert repr(RandomResizedCrop(np.int32(24), scale=[0.1, 1.0])) == repr(RandomResizedCrop(24, (0.1, 1.0)))
 
 
 def test_crops_are_values():
