@@ -33,6 +33,7 @@ DEEPEST = 4
 MOST_LINKS = 40
 """Links to links, as many as Linux follows."""
 UNUSUAL = re.compile(rb"\A/|(?:\A|/)\.{0,2}(?:/|\Z)|\0|\A[A-Za-z]:[/\\]")
+ABSOLUTE = re.compile(rb"/|[A-Za-z]:[/\\]")
 HIDDEN = re.compile(rb"(?:\A|/)(?:\.|__MACOSX(?:/|\Z))")
 FAULT = "unreadable: "
 """Begins the reason of members that must not be skipped."""
@@ -191,7 +192,7 @@ class _Listing:
         """Take the next member."""
         path, kind = member.name, member.kind
         if UNUSUAL.search(path):
-            usual = self._usual(path)
+            usual = self._usual(path, kind)
             if not usual:
                 return
             path = usual
@@ -225,19 +226,20 @@ class _Listing:
         if folder not in self.folders:
             add_folder(self.folders, folder)
 
-    def _usual(self, name: bytes) -> bytes | None:
+    def _usual(self, name: bytes, kind: str) -> bytes | None:
         """Return a name without ``./`` and ``//``, b"" for the root; None if it is refused."""
         problem = ""
-        if name.startswith(b"/") or name[1:2] == b":":
+        usual = b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
+        if ABSOLUTE.match(name):
             problem = "has an absolute name"
         elif b".." in name.split(b"/"):
             problem = 'has ".." in its name'
-        elif b"\0" in name or not name:
+        elif b"\0" in name or (not usual and kind != "folder"):
             problem = "has no valid name"
         if problem:
             self.skipped.append((name, f"{FAULT}{problem}: unpack the archive"))
             return None
-        return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
+        return usual
 
     def finish(self) -> None:
         """Find what links lead to, in this archive."""

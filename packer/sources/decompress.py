@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING
 
-from packer.containers.storage import NewFile
-from packer.errors import UsageError
+from packer.containers.storage import storage_errors
+from packer.errors import PackerError, UsageError
 from packer.sources.places import SourceFile
 
 if TYPE_CHECKING:
@@ -80,14 +80,17 @@ def decompress(file: SourceFile, compression: str | None, name: str, target: str
         StorageError: The new file cannot be written.
         OSError: The file cannot be read.
     """
-    output = NewFile(target)
     try:
-        for data in file.chunks(file.size) if compression is None else _decompressed(file, compression):
-            output.append(data)
-    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        with open(target, "xb") as output:
+            for data in file.chunks(file.size) if compression is None else _decompressed(file, compression):
+                with storage_errors(target):
+                    output.write(data)
+    except PackerError:
+        raise
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk
         raise UsageError(name, f"cannot be decompressed: {error}", "get the archive again") from None
-    finally:
-        output.close()
 
 
 def _decompressed(file: SourceFile, compression: str) -> Iterator[bytes]:

@@ -90,8 +90,8 @@ def find_tree(
             raise UsageError(root, "is a URL, and packer reads local files only", "download it, and give the file")
         raise UsageError(root, problem, "give the folder or archive that holds the images")
     with _readable(absolute):
-        names = os.listdir(absolute)
-    if b"pack.json" in names and any(name.endswith(b".index.arrow") for name in names):
+        os.scandir(absolute).close()
+    if os.path.isfile(absolute + b"/pack.json") and b".index.arrow" in b"".join(os.listdir(absolute)):
         step = "packer info shows it; to pack again, give the images that it was made from"
         raise UsageError(root, "is a pack, not a folder of images", step)
     walk = _Walk(absolute, is_image, follow_links)
