@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packer.containers.storage import storage_errors
 from packer.errors import BadInput
 from packer.format.manifest import Rejected
 from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Recipe, Row, rejected
-from packer.packing.table import BASE_SCHEMA, Inputs, write_table
+from packer.packing.table import BASE_SCHEMA, Inputs
 from packer.system.child import Decoding, Report
 from packer.types import Annotation
 
@@ -73,12 +74,15 @@ def decode_all(inputs: Inputs, recipe: Recipe, suspects: bool, run: Run) -> None
     table = pa.concat_tables([good, pa.Table.from_batches(more, BASE_SCHEMA)])
     starts = range(0, len(table), ROWS_A_JOB)
     bad: dict[int, Rejected] = {}
-    with tempfile.TemporaryDirectory(prefix="packer-check-") as folder:
-        path = os.path.join(folder, "inputs.arrow")
-        write_table(table, path)
+    handle, path = tempfile.mkstemp(prefix="packer-check-")
+    try:
+        with storage_errors(path), open(handle, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
         jobs = [CheckJob(path, start, min(start + ROWS_A_JOB, len(table)), recipe) for start in starts]
         for _, found in run(jobs):
             bad.update(found)
+    finally:
+        os.unlink(path)
     for _, row in sorted(bad.items()):
         inputs.rejected.add(row)
     in_table = np.array([number for number in bad if number < len(good)], np.int64)
