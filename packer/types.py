@@ -58,6 +58,10 @@ class RawAnnotation:
     """xyxy; pixels, or fractions of width and height if `relative`."""
     box_labels: tuple[str, ...] | None = None
     """Class name of each box; same length as `boxes`."""
+    box_lines: tuple[int, ...] | None = None
+    """Line of each box in its file, from 1, for messages; None if `origin` says it, or it is not known."""
+    box_texts: tuple[str, ...] | None = None
+    """Each box as its file has it, for messages; None if that is `boxes`."""
     landmarks: tuple[Point, ...] | None = None
     """Points of the whole image (a face's five points)."""
     polygons: tuple[tuple[Point, ...], ...] | None = None

@@ -24,7 +24,7 @@ from packer.images.resize import Resize
 from packer.packing.convert import MeasureJob, Recipe, Row
 from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
-from packer.packing.scan import BASE_SCHEMA, Inputs
+from packer.packing.table import BASE_SCHEMA, Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
 
@@ -77,7 +77,9 @@ class Plan:
 
     def jobs(self, table: str, folder: str) -> list[ShardJob]:
         """Return one job per shard; `table` is the path of the written table of inputs."""
-        allowed = self.options.bad_allowed(self.inputs.asked) - len(self.inputs.rejected)
+        allowed = len(self.table)  # all bad inputs are to be found
+        if self.options.fail_fast:
+            allowed = self.options.bad_allowed(self.inputs.asked) - self.inputs.bad
         bounds = zip(self.cuts[:-1], self.cuts[1:], strict=True)
         return [
             ShardJob(
@@ -112,29 +114,26 @@ class Plan:
             f"{printable(options.output)}: {about}{size_text(self.pack_bytes)} in {plural(self.shards, 'shard')} "
             f"({options.container}, {options.encode}, {sizes}), {size_text(self.free_bytes)} free; "
             f"{', '.join(plural(count, noun) for count, noun in labels)}; "
-            f"{len(inputs.rejected)} rejected, {len(inputs.skipped)} skipped"
+            f"{inputs.bad} rejected, {len(inputs.skipped)} skipped"
         )
 
     def check_space(self) -> None:
-        """Raise StorageError if the pack will not fit on the disk."""
-        if self.pack_bytes > self.free_bytes:
+        """Raise StorageError if the pack will not fit on the disk, unless ``--force`` is given."""
+        if self.pack_bytes > self.free_bytes and not self.options.force:
             smaller = "--resize" if self.options.encode != "raw" else "--encode jpeg or --resize"
             raise StorageError(
                 self.options.output,
                 f"the pack needs about {size_text(self.pack_bytes)}, but only {size_text(self.free_bytes)} are free",
-                f"make it smaller with {smaller}, or choose another disk with --out",
+                f"make it smaller with {smaller}, choose another disk with --out, or try it with --force",
             )
 
 
-def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
-    """Divide the inputs into shards of about ``--shard-size``, the same way for any number of workers.
-
-    `measure` encodes a few images in a worker, because a decoder may crash.
-    """
+def recipe_of(options: BuildOptions) -> Recipe:
+    """Return the conversion of every image."""
     resize = None
     if options.resize is not None:
         resize = Resize.of(options.resize, options.fit, options.pad_value, options.interpolation)
-    recipe = Recipe(
+    return Recipe(
         root=os.fsencode(os.path.abspath(options.source)),
         mode=cast(Mode, options.mode),
         decoder=cast(Decoder, options.decoder),
@@ -143,6 +142,15 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         encode=cast(Encoding, options.encode),
         quality=options.quality,
     )
+
+
+def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
+    """Divide the inputs into shards of about ``--shard-size``, the same way for any number of workers.
+
+    `measure` encodes a few images in a worker, because a decoder may crash.
+    """
+    recipe = recipe_of(options)
+    resize = recipe.resize
     table = inputs.table
     if options.shuffle is not None:
         table = table.take(pa.array(permutation(len(table), derive(options.shuffle))))

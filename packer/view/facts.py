@@ -6,11 +6,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from packer.errors import printable, size_text
+from packer.format.lists import read_list
 from packer.format.pack import Pack
 from packer.types import Annotation
 
@@ -35,18 +37,21 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
         "fields": list(manifest.fields),
-        "rejected": len(manifest.rejected),
+        "rejected": manifest.counts["rejected"],
     }
 
 
 def rejected_facts(pack: Pack) -> dict[str, Any]:
     """Return the first MOST_REJECTED inputs that are not in the pack, with reasons."""
-    rejected = pack.manifest.rejected
+    rejected = islice(read_list(pack.path, "rejected", pack.manifest), MOST_REJECTED)
     rows = [
-        {"path": printable(r.path), "reason": printable(r.reason), "problem": printable(r.problem)}
-        for r in rejected[:MOST_REJECTED]
+        {"path": printable(r.path), "reason": printable(r.reason), "problem": printable(r.problem)} for r in rejected
     ]
-    return {"total": len(rejected), "rejected": rows, "notes": [printable(note) for note in pack.manifest.notes]}
+    return {
+        "total": pack.manifest.counts["rejected"],
+        "rejected": rows,
+        "notes": [printable(note) for note in pack.manifest.notes],
+    }
 
 
 def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
