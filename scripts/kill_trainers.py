@@ -57,6 +57,13 @@ TRAINERS = {
     "torchrun": Trainer("torchrun, DistributedDataParallel", "with_bare", ranks=2),
     "lightning": Trainer("Lightning", "with_lightning", ("lightning", "torchdata")),
     "lightning-ddp": Trainer("Lightning, ddp", "with_lightning", ("lightning", "torchdata"), ranks=2),
+    "lightning-workers": Trainer(
+        "Lightning, torchdata with 2 workers",
+        "with_lightning",
+        ("lightning", "torchdata"),
+        loaders=LOADERS[2:],
+        env=(("WORKERS", "2"),),
+    ),
     "accelerate": Trainer("accelerate", "with_accelerate", ("accelerate",)),
     "accelerate-2": Trainer("accelerate", "with_accelerate", ("accelerate",), ranks=2),
     "torchdata": Trainer("torchdata", "with_torchdata", ("torchdata",), loaders=LOADERS[2:]),
@@ -257,17 +264,16 @@ def draw_pack(home: Path) -> None:
 
 def write_table(rows: list[str], seed: int) -> None:
     """Put the table between its marks in docs/reliability.md."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     head = [
         "| trainer | processes | kills | resumed from a checkpoint | killed before the first one | faults | time |",
         "|---|---|---|---|---|---|---|",
     ]
-    last = f"Seed {seed}, commit {commit}, {datetime.date.today()}."
+    last = f"Seed {seed}, commit `{commit}`, {datetime.date.today()}."
     text = PAGE.read_text()
     before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-    PAGE.write_text("\n".join([before + BEGIN, *head, *rows, "", last, after]))
+    PAGE.write_text("\n".join([before + BEGIN, "", *head, *rows, "", last, "", after]))
 
 
 if __name__ == "__main__":
