@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     Float32 = NDArray[np.float32]
     Int64 = NDArray[np.int64]
+    UInt8 = NDArray[np.uint8]
     Image = NDArray[Any]
 else:  # the command line needs Progress before numpy
-    Float32 = Int64 = Image = Any
+    Float32 = Int64 = UInt8 = Image = Any
 """uint8 (height, width, channels), RGB or gray; uint16 and 2 or 4 channels only with ``--mode unchanged``."""
 
 Point = tuple[float, float]
@@ -54,6 +55,8 @@ class RawAnnotation:
     """Its file and line, for messages: ``Annotations/cat3.xml`` or ``landmarks.txt:17``."""
     label: str | None = None
     """Class name of the whole image."""
+    tags: tuple[bool, ...] | None = None
+    """Whether the image has each of the source's tags (multi-label classes)."""
     boxes: tuple[tuple[float, float, float, float], ...] | None = None
     """xyxy; pixels, or fractions of width and height if `relative`."""
     box_labels: tuple[str, ...] | None = None
@@ -84,6 +87,8 @@ class Annotation:
 
     label: int | None = None
     """Class id of the whole image."""
+    tags: UInt8 | None = None
+    """uint8 (k,), 0 or 1: which of the pack's tags the image has (multi-label classes)."""
     boxes: Float32 | None = None
     """float32 (n, 4), xyxy, pixels."""
     box_labels: Int64 | None = None

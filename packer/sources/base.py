@@ -41,6 +41,8 @@ class SourceOptions:
     """``--columns``: the columns of a list."""
     file: str | None = None
     """The FILE of ``list:FILE``, as the user wrote it (relative to the working directory)."""
+    by_auto: bool = False
+    """Whether ``--labels auto`` chose the source, rather than the user."""
 
 
 class Choice(NamedTuple):
@@ -60,10 +62,14 @@ class Source(Protocol):
     None if the ids follow from the names."""
     notes: list[str]
     """Messages for the user, such as `<filename>` fields that differ; complete after the last call."""
-    # flip_index: tuple[int, ...] | None, optional: the index of the mirror image of each landmark or keypoint
+    # Optional attributes:
+    # flip_index: tuple[int, ...] | None: the index of the mirror image of each landmark or keypoint
+    # tags: tuple[str, ...] | None: the names of the classes in `RawAnnotation.tags`
+    # has_splits: bool, True if it is missing: whether ``--split`` means something to this source
+    # outside: str: why an image is not packed for which `in_split` is False without ``--split`` ("not in a.csv")
 
     def in_split(self, image: bytes) -> bool:
-        """Return whether this image is part of the chosen split (True for every image without ``--split``)."""
+        """Return whether this image is to be packed: part of the chosen split, and of a list that selects images."""
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the annotation of the image at this path; repeated calls return equal objects.

@@ -5,13 +5,10 @@ Python's ``float`` also accepts ``1_0``, ``nan``, ``1e400`` and full-width digit
 
 from __future__ import annotations
 
-import os
-import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
 from packer.errors import printable
-from packer.sources.base import Tree
 
 IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
 """Image folders of VOC and YOLO datasets (compared in lower case), which are never a class."""
@@ -31,10 +28,6 @@ WHOLE = re.compile(rb"[0-9]+")
 LONGEST = 64  # characters; 17 digits write every float64
 LARGEST = 1e9
 """No image is that large, and larger sums could exceed float32."""
-LONGEST_PATH = 4096
-"""The operating system accepts no longer path, and checking a million missing folders would take minutes."""
-MOST_FOLDERS = 65536
-"""Number of folders whose real paths are cached."""
 
 
 def as_text(path: bytes) -> str:
@@ -109,61 +102,3 @@ def class_id(token: bytes) -> int | None:
         return None
     value = int(token)
     return value if value < MOST_CLASSES else None
-
-
-class PathFinder:
-    """Finds the image of a path in a list, inside the source only. Compares names without opening files."""
-
-    def __init__(self, tree: Tree, list_folder: bytes) -> None:
-        """Use this tree, and the absolute path of the folder of the list."""
-        self._root = tree.root.rstrip(b"/")
-        self._images = {image: image for image in tree.images}
-        self._folder = list_folder
-        self._real_folders: dict[bytes, bytes] = {}
-
-    def find(self, written: bytes) -> bytes | None:
-        """Return the image relative to the root; None if there is none.
-
-        Try the path as written first, then with backslashes as slashes; relative to the root first, then to the
-        list's folder.
-        """
-        image = self._images.get(written)  # the tree's own object, so that a million paths are not stored twice
-        if image is not None:
-            return image
-        for place in self._places(written):
-            if (image := self._images.get(place)) is not None:
-                return image
-        return None
-
-    def escapes(self, written: bytes) -> bool:
-        """Return whether the path may lead out of the source folder, through ``..``, ``/`` or a symlink."""
-        if b"\0" in written or len(written) > LONGEST_PATH:
-            return False
-        places = self._places(written)
-        if not places:
-            return True
-        top = os.path.realpath(self._root) + b"/"
-        return not all((self._real(place) + b"/").startswith(top) for place in places)
-
-    def _real(self, place: bytes) -> bytes:
-        """Return the real path of a path inside the root, looking up each folder once."""
-        folder, _, name = place.rpartition(b"/")
-        if folder not in self._real_folders:
-            if len(self._real_folders) >= MOST_FOLDERS:
-                self._real_folders.clear()
-            self._real_folders[folder] = os.path.realpath(self._root + b"/" + folder)
-        path = self._real_folders[folder] + b"/" + name
-        return os.path.realpath(path) if os.path.islink(path) else path
-
-    def _places(self, written: bytes) -> list[bytes]:
-        """Return the candidates for a path, relative to the root and inside it."""
-        if len(written) > LONGEST_PATH:
-            return []
-        spellings = [written, written.replace(b"\\", b"/")] if b"\\" in written else [written]
-        places = []
-        for spelling in spellings:
-            for base in (self._root, self._folder):
-                place = posixpath.normpath(posixpath.join(base, spelling))
-                if place.startswith(self._root + b"/"):
-                    places.append(place[len(self._root) + 1 :])
-        return places
