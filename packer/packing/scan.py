@@ -79,7 +79,8 @@ def read_inputs(
         inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
     inputs.notes += [f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())]
     if count := inputs.counts["missing_labels"]:
-        inputs.notes.append(f"{plural(count, 'image has', 'images have')} no label and are packed without objects")
+        without = plural(count, "image has no label and is", "images have no label and are")
+        inputs.notes.append(f"{without} packed without objects")
     return inputs
 
 
