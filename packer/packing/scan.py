@@ -163,12 +163,11 @@ def _selected(paths: Sequence[bytes], tree: Tree, options: BuildOptions, inputs:
         for number, line in chosen.unmatched:
             error = NoImage(f"{name}:{number}", f"there is no image {quoted(line)}", "correct the line, or remove it")
             inputs.rejected.add(rejected(os.fsencode(error.where), error))
-        paths = _kept(paths, chosen.images.__contains__, inputs, f"not in {name}")
+        paths = _kept(paths, chosen.images.__contains__, inputs, "not included")
     if options.exclude is not None:
         left_out = read_selection(options.exclude, tree.images, options.like)
         inputs.selections["exclude"] = left_out.content
         if left_out.unmatched:
             inputs.notes.append(left_out.note)
-        reason = f"in {os.path.basename(options.exclude)}"
-        paths = _kept(paths, lambda path: path not in left_out.images, inputs, reason)
+        paths = _kept(paths, lambda path: path not in left_out.images, inputs, "excluded")
     return paths

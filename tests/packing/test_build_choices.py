@@ -50,7 +50,7 @@ def test_lines_that_name_images(tmp_path: Path, lines: str, left_out: list[str],
     good("build", source, "-o", tmp_path / "p", "--labels", "none", option, tmp_path / "some.txt")
     others = [path for path in every if path not in left_out]
     assert paths(tmp_path / "p") == (others if option == "--exclude" else left_out)
-    reason = "in some.txt" if option == "--exclude" else "not in some.txt"
+    reason = "excluded" if option == "--exclude" else "not included"
     skipped = left_out if option == "--exclude" else others
     assert [(row.path, row.reason) for row in read_list(tmp_path / "p", "skipped")] == [(p, reason) for p in skipped]
     assert f"{skipped[0]}: {reason}" in good("info", tmp_path / "p", "--skipped").out
@@ -67,7 +67,7 @@ def test_lines_that_name_nothing(tmp_path: Path) -> None:
     good("build", source, "-o", tmp_path / "q", "--include", tmp_path / "some.txt", "--max-bad", 2)
     (tmp_path / "some.txt").write_text("*\n")
     line = refused(2, "build", source, "-o", tmp_path / "r", "--exclude", tmp_path / "some.txt")
-    assert "nothing to pack: all 3 inputs are skipped (000.jpg: in some.txt); choose another --exclude" in line
+    assert "nothing to pack: all 3 inputs are skipped (000.jpg: excluded); choose another --exclude" in line
 
 
 def test_a_name_of_several_images_is_refused(tmp_path: Path) -> None:
@@ -233,14 +233,13 @@ def test_the_command_makes_the_pack_again(tmp_path: Path) -> None:
 def test_config(tmp_path: Path) -> None:
     source = draw_classes(tmp_path / "src")
     config = tmp_path / "packer.yaml"
-    config.write_text(
-        f"source: {source}\nout: {tmp_path}/p\nresize: 20\nencode: jpeg\nshard-size: none\n"
-        "max_bad: 5%\ndecode-timeout: none\noverwrite: true\nlabels: [folder]\n"
-    )
-    good("build", "--config", config)
+    text = "resize: 20\nencode: jpeg\nshard-size: none\nmax_bad: 5%\ndecode-timeout: none\nlabels: [folder]\n"
+    config.write_text(f"{text}overwrite: true\n")
+    good("build", source, "-o", tmp_path / "p", "--config", config)
     assert open_pack(tmp_path / "p").manifest.options["resize"] == "20"
-    good("build", "--config", config, "--resize", 16)
+    good("build", source, "-o", tmp_path / "p", "--config", config, "--resize", 16)
     assert open_pack(tmp_path / "p").manifest.options["resize"] == "16"
+    config.write_text(f"{text}overwrite: true\nsource: {source}\nout: {tmp_path}/p\n")
     options = options_from(config, quality=50)
     assert options == BuildOptions(
         str(source), out=f"{tmp_path}/p", resize="20", encode="jpeg", shard_bytes=None, max_bad="5%",
