@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from packer.errors import BadInput, NoImage, UsageError, plural, printable
 from packer.format.lists import Skipped
+from packer.format.manifest import names_a_pack
 from packer.packing.convert import rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
@@ -55,6 +56,9 @@ def read_inputs(
     if not os.path.isdir(options.source):
         problem = "is not a folder" if os.path.lexists(options.source) else "no such folder"
         raise UsageError(options.source, problem, "give the folder that holds the images")
+    if names_a_pack(options.source):
+        step = f"give the folder of its images; --like {printable(options.source)} takes its options"
+        raise UsageError(options.source, "is a pack, not a folder of images", step)
     tree, skipped = find_tree(os.path.abspath(options.source))
     inputs = Inputs(table=BASE_SCHEMA.empty_table())
     for path, reason in skipped:

@@ -293,3 +293,17 @@ def test_no_source(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="names no source"):
         options_from(tmp_path / "c.yaml")
     assert "no such pack" in refused(2, "build", tmp_path, "--like", tmp_path / "nothing")
+
+
+def test_a_pack_is_no_source(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 2)
+    good("build", source, "-o", tmp_path / "p")
+    line = refused(2, "build", tmp_path / "p", "-o", tmp_path / "q")
+    assert f"p: is a pack, not a folder of images; give the folder of its images; --like {tmp_path}/p takes its" in line
+
+
+def test_the_extension_of_the_output_is_stronger_than_like(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 2)
+    good("build", source, "-o", tmp_path / "p.lmdb")
+    good("build", source, "-o", tmp_path / "q.hdf5", "--like", tmp_path / "p.lmdb")
+    assert open_pack(tmp_path / "q.hdf5").manifest.container == "hdf5"
