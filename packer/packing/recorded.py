@@ -40,7 +40,8 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
     recorded = {name: value for name, value in manifest.options.items() if name in _names()}
     if "columns" in recorded:
         recorded["columns"] = tuple(recorded["columns"])
-    if container_of(given.get("out")) is None:  # else the extension chooses
+    out = given.get("out")
+    if out is None or container_of(os.fspath(out)) is None:  # else the extension chooses
         recorded["format"] = manifest.container
     recorded["classes"] = folder if manifest.classes else None
     for name in ("include", "exclude"):
