@@ -9,6 +9,7 @@ import hashlib
 import heapq
 import os
 import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, fields, replace
@@ -96,7 +97,8 @@ class Listing(Generic[T]):
 
     def _spill(self) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="packer-list-")  # noqa: SIM115  # closed with the object
+            self._file = tempfile.TemporaryFile(prefix="packer-list-")  # noqa: SIM115
+            weakref.finalize(self, self._file.close)
         start = self._file.seek(0, os.SEEK_END)
         self._file.writelines(sorted(self._lines))
         self._runs.append((start, self._file.tell()))

@@ -73,18 +73,18 @@ def decode_all(inputs: Inputs, recipe: Recipe, suspects: bool, run: Run) -> None
     more = inputs.suspects if suspects else []
     table = pa.concat_tables([good, pa.Table.from_batches(more, BASE_SCHEMA)])
     starts = range(0, len(table), ROWS_A_JOB)
-    bad: dict[int, Rejected] = {}
+    bad: list[int] = []
     handle, path = tempfile.mkstemp(prefix="packer-check-")
     try:
         with storage_errors(path), open(handle, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         jobs = [CheckJob(path, start, min(start + ROWS_A_JOB, len(table)), recipe) for start in starts]
         for _, found in run(jobs):
-            bad.update(found)
+            bad += found
+            for row in found.values():
+                inputs.rejected.add(row)
     finally:
         os.unlink(path)
-    for _, row in sorted(bad.items()):
-        inputs.rejected.add(row)
     in_table = np.array([number for number in bad if number < len(good)], np.int64)
     inputs.twice += len(bad) - len(in_table)
     keep: Any = np.ones(len(good), np.bool_)

@@ -31,6 +31,8 @@ from packer.samplers.order import derive, permutation
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16
 INDEX_ROW_BYTES = 100
+JSON_BYTES = 195
+"""Of an annotation in a container, without path and labels."""
 NPY_HEADER_BYTES = 128
 ANNOTATION_COPIES = 3  # in the container, in the index, and one for longer names: measured
 
@@ -219,9 +221,17 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) 
 
 
 def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: Any) -> int:
-    """Return the size of the pack: images rounded up to the container's blocks, annotations, index."""
+    """Return the size of the pack: images, annotations and index as the container stores them."""
     container = open_container(options.container)
     header = NPY_HEADER_BYTES if options.encode == "raw" else 0
+    if hasattr(container, "stored_bytes") and len(table):
+        mean_path, mean_labels = (
+            sum(int(table.column(name).nbytes) for name in names) / len(table)
+            for names in (("path",), table.column_names[len(BASE_SCHEMA) :])
+        )
+        note_bytes = JSON_BYTES + mean_path + (ANNOTATION_COPIES - 1) * mean_labels
+        index_bytes = int(len(table) * (INDEX_ROW_BYTES + mean_path + mean_labels))
+        return int(container.stored_bytes(image_bytes + header, note_bytes)) + index_bytes
     blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
     annotations = sum(int(table.column(name).nbytes) for name in table.column_names[len(BASE_SCHEMA) :])
     records = len(image_bytes) * (container.overhead_bytes + INDEX_ROW_BYTES)

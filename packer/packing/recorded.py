@@ -7,6 +7,7 @@ import shlex
 from dataclasses import fields
 from typing import Any, get_type_hints
 
+from packer.containers import container_of
 from packer.errors import PackerError, UsageError, printable
 from packer.format.lists import selection_file
 from packer.format.manifest import Manifest, read_manifest
@@ -39,7 +40,9 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
     recorded = {name: value for name, value in manifest.options.items() if name in _names()}
     if "columns" in recorded:
         recorded["columns"] = tuple(recorded["columns"])
-    recorded["format"] = manifest.container
+    out = given.get("out")
+    if out is None or container_of(os.fspath(out)) is None:  # else the extension chooses
+        recorded["format"] = manifest.container
     recorded["classes"] = folder if manifest.classes else None
     for name in ("include", "exclude"):
         if name in recorded:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from packer.errors import BadInput, NoImage, UsageError, plural, printable
 from packer.format.lists import Skipped
+from packer.format.manifest import names_a_pack
 from packer.packing.convert import rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
@@ -55,6 +56,9 @@ def read_inputs(
     if not os.path.isdir(options.source):
         problem = "is not a folder" if os.path.lexists(options.source) else "no such folder"
         raise UsageError(options.source, problem, "give the folder that holds the images")
+    if names_a_pack(options.source):
+        step = f"give the folder of its images; --like {printable(options.source)} takes its options"
+        raise UsageError(options.source, "is a pack, not a folder of images", step)
     tree, skipped = find_tree(os.path.abspath(options.source))
     inputs = Inputs(table=BASE_SCHEMA.empty_table())
     for path, reason in skipped:
@@ -79,7 +83,8 @@ def read_inputs(
         inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
     inputs.notes += [f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())]
     if count := inputs.counts["missing_labels"]:
-        inputs.notes.append(f"{plural(count, 'image has', 'images have')} no label and are packed without objects")
+        without = plural(count, "image has no label and is", "images have no label and are")
+        inputs.notes.append(f"{without} packed without objects")
     return inputs
 
 
@@ -162,12 +167,11 @@ def _selected(paths: Sequence[bytes], tree: Tree, options: BuildOptions, inputs:
         for number, line in chosen.unmatched:
             error = NoImage(f"{name}:{number}", f"there is no image {quoted(line)}", "correct the line, or remove it")
             inputs.rejected.add(rejected(os.fsencode(error.where), error))
-        paths = _kept(paths, chosen.images.__contains__, inputs, f"not in {name}")
+        paths = _kept(paths, chosen.images.__contains__, inputs, "not included")
     if options.exclude is not None:
         left_out = read_selection(options.exclude, tree.images, options.like)
         inputs.selections["exclude"] = left_out.content
         if left_out.unmatched:
             inputs.notes.append(left_out.note)
-        reason = f"in {os.path.basename(options.exclude)}"
-        paths = _kept(paths, lambda path: path not in left_out.images, inputs, reason)
+        paths = _kept(paths, lambda path: path not in left_out.images, inputs, "excluded")
     return paths
