@@ -85,6 +85,8 @@ class Manifest:
     """Messages of the build to the user."""
     flip_index: tuple[int, ...] | None = None
     """Which landmark or keypoint each one becomes in a mirrored image; not in the file if it is not known."""
+    tags: tuple[str, ...] = ()
+    """Names of the tags (multi-label classes), in the order of their flags; not in the file if there are none."""
     packer: str = ""
     """Version of packer that wrote the pack."""
     libraries: Mapping[str, str] = field(default_factory=dict)
@@ -105,6 +107,8 @@ class Manifest:
         content = {"format": "packer", **asdict(self)}
         if self.flip_index is None:  # as packs of before have it, which must stay what they are
             del content["flip_index"]
+        if not self.tags:
+            del content["tags"]
         return content
 
 

@@ -21,7 +21,7 @@ from packer.errors import BadInput, BadLabel, StorageError, UsageError, plural, 
 from packer.format.index_rows import annotation_arrays
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
-from packer.format.schema import SCHEMA as INDEX_SCHEMA
+from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
 from packer.images.base import Header
 from packer.images.header import (
     Mode,
@@ -32,7 +32,7 @@ from packer.packing.convert import rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver, read_classes
-from packer.sources import check_options, open_source, recognize
+from packer.sources import check_options, check_sources, open_source, recognize
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.tree import find_tree
 from packer.types import Annotation, Progress
@@ -80,6 +80,8 @@ class Inputs:
     counts: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    tags: tuple[str, ...] = ()
+    """Names of the tags, if a source has them."""
     flip_index: tuple[int, ...] | None = None
     """Index of the mirror image of each landmark or keypoint, if a source has it."""
 
@@ -139,6 +141,7 @@ def read_inputs(
     for source in sources:
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
+        inputs.tags = inputs.tags or getattr(source, "tags", None) or ()
     inputs.notes += [f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())]
     return inputs
 
@@ -156,8 +159,9 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
     for spec in specs:
         is_list = spec.startswith("list:")
         of_list = (_one(options.columns) or next(columns, None)) if is_list else None
-        source_options = SourceOptions(options.split, of_list, spec[5:] if is_list else None)
+        source_options = SourceOptions(options.split, of_list, spec[5:] if is_list else None, options.labels == ("auto",))
         sources.append(open_source(spec, tree, source_options))
+    check_sources(sources, options.split)
     return sources
 
 
@@ -263,9 +267,9 @@ def _read_all(
 ) -> None:
     inputs = table.inputs
     paths: Sequence[bytes] = tree.images
-    if options.split is not None:
-        covered = [all(source.in_split(path) for source in sources) for path in paths]
-        reason = f"not in split {options.split}"
+    for source in sources:
+        covered = [source.in_split(path) for path in paths]
+        reason = getattr(source, "outside", None) or f"not in split {options.split}"
         inputs.skipped += [(os.fsdecode(path), reason) for path, there in zip(paths, covered, strict=True) if not there]
         paths = [path for path, there in zip(paths, covered, strict=True) if there]
     starts = range(0, len(paths), IMAGES_A_JOB)

@@ -14,7 +14,7 @@ from itertools import islice
 
 from packer.sources.columns import Columns
 from packer.sources.list_guess import MEANING, words_of
-from packer.sources.list_lines import BLANKS, COMMA, SEPARATORS, TAB, Lines, rows_of
+from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, rows_of
 from packer.sources.list_paths import NOT_FOUND, PathFinder
 from packer.sources.paths import extension_of, is_number
 from packer.sources.tree import IMAGE_EXTENSIONS
@@ -138,10 +138,10 @@ class Shape:
 
 
 def _separator(lines: Sequence[bytes], columns: Columns | None, finds: Callable[[bytes], bool]) -> bytes:
-    """Return the separator that fits most of the lines; tab before comma before blanks."""
+    """Return the separator that fits most of the lines; tab before comma before semicolon before blanks."""
     if columns is None:
         halves = len(lines) / 2
-        return next((s for s in (TAB, COMMA) if sum(s in line for line in lines) > halves), BLANKS)
+        return next((s for s in (TAB, COMMA, SEMICOLON) if sum(s in line for line in lines) > halves), BLANKS)
 
     def sense(separator: bytes) -> int:
         points = 0
