@@ -159,7 +159,9 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
     for spec in specs:
         is_list = spec.startswith("list:")
         of_list = (_one(options.columns) or next(columns, None)) if is_list else None
-        source_options = SourceOptions(options.split, of_list, spec[5:] if is_list else None, options.labels == ("auto",))
+        source_options = SourceOptions(
+            options.split, of_list, spec[5:] if is_list else None, options.labels == ("auto",)
+        )
         sources.append(open_source(spec, tree, source_options))
     check_sources(sources, options.split)
     return sources

@@ -139,18 +139,19 @@ class Shape:
 
 def _separator(lines: Sequence[bytes], columns: Columns | None, finds: Callable[[bytes], bool]) -> bytes:
     """Return the separator that fits most of the lines; tab before comma before semicolon before blanks."""
-    if columns is None:
-        halves = len(lines) / 2
-        return next((s for s in (TAB, COMMA, SEMICOLON) if sum(s in line for line in lines) > halves), BLANKS)
 
     def sense(separator: bytes) -> int:
         points = 0
         for cells in rows_of(lines, separator):
-            if columns.fits(len(cells)):
-                points += 2 if finds(columns.path(cells) or b"") else 1
+            if columns is not None and columns.fits(len(cells)):
+                points += 2 if finds(columns.path(cells) or b"") else len(cells) > 1
         return points
 
-    return max(SEPARATORS, key=sense)  # the first of equals
+    best = max(SEPARATORS, key=sense)  # the first of equals
+    if columns is not None and sense(best):
+        return best
+    halves = len(lines) / 2
+    return next((s for s in (TAB, COMMA, SEMICOLON) if sum(s in line for line in lines) > halves), BLANKS)
 
 
 def _count(line: bytes) -> bytes:

@@ -171,9 +171,10 @@ CELEBA = photos("img_align_celeba/000001.jpg", "img_align_celeba/000002.jpg", "i
 
 @pytest.mark.parametrize("csv", [False, True])
 def test_celeba_attributes(read, csv):
-    text = "3\n5_o_Clock_Shadow Arched_Eyebrows Attractive \n000001.jpg -1  1  1\n000002.jpg -1 -1 -1\n000003.jpg  1 -1 -1\n"
-    if csv:
-        text = "image_id,5_o_Clock_Shadow,Arched_Eyebrows,Attractive\n000001.jpg,-1,1,1\n000002.jpg,-1,-1,-1\n000003.jpg,1,-1,-1\n"
+    text = (
+        "5_o_Clock_Shadow Arched_Eyebrows Attractive \n000001.jpg -1  1  1\n000002.jpg -1 -1 -1\n000003.jpg  1 -1 -1\n"
+    )
+    text = "image_id," + ",".join(text.split(" ")).replace(",\n", "\n").replace(",,", ",") if csv else f"3\n{text}"
     name = f"list_attr_celeba.{'csv' if csv else 'txt'}"
     source, found = read(CELEBA | {name: text}, name)
     assert source.tags == ("5_o_Clock_Shadow", "Arched_Eyebrows", "Attractive")
@@ -193,7 +194,8 @@ def test_celeba_landmarks(read):
 
 
 def test_celeba_boxes_identities_and_partition(read):
-    boxes = "3\nimage_id x_1 y_1 width height\n000001.jpg    95  71 226 313\n000002.jpg    72  94 221 306\n000003.jpg   216  59  91 126\n"
+    boxes = "000001.jpg    95  71 226 313\n000002.jpg    72  94 221 306\n000003.jpg   216  59  91 126\n"
+    boxes = f"3\nimage_id x_1 y_1 width height\n{boxes}"
     _, found = read(CELEBA | {"list_bbox_celeba.txt": boxes}, "list_bbox_celeba.txt")
     assert found["img_align_celeba/000001.jpg"].boxes == ((95, 71, 321, 384),)
     assert found["img_align_celeba/000001.jpg"].box_labels == ("object",)
@@ -213,7 +215,7 @@ def test_celeba_boxes_identities_and_partition(read):
 
 
 def test_huggingface(read):
-    """metadata.csv is beside the images of a split; text is kept, and may have commas, quotes and line ends in LF only."""
+    """metadata.csv is beside the images of a split; a text with commas and quotes is kept, and is no class."""
     files = photos("train/0001.png", "train/sub/0002.png")
     _, found = read(
         files | {"train/metadata.csv": "file_name,label\n0001.png,cat\nsub/0002.png,dog\n"}, "train/metadata.csv"

@@ -1,4 +1,4 @@
-"""Which lines of a list belong to which image: paths as people write them, several lines for one image, and selection."""
+"""Which lines of a list belong to which image: paths as people write them, several lines for an image, selection."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import re
 import pytest
 
 from packer.errors import BadLabel, NoImage, UsageError
-from packer.sources import open_source
-from packer.sources import list_lines
+from packer.sources import list_lines, open_source
 from packer.sources.base import SourceOptions
 
 BOXES = "path xmin ymin xmax ymax class"
@@ -74,7 +73,9 @@ def test_two_paths_for_one_image_below_the_lines_looked_at(open_list):
     lines = text.splitlines(keepends=True)
     lines[701] = "y/p0700.png,k\n"
     tree, source = open_list(" ".join(f"{name}.jpg" for name in names), "".join(lines), "path label")
-    with pytest.raises(BadLabel, match=r"p0700\.jpg: is meant by different paths: list\.csv:701-702; write whole paths"):
+    with pytest.raises(
+        BadLabel, match=r"p0700\.jpg: is meant by different paths: list\.csv:701-702; write whole paths"
+    ):
         labels(tree, source)
     assert source.classes is None
 
@@ -89,7 +90,8 @@ def test_a_name_of_several_images(open_list):
 @pytest.mark.parametrize(("images", "text", "message"), [
     ("a/1.jpg b/1.jpg", "1.jpg,x\n1.jpg,y\n",
      'list.csv: none of its 2 paths leads to an image, for example line 1 "1.jpg"; a/1.jpg and b/1.jpg have that name'),
-    ("a.jpg", "x.jpg,1\n\ny.jpg,2\nz.jpg,0\n", 'none of its 3 paths leads to an image, for example line 1 "x.jpg"; give'),
+    ("a.jpg", "x.jpg,1\n\ny.jpg,2\nz.jpg,0\n",
+     'none of its 3 paths leads to an image, for example line 1 "x.jpg"; give'),
     ("a.jpg", "path,label\nx.jpg,cat\n", 'none of its 1 path leads to an image, for example line 2 "x.jpg"'),
 ])  # fmt: skip
 def test_no_path_leads_to_an_image(open_list, images, text, message):
@@ -115,7 +117,7 @@ def test_a_wrong_number_of_columns_is_told_once(open_list, text, columns, messag
 
 
 def test_some_lines_with_another_number_of_columns_are_bad_lines(open_list):
-    tree, source = open_list("a.jpg b.jpg", "a.jpg,1,2\nb.jpg,1\n", "path x y")
+    _, source = open_list("a.jpg b.jpg", "a.jpg,1,2\nb.jpg,1\n", "path x y")
     assert source.annotate(b"a.jpg").landmarks == ((1, 2),)
     with pytest.raises(BadLabel, match=r"list\.csv:2: has 2 columns, but columns needs 3"):
         source.annotate(b"b.jpg")
@@ -144,7 +146,7 @@ def test_a_column_of_splits(open_list):
 
 def test_lines_of_an_image_are_collected(open_list):
     text = "a.jpg,1,1,5,5,cat\nb.jpg,2,2,4,4,dog\na.jpg,6,6,9,9,dog\na.jpg,1,1,5,5,cat\na.jpg,3,3,4,4,cat\n"
-    tree, source = open_list("a.jpg b.jpg", text)
+    _, source = open_list("a.jpg b.jpg", text)
     found = source.annotate(b"a.jpg")
     assert found.boxes == ((1, 1, 5, 5), (6, 6, 9, 9), (3, 3, 4, 4)) and found.box_labels == ("cat", "dog", "cat")
     assert found == source.annotate(b"a.jpg") and found.origin == "list.csv:1,3,4 and 1 more"
@@ -169,7 +171,7 @@ def test_identical_lines_without_boxes_are_one(open_list):
     ("a.jpg,,,,,cat\n", BOXES, r'^list\.csv:1: "" is not a number'),
 ])  # fmt: skip
 def test_lines_that_do_not_fit_together_are_bad(open_list, text, columns, message):
-    tree, source = open_list("a.jpg", text, columns)
+    _, source = open_list("a.jpg", text, columns)
     with pytest.raises(BadLabel, match=message):
         source.annotate(b"a.jpg")
 
@@ -186,7 +188,7 @@ def test_tags_that_are_not_clear(open_list, text, columns, message):
 
 
 def test_tags(open_list):
-    tree, source = open_list("a.jpg b.jpg", "a.jpg,1.0,0.0\nb.jpg,0,2\n", "path tag*2")
+    _, source = open_list("a.jpg b.jpg", "a.jpg,1.0,0.0\nb.jpg,0,2\n", "path tag*2")
     assert source.tags == ("0", "1") and source.annotate(b"a.jpg").tags == (True, False)
     with pytest.raises(BadLabel, match='"2" is neither 0 nor 1'):
         source.annotate(b"b.jpg")
@@ -202,12 +204,12 @@ def test_a_header_is_recognized_by_numbers_below_its_words(open_list):
 
 def test_the_first_line_of_ids_is_data_although_its_image_is_missing(open_list):
     """Its class occurs below."""
-    tree, source = open_list("a2.jpg a3.jpg", "a1,cat\na2,dog\na3,cat\n")
+    _, source = open_list("a2.jpg a3.jpg", "a1,cat\na2,dog\na3,cat\n")
     assert [error.where for error in source.unmatched_labels()] == ["list.csv:1"]
 
 
 def test_missing_images_are_told_once_per_path(open_list):
-    tree, source = open_list("a.jpg", "a.jpg,1,1,2,2,c\nx.jpg,1,1,2,2,c\nx.jpg,1,1,3,3,c\n")
+    _, source = open_list("a.jpg", "a.jpg,1,1,2,2,c\nx.jpg,1,1,2,2,c\nx.jpg,1,1,3,3,c\n")
     assert [(type(e), e.where) for e in source.unmatched_labels()] == [(NoImage, "list.csv:2")]
 
 
@@ -216,7 +218,8 @@ PLAIN = "path,label\n" + "".join(f"d/{i:03d}.jpg,{i % 7}\n" for i in range(40))
 
 @pytest.mark.parametrize("change", [
     lambda text: text, lambda text: text.replace(",", ", "), lambda text: text.replace("\n", "\r\n"),
-    lambda text: text.replace(",", "\t"), lambda text: re.sub(r"(\w)\n", r"\1 \n", text), lambda text: text.rstrip("\n"),
+    lambda text: text.replace(",", "\t"), lambda text: re.sub(r"(\w)\n", r"\1 \n", text),
+    lambda text: text.rstrip("\n"),
     lambda text: re.sub(r"(?m)^(.*),(.*)$", r'"\1","\2"', text), lambda text: text.replace("d/007.jpg", '"d/007.jpg"'),
     lambda text: text.replace("d/007.jpg,", 'd/007.jpg , '), lambda text: text.replace("d/007", "\n\nd/007"),
     lambda text: text.replace("d/007.jpg,0", "d/007.jpg,0\nd/007.jpg,0"), lambda text: text + 'x"y,1\n',

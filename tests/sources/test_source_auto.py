@@ -54,7 +54,7 @@ def test_an_image_outside_of_a_list_that_auto_found_is_bad(make_tree):
     tree = make_tree({"1.jpg": "", "2.jpg": "", "labels.csv": "1.jpg,cat\n"})
     source = open_source("auto", tree, SourceOptions())
     assert source.in_split(b"2.jpg")
-    with pytest.raises(NoLabel, match="is not in labels.csv; .* to pack only the images that it names"):
+    with pytest.raises(NoLabel, match=r"is not in labels\.csv; .* to pack only the images that it names"):
         source.annotate(b"2.jpg")
 
 
