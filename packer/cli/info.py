@@ -93,6 +93,9 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
     ]
     if manifest.classes:
         found.append(("classes", _classes(manifest)))
+    if tags := manifest.tags:
+        more = f" and {len(tags) - SHOWN_CLASSES} more" if len(tags) > SHOWN_CLASSES else ""
+        found.append(("tags", f"{len(tags)}: {', '.join(map(printable, tags[:SHOWN_CLASSES]))}{more}"))
     found += [("note", printable(note)) for note in manifest.notes]
     found.append(("made by", f"packer {manifest.packer}: {_options(manifest)}"))
     return found

@@ -88,6 +88,8 @@ class Manifest:
     """Which landmark or keypoint each one becomes in a mirrored image; not in the file if it is not known."""
     lists: Mapping[str, FileEntry] = field(default_factory=dict)
     """The files that list the rejected, skipped and changed inputs; not in pack.json if there are none."""
+    tags: tuple[str, ...] = ()
+    """Names of the tags (multi-label classes), in the order of their flags; not in the file if there are none."""
     packer: str = ""
     """Version of packer that wrote the pack."""
     libraries: Mapping[str, str] = field(default_factory=dict)
@@ -110,6 +112,8 @@ class Manifest:
             del content["flip_index"]
         if not self.lists:
             del content["lists"]
+        if not self.tags:
+            del content["tags"]
         return content
 
     @property

@@ -110,7 +110,13 @@ class Plan:
         about = "" if options.encode == "raw" else "about "
         shape, _ = self.shape
         sizes = "different sizes" if shape is None else f"{shape[1]}x{shape[0]}x{shape[2]}"
-        labels = ((len(inputs.classes), "class"), (inputs.boxes, "box"), (inputs.landmarks, "landmark"))
+        labels: tuple[tuple[int, str], ...] = (
+            (len(inputs.classes), "class"),
+            (inputs.boxes, "box"),
+            (inputs.landmarks, "landmark"),
+        )
+        if inputs.tags:
+            labels = (*labels, (len(inputs.tags), "tag"))
         return (
             f"plan: {plural(len(self.table), 'image')}, {size_text(self.source_bytes)} -> "
             f"{printable(options.output)}: {about}{size_text(self.pack_bytes)} in {plural(self.shards, 'shard')} "

@@ -128,7 +128,7 @@ class Resolver:
             return None
         raw = raws[0]
         more = (raw.boxes, raw.landmarks, raw.polygons, raw.keypoints, raw.image_size)
-        if more != NOTHING or raw.box_fields or raw.extras:
+        if more != NOTHING or raw.box_fields or raw.extras or raw.tags is not None:
             return None
         annotation = self._of_label.get(raw.label)
         if annotation is None:
@@ -169,6 +169,7 @@ class Resolver:
             keypoints=None if raw.keypoints is None else _keypoints(raw.keypoints, (sx, sy, 1.0)),
             box_fields=dict(raw.box_fields),
             extras=dict(raw.extras),
+            tags=None if raw.tags is None else np.array(raw.tags, np.uint8),
         )
         annotation = check_boxes(self.policy, annotation, raw, (width, height), (sx, sy, sx, sy), changes)
         if stored_frame:
@@ -216,7 +217,7 @@ def _merge(a: Annotation, b: Annotation, origin: str, origins: dict[str, str]) -
     box_part = ("boxes", "box_labels", "polygons", "keypoints", "box_fields")
     if a.boxes is not None and b.boxes is not None:
         raise BadLabel(origin, f"gives boxes, and so does {origins['boxes']}", "take boxes from one of the labels only")
-    for name in ("label", "landmarks", *box_part):
+    for name in ("label", "landmarks", "tags", *box_part):
         value = getattr(b, name)
         if value is None or (name == "box_fields" and not value):
             continue

@@ -18,7 +18,7 @@ from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver, read_classes
 from packer.packing.select import read_selection
 from packer.packing.table import BASE_SCHEMA, Inputs, InputTable
-from packer.sources import check_options, open_source, recognize
+from packer.sources import check_options, check_sources, open_source, recognize
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.paths import quoted
 from packer.sources.tree import find_tree
@@ -81,6 +81,7 @@ def read_inputs(
     for source in sources:
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
+        inputs.tags = inputs.tags or getattr(source, "tags", None) or ()
     inputs.notes += [f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())]
     if count := inputs.counts["missing_labels"]:
         without = plural(count, "image has no label and is", "images have no label and are")
@@ -103,8 +104,11 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
     for spec in specs:
         is_list = spec.startswith("list:")
         of_list = (_one(options.columns) or next(columns, None)) if is_list else None
-        source_options = SourceOptions(options.split, of_list, spec[5:] if is_list else None)
+        source_options = SourceOptions(
+            options.split, of_list, spec[5:] if is_list else None, options.labels == ("auto",)
+        )
         sources.append(open_source(spec, tree, source_options))
+    check_sources(sources, options.split)
     return sources
 
 
@@ -128,9 +132,9 @@ def _read_all(
 ) -> None:
     inputs = table.inputs
     paths: Sequence[bytes] = tree.images
-    if options.split is not None:
-        reason = f"not in split {options.split}"
-        paths = _kept(paths, lambda path: all(source.in_split(path) for source in sources), inputs, reason)
+    for source in sources:
+        reason = getattr(source, "outside", None) or f"not in split {options.split}"
+        paths = _kept(paths, source.in_split, inputs, reason)
     paths = _selected(paths, tree, options, inputs)
     starts = range(0, len(paths), IMAGES_A_JOB)
     jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), options.max_pixels) for start in starts]

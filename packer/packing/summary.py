@@ -61,6 +61,7 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         shards=shards,
         rejected=tuple(islice(inputs.rejected, MOST_IN_MANIFEST)),
         flip_index=inputs.flip_index,
+        tags=inputs.tags,
         notes=(*inputs.notes, *_skipped(inputs.skipped)),
         packer=packer.__version__,
         libraries=library_versions(),

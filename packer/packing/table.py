@@ -20,7 +20,7 @@ from packer.format.index_rows import annotation_arrays
 from packer.format.lists import Changed, Listing, Skipped
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
-from packer.format.schema import SCHEMA as INDEX_SCHEMA
+from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
 from packer.images.base import Header
 from packer.images.header import Mode, decoded_shape, losses
 from packer.packing.convert import rejected
@@ -71,6 +71,8 @@ class Inputs:
     """The images that include and exclude name, as files for the pack."""
     losses: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    tags: tuple[str, ...] = ()
+    """Names of the tags, if a source has them."""
     flip_index: tuple[int, ...] | None = None
     """Index of the mirror image of each landmark or keypoint, if a source has it."""
     suspects: list[Any] = field(default_factory=list)

@@ -47,7 +47,7 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
     """
     if spec == "auto":
         choice = recognize(tree, options)
-        source = open_source(choice.spec, tree, options)
+        source = open_source(choice.spec, tree, replace(options, by_auto=True))
         source.notes.insert(0, f"--labels {choice.spec}: {choice.why}")
         return source
     added = plugins(GROUP, tuple(SOURCES))  # also for a built-in name: another package may claim it too
@@ -60,12 +60,19 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
 
 
 def check_options(specs: Sequence[str], options: SourceOptions) -> None:
-    """Raise UsageError for ``--split`` or ``--columns`` if no source can use it."""
+    """Raise UsageError for ``--columns`` if no source can use it."""
     names = {spec.partition(":")[0] for spec in specs}
-    if options.split is not None and names == {"list"}:
-        raise UsageError("", "--split with a list alone: a list has no splits", "write one list per split")
     if options.columns is not None and not names & {"list", "auto"}:
         raise UsageError("", "--columns is for lists", "pass --labels list:FILE, or leave out --columns")
+
+
+def check_sources(sources: Sequence[Source], split: str | None) -> None:
+    """Raise UsageError for ``--split`` if no source can use it, or if several sources have tags."""
+    if split is not None and not any(getattr(source, "has_splits", True) for source in sources):
+        step = "write one list per split, or name the column of splits: split"
+        raise UsageError("", f"--split {split}: the list has no column of splits", step)
+    if sum(bool(getattr(source, "tags", None)) for source in sources) > 1:
+        raise UsageError("", "two lists have tag columns", "put them into one list")
 
 
 def _type_of(name: str) -> SourceType:

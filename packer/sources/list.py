@@ -32,6 +32,8 @@ SPLITS = {"train": b"0", "val": b"1", "valid": b"1", "validation": b"1", "test":
 """How CelebA's list_eval_partition numbers the splits."""
 SHOWN_LINES = 3
 MOST_NAMES_BYTES = 16 * MIB
+FEWEST_ALIKE = 2
+"""Fewer paths that are not written as those of the images may be chance."""
 OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
 DESCRIPTIONS = "class-descriptions"
 """In the name of the file in which Open Images gives the names of its classes."""
@@ -107,9 +109,7 @@ class ListSource:
         """
         lines = self._table.lines_of(image)
         if not lines:
-            next_step = (
-                "add a line for it, remove the image, or pass --labels list:FILE to pack only what the list names"
-            )
+            next_step = "add a line for it, or pass --labels list:FILE to pack only the images that it names"
             raise NoLabel(image, f"is not in {self._name}", next_step)
         row = self._row(lines[0]) if len(lines) == 1 else self._joined(image, lines)
         label, box_labels = row.label, row.box_labels
@@ -276,14 +276,21 @@ def _read(file: str) -> tuple[bytes, bytes]:
 def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     """Return whether lines name images and have other columns; a list of paths alone is a split.
 
-    One path as written is enough. Paths that are compared otherwise must be most of the lines or of the images.
+    One path as written is enough. Of paths that are compared in another way, most of the lines or images must match,
+    and for whole numbers, which may be anything, most of the images.
     """
     try:
-        lines = lines_of(read_head(tree.root, path, MIB))[:LOOKED_AT]
+        lines = lines_of(read_head(tree.root, path, MIB))
     except BadLabel:
         return False
     for separator in SEPARATORS:
-        rows = [[*row[:CELLS], *row[CELLS:][-CELLS:]] for row in rows_of(lines, separator) if len(row) > 1]
+        rows = [[*row[:CELLS], *row[CELLS:][-CELLS:]] for row in rows_of(lines[:LOOKED_AT], separator) if len(row) > 1]
         if any(finder.find(cell) != NOT_FOUND for row in rows[:LOOKS] for cell in row):
             return True
+        for cells in zip(*rows, strict=False):
+            found = finder.manner(cells)
+            numbers = all(cell.isdigit() for cell in cells[1:])
+            enough = len(tree.images) if numbers else min(len(tree.images), len(rows))
+            if found is not None and found[1] >= max(FEWEST_ALIKE, enough / 2):
+                return True
     return False

@@ -38,8 +38,8 @@ PARTITION = re.compile(r"partition|split", re.IGNORECASE)
 
 
 def words_of(names: Sequence[str]) -> list[str]:
-    """Return names in lower case, without what is not a letter or a digit."""
-    return [re.sub(r"[\W_]+", "", name.lower()) for name in names]
+    """Return names in lower case, without what is not a letter or a digit, and without a leading "bbox" or "roi"."""
+    return [re.sub(r"^(?:b?box|roi)(?=.)", "", re.sub(r"[\W_]+", "", name.lower())) for name in names]
 
 
 def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | None:

@@ -14,7 +14,7 @@ from itertools import islice
 
 from packer.sources.columns import Columns
 from packer.sources.list_guess import MEANING, words_of
-from packer.sources.list_lines import BLANKS, COMMA, SEPARATORS, TAB, Lines, rows_of
+from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, rows_of
 from packer.sources.list_paths import NOT_FOUND, PathFinder
 from packer.sources.paths import extension_of, is_number
 from packer.sources.tree import IMAGE_EXTENSIONS
@@ -138,19 +138,20 @@ class Shape:
 
 
 def _separator(lines: Sequence[bytes], columns: Columns | None, finds: Callable[[bytes], bool]) -> bytes:
-    """Return the separator that fits most of the lines; tab before comma before blanks."""
-    if columns is None:
-        halves = len(lines) / 2
-        return next((s for s in (TAB, COMMA) if sum(s in line for line in lines) > halves), BLANKS)
+    """Return the separator that fits most of the lines; tab before comma before semicolon before blanks."""
 
     def sense(separator: bytes) -> int:
         points = 0
         for cells in rows_of(lines, separator):
-            if columns.fits(len(cells)):
-                points += 2 if finds(columns.path(cells) or b"") else 1
+            if columns is not None and columns.fits(len(cells)):
+                points += 2 if finds(columns.path(cells) or b"") else len(cells) > 1
         return points
 
-    return max(SEPARATORS, key=sense)  # the first of equals
+    best = max(SEPARATORS, key=sense)  # the first of equals
+    if columns is not None and sense(best):
+        return best
+    halves = len(lines) / 2
+    return next((s for s in (TAB, COMMA, SEMICOLON) if sum(s in line for line in lines) > halves), BLANKS)
 
 
 def _count(line: bytes) -> bytes:

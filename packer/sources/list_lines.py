@@ -19,10 +19,10 @@ from packer.errors import UsageError
 from packer.sources.columns import Columns
 from packer.sources.tree import MIB
 
-TAB, COMMA, BLANKS, MIXED = b"\t", b",", b" ", b" ,"
-SEPARATORS = (TAB, COMMA, BLANKS, MIXED)
+TAB, COMMA, SEMICOLON, BLANKS, MIXED = b"\t", b",", b";", b" ", b" ,"
+SEPARATORS = (TAB, COMMA, SEMICOLON, BLANKS, MIXED)
 """MIXED: ``a.jpg 10,20,30,40,cat 50,60,70,80,dog``, as keras-yolo3 writes it."""
-_END = {TAB: rb"\t", COMMA: rb",", BLANKS: rb"[ \t]+", MIXED: rb"[ \t,]+"}
+_END = {TAB: rb"\t", COMMA: rb",", SEMICOLON: rb";", BLANKS: rb"[ \t]+", MIXED: rb"[ \t,]+"}
 _FIELD = {
     separator: re.compile(rb'[ \t]*"((?:[^"]|"")*)"[ \t]*?(%s|\Z)|([^%s]*)(%s|\Z)' % (end, stop, end))
     for separator, end in _END.items()
@@ -147,7 +147,13 @@ def _any_block(start: int, data: bytes, separator: bytes, columns: Columns) -> B
 
 def _plain_block(start: int, stop: int, data: bytes, separator: bytes, columns: Columns) -> Block | None:
     """Return the block by pyarrow's reader; None if that would read it differently from `split_line`."""
-    if separator not in (TAB, COMMA) or columns.tail or len(columns.head) < 2 or not _is_plain(data, separator):
+    if (
+        len(separator) > 1
+        or separator == BLANKS
+        or columns.tail
+        or len(columns.head) < 2
+        or not _is_plain(data, separator)
+    ):
         return None
     import pyarrow as pa
     from pyarrow import csv

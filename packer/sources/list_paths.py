@@ -19,6 +19,8 @@ MOST_FOLDERS = 65536
 """Number of folders whose real paths are cached."""
 MOST_PARTS = 32
 NOT_FOUND = -1
+DISTINCT = 0.95
+"""Share of the paths that must lead to an image of their own; a few mistakes are reported as such."""
 
 
 class Manner(NamedTuple):
@@ -94,8 +96,8 @@ class PathFinder:
     def manner(self, paths: Iterable[bytes]) -> tuple[Manner, int] | None:
         """Return how to compare paths that lead nowhere as written, and how many of them then lead to an image.
 
-        The manner that finds most of them wins, of equals the strictest. One that finds the same image for two paths
-        is none.
+        The manner that finds most of them wins, of equals the strictest. One that finds the same image for different
+        paths time and again is none.
         """
         distinct = list(dict.fromkeys(paths))
         depth = max((path.replace(b"\\", b"/").count(b"/") for path in distinct), default=0)
@@ -104,7 +106,7 @@ class PathFinder:
             for dropped in (*range(min(depth, MOST_PARTS) + 1), None):
                 manner = Manner(dropped, stem)
                 found = [number for path in distinct if (number := self.find_by(manner, path)) != NOT_FOUND]
-                if found and len(set(found)) == len(found) and (best is None or len(found) > best[1]):
+                if found and len(set(found)) >= DISTINCT * len(found) and (best is None or len(found) > best[1]):
                     best = manner, len(found)
             if best is not None and 2 * best[1] >= len(distinct):
                 break

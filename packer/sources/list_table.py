@@ -106,7 +106,8 @@ class ListTable:
         if not paths:
             return
         line, path = next((i, path) for i in range(self._start, len(self._lines)) if (path := self._path(i)))
-        problem = f"none of its {plural(len(self._lines) - self._start, 'path')} leads to an image"
+        count = sum(bool(self._path(i)) for i in range(self._start, len(self._lines)))
+        problem = f"none of its {plural(count, 'path')} leads to an image"
         problem += f", for example line {line + 1} {quoted(path)}"
         if alike := self.finder.alike(path):
             problem += f"; {' and '.join(map(printable, alike[:2]))} {'has' if len(alike) == 1 else 'have'} that name"

@@ -98,6 +98,9 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
         ("shard", f"{pack.shards[shard].container.name}, row {row:,}"),
         ("source XXH3", bytes(np.asarray(pack.column("source_xxh3")[record])).hex()),
     ]
+    if annotation.tags is not None:
+        names = [name for name, has in zip(pack.manifest.tags, annotation.tags.tolist(), strict=True) if has]
+        stored.append(("tags", ", ".join(names) or "none"))
     return {
         **tile_facts(pack, record),
         "stored": [[name, printable(value)] for name, value in stored],
@@ -130,7 +133,8 @@ def _finite(value: Any) -> Any:
 def target_facts(target: Any) -> dict[str, Any]:
     """Return `drawn_facts` of the target of one sample of a batch: a class id, or a dict of arrays."""
     if not isinstance(target, Mapping):
-        return {"label": None if int(target) < 0 else int(target)}
+        of_tags = getattr(target, "shape", ())
+        return {"label": None if of_tags or int(target) < 0 else int(target)}
     label = target.get("label")
     boxes, labels = target.get("boxes"), target.get("labels")
     return drawn_facts(
