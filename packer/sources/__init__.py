@@ -34,7 +34,7 @@ def recognize(tree: Tree, options: SourceOptions) -> Choice:
     from packer.sources.auto import choose
 
     names = (*SOURCES, *plugins(GROUP, tuple(SOURCES)))
-    return choose(tree, {name: _type_of(name) for name in names}, only_lists=options.columns is not None)
+    return choose(tree, {name: _type_of(name) for name in names}, options)
 
 
 def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:

@@ -61,6 +61,8 @@ class Source(Protocol):
     notes: list[str]
     """Messages for the user, such as `<filename>` fields that differ; complete after the last call."""
     # flip_index: tuple[int, ...] | None, optional: the index of the mirror image of each landmark or keypoint
+    # left_out(image: bytes) -> str | None, optional: why an image is not one of the dataset (a mask); it is skipped
+    # label_files: Set[bytes], optional: the files of the tree that are read; --labels auto counts the others
 
     def in_split(self, image: bytes) -> bool:
         """Return whether this image is part of the chosen split (True for every image without ``--split``)."""

@@ -49,6 +49,7 @@ class ListSource:
         file = options.file or ""
         self._name = printable(file.rpartition("/")[2])
         self._data, folder = _read(file)
+        self.label_files = {os.path.relpath(os.path.realpath(as_bytes(file)), tree.root)}
         self._starts = array("Q")
         self._cut()
         self._finder = PathFinder(tree, folder)

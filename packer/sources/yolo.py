@@ -78,6 +78,7 @@ class YoloSource:
         names = self._config.names
         self.classes: tuple[str, ...] | None = self._numbered() if names is None else names
         self.flip_index = self._config.flip_index
+        self.label_files = {*self._claims, self._config.origin}
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
