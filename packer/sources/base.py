@@ -83,7 +83,8 @@ class SourceType(Protocol):
     """A layout of labels, as named in the table of sources and by the entry points of ``packer.sources``.
 
     Usually a class, whose ``__init__`` is the call and `recognize` a static method. If it has a true attribute
-    ``takes_file``, it is used as ``--labels NAME:FILE``, and FILE is in the options; with "optional", FILE may be left out.
+    ``takes_file``, it is used as ``--labels NAME:FILE``, and FILE is in the options. With "optional", FILE may be left
+    out.
     """
 
     def __call__(self, tree: Tree, options: SourceOptions) -> Source:

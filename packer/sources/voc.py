@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.masks import MASK_FOLDERS
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     LABEL_FOLDERS,
@@ -27,7 +28,6 @@ from packer.types import RawAnnotation
 
 MOST_XML_BYTES = MIB
 MOST_SPLIT_BYTES = 64 * MIB
-MASK_FOLDERS = frozenset({b"SegmentationClass", b"SegmentationObject"})
 
 
 class VocSource:
@@ -137,7 +137,7 @@ def _is_annotation(root: bytes, path: bytes, damaged: bool) -> bool:
 
 
 def _is_mask(image: bytes) -> bool:
-    return folder_of(image).rpartition(b"/")[2] in MASK_FOLDERS
+    return folder_of(image).rpartition(b"/")[2].lower() in MASK_FOLDERS
 
 
 def _is_sets(folder: bytes) -> bool:

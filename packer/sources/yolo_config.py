@@ -1,4 +1,4 @@
-"""The configuration of a YOLO dataset, from data.yaml or a list of names: class names, keypoints and what it says of splits."""
+"""The configuration of a YOLO dataset, from data.yaml or a list of names: class names, keypoints, entries of splits."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_splits_of_class_folders_lead_to_the_option(make_tree):
     assert open_source("auto", tree, SourceOptions("train")).classes == ("cat", "dog")
 
 
-@pytest.mark.parametrize("spec", ["coco", "", "list", "list:", "voc:x", "none:"])
+@pytest.mark.parametrize("spec", ["cooc", "", "list", "list:", "voc:x", "none:", "cvat:"])
 def test_unknown_names(make_tree, spec):
     with pytest.raises(UsageError, match="choose one of auto, none, folder, voc, yolo, list:FILE"):
         open_source(spec, make_tree(FOLDER), SourceOptions())
