@@ -23,18 +23,14 @@ from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import SCHEMA as INDEX_SCHEMA
 from packer.images.base import Header
-from packer.images.header import (
-    Mode,
-    decoded_shape,
-    losses,
-)
+from packer.images.header import Mode, decoded_shape, losses
 from packer.packing.convert import rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver, read_classes, similar_names
 from packer.sources import check_options, open_source, recognize
+from packer.sources.auto import what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
-from packer.sources.paths import named
 from packer.sources.tree import find_tree
 from packer.types import Annotation, Progress
 
@@ -142,7 +138,8 @@ def read_inputs(
         inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
     inputs.notes += similar_names(inputs.classes)
     if options.labels == ("auto",):
-        inputs.notes[0] += _found(inputs, tree, sources)
+        counts = (len(inputs.table), len(inputs.classes), inputs.boxes, inputs.landmarks)
+        inputs.notes[0] += what_was_read(tree, sources, counts)
     inputs.notes += [f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())]
     return inputs
 
@@ -163,17 +160,6 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
         source_options = SourceOptions(options.split, of_list, spec[5:] if is_list else None)
         sources.append(open_source(spec, tree, source_options))
     return sources
-
-
-def _found(inputs: Inputs, tree: Tree, sources: Sequence[Source]) -> str:
-    """Return what was read, and what was not, for the note of ``--labels auto``."""
-    counts = (len(inputs.table), "image"), (len(inputs.classes), "class"), (inputs.boxes, "box")
-    text = ", ".join(plural(count, noun) for count, noun in (*counts, (inputs.landmarks, "landmark")))
-    if all(hasattr(source, "label_files") for source in sources):
-        read = {file for source in sources for file in getattr(source, "label_files", ())}
-        unread = [file for file in tree.files if file not in read]
-        text += f"; {plural(len(unread), 'file')} left unread{f' ({named(unread)})' if unread else ''}"
-    return f"; {text}"
 
 
 def _one(columns: tuple[str, ...]) -> str | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from packer.errors import UsageError, plural, printable
-from packer.sources.base import Choice, SourceOptions, SourceType, Tree
+from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
 from packer.sources.masks import masks
 from packer.sources.paths import extension_of, folder_of, named, quoted, splits_of
 from packer.sources.unread import unread_labels
+
+NOUNS = ("image", "class", "box", "landmark")
 
 
 def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> Choice:
@@ -40,6 +43,22 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         together = f"{named([split + b'/' for split in splits], 10)} are packed together"
         choice = choice._replace(why=f"{choice.why}; {together} (--split {printable(splits[0])} packs one)")
     return choice
+
+
+def what_was_read(tree: Tree, sources: Sequence[Source], counts: Sequence[int]) -> str:
+    """Return what was read and what was not, to complete the note that says what was chosen.
+
+    Args:
+        tree: The tree.
+        sources: The open sources.
+        counts: The numbers of images, classes, boxes and landmarks.
+    """
+    text = ", ".join(plural(count, noun) for count, noun in zip(counts, NOUNS, strict=True))
+    if all(hasattr(source, "label_files") for source in sources):
+        read = {file for source in sources for file in getattr(source, "label_files", ())}
+        unread = [file for file in tree.files if file not in read]
+        text += f"; {plural(len(unread), 'file')} left unread{f' ({named(unread)})' if unread else ''}"
+    return f"; {text}"
 
 
 def _none(tree: Tree) -> Choice:

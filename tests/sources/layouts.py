@@ -111,7 +111,7 @@ def yolo(images: str, labels: str, names: Any = BOXES, kind: str = "boxes") -> F
                 numbers = [value for x, y in corners for value in (x / WIDTH, y / HEIGHT)]
             if kind == "poses":
                 numbers += [value for x, y in corners[:2] for value in (x / WIDTH, y / HEIGHT, 2)]
-            rows.append(f"{CLASSES.index(cls)} {' '.join(f'{value:.6g}' for value in numbers)}\n")
+            rows.append(f"{CLASSES.index(cls)} {' '.join(f'{value:.9g}' for value in numbers)}\n")
         found[f"{labels}{name}.txt"] = "".join(rows)
     return found
 
@@ -196,8 +196,8 @@ def labelme(name: str, image: str) -> str:
     """One rectangle or polygon for each box."""
     shapes = []
     for i, (cls, x1, y1, x2, y2) in enumerate(BOXES[name]):
-        kind = ("rectangle", "polygon")[i]
-        points = [[x2, y2], [x1, y1]] if i == 0 else [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]
+        kind = ("rectangle", "polygon")[i % 2]
+        points = [[x2, y2], [x1, y1]] if i % 2 == 0 else [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]
         shapes.append({"label": cls, "points": points, "group_id": None, "shape_type": kind, "flags": {}})
     return json.dumps({
         "version": "5.4.1", "flags": {}, "shapes": shapes, "imagePath": image, "imageData": None,

@@ -41,12 +41,14 @@ LAYOUTS = {
                   for name, edge in (("g", 2), ("b", "?"), ("x", 2))) + "</annotations>",
     },
     "labelme": {
-        "g.jpg": "", "u.jpg": "", "b.jpg": "", "g.json": LABELME % "g", "b.json": '{"shapes": 7}', "x.json": LABELME % "x",
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "g.json": LABELME % "g", "b.json": '{"shapes": 7}',
+        "x.json": LABELME % "x",
     },
     "createml": {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "_annotations.createml.json": "[" + ", ".join(
-            f'{{"image": "{name}.jpg", "annotations": [{{"label": "c", "coordinates": {{"x": 2, "y": 2, "width": {width},'
-            ' "height": 2}}]}' for name, width in (("g", 1), ("b", '"?"'), ("x", 1))) + "]",
+            f'{{"image": "{name}.jpg", "annotations": [{{"label": "c", "coordinates": '
+            f'{{"x": 2, "y": 2, "width": {width}, "height": 2}}}}]}}'
+            for name, width in (("g", 1), ("b", '"?"'), ("x", 1))) + "]",
     },
     "vott": {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "s-export.json": '{"assets": {' + ", ".join(
