@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packer.errors import AnyPath, DamagedPack, NotInstalled, UsageError, add_note
+from packer.errors import AnyPath, DamagedPack, NotInstalled, UsageError, add_note, plural
 from packer.format.pack import Pack
 from packer.loading.crop import RandomResizedCrop, Regions, Resize
 from packer.loading.dataset import PackedDataset
@@ -98,7 +98,8 @@ class _DaliBatches:
         self._anywhere = crop is not None and not isinstance(crop, RandomResizedCrop | Resize)
         channels = host.filler.channels
         if normalize.mean is not None and len(normalize.mean) != channels:
-            raise UsageError("mean", f"has {len(normalize.mean)} numbers, and the images have {channels} channels")
+            problem = f"has {plural(len(normalize.mean), 'number')}, but the images have {plural(channels, 'channel')}"
+            raise UsageError("mean", problem, "pass one number per channel, also in std")
         self._dtype = normalize.dtype or (torch.uint8 if normalize.mean is None else torch.float32)
         self._idle: list[_Graph] = []
 

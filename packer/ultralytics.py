@@ -12,6 +12,7 @@ import os
 import random
 import secrets
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -227,7 +228,8 @@ def read_data(given: Any, task: str) -> dict[str, Any] | None:
     if not packs:
         return None
     if missing := [split for split in SPLITS[:2] if split not in splits]:
-        raise UsageError("data", f"names no {missing[0]}", "name a pack, or the same one twice")
+        problem = f"has a list as {missing[0]}" if content.get(missing[0]) else f"names no {missing[0]}"
+        raise UsageError("data", problem, "name one pack, or the same one twice")
     for pack in packs.values():
         _check(pack, task)
     content["names"] = _names(list(packs.values()), content.get("names"))
@@ -249,11 +251,12 @@ def _content(given: Any) -> tuple[dict[str, Any], str]:
 
 
 def _check(pack: Pack, task: str) -> None:
+    have = [field for field in pack.manifest.fields if "." not in field]
     for field in _FIELDS.get(task, ("boxes", "box_labels")):
-        if field not in pack.manifest.fields:
+        if field not in have:
             problem = f"has no {field.replace('_', ' ')}, which the task {task} needs"
-            have = ", ".join(pack.manifest.fields) or "no labels"
-            raise UsageError(pack.path, problem, f"it has {have}; build it from a folder with such labels")
+            step = f"it has {', '.join(have) or 'no labels'}; build it from a folder with such labels"
+            raise UsageError(pack.path, problem, step)
     column: Any = pack.column
     if not np.array_equal(column("boxes").lengths, column("box_labels").lengths):
         raise UsageError(pack.path, "has boxes without a class", "build it from labels with a class for each box")
@@ -265,15 +268,24 @@ def _names(packs: list[Pack], given: Any) -> dict[int, str]:
     """Return the class names by id: ids mean the same in all packs, and what `given` says."""
     names = max((pack.classes for pack in packs), key=len)
     for pack in packs:
-        if pack.classes != names[: len(pack.classes)]:
-            problem = f"has classes {', '.join(pack.classes)}, another pack {', '.join(names)}"
+        if differing := _first_difference(pack.classes, names[: len(pack.classes)]):
+            problem = f"has {differing[0]}, another pack {differing[1]}"
             raise UsageError(pack.path, problem, "build both with the same list of classes")
     if given:
         listed = [str(given[i]) for i in sorted(given)] if isinstance(given, Mapping) else [str(name) for name in given]
-        if names != [str(i) for i in range(len(names))] and listed[: len(names)] != names:
-            raise UsageError("data", f"names {', '.join(listed)}, but the pack {', '.join(names)}", "leave names out")
+        differing = _first_difference(listed[: len(names)], names)
+        if differing and names != [str(i) for i in range(len(names))]:
+            raise UsageError("data", f"names {differing[0]}, but the pack {differing[1]}", "leave names out")
         names = listed
+    if not names:
+        raise UsageError(packs[0].path, "has no classes, because it has no boxes", "give data names, too")
     return dict(enumerate(names))
+
+
+def _first_difference(names: list[str], others: list[str]) -> tuple[str, str] | None:
+    """Return the first class that differs, with its number, and its name in the other list."""
+    pairs = enumerate(zip_longest(names, others, fillvalue="none"))
+    return next(((f"{here} as class {i}", there) for i, (here, there) in pairs if here != there), None)
 
 
 def _keypoints(packs: list[Pack], content: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,6 +295,6 @@ def _keypoints(packs: list[Pack], content: Mapping[str, Any]) -> dict[str, Any]:
         if keypoints_of(pack) != shape[0]:
             problem = f"has {plural(keypoints_of(pack), 'keypoint')} for each object, not {shape[0]}"
             raise UsageError(pack.path, problem, "correct kpt_shape, or train from packs of one kind")
-    known = getattr(packs[0].manifest, "flip_index", None) or ()
+    known = packs[0].manifest.flip_index or ()
     flip = content.get("flip_idx") or (known if len(known) == shape[0] else ())  # else it is that of landmarks
-    return {"kpt_shape": shape} | ({"flip_idx": list(flip)} if flip else {})
+    return {"kpt_shape": shape, **({"flip_idx": list(flip)} if flip else {})}

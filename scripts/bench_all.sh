@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs every benchmark, five rounds each, and writes the tables of docs/benchmarks.md: about 25 minutes on two idle cores.
-#   scripts/bench_all.sh                 all of them
+#   scripts/bench_all.sh                 all of them but bench_peers, which installs gigabytes
 #   scripts/bench_all.sh bench_build     only these
 #   QUICK=1 scripts/bench_all.sh         tiny sizes and one round, printed and not written: do the scripts run?
 # PYTHON names the interpreter [.venv/bin/python]; DATA and WORK_DIR are the scripts' --data and --work-dir.
@@ -13,7 +13,7 @@ trap 'rm -rf "$out"' EXIT
 
 # run NAME QUICK_OPTIONS FULL_OPTIONS
 run() {
-    case "$only" in "  " | *" $1 "*) ;; *) return 0 ;; esac
+    case "$only" in *" $1 "*) ;; "  ") [ "$1" != bench_peers ] || return 0 ;; *) return 0 ;; esac
     options="--rounds 5 $3"
     [ -z "${QUICK:-}" ] || options="--rounds 1 $2"
     echo "== $1 $options" >&2
@@ -25,6 +25,7 @@ run() {
 
 run bench_read "--count 1100 --tiny 1000" ""
 run bench_loader "--photos 60 --small 600 --records 1000" "--photos 2000 --small 50000"
+run bench_peers "--photos 20 --share 0.05" ""
 run bench_gpu "" ""
 run bench_build "--cifar 300 --photos 20" "--photos 3000"
 run bench_plan "--count 2000" ""

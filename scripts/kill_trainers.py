@@ -57,6 +57,13 @@ TRAINERS = {
     "torchrun": Trainer("torchrun, DistributedDataParallel", "with_bare", ranks=2),
     "lightning": Trainer("Lightning", "with_lightning", ("lightning", "torchdata")),
     "lightning-ddp": Trainer("Lightning, ddp", "with_lightning", ("lightning", "torchdata"), ranks=2),
+    "lightning-workers": Trainer(
+        "Lightning, torchdata with 2 workers",
+        "with_lightning",
+        ("lightning", "torchdata"),
+        loaders=LOADERS[2:],
+        env=(("WORKERS", "2"),),
+    ),
     "accelerate": Trainer("accelerate", "with_accelerate", ("accelerate",)),
     "accelerate-2": Trainer("accelerate", "with_accelerate", ("accelerate",), ranks=2),
     "torchdata": Trainer("torchdata", "with_torchdata", ("torchdata",), loaders=LOADERS[2:]),
@@ -77,6 +84,8 @@ def main() -> int:
     parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
     parser.add_argument("--write", action="store_true", help="write the table into docs/reliability.md")
     args = parser.parse_args()
+    describe = ["git", "describe", "--always", "--dirty", "--exclude", "*"]  # now: HEAD may move while this runs
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo")
     os.environ.update(STOPS=json.dumps([*range(2, STEPS + 1, 2)]), TOKENIZERS_PARALLELISM="false")
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "integration"), str(ROOT / "tests")]
@@ -103,7 +112,7 @@ def main() -> int:
             cells = (trainer.title, trainer.ranks, resumed + unsaved, resumed, unsaved, len(wrong), f"{seconds:.0f} s")
             rows.append(f"| {' | '.join(map(str, cells))} |")
     if args.write:
-        write_table(rows, args.seed)
+        write_table(rows, args.seed, commit)
     return 1 if faults else 0
 
 
@@ -255,19 +264,16 @@ def draw_pack(home: Path) -> None:
     subprocess.run(command, check=True, env=env)
 
 
-def write_table(rows: list[str], seed: int) -> None:
+def write_table(rows: list[str], seed: int, commit: str) -> None:
     """Put the table between its marks in docs/reliability.md."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
     head = [
         "| trainer | processes | kills | resumed from a checkpoint | killed before the first one | faults | time |",
         "|---|---|---|---|---|---|---|",
     ]
-    last = f"Seed {seed}, commit {commit}, {datetime.date.today()}."
+    last = f"Seed {seed}, commit `{commit}`, {datetime.date.today()}."
     text = PAGE.read_text()
     before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-    PAGE.write_text("\n".join([before + BEGIN, *head, *rows, "", last, after]))
+    PAGE.write_text("\n".join([before + BEGIN, "", *head, *rows, "", last, "", after]))
 
 
 if __name__ == "__main__":

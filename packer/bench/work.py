@@ -37,6 +37,7 @@ from packer.loading.loader import PackedLoader
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler, SortedPackWarning
 from packer.samplers.order import Records
 from packer.system import cpu_seconds
+from packer.types import Int64
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -106,8 +107,11 @@ class LongPackOrder(ShuffleSampler):
             self.num_samples = -(-MANY_SAMPLES // self.num_indices) * self.num_indices
 
     def _order(self, epoch: int) -> Records:
-        order = super()._order(epoch)
-        return np.tile(order, self.num_samples // self.num_indices)
+        return np.tile(super()._order(epoch), self.num_samples // self.num_indices)
+
+    def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
+        numbers = super()._numbers(epoch)
+        return lambda positions: numbers(positions % self.num_indices)
 
 
 class FolderReader:

@@ -59,7 +59,7 @@ def assemble(given: SimpleNamespace) -> LoaderParts:
     _take_from_dataset(given)
     pack = options.pack_at(given.data)
     batch_size = check_int("batch_size", given.batch_size, 1)
-    device = torch.device(given.device)
+    device = options.check_device(given.device)
     own = {"seed": given.seed, "indices": given.indices, "drop_last": given.drop_last}
     sampler = options.check_sampler(given.sampler, pack, given.shuffle, own)
     sampler.num_batches(batch_size)  # raises where drop_last would leave none
@@ -79,7 +79,7 @@ def assemble(given: SimpleNamespace) -> LoaderParts:
     normalize = Normalize(given.mean, given.std, given.dtype, given.memory_format or torch.channels_last)
     options.check_normalize(normalize, filler)
     mixing = Mixing(given.mixup, given.cutmix, given.color_jitter, len(pack.classes), seed)
-    options.check_mixing(mixing, normalize, targets, functions)
+    options.check_mixing(mixing, normalize, filler, targets, functions)
     options.check_choice("cache", given.cache, ("ram", "device", None))
     return LoaderParts(
         pack=pack,

@@ -153,6 +153,9 @@ def collate(samples: Sequence[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor |
 
 def stack_images(images: list[torch.Tensor]) -> torch.Tensor:
     """Stack images, channels last in memory if the first one is (torch.stack does not keep that)."""
+    if len(shapes := {tuple(image.shape) for image in images}) > 1:
+        problem = f"returns images of different shapes, such as {' and '.join(map(str, sorted(shapes)[:2]))}"
+        raise UsageError("transform", problem, "make them one size, or use PackedDataset in a DataLoader")
     if images[0].dim() != 3 or not images[0].permute(1, 2, 0).is_contiguous():
         return torch.stack(images)
     return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)

@@ -6,8 +6,10 @@ Parameters, defaults and distributions are torchvision's (torchvision.transforms
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +43,20 @@ class Crop(Protocol):
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return (height, width). Raise ValueError if one of them is below 1."""
-    height, width = (size, size) if isinstance(size, int) else size
-    if height < 1 or width < 1:
-        raise ValueError(f"size must be >= 1 pixel, got {size}")
-    return height, width
+    """Return (height, width)."""
+    return (size, size) if isinstance(size, int) else size
+
+
+def _set_size(crop: Any) -> None:
+    """Store the size as an int or a tuple of ints, as states have it. Raise ValueError if it is none."""
+    sides = crop.size if isinstance(crop.size, Sequence) else [crop.size]
+    try:
+        numbers = tuple(operator.index(side) for side in sides)
+    except TypeError:
+        numbers = ()
+    if len(numbers) not in (1, 2) or min(numbers) < 1 or any(isinstance(side, bool) for side in sides):
+        raise ValueError(f"size must be a side or (height, width), at least 1 pixel, got {crop.size!r}")
+    object.__setattr__(crop, "size", numbers if isinstance(crop.size, Sequence) else numbers[0])
 
 
 def _check_interpolation(interpolation: str, allowed: tuple[str, ...] = INTERPOLATIONS) -> None:
@@ -82,10 +93,13 @@ class RandomResizedCrop:
     num_random = 2 * _TRIES + 2
 
     def __post_init__(self) -> None:
-        _pair(self.size)
+        _set_size(self)
         _check_interpolation(self.interpolation)
-        if not 0 < self.scale[0] <= self.scale[1] or not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ValueError(f"scale and ratio must be ranges above 0, got {self.scale} and {self.ratio}")
+        for name in ("scale", "ratio"):
+            span = getattr(self, name)
+            if not isinstance(span, Sequence) or len(span) != 2 or not 0 < span[0] <= span[1]:
+                raise ValueError(f"{name} must be a range above 0, such as (0.5, 1.0), got {span!r}")
+            object.__setattr__(self, name, tuple(span))
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
         """Return `size` as (height, width), for any `shape`."""
@@ -137,7 +151,7 @@ class Resize:
     num_random = 0
 
     def __post_init__(self) -> None:
-        _pair(self.size)
+        _set_size(self)
         _check_interpolation(self.interpolation, _EXACT)
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
@@ -176,10 +190,10 @@ class CenterCrop:
     num_random = 0
 
     def __post_init__(self) -> None:
-        _pair(self.size)
+        _set_size(self)
         _check_interpolation(self.interpolation, _EXACT)
-        if self.resize is not None and self.resize < 1:
-            raise ValueError(f"resize must be >= 1 pixel, got {self.resize}")
+        if self.resize is not None and (not isinstance(self.resize, int) or self.resize < 1):
+            raise ValueError(f"resize must be the short side, at least 1 pixel, got {self.resize!r}")
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
         """Return `size` as (height, width), for any `shape`."""

@@ -43,7 +43,7 @@ def batches_of(
     """
     for name, given in excluded.items():
         if given:
-            raise UsageError("decode", f"elsewhere than on the host does not go with {name}", "leave out one of them")
+            raise UsageError("decode", f'cannot be other than "host" with {name}', "leave out one of them")
     if not isinstance(decode, str):
         return decode.batches(host, device)
     if decode != "device":

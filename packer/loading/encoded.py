@@ -76,7 +76,7 @@ class EncodedReader:
         self.unknown = sorted({ENCODINGS[code] for code in np.unique(codes[~self.known]).tolist()})
         """The encodings that it does not know."""
         if self.pack.manifest.encoding == "raw":
-            self._refuse("has raw images, which need no decoding", 'use decode="host", or cache="device"')
+            self._refuse("has raw images, which need no decoding", f'{HOST}, or cache="device"')
         if not self.known.any():
             self._refuse(f"has {self.unknown[0]} images, which {name} does not decode", HOST)
         if host.filler.dtype != np.uint8:

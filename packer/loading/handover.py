@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,12 @@ from packer.loading.annotations import BatchAnnotations
 from packer.loading.normalize import Normalize
 from packer.loading.pipeline import LoadedBatch
 from packer.samplers.order import derive
+from packer.samplers.ranks import as_number
 
+MIXING_STATE = ("mixup", "cutmix", "color_jitter")
+"""What of a loader's state is about mixing."""
+FRACTIONS = "return fractions from it, image / 255"
+JITTER = "write color_jitter=(0.4, 0.4, 0.4, 0.1)"
 STREAM = 3 << 32
 """Gives batches other random numbers than crops, flips and transforms."""
 
@@ -44,6 +49,7 @@ class Mixing:
     ) -> None:  # fmt: skip
         self._seed = seed
         self._mix = self._jitter = None
+        self._values: dict[str, float] = {}
         alphas = {"mixup": mixup, "cutmix": cutmix}
         self.mixes = [name for name, alpha in alphas.items() if alpha is not None]
         """mixup, cutmix: those that are used."""
@@ -52,9 +58,9 @@ class Mixing:
             return
         v2 = _torchvision(used[0])
         for name, alpha in alphas.items():
-            number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
-            if alpha is not None and not (number and 0 < alpha < math.inf):
+            if alpha is not None and not 0 < as_number(alpha) < math.inf:
                 raise UsageError(name, f"must be a number above 0, got {alpha!r}", f"write {name}=1.0, or leave it out")
+        self._values = {name: float(alpha) for name, alpha in alphas.items() if alpha is not None}
         mixes = [
             kind(alpha=float(alpha), num_classes=num_classes)
             for kind, alpha in ((v2.MixUp, mixup), (v2.CutMix, cutmix))
@@ -63,11 +69,25 @@ class Mixing:
         if mixes:
             self._mix = v2.RandomChoice(mixes) if len(mixes) > 1 else mixes[0]
         if color_jitter is not None:
+            problem = f"must be brightness, contrast, saturation and hue, got {color_jitter!r}"
             try:
-                self._jitter = v2.ColorJitter(*color_jitter)
-            except (TypeError, ValueError) as error:
-                problem = f"must be brightness, contrast, saturation and hue, got {color_jitter!r}: {error}"
-                raise UsageError("color_jitter", problem, "write color_jitter=(0.4, 0.4, 0.4, 0.1)") from None
+                values = [color_jitter[number] for number in range(len(color_jitter))]
+                if not 1 <= len(values) <= 4:
+                    raise TypeError
+                self._jitter = v2.ColorJitter(*values)
+            except (TypeError, KeyError):
+                raise UsageError("color_jitter", problem, JITTER) from None
+            except ValueError as error:
+                raise UsageError("color_jitter", f"{problem}: {str(error).rstrip('.')}", JITTER) from None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return the fields for a state: those of the changes that are used."""
+        values: dict[str, Any] = dict(self._values)
+        if self._jitter is not None:
+            each = (getattr(self._jitter, name) for name in ("brightness", "contrast", "saturation", "hue"))
+            values["color_jitter"] = [None if span is None else [float(edge) for edge in span] for span in each]
+        return values
 
     @property
     def jitters(self) -> bool:
@@ -78,6 +98,7 @@ class Mixing:
         """Return the images of global batch `number` with other colors."""
         if self._jitter is None:
             return images
+        _check_images("color_jitter", images)
         with _seeded(derive(self._seed ^ STREAM, epoch, number, 0)):
             changed: torch.Tensor = self._jitter(images)
         return changed
@@ -86,6 +107,9 @@ class Mixing:
         """Return the mixed images, and targets (n, classes) in the place of class ids (n,)."""
         if self._mix is None:
             return images, targets
+        _check_images(self.mixes[0], images)
+        if "mixup" in self.mixes and not images.is_floating_point():
+            raise UsageError("mixup", f"needs float images, but the transform returns {images.dtype}", FRACTIONS)
         with _seeded(derive(self._seed ^ STREAM, epoch, number, 1)):
             mixed: tuple[torch.Tensor, Any] = self._mix(images, targets)
         return mixed
@@ -109,6 +133,18 @@ class Handover:
         self._memory_format = memory_format
         self._with_index = with_index
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return the fields for a state, which must be equal to resume it."""
+        return self._mixing.identity
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise UsageError if the batches of a state were mixed, or changed in color, in another way."""
+        for name in MIXING_STATE:
+            if state.get(name) != (here := self.identity.get(name)):
+                problem = f"has {name} {state.get(name)!r}, here {here!r}"
+                raise UsageError("state", problem, f"use the same {name}, or set_epoch in place of a state")
+
     def __call__(self, batch: LoadedBatch, epoch: int, number: int) -> tuple[Any, ...]:
         """Return (images, targets), and the numbers of the records if asked for; it is global batch `number`."""
         images, targets, records = batch
@@ -122,6 +158,13 @@ class Handover:
         if not self._with_index:
             return images, targets
         return images, targets, torch.from_numpy(records).to(images.device, non_blocking=True)
+
+
+def _check_images(name: str, images: torch.Tensor) -> None:
+    """Raise UsageError unless a transform has left images, which torchvision can change."""
+    if images.dim() != 4:
+        problem = f"needs images, but the transform returns tensors of shape {tuple(images.shape[1:])}"
+        raise UsageError(name, problem, "leave it out")
 
 
 def _torchvision(name: str) -> Any:

@@ -19,12 +19,14 @@ from packer.loading.augmentation import STATE, Augmentation, crop_of, crop_text
 from packer.loading.crop import Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.encoded import Decoding
+from packer.loading.handover import MIXING_STATE
 from packer.loading.options import check_crop, refuse_unknown
 from packer.loading.rebuild import Rebuildable
 from packer.loading.replace import Replaced
 from packer.loading.stats import Stats
 from packer.loading.transforms import ImageTransform, JointTransform
 from packer.samplers import Sampler
+from packer.samplers.callers import next_iteration
 from packer.samplers.clock import Iteration
 
 
@@ -180,7 +182,7 @@ class PackedLoader(Rebuildable):
         return self._run()
 
     def _run(self, first: int | None = None) -> Iterator[tuple[Any, ...]]:
-        here, size = self.sampler.clock.following(), self.sampler.global_batch(self.batch_size)
+        here, size = next_iteration(self.sampler, self.sampler.clock), self.sampler.global_batch(self.batch_size)
         if first is not None:
             here.position = min(first * size, self.sampler.num_samples)
         stats = self._stats = Stats()
@@ -228,7 +230,8 @@ class PackedLoader(Rebuildable):
         iteration, the epoch that was set.
         """
         here, size, augmentation = self._now()
-        state = {**self.sampler.state_at(here.epoch, here.position, size), **self._first.identity}
+        order = self.sampler.state_at(here.epoch, here.position, size)
+        state = {**order, **self._first.identity, **self._hand_over.identity}
         return state if augmentation == self._first else {**state, "set_crop": crop_text(augmentation.crop)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -238,14 +241,15 @@ class PackedLoader(Rebuildable):
             state: a result of `state_dict`; the number of ranks may differ if batch_size times ranks is the same.
 
         Raises:
-            UsageError: if the state has another pack, seed, order, batch size, crop or flip.
+            UsageError: if the state has another pack, seed, order, batch size, crop, flip or mixing.
         """
         order = state
         if isinstance(state, Mapping):
-            order = {name: value for name, value in state.items() if name not in STATE}
+            order = {name: value for name, value in state.items() if name not in (*STATE, *MIXING_STATE)}
         size = self.sampler.global_batch(self.batch_size)
         epoch, position = self.sampler.check_state(order, size)
         self._first.check(state)
+        self._hand_over.check(state)
         crop = self._first.crop
         if "set_crop" in state:
             crop = crop_of(state["set_crop"], crop, self._augmentation.crop)

@@ -38,13 +38,17 @@ class Normalize:
                 finite = all(math.isfinite(number) for number in (*self.mean, *self.std))
             except TypeError:
                 finite = False
-            if not finite or len(self.mean) != len(self.std) or 0 in self.std:
-                problem = f"mean and std must have one number per channel, std without 0; got {self.mean}, {self.std}"
+            if not finite or len(self.mean) != len(self.std) or not all(number > 0 for number in self.std):
+                problem = f"mean and std must have one number per channel, std above 0; got {self.mean}, {self.std}"
                 raise ValueError(problem)
+            if any(number > 1 for number in self.mean):
+                raise ValueError(f"mean and std are for values from 0 to 1: divide them by 255; got mean {self.mean}")
         if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
             raise ValueError(f"dtype must be a torch.dtype such as torch.float32, got {self.dtype!r}")
         if self.mean is not None and self.dtype is not None and not self.dtype.is_floating_point:
             raise ValueError(f"normalized images are fractions, which {self.dtype} cannot hold: use torch.float32")
+        if self.memory_format not in (formats := (torch.channels_last, torch.contiguous_format)):
+            raise ValueError(f"memory_format must be {formats[0]} or {formats[1]}, got {self.memory_format!r}")
         if not self.holds(torch.uint8):
             raise ValueError(f"dtype is {self.dtype}, which cannot hold 0 to 255: use torch.float32 or torch.int16")
 

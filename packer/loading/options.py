@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from packer.errors import UsageError
+from packer.errors import UsageError, plural
 from packer.format.pack import Pack, open_pack
 from packer.images.decode import check_available
 from packer.loading.collate import COLLATIONS
@@ -23,12 +22,14 @@ from packer.loading.normalize import Normalize
 from packer.loading.targets import Targets
 from packer.loading.transforms import Transforms
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers.ranks import as_number
 
 ELSEWHERE = {
     "batch_sampler": "write sampler=, one of packer.samplers, and batch_size=",
     "collate_fn": 'write collate="list", "yolo" or "padded"; or use PackedDataset in a DataLoader',
     "dataset": "give the pack as the first argument",
     "generator": "write seed=",
+    "in_order": "leave it out: batches are always in order",
     "multiprocessing_context": "leave it out: PackedLoader reads in threads",
     "num_workers": "write threads=: PackedLoader reads in threads",
     "persistent_workers": "leave it out: PackedLoader reads in threads",
@@ -57,8 +58,18 @@ def pack_at(data: Any) -> Pack:
         return data
     if isinstance(data, (str, bytes, os.PathLike)):
         return open_pack(data)
-    raise UsageError("data", f"must be the directory of a pack, or an open one, got {type(data).__name__}",
-                     'write packer.open_pack("NAME.lmdb")')  # fmt: skip
+    step = 'write packer.open_pack("NAME.lmdb")'
+    if hasattr(data, "dataset") and hasattr(data, "indices"):
+        step = "write PackedLoader(subset.dataset, ..., indices=subset.indices)"
+    raise UsageError("data", f"must be the directory of a pack, or an open one, got {type(data).__name__}", step)
+
+
+def check_device(device: Any) -> torch.device:
+    """Return a device of torch."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UsageError("device", f"must be a device of torch, got {device!r}", 'write "cuda" or "cpu"') from None
 
 
 def check_decoder(decoder: Any) -> str:
@@ -76,10 +87,7 @@ def check_flip(flip: Any) -> float:
         return 0.5 if flip else 0.0
     if isinstance(flip, (int, np.integer)) and flip != 0:
         raise UsageError("flip", f"is {flip}, which may mean True or a chance", "write True for 0.5, or 1.0 for always")
-    try:
-        chance = float(flip)
-    except (TypeError, ValueError):
-        chance = math.nan
+    chance = as_number(flip)
     if not 0 <= chance <= 1:
         raise UsageError("flip", f"must be True, False or a chance from 0.0 to 1.0, got {flip!r}", "write True for 0.5")
     return chance
@@ -127,14 +135,20 @@ def check_sampler(sampler: Any, pack: Pack, shuffle: bool, own: dict[str, Any]) 
 def check_normalize(normalize: Normalize, filler: ImageFiller) -> None:
     """Raise UsageError if the images of a pack cannot be normalized so."""
     if normalize.mean is not None and len(normalize.mean) != filler.channels:
-        problem = f"has {len(normalize.mean)} numbers, but the images have {filler.channels} channels"
+        channels = plural(filler.channels, "channel")
+        problem = f"has {plural(len(normalize.mean), 'number')}, but the images have {channels}"
         raise UsageError("mean", problem, "pass one number per channel, also in std")
     if filler.dtype == np.uint16 and not normalize.holds(torch.uint16):
         raise UsageError("dtype", f"is {normalize.dtype}, which cannot hold 16-bit images", "write dtype=torch.float32")
 
 
-def check_mixing(mixing: Mixing, normalize: Normalize, targets: Targets, functions: Transforms) -> None:
+def check_mixing(
+    mixing: Mixing, normalize: Normalize, filler: ImageFiller, targets: Targets, functions: Transforms
+) -> None:
     """Raise UsageError if these batches cannot be mixed."""
+    if mixing.jitters and filler.channels not in (1, 3) and not functions.of_images:
+        problem = f"needs gray or RGB images, but those of the pack have {filler.channels} channels"
+        raise UsageError("color_jitter", problem, "leave it out")
     if not mixing.mixes:
         return
     name = mixing.mixes[0]

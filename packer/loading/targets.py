@@ -15,7 +15,7 @@ from packer.format.pack import Pack
 from packer.format.ragged import Ragged
 from packer.loading.annotations import BatchAnnotations, read_annotations
 from packer.loading.augmentation import CropParams
-from packer.samplers.ranks import check_int
+from packer.samplers.ranks import as_number, check_int
 from packer.types import Int64
 
 Target = Any
@@ -42,7 +42,7 @@ class Targets(Sequence[Target]):
         self, pack: Pack, min_area: float = 1.0, label_offset: int = 0, flip_index: Sequence[int] | None = None
     ) -> None:
         self._pack = pack  # not the dataset: a reference cycle would keep the map
-        self._min_area = min_area
+        self._min_area = check_area(min_area)
         self._fields = pack.manifest.fields
         self._label_offset = check_int("label_offset", label_offset, 0)
         self.labels: Int64 | None = None
@@ -108,6 +108,14 @@ class Targets(Sequence[Target]):
             )
 
 
+def check_area(min_area: Any) -> float:
+    """Return an area in pixels. Raise UsageError if it is not a number, or below 0."""
+    area = as_number(min_area)
+    if not area >= 0:
+        raise UsageError("min_area", f"must be an area in pixels, 0 or more, got {min_area!r}", "leave it out for 1.0")
+    return area
+
+
 def check_flip_index(flip_index: Sequence[int], points: dict[str, int]) -> Int64:
     """Return a flip index as an array.
 
@@ -116,16 +124,21 @@ def check_flip_index(flip_index: Sequence[int], points: dict[str, int]) -> Int64
         points: number of landmarks of an image, of keypoints of an object.
 
     Raises:
-        UsageError: if it is not a permutation, or the number of points differs.
+        UsageError: if it is not a permutation that undoes itself, or the number of points differs.
     """
     try:
-        found = np.array(list(flip_index), np.int64)
-        wrong = found.ndim != 1 or sorted(found.tolist()) != list(range(len(found)))
-    except (TypeError, ValueError):
+        numbers = [operator.index(number) for number in flip_index]
+        wrong = sorted(numbers) != list(range(len(numbers)))
+    except TypeError:
         wrong = True
     if wrong:
         problem = f"must have each number from 0 once, got {flip_index!r}"
         raise UsageError("flip_index", problem, f"such as {FACE}")
+    for point, mirrored in enumerate(numbers):
+        if numbers[mirrored] != point:
+            problem = f"says that {point} becomes {mirrored} in a flip, but {mirrored} becomes {numbers[mirrored]}"
+            raise UsageError("flip_index", problem, f"points change places in pairs, such as {FACE}")
+    found = np.array(numbers, np.int64)
     if not points:
         raise UsageError("flip_index", "is for landmarks and keypoints, but the pack has none", "leave it out")
     if len(found) not in points.values():

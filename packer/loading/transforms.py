@@ -20,6 +20,7 @@ ImageTransform = Callable[..., Any]
 JointTransform = Callable[..., tuple[Any, Any]]
 """transforms(image, target) or transforms(image, target, generator)."""
 
+TO_TENSOR = "write torch.from_numpy(image).permute(2, 0, 1) for an array (height, width, channels)"
 STREAM = 2 << 32
 """Gives transforms other random numbers than crops and flips."""
 
@@ -66,7 +67,11 @@ class Transforms:
         """Return a transformed sample; `numbers` are seed, epoch and record."""
         more = (generator_of(*numbers),) if self.random else ()
         if self.transforms is not None:
-            return self.transforms(image, target, *more)
+            made: Any = self.transforms(image, target, *more)
+            if not isinstance(made, (tuple, list)) or len(made) != 2:
+                problem = f"must return an image and a target, got {type(made).__name__}"
+                raise UsageError("transforms", problem, "write return image, target")
+            return made[0], made[1]
         if self.transform is not None:
             image = self.transform(image, *more)
         return image, target if self.target_transform is None else self.target_transform(target)
@@ -91,6 +96,10 @@ class Transforms:
         for number, (image, record) in enumerate(zip(images, records.tolist(), strict=True)):
             with naming(pack, record):
                 made.append(self(image, each[number] if self.of_targets else None, (*seed, record)))
+                if not isinstance(made[-1][0], torch.Tensor):
+                    name = "transform" if self.transforms is None else "transforms"
+                    found = type(made[-1][0]).__name__
+                    raise UsageError(name, f"returns {found} for an image, which must be a tensor", TO_TENSOR)
         return (
             [image for image, _ in made] if self.of_images else None,
             [target for _, target in made] if self.of_targets else targets,
@@ -120,8 +129,10 @@ def takes_generator(function: Callable[..., Any] | None, before: int) -> bool:
     """
     if function is None:
         return False
+    # a module is called as its `forward` is, and does not say so itself
+    called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(called).parameters.values()
     except (ValueError, TypeError):  # functions in C
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packer.errors import UsageError
+from packer.samplers.callers import check_late, consumed, dealer, next_iteration, workers_reader
 from packer.samplers.clock import STATE_VERSION, Clock, Iteration, Scalar, check_state, refuse
 from packer.samplers.order import PIECE, Records, in_pieces
-from packer.samplers.ranks import Ranks, as_distributed, check_int, dealer, length_of, warn_if_ungrouped
+from packer.samplers.ranks import Ranks, as_distributed, check_int, length_of, warn_if_ungrouped
 from packer.samplers.subset import check_indices, digest_of, pack_of
 from packer.types import Int64
 
@@ -60,8 +61,7 @@ class Sampler(ABC):
     ) -> None:  # fmt: skip
         self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
         self.drop_last = bool(drop_last)
-        self._given = rank, world_size
-        self._warned = False
+        self._given, self._warned = (rank, world_size), False
         pack = pack_of(data)
         self._pack_digest = None if pack is None else pack.manifest.digest
         self.num_records = length_of(data)
@@ -121,7 +121,11 @@ class Sampler(ABC):
         return 0 if self.drop_last else -self.num_samples % self.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next `epoch`. It starts from the beginning, unless a state of this epoch was loaded."""
+        """Set the next `epoch`. It starts from the beginning, unless a state of this epoch was loaded.
+
+        Raise UsageError if worker processes of a DataLoader have begun to read another one, and would return it.
+        """
+        check_late(self, self.clock, epoch)
         self.clock.set_epoch(epoch)
 
     @property  # type: ignore[misc]
@@ -194,9 +198,9 @@ class Sampler(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the iteration started last, as a small dict for JSON.
 
-        It counts the numbers handed out. Workers of a DataLoader get them in advance; StatefulDataLoader allows for it.
+        Raise UsageError while workers of a DataLoader read ahead. torchdata's StatefulDataLoader allows for that.
         """
-        here = self.clock.now()
+        here = consumed(self.clock)
         return self.state_at(here.epoch, here.position)
 
     def state_at(self, epoch: int, position: int, global_batch: int | None = None) -> dict[str, Any]:
@@ -268,8 +272,6 @@ class _Numbers(Iterator[int]):
 
     def __next__(self) -> int:
         here = self._here or self._begin()
-        if here.epoch != self._sampler.clock.epoch:
-            self._sampler.clock.warn_if_set_late(here)
         for number in self._rest:
             here.position = min(here.position + self._step, self._sampler.num_samples)
             return number
@@ -280,14 +282,12 @@ class _Numbers(Iterator[int]):
         sampler = self._sampler
         loader = dealer(sampler._given[1])
         ranks = sampler._begin() if loader is None else Ranks(0, 1)
-        if hasattr(loader, "iteration") and self._told is None:
-            sampler.set_epoch(loader.iteration)  # accelerate does not reach a sampler through several wrappers
-        here = self._here = sampler.clock.following(self._told)
+        here = self._here = next_iteration(sampler, sampler.clock, self._told, loader)
         self._step = ranks.world_size
         end, size = sampler._length(ranks) * self._step, PIECE * self._step
         pieces = sampler._shares(here.epoch, here.position, end, size, ranks)
         self._rest = chain.from_iterable(piece.tolist() for piece in pieces)
-        sampler.clock.begin(here)
+        sampler.clock.begin(here, workers_reader(loader), ahead=loader is not None)
         return here
 
     def state_dict(self) -> dict[str, Any]:

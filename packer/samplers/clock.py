@@ -11,10 +11,10 @@ A state is a small dict:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from weakref import ReferenceType, ref
 
 from packer.errors import UsageError
 from packer.samplers.ranks import check_int
@@ -51,13 +51,41 @@ class Clock:
         """The iteration started last; None before the first one, and after a state was loaded."""
         self._was_set = False
         """Whether an epoch was set since then."""
-        self._warned = False
+        self._reader: ReferenceType[Any] | None = None
+        """The iterator of a DataLoader whose workers read that iteration ahead."""
+        self._ahead = False
+        """Whether its numbers are handed out before they are needed, by workers or accelerate."""
+        self._refused: Exception | None = None
+        """What is wrong with it: raised when an epoch is set."""
         self._loaded: dict[int, int] = {}
         """Epoch and position of a loaded state that no iteration has used yet."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch. It starts from the beginning, unless a state of this epoch was loaded."""
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
         self.epoch, self._was_set = check_int("epoch", epoch, 0), True
+
+    def refuse(self, error: Exception, *, later: bool) -> None:
+        """Raise `error`, at once or later, when an epoch is set."""
+        if not later:
+            raise error
+        self._refused = error
+
+    def unread(self) -> int | None:
+        """Return the epoch that workers of a DataLoader read ahead while none of its batches was taken yet."""
+        reader = self._reader and self._reader()
+        return self._last.epoch if self._last and getattr(reader, "_num_yielded", 1) == 0 else None
+
+    def read_ahead(self) -> bool:
+        """Return whether the position is not that of training: batches are read, and not taken yet."""
+        reader = self._reader and self._reader()
+        left = getattr(reader, "_send_idx", 0) > getattr(reader, "_num_yielded", 0)
+        return self._ahead and self._last is not None and (left or not self._last.ended)
 
     def following(self, told: Iteration | None = None) -> Iteration:
         """Return the start of a new iteration: `told`, unless another epoch was set since."""
@@ -66,9 +94,16 @@ class Clock:
         epoch = self.epoch + (self._last is not None and not self._was_set)
         return Iteration(epoch, self._loaded.get(epoch, 0))
 
-    def begin(self, iteration: Iteration) -> None:
-        """Record that `iteration` has returned its first sample."""
+    def begin(self, iteration: Iteration, reader: Any = None, *, ahead: bool = False) -> None:
+        """Record that `iteration` has returned its first sample.
+
+        Args:
+            iteration: the progress.
+            reader: the iterator of a DataLoader whose workers read it.
+            ahead: whether others read it before they need it.
+        """
         self._last, self.epoch, self._was_set, self._loaded = iteration, iteration.epoch, False, {}
+        self._reader, self._ahead = None if reader is None else ref(reader), ahead or reader is not None
         if self._tell is not None:
             self._tell(iteration.epoch)
 
@@ -79,17 +114,6 @@ class Clock:
         """
         last = self._last
         return self.following() if last is None or (last.ended and self._was_set) else last
-
-    def warn_if_set_late(self, running: Iteration) -> None:
-        """Warn once if another epoch was set and the same iteration goes on: it had started too early."""
-        if self._was_set and self._last is running and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"epoch {self.epoch} was set after an iteration of epoch {running.epoch} had started, which goes on: "
-                "workers of a DataLoader start reading when its iterator is created; Lightning creates it first in a "
-                "resumed run; set the epoch before, or use PackedLoader, or num_workers=0",
-                stacklevel=3,
-            )
 
     def load(self, epoch: int, position: int, end: int) -> None:
         """Resume from a position of an epoch that ends at `end`."""

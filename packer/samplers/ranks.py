@@ -1,15 +1,18 @@
-"""Rank and world size, who divides an order among ranks, and validation of integer arguments."""
+"""Rank and world size, and validation of integer arguments."""
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import sys
 import warnings
 from collections.abc import Sized
 from functools import cache
-from types import FrameType, new_class
+from types import new_class
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from packer.errors import UsageError
 
@@ -56,31 +59,6 @@ def warn_if_ungrouped(ranks: Ranks) -> bool:
     return True
 
 
-def dealer(world_size: int | None) -> Any:
-    """Return the loader or batch sampler of accelerate that is calling and divides the order itself, or None.
-
-    accelerate's `prepare` divides the batches of every DataLoader among the processes, and a sampler cannot opt out.
-    Only the call stack shows it.
-
-    Raise UsageError if a world size above 1 was given: the order would be divided twice.
-    """
-    if "accelerate.data_loader" not in sys.modules:
-        return None
-    frame: FrameType | None = sys._getframe(1)
-    found = None
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "accelerate.data_loader":
-            caller = frame.f_locals.get("self")
-            if found is None and type(caller).__name__ not in ("BatchSamplerShard", "DataLoaderDispatcher"):
-                caller = None
-            found = found if caller is None else caller  # the outermost is the loader, which knows the epoch
-        frame = frame.f_back
-    if found is not None and world_size not in (None, 1):
-        problem = f"is {world_size}, and accelerate divides the batches again: records would never be read"
-        raise UsageError("world_size", problem, "leave out rank and world_size")
-    return found
-
-
 def as_distributed(kind: Any) -> Any:
     """Return a class that is also torch's DistributedSampler, or the class itself if torch is not loaded."""
     module = sys.modules.get("torch.utils.data.distributed")
@@ -91,6 +69,14 @@ def as_distributed(kind: Any) -> Any:
 @cache
 def _joined(*kinds: Any) -> Any:
     return new_class(kinds[0].__name__, kinds)
+
+
+def as_number(value: Any) -> float:
+    """Return a number of Python, numpy or torch as float; NaN for anything else, True and text too."""
+    try:
+        return math.nan if isinstance(value, (bool, np.bool_, str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def check_int(name: str, value: Any, least: int, most: int | None = None) -> int:

@@ -81,7 +81,8 @@ def check_indices(indices: ArrayLike, num_records: int) -> Records:
         raise UsageError("indices", "is empty: there is nothing to sample")
     if given.ndim != 1 or given.dtype.kind not in "iu":
         problem = f"must be a list of record numbers, got {given.dtype} of shape {given.shape}"
-        raise UsageError("indices", problem, "convert a mask with numpy.flatnonzero")
+        step = "convert a mask with numpy.flatnonzero" if given.dtype == np.bool_ else "write a list of integers"
+        raise UsageError("indices", problem, step)
     if given.min() < 0 or given.max() >= num_records:
         raise UsageError("indices", f"must be from 0 to {num_records - 1}, got {given.min()} to {given.max()}")
     seen = np.zeros(num_records, np.bool_)

@@ -50,6 +50,8 @@ def yolo_flip_index(loaded: dict[str, Any], points: int) -> tuple[int, ...] | No
     numbers = _numbers(value)
     if set(numbers) != set(range(points)) or len(numbers) != points:
         raise ValueError(f"flip_idx: does not have each number from 0 to {points - 1} once")
+    if any(numbers[numbers[i]] != i for i in range(points)):
+        raise ValueError("flip_idx: points do not change places in pairs: where 0 has 1, 1 must have 0")
     return tuple(numbers)
 
 

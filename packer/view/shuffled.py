@@ -42,17 +42,16 @@ def shuffled_batch(pack: Pack, asked: BatchQuery) -> dict[str, Any]:
     if not 1 <= asked.samples <= MOST_SAMPLES:
         raise UsageError("samples", f"must be 1 to {MOST_SAMPLES}, got {asked.samples}")
     loader = PackedLoader(
-        pack, asked.samples, shuffle=True, seed=asked.seed, crop=_crop(asked), flip=asked.flip, threads=2, prefetch=1
-    )
+        pack, asked.samples, shuffle=True, seed=asked.seed, crop=_crop(asked), flip=asked.flip, with_index=True,
+        threads=2, prefetch=1,
+    )  # fmt: skip
     if not 0 <= asked.batch < len(loader):
         raise UsageError("batch", f"must be 0 to {len(loader) - 1}, got {asked.batch}")
     loader.set_epoch(asked.epoch)
-    start = asked.batch * asked.samples
-    records = next(loader.sampler.rank_batches(asked.samples, asked.epoch, start))
-    loader.load_state_dict({**loader.state_dict(), "position": start})
+    loader.load_state_dict({**loader.state_dict(), "position": asked.batch * asked.samples})
     batches = iter(loader)
     try:
-        images, targets = next(batches)
+        images, targets, records = next(batches)
     finally:
         batches.close()  # type: ignore[attr-defined]
     pixels = images.permute(0, 2, 3, 1).numpy()

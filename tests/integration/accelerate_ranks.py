@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -38,8 +39,22 @@ def main(pack: str, home: str) -> None:
     facts["packed"] = seen(loader)
     loader.set_epoch(0)
     facts["skipped, packed"] = seen(accelerator.skip_first_batches(loader, 2))
-    dispatching = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
-    facts["dispatched"] = seen(prepared(dispatching))
+    for split, dispatch, workers in itertools.product((False, True), (False, True), (0, 2)):
+        config = DataLoaderConfiguration(split_batches=split, dispatch_batches=dispatch)
+        sampler, size = ShuffleSampler(data), 8 if split else 4
+        loader = DataLoader(
+            data, size, sampler=sampler, collate_fn=collate, num_workers=workers, persistent_workers=workers > 0
+        )
+        way = Accelerator(cpu=True, dataloader_config=config)
+        loader = way.prepare(loader)
+        epochs = []
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            epochs += seen(loader)
+        loader.set_epoch(1)
+        # dispatched and not split, it counts the batches of each process
+        skipped = seen(way.skip_first_batches(loader, 4 if dispatch and not split else 2))
+        facts[f"split {split}, dispatched {dispatch}, {workers} workers"] = epochs + skipped
     stateful = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
     loader = prepared(stateful)
     loader.set_epoch(1)

@@ -55,6 +55,8 @@ class Seen(list[tuple[int, list[int]]]):
 
 Make = Callable[[], Any]
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+WORKERS = int(os.environ.get("WORKERS", "0"))
+"""Worker processes of each DataLoader."""
 
 
 class Model(torch.nn.Module):
@@ -78,7 +80,8 @@ def data_loader(pack: Path, kind: str, cls: type[DataLoader[Any]] = DataLoader, 
     """A DataLoader with shuffle=True (kind torch) or one of our samplers."""
     data = PackedDataset(pack)
     order = {"shuffle": True} if kind == "torch" else {"sampler": SAMPLERS[kind](data)}
-    return cls(data, batch_size=GLOBAL_BATCH // WORLD, collate_fn=collate, **order, **options)
+    options = {"batch_size": GLOBAL_BATCH // WORLD, "collate_fn": collate, "num_workers": WORKERS, **options}
+    return cls(data, **order, **options)
 
 
 def run(job: dict[str, Any]) -> None:
@@ -88,7 +91,7 @@ def run(job: dict[str, Any]) -> None:
     for kind in job["kinds"]:
         if job["whole"]:
             cases.append((kind, "whole", None))
-        for world in job["worlds"] if kind != "torch" or job.get("torch_resumes") else []:
+        for world in [world for world, kinds in job["resumes"].items() if kind in kinds]:
             cases += [(kind, f"resumed at {stop} of {world}", home / f"{kind}-{world}" / str(stop)) for stop in STOPS]
     early = [packed_loader(pack) for kind, _, _ in cases if kind == "early"]
     getattr(module, "start", int)()

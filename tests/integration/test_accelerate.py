@@ -33,8 +33,15 @@ def global_batches(epoch: int) -> list[list[int]]:
 
 def test_each_record_is_read_once_in_every_way(ranks: list[dict[str, Any]]) -> None:
     assert [rank["length"] for rank in ranks] == [6, 6]
-    for name in ("whole", "packed", "dispatched"):
+    for name in ("whole", "packed"):
         assert together(ranks, name) == global_batches(0), name
+
+
+def test_batches_that_are_split_or_dispatched(ranks: list[dict[str, Any]]) -> None:
+    ways = [name for name in ranks[0] if name.startswith("split")]
+    assert len(ways) == 8
+    for name in ways:
+        assert together(ranks, name) == [*global_batches(0), *global_batches(1), *global_batches(1)[2:]], name
 
 
 def test_skipped_batches(ranks: list[dict[str, Any]]) -> None:

@@ -45,7 +45,7 @@ def test_a_loop_that_is_left_early_leaves_no_threads(photos):  # noqa: F811
 
 
 def test_mean_and_std_of_other_channels(photos):  # noqa: F811
-    with pytest.raises(UsageError, match="mean: has 1 numbers, and the images have 3 channels"):
+    with pytest.raises(UsageError, match="mean: has 1 number, but the images have 3 channels"):
         packer.dali.pipeline(photos("photos"), 4, device="cpu", crop=RandomResizedCrop(16), mean=(0.5,), std=(0.5,))
 
 
@@ -61,7 +61,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(waves(260, 270, i)).save(path)
     monkeypatch.chdir(tmp_path)
-    build_pack(BuildOptions("imgs", "imgs.lmdb", encode="copy", workers=1))
+    build_pack(BuildOptions("imgs", "jpegs.lmdb", encode="copy", workers=1))
     (block,) = [b for b in blocks_of(ROOT / "docs" / "training.md") if "packer.dali.pipeline" in b.text]
     on_cpu = block.text.replace('"mixed"', '"cpu"').replace('"cuda"', '"cpu"').replace("range(90)", "range(2)")
     assert on_cpu.count('"cpu"') == 2

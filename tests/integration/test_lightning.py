@@ -113,23 +113,68 @@ def test_validation_and_prediction_with_loaders_of_ours(numbered_pack: Path) -> 
         assert torch.cat(trainer().predict(module, predicted)).tolist() == [*range(RECORDS)]
 
 
-def test_a_plain_dataloader_resumes_at_the_ends_of_epochs(numbered_pack: Path, tmp_path: Path) -> None:
-    def loader() -> Any:
-        data = PackedDataset(numbered_pack)
-        return DataLoader(data, batch_size=8, sampler=ShuffleSampler(data), collate_fn=collate)
+@pytest.mark.parametrize("validates", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_plain_dataloader_resumes_at_the_ends_of_epochs(
+    numbered_pack: Path, tmp_path: Path, workers: int, validates: bool
+) -> None:
+    """It has no state: the middle of an epoch is an error. Its workers read before Lightning sets the epoch."""
 
-    whole, resumed = Module(), Module()
-    trainer().fit(whole, loader())
+    def fit(module: Any, trainer: Any, **options: Any) -> None:
+        data = PackedDataset(numbered_pack)
+        sampler = ShuffleSampler(data)
+        loader = DataLoader(data, batch_size=8, sampler=sampler, collate_fn=collate, num_workers=workers)
+        trainer.fit(module, loader, [PackedLoader(numbered_pack, 8, threads=1)] if validates else None, **options)
+
+    whole = Module()
+    fit(whole, trainer(tmp_path))
     two = trainer(epochs=2)
-    two.fit(Module(), loader())
+    fit(Module(), two)
     two.save_checkpoint(tmp_path / "two.ckpt")
-    trainer().fit(resumed, loader(), ckpt_path=tmp_path / "two.ckpt")
-    assert alike(resumed.seen, whole.seen[12:])
+    for name, step in (("two", 12), ("12", 12), ("6", 6)):
+        resumed = Module()
+        fit(resumed, trainer(), ckpt_path=tmp_path / f"{name}.ckpt")
+        assert alike(resumed.seen, whole.seen[step:]), name
+    for step, place in ((2, "epoch 0 after batch 2"), (14, "epoch 2 after batch 2")):
+        with pytest.raises(
+            UsageError, match=f"loader: has no state in the checkpoint, but Lightning resumes {place}: "
+        ):
+            fit(Module(), trainer(), ckpt_path=tmp_path / f"{step}.ckpt")
+
+
+@pytest.mark.parametrize(("kind", "options"), [
+    ("packed", {"limit_train_batches": 4}), ("packed", {"reload_dataloaders_every_n_epochs": 1}),
+    ("packed", {"accumulate_grad_batches": 2}), ("stateful", {"accumulate_grad_batches": 2}),
+    ("stateful", {"reload_dataloaders_every_n_epochs": 2, "limit_train_batches": 5}),
+], ids=str)  # fmt: skip
+def test_options_of_the_trainer(numbered_pack: Path, tmp_path: Path, kind: str, options: dict[str, int]) -> None:
+    class Data(Module):
+        def train_dataloader(self) -> Any:
+            if kind == "packed":
+                return PackedLoader(numbered_pack, 8, shuffle=True, threads=1)
+            stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+            data = PackedDataset(numbered_pack)
+            options = {"sampler": ShuffleSampler(data), "collate_fn": collate, "num_workers": 2}
+            return stateful.StatefulDataLoader(data, batch_size=8, **options)
+
+        def val_dataloader(self) -> Any:
+            return PackedLoader(numbered_pack, 8, threads=1)
+
+    whole = Data()
+    trainer(tmp_path, **options).fit(whole)
+    batches = options.get("limit_train_batches", 6)
+    expected = [record for epoch in range(3) for record in ShuffleSampler(RECORDS).order(epoch).tolist()[: 8 * batches]]
+    assert [record for _, records, _ in whole.seen for record in records] == expected
+    for checkpoint in sorted(tmp_path.glob("*.ckpt")):
+        done = int(checkpoint.stem) * options.get("accumulate_grad_batches", 1)
+        resumed = Data()
+        trainer(**options).fit(resumed, ckpt_path=checkpoint)
+        assert alike(resumed.seen, whole.seen[done:]), checkpoint.name
 
 
 def test_a_plain_dataloader_is_divided_once(job: Job, tmp_path: Path) -> None:
     """Two ranks: Lightning would wrap any sampler but a DistributedSampler, and half of the records were never read."""
-    ranks = job(tmp_path, "plain", 2, module="with_plain_lightning", kinds=[*SAMPLERS], whole=True, worlds=[])
+    ranks = job(tmp_path, "plain", 2, module="with_plain_lightning", kinds=[*SAMPLERS], whole=True, resumes={})
     for kind in SAMPLERS:
         for epoch in range(3):
             seen = [record for rank in ranks for e, batch in rank[f"{kind} whole"] if e == epoch for record in batch]

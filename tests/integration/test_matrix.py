@@ -14,23 +14,34 @@ import pytest
 from conftest import Job
 from runs import EPOCHS, KINDS, RECORDS, SAMPLERS, STEPS, STOPS
 
-TRAINERS = {
+LIBRARIES = {
     "bare": (), "lightning": ("lightning", "torchdata"), "accelerate": ("accelerate",),
-    "transformers": ("transformers", "accelerate"), "torchdata": ("torchdata",), "torchdata-workers": ("torchdata",),
+    "transformers": ("transformers", "accelerate"), "torchdata": ("torchdata",),
 }  # fmt: skip
-"""Trainer -> libraries that it needs."""
-ALONE = ("torchdata", "torchdata-workers")
-"""Those that run in one process only: it is the loader that is looked at."""
+TRAINERS = (*LIBRARIES, "lightning-workers", "accelerate-workers", "transformers-workers", "torchdata-workers")
+"""Those with workers give two worker processes to each DataLoader."""
 Steps = list[tuple[int, list[int]]]
 
 
-def kinds_of(trainer: str) -> tuple[str, ...]:
-    return ("torch", *SAMPLERS) if trainer in ALONE else KINDS
+def libraries_of(trainer: str) -> tuple[str, ...]:
+    return LIBRARIES[trainer.partition("-")[0]]
 
 
-def resumed_kinds_of(trainer: str) -> tuple[str, ...]:
-    """With shuffle=True it is torch's sampler that is resumed, or not; torchdata's is."""
-    return tuple(kind for kind in kinds_of(trainer) if kind != "torch" or trainer in ALONE)
+def worlds_of(trainer: str) -> tuple[int, ...]:
+    return (1,) if trainer in ("accelerate-workers", "transformers-workers") else (1, 2)
+
+
+def kinds_of(trainer: str, world: int) -> tuple[str, ...]:
+    """Which loaders are tried: torchdata's is one itself, and not divided among ranks with shuffle=True."""
+    if trainer.startswith("torchdata"):
+        return ("torch", *SAMPLERS) if world == 1 else ("shuffle", "block")
+    return ("shuffle", "block") if trainer.endswith("workers") else KINDS
+
+
+def resumed_kinds_of(trainer: str, world: int, of: int) -> tuple[str, ...]:
+    """With shuffle=True it is torch's sampler that is resumed: torchdata and transformers can."""
+    resumes = trainer == "transformers" or (trainer.startswith("torchdata") and world == of == 1)
+    return tuple(kind for kind in kinds_of(trainer, world) if kind != "torch" or resumes)
 
 
 @pytest.fixture(scope="session")
@@ -39,21 +50,19 @@ def seen(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     @cache
     def run(trainer: str) -> dict[tuple[int, str], list[Any]]:
-        for library in TRAINERS[trainer]:
+        for library in libraries_of(trainer):
             if importlib.util.find_spec(library) is None:
                 pytest.skip(f"{library} is not installed")
         home = tmp_path_factory.mktemp(trainer)
-        options = {"module": f"with_{trainer.partition('-')[0]}", "kinds": kinds_of(trainer)}
-        if trainer in ALONE:
-            env = {"WORKERS": "2" if trainer.endswith("workers") else "0"}
-            launches = [(1, job(home, "one", 1, env, whole=True, worlds=[1], torch_resumes=True, **options))]
-        else:
-            launches = [
-                (1, job(home, "one", 1, whole=True, worlds=[1], **options)),
-                (2, job(home, "two", 2, whole=True, worlds=[1, 2], **options)),
-                (1, job(home, "back", 1, whole=False, worlds=[2], **options)),
-            ]
-        return {(len(ranks), case): [r.get(case) for r in ranks] for _, ranks in launches for case in ranks[0]}
+        module, _, workers = trainer.partition("-")
+        launches = [("one", 1, True, [1]), ("two", 2, True, [1, 2]), ("back", 1, False, [2])]
+        seen = {}
+        for name, world, whole, worlds in launches[: None if 2 in worlds_of(trainer) else 1]:
+            resumes = {of: resumed_kinds_of(trainer, world, of) for of in worlds}
+            options = {"module": f"with_{module}", "kinds": kinds_of(trainer, world), "resumes": resumes}
+            ranks = job(home, name, world, {"WORKERS": "2" if workers else "0"}, whole=whole, **options)
+            seen.update({(world, case): [rank.get(case) for rank in ranks] for case in ranks[0]})
+        return seen
 
     return run
 
@@ -71,10 +80,10 @@ def steps_of(ranks: list[Any]) -> Steps:
     return steps
 
 
-CASES = [(t, w) for t in TRAINERS for w in ((1,) if t in ALONE else (1, 2))]
+CASES = [(trainer, world) for trainer in TRAINERS for world in worlds_of(trainer)]
 
 
-@pytest.mark.parametrize(("trainer", "world", "kind"), [(t, w, k) for t, w in CASES for k in kinds_of(t)])
+@pytest.mark.parametrize(("trainer", "world", "kind"), [(t, w, k) for t, w in CASES for k in kinds_of(t, w)])
 def test_every_record_once_an_epoch(seen: Any, trainer: str, world: int, kind: str) -> None:
     steps = steps_of(seen(trainer)[world, f"{kind} whole"])
     assert [epoch for epoch, _ in steps] == [epoch for epoch in range(EPOCHS) for _ in range(STEPS)]
@@ -86,13 +95,14 @@ def test_every_record_once_an_epoch(seen: Any, trainer: str, world: int, kind: s
         assert steps == steps_of(seen(trainer)[1, f"{kind} whole"])
 
 
-@pytest.mark.parametrize(
-    ("trainer", "world", "kind", "stop", "of"),
-    [
-        (t, w, k, stop, of)
-        for t, w in CASES for k in resumed_kinds_of(t) for stop in STOPS for of in ((1,) if t in ALONE else (1, 2))
-    ],
-)  # fmt: skip
+RESUMED = [
+    (trainer, world, kind, stop, of)
+    for trainer, world in CASES for of in worlds_of(trainer) for kind in resumed_kinds_of(trainer, world, of)
+    for stop in STOPS
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("trainer", "world", "kind", "stop", "of"), RESUMED)
 def test_a_resumed_run_is_the_uninterrupted_one(
     seen: Any, trainer: str, world: int, kind: str, stop: int, of: int
 ) -> None:
@@ -101,8 +111,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 
 
 def test_the_jobs_had_all_cases(seen: Any) -> None:
-    for trainer, world in CASES:
-        if all(importlib.util.find_spec(library) for library in TRAINERS[trainer]):
-            resumed = len(resumed_kinds_of(trainer)) * len(STOPS) * (1 if trainer in ALONE else 2)
-            found = [case for w, case in seen(trainer) if w == world]
-            assert len(found) == len(kinds_of(trainer)) + resumed
+    for trainer in TRAINERS:
+        if all(importlib.util.find_spec(library) for library in libraries_of(trainer)):
+            wanted = {(world, f"{kind} whole") for t, world in CASES if t == trainer for kind in kinds_of(t, world)}
+            wanted |= {(w, f"{k} resumed at {stop} of {of}") for t, w, k, stop, of in RESUMED if t == trainer}
+            assert set(seen(trainer)) == wanted

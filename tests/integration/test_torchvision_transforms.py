@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +166,51 @@ def test_what_cannot_be_mixed_is_refused(classes: Path) -> None:
         ({"cutmix": True}, "cutmix: must be a number above 0, got True"),
         ({"cutmix": 1.0, "target_transform": int}, "cutmix: needs the pack's own class labels"),
         ({"color_jitter": (-1,)}, "color_jitter: must be brightness, contrast, saturation and hue"),
-        ({"color_jitter": 5}, "color_jitter: must be brightness, contrast, saturation and hue"),
+        ({"color_jitter": 5}, "color_jitter: must be brightness, contrast, saturation and hue, got 5; write color_"),
+        ({"color_jitter": ()}, "color_jitter: must be brightness, contrast, saturation and hue, got (); write color_"),
     ):
         with pytest.raises(UsageError) as refused:
             PackedLoader(classes, 4, **options)
         assert message in str(refused.value)
+
+
+def test_a_number_of_numpy_is_a_number(classes: Path) -> None:
+    wanted = batches(classes, mixup=0.25, **FLOATS)
+    assert same(wanted, batches(classes, mixup=np.float32(0.25), **FLOATS))
+
+
+def test_colors_of_images_with_alpha_are_refused(tmp_path: Path) -> None:
+    for i in range(4):
+        (tmp_path / "src" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 4), i, np.uint8)).save(tmp_path / "src" / "ab"[i % 2] / f"{i}.png")
+    build_pack(BuildOptions(str(tmp_path / "src"), str(tmp_path / "pack"), workers=1, encode="raw", mode="unchanged"))
+    with pytest.raises(UsageError, match="color_jitter: needs gray or RGB images, but those of the pack have 4 channe"):
+        PackedLoader(tmp_path / "pack", 4, color_jitter=(0.4,))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mixup": 1.0, "transform": lambda image: image}, "mixup: needs float images, but the transform returns tor"),
+        ({"cutmix": 1.0, "transform": lambda image: image.flatten()}, "cutmix: needs images, but the transform retu"),
+        ({"color_jitter": (0.4,), "transform": lambda image: image.flatten()}, r"tensors of shape \(768,\); leave it"),
+    ],
+)
+def test_a_transform_must_leave_images_to_mix(classes: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        batches(classes, **options)
+
+
+def test_a_state_of_other_mixing_is_refused(classes: Path) -> None:
+    given = {"mixup": 0.2, "cutmix": 1.0, "color_jitter": (0.4, 0.4, 0.4, 0.1)}
+    state = json.loads(json.dumps(PackedLoader(classes, 4, **given, **FLOATS).state_dict()))
+    PackedLoader(classes, 4, **{**given, "color_jitter": [0.4, (0.6, 1.4), 0.4, 0.1]}, **FLOATS).load_state_dict(state)
+    for name, other in (("mixup", 0.3), ("cutmix", None), ("color_jitter", (0.4,))):
+        loader = PackedLoader(classes, 4, **{**given, name: other}, **FLOATS)
+        with pytest.raises(UsageError, match=f"state: has {name} .*; use the same {name}, or set_epoch in place of"):
+            loader.load_state_dict(state)
+    with pytest.raises(UsageError, match=r"state: has mixup None, here 0\.2"):
+        PackedLoader(classes, 4, mixup=0.2, **FLOATS).load_state_dict(PackedLoader(classes, 4).state_dict())
 
 
 def test_progressive_resizing_with_mixup(classes: Path) -> None:

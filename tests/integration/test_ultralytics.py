@@ -369,12 +369,18 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     assert "has no polygons, which the task segment needs; it has box_labels, boxes" in error(str(boxes), "segment")
     assert "has no keypoints, which the task pose needs" in error(str(boxes), "pose")
     both = {"train": str(boxes), "val": str(other)}
-    assert error(both) == (
-        f"{other}: has classes bee, ant, another pack ant, bee; build both with the same list of classes"
-    )
-    assert error({"train": str(boxes)}) == "data: names no val; name a pack, or the same one twice"
+    assert error(both) == f"{other}: has bee as class 0, another pack ant; build both with the same list of classes"
+    assert error({"train": str(boxes)}) == "data: names no val; name one pack, or the same one twice"
     named = {"train": str(boxes), "val": str(boxes), "names": ["bee", "ant"]}
-    assert error(named) == "data: names bee, ant, but the pack ant, bee; leave names out"
+    assert error(named) == "data: names bee as class 0, but the pack ant; leave names out"
+    assert error({"train": [str(boxes)], "val": str(boxes)}).startswith("data: has a list as train; name one pack")
+    negatives = draw_yolo(tmp_path / "negatives", count=4)
+    (negatives / "data.yaml").unlink()
+    for labels in negatives.rglob("*.txt"):
+        labels.write_text("")
+    none = packed(negatives)
+    assert error(str(none)) == f"{none}: has no classes, because it has no boxes; give data names, too"
+    assert "needs; it has box_labels, boxes; build" in error(str(boxes), "segment")
     assert "no such pack" in error("absent.lmdb", kind=PackNotFound)
 
 

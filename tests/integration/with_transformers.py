@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from runs import EPOCHS, GLOBAL_BATCH, WORLD, Make, Model, Seen
+from runs import EPOCHS, GLOBAL_BATCH, WORKERS, WORLD, Make, Model, Seen
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from packer import PackedLoader
@@ -52,7 +52,7 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
     arguments = TrainingArguments(
         str(home), per_device_train_batch_size=GLOBAL_BATCH // WORLD, num_train_epochs=EPOCHS, save_steps=2,
         use_cpu=True, report_to=[], disable_tqdm=True, remove_unused_columns=False, logging_strategy="no",
-        dataloader_pin_memory=False,
+        dataloader_pin_memory=False, dataloader_num_workers=WORKERS,
     )  # fmt: skip
     trainer = PackTrainer(Module(), arguments, train_dataset=loader.dataset, data_collator=loader.collate_fn)
     trainer.add_callback(Done())

@@ -166,6 +166,30 @@ def test_impossible_crops_are_refused(make):
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *(
+            (lambda size=size: Resize(size), f"got {size!r}")
+            for size in ("x", 2.5, (1, 2, 3), (0, 4), None, True, (4, 2.5))
+        ),
+        (lambda: RandomResizedCrop(24, scale=1), "scale must be a range above 0, such as (0.5, 1.0), got 1"),
+        (lambda: RandomResizedCrop(24, ratio=(0.5,)), "ratio must be a range above 0, such as (0.5, 1.0), got (0.5,)"),
+        (lambda: CenterCrop(24, resize=2.5), "resize must be the short side, at least 1 pixel, got 2.5"),
+        (lambda: CenterCrop(24, resize=(3, 4)), "resize must be the short side, at least 1 pixel, got (3, 4)"),
+    ],
+)
+def test_values_of_another_kind_are_refused(make, message):
+    with pytest.raises(ValueError) as refused:
+        make()
+    assert message in str(refused.value)
+
+
+def test_lists_and_numbers_of_numpy_make_the_same_crop():
+    assert repr(Resize([24, np.int64(30)])) == repr(Resize((24, 30)))
+    assert repr(RandomResizedCrop(np.int32(24), scale=[0.1, 1.0])) == repr(RandomResizedCrop(24, (0.1, 1.0)))
+
+
 def test_crops_are_values():
     assert RandomResizedCrop(4) == RandomResizedCrop(4) != RandomResizedCrop(5)
     assert len({CenterCrop(3), CenterCrop(3), Resize(3)}) == 2

@@ -18,14 +18,14 @@ CROP = Resize((8, 8))
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("raw", {}, r'raw.*: has raw images, which need no decoding; use decode="host", or cache='),
+        ("raw", {}, r'raw.*: has raw images, which need no decoding; use decode="host" of PackedLoader, or cache='),
         (
             "png",
             {},
             r'png.*: has png images, which decode="device" does not decode; use decode="host"',
         ),
-        ("jpeg", {"transform": lambda image: image}, "decode: elsewhere than on the host does not go with transform"),
-        ("raw", {"cache": "device"}, 'decode: elsewhere than on the host does not go with cache="device"'),
+        ("jpeg", {"transform": lambda image: image}, 'decode: cannot be other than "host" with transform; leave out'),
+        ("raw", {"cache": "device"}, 'decode: cannot be other than "host" with cache="device"'),
         ("jpeg", {"decoder": "opencv"}, 'decoder: is for decoding on the host, and decode="device" does it here'),
         ("jpeg", {"decode": "gpu"}, """decode: must be "host" or "device", got 'gpu'"""),
     ],
@@ -46,7 +46,7 @@ def test_dali_refuses_the_same(pack, tmp_path):
         packer.dali.pipeline(out, 4, device="cpu")
     with pytest.raises(UsageError, match="has raw images, which need no decoding"):
         packer.dali.pipeline(pack("raw"), 4, device="cpu")
-    with pytest.raises(UsageError, match="does not go with transform"):
+    with pytest.raises(UsageError, match='cannot be other than "host" with transform'):
         packer.dali.pipeline(pack("jpeg"), 4, device="cpu", transform=lambda image: image)
     with pytest.raises(UsageError, match="""device: must be "mixed" or "cpu", got 'cuda'"""):
         packer.dali.pipeline(pack("jpeg"), 4, device="cuda")

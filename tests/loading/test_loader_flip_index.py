@@ -146,3 +146,21 @@ def test_a_manifest_without_it_is_as_before_and_a_wrong_one_is_damaged(tmp_path)
         else:
             with pytest.raises(DamagedPack):
                 open_pack(pack)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ((1, 0.5, 2, 4, 3), r"must have each number from 0 once, got \(1, 0.5, 2, 4, 3\)"),
+        ("10243", "must have each number from 0 once, got '10243'"),
+        ((1, 2, 0, 4, 3), "says that 0 becomes 1 in a flip, but 1 becomes 2; points change places in pairs"),
+    ],
+)
+def test_points_change_places_in_pairs(tmp_path, index, message):
+    with pytest.raises(UsageError, match=message):
+        PackedLoader(faces(tmp_path), 4, flip=True, flip_index=index)
+
+
+def test_a_flip_idx_without_pairs_stops_the_build(tmp_path):
+    with pytest.raises(UsageError, match="flip_idx: points do not change places in pairs"):
+        poses(tmp_path, "flip_idx: [1, 2, 0, 4, 3]\n")

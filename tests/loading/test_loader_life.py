@@ -212,14 +212,12 @@ def test_the_consumer_copies_small_images_while_it_waits(pack, monkeypatch):
     """With one core, which neither it nor any new thread notices."""
     seen, gather, here = set(), Gather.__call__, threading.get_ident()
 
-    def slow(self, offsets, out=None):
-        mine = threading.get_ident() == here
-        seen.add((mine, torch.get_num_threads(), elsewhere()))
-        if not mine:
-            time.sleep(0.02)
+    def both(self, offsets, out=None):
+        seen.add((threading.get_ident() == here, torch.get_num_threads(), elsewhere()))
+        assert until(lambda: len(seen) > 1, 20)  # each waits for the other
         return gather(self, offsets, out)
 
-    monkeypatch.setattr(Gather, "__call__", slow)
+    monkeypatch.setattr(Gather, "__call__", both)
     monkeypatch.setattr("packer.loading.pipeline.BLOCK_BYTES", 6000)
     before = torch.get_num_threads()
     try:

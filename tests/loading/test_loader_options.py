@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from loader_packs import RECORDS, alike, fresh
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, Subset
 
 from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, open_pack
 from packer.errors import NotInstalled, UsageError
@@ -26,6 +26,11 @@ REFUSED = {
     "collate_fn": ({"collate_fn": list}, 'collate_fn: is an argument of torch\'s DataLoader; write collate="list"'),
     "mean=nan": ({"mean": (0.5, float("nan"), 0.5), "std": (1, 1, 1)}, "mean and std must have one number per channel"),
     "mean of text": ({"mean": "abc", "std": (1, 1, 1)}, "mean and std must have one number per channel"),
+    "mean of bytes": ({"mean": (124.0,) * 3, "std": (58.0,) * 3}, "mean and std are for values from 0 to 1: divide"),
+    "std below 0": ({"mean": (0.5,) * 3, "std": (-1,) * 3}, "mean and std must have one number per channel, std above"),
+    "device": ({"device": "gpu"}, "device: must be a device of torch, got 'gpu'; write \"cuda\" or \"cpu\""),
+    "no device": ({"device": None}, "device: must be a device of torch, got None"),
+    "in_order": ({"in_order": True}, "in_order: is an argument of torch's DataLoader; leave it out"),
     "mean of two": ({"mean": (0.5, 0.5), "std": (1, 1)}, "mean: has 2 numbers, but the images have 3 channels"),
     "int8": ({"dtype": torch.int8}, "dtype is torch.int8, which cannot hold 0 to 255: use torch.float32"),
     "numpy's": ({"dtype": np.float32}, "dtype must be a torch.dtype such as torch.float32"),
@@ -36,6 +41,11 @@ REFUSED = {
     "indices": ({"indices": [1, 99]}, "indices: must be from 0 to 26, got 1 to 99"),
     "joint": ({"transforms": min, "transform": abs}, "transforms: cannot be combined with transform; do all of it in"),
     "mixup": ({"mixup": 1.0}, "mixup: "),
+    "min_area=nan": ({"min_area": float("nan")}, "min_area: must be an area in pixels, 0 or more, got nan"),
+    "min_area=-1": ({"min_area": -1}, "min_area: must be an area in pixels, 0 or more, got -1"),
+    "min_area=None": ({"min_area": None}, "min_area: must be an area in pixels, 0 or more, got None"),
+    "format": ({"memory_format": "channels_last"}, "memory_format must be torch.channels_last or torch.contiguous_"),
+    "preserve": ({"memory_format": torch.preserve_format}, "torch.contiguous_format, got torch.preserve_format"),
 }  # fmt: skip
 
 
@@ -45,6 +55,16 @@ def test_what_cannot_be_meant_is_refused_with_what_to_write(pack, name):
     with pytest.raises(ValueError) as refused:
         PackedLoader(pack("raw"), 4, **options)
     assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_subset_of_torch_is_given_as_indices(pack):
+    subset = Subset(PackedDataset(pack("raw")), [3, 1])
+    with pytest.raises(
+        UsageError, match=r"got Subset; write PackedLoader\(subset.dataset, ..., indices=subset.indices"
+    ):
+        PackedLoader(subset, 4)
+    ((_, _, records),) = PackedLoader(subset.dataset, 4, indices=subset.indices, with_index=True)
+    assert records.tolist() == [3, 1]
 
 
 def test_an_unknown_argument_is_a_type_error_with_a_guess(pack):
@@ -151,3 +171,21 @@ def test_a_crop_of_ones_own_is_taken(pack):
             return RandomResizedCrop(4).regions(widths, heights, np.zeros((len(widths), 22)))
 
     assert next(iter(PackedLoader(pack("raw"), 4, crop=Mine())))[0].shape == (4, 3, 4, 4)
+
+
+WRONG = {
+    "transform": (lambda image: image.numpy(), "transform: returns ndarray for an image, which must be a tensor"),
+    "transforms": (lambda image, target: image, "transforms: must return an image and a target, got Tensor"),
+    "transform ": (
+        lambda image, generator: image[:, : int(torch.randint(1, 5, (), generator=generator))],
+        "transform: returns images of different shapes, such as (3, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_transform_must_return(pack, name):
+    function, message = WRONG[name]
+    with pytest.raises(UsageError) as refused:
+        list(PackedLoader(pack("raw"), 8, **{name.strip(): function}))
+    assert str(refused.value).startswith(message)

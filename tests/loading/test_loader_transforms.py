@@ -122,9 +122,17 @@ def test_which_functions_take_a_generator():
         def __call__(self, image, rng, /):
             return image
 
-    yes = [noisy, Callable(), lambda image, generator=None: image, lambda image, *, a=1, generator=None: image]
-    assert [takes_generator(function, 1) for function in yes] == [True, True, True, False]
-    no = [Module(), abs, lambda image: image, lambda image, strength=0.5: image, lambda *images: images, torch.clone]
+    yes = [noisy, Callable(), Module(), lambda image, generator=None: image]
+    assert all(takes_generator(function, 1) for function in yes)
+    no = [
+        torch.nn.Identity(),
+        lambda image, *, a=1, generator=None: image,
+        abs,
+        lambda image: image,
+        lambda image, strength=0.5: image,
+        lambda *images: images,
+        torch.clone,
+    ]
     assert not any(takes_generator(function, 1) for function in (*no, functools.partial(noisy, generator=None)))
     assert takes_generator(jointly, 2) and not takes_generator(lambda image, target: 0, 2)
 

@@ -81,7 +81,8 @@ def test_a_sequence_of_chosen_records_stays_as_given() -> None:
         ([-1, 3], "indices: must be from 0 to 9, got -1 to 3"),
         ([1, 2, 1], "indices: repeats 1 record"),
         ([True] * 10, r"got bool of shape \(10,\); convert a mask with numpy.flatnonzero"),
-        ([0.0, 1.0], "got float64"),
+        ([0.0, 1.0], r"got float64 of shape \(2,\); write a list of integers"),
+        ({1, 2}, "write a list of integers"),
         ([[1], [2]], r"shape \(2, 1\)"),
     ],
 )

@@ -10,6 +10,8 @@ import sys
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from sampler_kinds import KINDS
 from torch.utils.data import DataLoader, DistributedSampler
 
 from packer import PackedDataset, collate
+from packer.errors import UsageError
 from packer.samplers import BalancedSampler, Sampler, ShuffleSampler
 
 # Python 3.12 warns of any fork in a process with threads, which torch has
@@ -60,6 +63,111 @@ def test_a_dataloader_resumes_where_it_stopped(sorted_pack: Path, workers: int) 
         if batches < 16:
             assert [b.tolist() for b in loader] == full[batches:]
         assert [b.tolist() for b in loader] == following
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("batch", [8, 63])  # 63: the workers have read the whole epoch at once
+def test_an_epoch_set_after_workers_began_another_is_an_error(sorted_pack: Path, batch: int, persistent: bool) -> None:
+    """They would hand out the other one in silence."""
+    data = Numbers(sorted_pack)
+    sampler = ShuffleSampler(data)
+    options = {"multiprocessing_context": "fork", "persistent_workers": persistent}
+    loader = DataLoader(data, batch, sampler=sampler, num_workers=2, **options)
+    batches = iter(loader)
+    sampler.set_epoch(0)  # what they read
+    message = (
+        r"epoch: 2 is set after the workers of a DataLoader have begun to read epoch 0; set it before iter\(loader\)"
+    )
+    with pytest.raises(UsageError, match=message):
+        sampler.set_epoch(2)
+    pickle.dumps(sampler)
+    assert next(batches).tolist() == sampler.order(0)[:batch].tolist()
+    sampler.set_epoch(2)  # the loop has begun: this is the next one
+    assert len(list(batches)) == len(loader) - 1
+    assert [number for b in loader for number in b.tolist()] == sampler.order(2).tolist()
+    del batches
+    if not persistent:
+        iter(loader)  # dropped
+        sampler.set_epoch(4)
+        assert next(iter(loader)).tolist() == sampler.order(4)[:batch].tolist()
+
+
+FIT_LOOP = """
+from types import SimpleNamespace as Some
+
+class FitLoop:
+    def __init__(self, loader, epoch, batches=0, started=0, last=False, restarting=True):
+        self._combined_loader = Some(flattened=[loader])
+        self.epoch_progress = Some(current=Some(processed=epoch, started=epoch + started))
+        progress = Some(current=Some(processed=batches), is_last_batch=last)
+        self.epoch_loop = Some(restarting=restarting, batch_progress=progress)
+        self.loader = loader
+
+    def setup_data(self):
+        self.batches = iter(self.loader)
+
+    def advance(self, epoch):
+        self.loader.sampler.set_epoch(epoch)
+        return [batch.tolist() for batch in self.batches]
+"""
+"""What samplers look at in Lightning's (tests/integration has the real one): it reads before it sets the epoch."""
+
+
+@pytest.fixture
+def fit_loop(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = ModuleType("lightning.pytorch.loops.fit_loop")
+    exec(FIT_LOOP, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module.FitLoop
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_lightning_run_reads_its_epoch(sorted_pack: Path, fit_loop: Any, workers: int) -> None:
+    data = Numbers(sorted_pack)
+    context = "fork" if workers else None
+
+    def loop(**options: Any) -> Any:
+        loader = DataLoader(data, 8, sampler=ShuffleSampler(data), num_workers=workers, multiprocessing_context=context)
+        loop = fit_loop(loader, **options)
+        loop.setup_data()
+        return loop
+
+    epochs = [[batch.tolist() for batch in ShuffleSampler(data).rank_batches(8, epoch)] for epoch in range(4)]
+    assert loop(epoch=0, restarting=False).advance(0) == epochs[0]
+    assert loop(epoch=3).advance(3) == epochs[3]
+    assert loop(epoch=2, restarting=False).advance(2) == epochs[2]  # loaders that are made anew
+    assert loop(epoch=1, started=1, batches=16, last=True).advance(2) == epochs[2]
+    stopped = loop(epoch=1, started=1, batches=5)
+    with pytest.raises(
+        UsageError, match=r"loader: has no state .*, but Lightning resumes epoch 1 after batch 5: records"
+    ):
+        stopped.advance(1)
+    told = loop(epoch=1, restarting=False).loader.sampler
+    told.load_state_dict(told.state_at(1, 40))
+    resumed = fit_loop(DataLoader(data, 8, sampler=told), epoch=1, started=1, batches=5)
+    resumed.setup_data()
+    assert resumed.advance(1) == epochs[1][5:]
+
+
+def test_a_state_ahead_of_training_is_an_error(sorted_pack: Path) -> None:
+    """Workers have read batches that are not trained on yet: a run resumed there would never see them."""
+    data = Numbers(sorted_pack)
+    sampler = ShuffleSampler(data)
+    loader = DataLoader(data, 8, sampler=sampler, num_workers=2, multiprocessing_context="fork")
+    assert sampler.state_dict() == sampler.state_at(0, 0)
+    for step, _ in enumerate(loader):
+        if step in (1, len(loader) - 2):
+            with pytest.raises(
+                UsageError, match=r"state_dict: is ahead of training: .*; use PackedLoader or torchdata's"
+            ):
+                sampler.state_dict()
+    assert sampler.state_dict() == sampler.state_at(0, sampler.num_samples)
+    next(iter(loader))  # a loop that is left
+    with pytest.raises(UsageError, match="is ahead of training"):
+        sampler.state_dict()
+    one_by_one = DataLoader(data, 8, sampler=ShuffleSampler(data))
+    next(iter(one_by_one))
+    assert one_by_one.sampler.state_dict() == sampler.state_at(0, 8)
 
 
 def test_samplers_divide_themselves(sorted_pack: Path) -> None:
