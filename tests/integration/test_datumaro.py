@@ -52,7 +52,7 @@ def test_vgg_face2_has_classes_boxes_and_landmarks(tmp_path: Path) -> None:
         "bb_landmark/loose_landmark_train.csv": draw.table(
             [[f"n00000{i}/000{i}_01", *range(10)] for i in range(2)], ",".join(["NAME_ID", *points])),
     }  # fmt: skip
-    annotation = opened(tmp_path, files).annotate(b"train/n000001/0001_01.jpg")
+    annotation = opened(tmp_path, files, "datumaro:vgg_face2").annotate(b"train/n000001/0001_01.jpg")
     assert annotation.boxes == ((2, 3, 22, 24),) and annotation.box_labels == ("n000001",)
     assert annotation.landmarks == ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
 
