@@ -52,7 +52,8 @@ class VocSource:
             self._split = _read_split(tree, options.split, self._stems)
         else:
             self._folders = split_folders(tree, options.split)
-        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed}
+        sets = (path for path in tree.files if _is_sets(folder_of(path)))
+        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed, *sets}
         self._renamed: dict[bytes, str] = {}
         """Image -> the file name in its XML, if it differs."""
         self.notes: list[str] = []
