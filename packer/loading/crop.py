@@ -21,6 +21,8 @@ Regions = NDArray[np.float64]
 """float64 (n, 4): x, y, width, height in pixels of each source image; pixels outside the image are zero."""
 
 _TRIES = 10
+_NUDGE = 1 / 1024
+"""Pixels by which a region differs from whole ones: too little to see, and enough for float32."""
 
 
 class Crop(Protocol):
@@ -207,10 +209,15 @@ class CenterCrop:
         short = np.minimum(widths, heights)
         if self.interpolation == "bilinear":
             # as in torchvision, whole pixels of the resized image; their edges lie within source pixels
-            across, down = (sides / np.floor(sides * self.resize / short) for sides in (widths, heights))
-            x, y = _centred(widths / across, width) * across, _centred(heights / down, height) * down
+            wide, high = (np.floor(sides * self.resize / short) for sides in (widths, heights))
+            across, down = widths / wide, heights / high
+            x, y = _centred(wide, width) * across, _centred(high, height) * down
             # rounding errors must not put an edge outside the image
             exact: Regions = np.stack([x, y, width * across, height * down], axis=1).round(6)
+            # a region of whole pixels would be cut out first; the filter must reach the pixels around it
+            start, extent = exact[:, :2], exact[:, 2:]
+            inner = extent < np.stack([widths, heights], axis=1)
+            extent[inner & (start == np.rint(start)) & (extent == np.rint(extent))] -= _NUDGE
             return exact
         w, h = (np.maximum(1, np.rint(side * short / self.resize)) for side in (width, height))
         return np.stack([_centred(widths, w), _centred(heights, h), w, h], axis=1)

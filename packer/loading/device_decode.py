@@ -44,7 +44,7 @@ def batches_of(
     for name, given in excluded.items():
         if given:
             raise UsageError("decode", f'cannot be other than "host" with {name}', "leave out one of them")
-    if not isinstance(decode, str):
+    if hasattr(decode, "batches"):
         return decode.batches(host, device)
     if decode != "device":
         raise UsageError("decode", f'must be "host" or "device", got {decode!r}')

@@ -43,7 +43,7 @@ def test_the_device_gives_the_hosts_batches(pack, container, kind, options):
     RandomResizedCrop(8), RandomResizedCrop((20, 9), scale=(0.5, 1.0)), CenterCrop(6), CenterCrop((14, 9)),
     *(RandomResizedCrop((7, 8), scale=(0.5, 1.0), interpolation=name) for name in ("area", "bilinear", "fast")),
     RandomResizedCrop((9, 11), scale=(0.9, 1.0)), CenterCrop(6, resize=8), CenterCrop(6, resize=13),
-    CenterCrop((14, 5), resize=9), CenterCrop(6, resize=8, interpolation="area"),
+    CenterCrop((14, 5), resize=9), CenterCrop(4, resize=5), CenterCrop(6, resize=8, interpolation="area"),
     Resize((15, 7)), Resize((4, 5)), Resize((15, 7), "area"), Resize((4, 5), "area"), Resize((4, 5), "nearest"),
     Resize((20, 24), "nearest"),
 ], ids=str)  # fmt: skip

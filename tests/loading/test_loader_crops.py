@@ -138,6 +138,20 @@ def test_center_crop_after_resize():
         assert x >= 0 and y >= 0 and x + w <= width and y + h <= height
 
 
+@pytest.mark.parametrize("size", [(445, 303), (274, 500), (500, 400), (400, 500), (512, 512), (300, 256)], ids=str)
+def test_center_crop_after_resize_is_a_part_of_what_pillow_resizes(size):
+    """Also where the middle lies between two pixels, and where the part has whole pixels of the source."""
+    width, height = size
+    image = noise(2, height, width)
+    across, down = (side * 256 // min(size) for side in size)
+    resized = np.asarray(Image.fromarray(image).resize((across, down), Image.Resampling.BILINEAR))
+    left, top = round((across - 224) / 2), round((down - 224) / 2)
+    region = CenterCrop(224, resize=256).regions(np.array([float(width)]), np.array([float(height)]), np.zeros((1, 0)))
+    row = np.empty((224, 224, 3), np.uint8)
+    resize_into(image, region[0].tolist(), row, "bilinear")
+    assert np.abs(row.astype(int) - resized[top : top + 224, left : left + 224]).max() <= 1
+
+
 def test_center_crop_of_less_than_a_pixel_is_one_pixel():
     """For "area"; "bilinear" resizes as if the whole image had been, and takes the part that it is."""
     sides = np.array([50.0]), np.array([40.0])

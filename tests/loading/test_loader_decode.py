@@ -25,6 +25,7 @@ CROP = Resize((8, 8))
             r'png.*: has png images, which decode="device" does not decode; use decode="host"',
         ),
         ("jpeg", {"transform": lambda image: image}, 'decode: cannot be other than "host" with transform; leave out'),
+        ("jpeg", {"decode": None}, 'decode: must be "host" or "device", got None'),
         ("raw", {"cache": "device"}, 'decode: cannot be other than "host" with cache="device"'),
         ("jpeg", {"decoder": "opencv"}, 'decoder: is for decoding on the host, and decode="device" does it here'),
         ("jpeg", {"decode": "gpu"}, """decode: must be "host" or "device", got 'gpu'"""),
