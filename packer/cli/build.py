@@ -60,8 +60,10 @@ class BuildCommand(click.Command):
     "--labels",
     multiple=True,
     default=("auto",),
-    metavar="auto|none|folder|voc|yolo|list:FILE",
-    help="Kind of labels. May be repeated: the annotations of an image are merged.  [default: auto]",
+    metavar="KIND",
+    help="Kind of labels: auto, none, folder, voc, yolo, list:FILE, cvat[:FILE], labelme, createml[:FILE], "
+    "vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the annotations of an image are merged.  "
+    "[default: auto]",
 )
 @click.option(
     "--columns",

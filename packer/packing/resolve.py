@@ -21,6 +21,7 @@ from packer.types import Annotation, RawAnnotation
 
 NOTHING = (None,) * 5
 MAX_CLASS_FILE_BYTES = 16 * 1024**2
+SHOWN_GROUPS = 3
 
 
 class ClassIds:
@@ -74,6 +75,18 @@ class ClassIds:
 def _one_begins_the_other(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
     shorter = min(len(a), len(b))
     return a[:shorter] == b[:shorter]
+
+
+def similar_names(classes: Sequence[str]) -> list[str]:
+    """Return one note if names of classes differ only in case or blanks; else none."""
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault("".join(name.split()).casefold(), []).append(name)
+    groups = [" and ".join(f'"{printable(name)}"' for name in names) for names in alike.values() if len(names) > 1]
+    if not groups:
+        return []
+    more = f" and {len(groups) - SHOWN_GROUPS} more" if len(groups) > SHOWN_GROUPS else ""
+    return [f"class names that differ only in case or blanks: {', '.join(groups[:SHOWN_GROUPS])}{more}"]
 
 
 def read_classes(path: str) -> list[str]:

@@ -15,10 +15,11 @@ from packer.format.manifest import names_a_pack
 from packer.packing.convert import rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
-from packer.packing.resolve import ClassIds, Resolver, read_classes
+from packer.packing.resolve import ClassIds, Resolver, read_classes, similar_names
 from packer.packing.select import read_selection
 from packer.packing.table import BASE_SCHEMA, Inputs, InputTable
 from packer.sources import check_options, check_sources, open_source, recognize
+from packer.sources.auto import what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.paths import quoted
 from packer.sources.tree import find_tree
@@ -82,6 +83,10 @@ def read_inputs(
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
         inputs.tags = inputs.tags or getattr(source, "tags", None) or ()
+    inputs.notes += similar_names(inputs.classes)
+    if options.labels == ("auto",):
+        counts = (len(inputs.table), len(inputs.classes), inputs.boxes, inputs.landmarks)
+        inputs.notes[0] += what_was_read(tree, sources, counts)
     inputs.notes += [f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())]
     if count := inputs.counts["missing_labels"]:
         without = plural(count, "image has no label and is", "images have no label and are")
@@ -133,8 +138,12 @@ def _read_all(
     inputs = table.inputs
     paths: Sequence[bytes] = tree.images
     for source in sources:
-        reason = getattr(source, "outside", None) or f"not in split {options.split}"
-        paths = _kept(paths, source.in_split, inputs, reason)
+        if left_out := getattr(source, "left_out", None):
+            paths = _kept(paths, left_out, inputs)
+    if options.split is not None:
+        other = f"not in split {options.split}"
+        for source in sources:
+            paths = _kept(paths, lambda path, source=source: None if source.in_split(path) else other, inputs)
     paths = _selected(paths, tree, options, inputs)
     starts = range(0, len(paths), IMAGES_A_JOB)
     jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), options.max_pixels) for start in starts]
@@ -151,11 +160,12 @@ def _read_all(
             inputs.rejected.add(rejected(os.fsencode(unmatched.where), unmatched))
 
 
-def _kept(paths: Sequence[bytes], keep: Callable[[bytes], bool], inputs: Inputs, reason: str) -> Sequence[bytes]:
-    """Return the paths to keep; the others are skipped for this reason."""
+def _kept(paths: Sequence[bytes], left_out: Callable[[bytes], str | None], inputs: Inputs) -> Sequence[bytes]:
+    """Return the paths for which there is no reason to leave them out; the others are skipped."""
     kept = []
     for path in paths:
-        if keep(path):
+        reason = left_out(path)
+        if reason is None:
             kept.append(path)
         else:
             inputs.skipped.add(Skipped(os.fsdecode(path), reason))
@@ -171,11 +181,11 @@ def _selected(paths: Sequence[bytes], tree: Tree, options: BuildOptions, inputs:
         for number, line in chosen.unmatched:
             error = NoImage(f"{name}:{number}", f"there is no image {quoted(line)}", "correct the line, or remove it")
             inputs.rejected.add(rejected(os.fsencode(error.where), error))
-        paths = _kept(paths, chosen.images.__contains__, inputs, "not included")
+        paths = _kept(paths, lambda path: None if path in chosen.images else "not included", inputs)
     if options.exclude is not None:
         left_out = read_selection(options.exclude, tree.images, options.like)
         inputs.selections["exclude"] = left_out.content
         if left_out.unmatched:
             inputs.notes.append(left_out.note)
-        paths = _kept(paths, lambda path: path not in left_out.images, inputs, "excluded")
+        paths = _kept(paths, lambda path: "excluded" if path in left_out.images else None, inputs)
     return paths

@@ -18,10 +18,19 @@ SOURCES = {
     "yolo": "packer.sources.yolo:YoloSource",
     "folder": "packer.sources.folder:FolderSource",
     "list": "packer.sources.list:ListSource",
+    "cvat": "packer.sources.cvat:CvatSource",
+    "labelme": "packer.sources.labelme:LabelMeSource",
+    "createml": "packer.sources.createml:CreateMlSource",
+    "vott": "packer.sources.vott:VottSource",
+    "widerface": "packer.sources.widerface:WiderFaceSource",
+    "datumaro": "packer.sources.datumaro:DatumaroSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 
-CHOICES = ("auto", "none", "folder", "voc", "yolo", "list:FILE")
+CHOICES = (
+    "auto", "none", "folder", "voc", "yolo", "list:FILE",
+    "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
+)  # fmt: skip
 """The built-in values of ``--labels``."""
 
 
@@ -34,7 +43,7 @@ def recognize(tree: Tree, options: SourceOptions) -> Choice:
     from packer.sources.auto import choose
 
     names = (*SOURCES, *plugins(GROUP, tuple(SOURCES)))
-    return choose(tree, {name: _type_of(name) for name in names}, only_lists=options.columns is not None)
+    return choose(tree, {name: _type_of(name) for name in names}, options)
 
 
 def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
@@ -53,7 +62,8 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
     added = plugins(GROUP, tuple(SOURCES))  # also for a built-in name: another package may claim it too
     name, colon, file = spec.partition(":")
     opener = _type_of(name) if name in SOURCES or name in added else None
-    if opener is None or bool(colon) != getattr(opener, "takes_file", False) or (colon and not file):
+    takes_file = getattr(opener, "takes_file", False)
+    if opener is None or (takes_file != "optional" and bool(colon) != takes_file) or (colon and not file):
         choices = ", ".join((*CHOICES, *added))
         raise UsageError("", f"--labels {spec} is not known", f"choose one of {choices}")
     return opener(tree, replace(options, file=file) if colon else options)

@@ -66,10 +66,11 @@ class Source(Protocol):
     # flip_index: tuple[int, ...] | None: the index of the mirror image of each landmark or keypoint
     # tags: tuple[str, ...] | None: the names of the classes in `RawAnnotation.tags`
     # has_splits: bool, True if it is missing: whether ``--split`` means something to this source
-    # outside: str: why an image is not packed for which `in_split` is False without ``--split`` ("not in a.csv")
+    # left_out(image: bytes) -> str | None: why an image is not packed (a mask; a list does not name it); it is skipped
+    # label_files: Set[bytes]: the files of the tree that are read; --labels auto counts the others
 
     def in_split(self, image: bytes) -> bool:
-        """Return whether this image is to be packed: part of the chosen split, and of a list that selects images."""
+        """Return whether this image is part of the chosen split (True for every image without ``--split``)."""
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the annotation of the image at this path; repeated calls return equal objects.
@@ -87,7 +88,8 @@ class SourceType(Protocol):
     """A layout of labels, as named in the table of sources and by the entry points of ``packer.sources``.
 
     Usually a class, whose ``__init__`` is the call and `recognize` a static method. If it has a true attribute
-    ``takes_file``, it is used as ``--labels NAME:FILE``, and FILE is in the options.
+    ``takes_file``, it is used as ``--labels NAME:FILE``, and FILE is in the options. With "optional", FILE may be left
+    out.
     """
 
     def __call__(self, tree: Tree, options: SourceOptions) -> Source:

@@ -52,6 +52,7 @@ class ListSource:
         file = options.file or ""
         self._name = printable(file.rpartition("/")[2])
         data, folder = _read(file)
+        self.label_files = {os.path.relpath(os.path.realpath(as_bytes(file)), tree.root)}
         self._lines = Lines(data)
         finder = PathFinder(tree, folder)
         self._layout = layout = read_layout(self._lines, finder, options.columns, self._name)
@@ -68,7 +69,6 @@ class ListSource:
         self._selects = not options.by_auto
         self.has_splits = "split" in self._columns.head
         self._split = self._find_split(options.split) if options.split is not None else None
-        self.outside = "" if self._split is not None else f"not in {self._name}"
         self._repeats: dict[bytes, int] = {}
         """Image -> number of its lines that repeat another one."""
 
@@ -94,11 +94,15 @@ class ListSource:
         return found
 
     def in_split(self, image: bytes) -> bool:
-        """Return whether the list names the image, and for the chosen split; without one, True for all for ``auto``."""
+        """Return whether the list names the image for the chosen split (True for every image without ``--split``)."""
+        if self._split is None:
+            return True
         lines = self._table.lines_of(image)
-        if not lines:
-            return not self._selects and self._split is None
-        return self._split is None or self._cell("split", lines[0]) == self._split
+        return bool(lines) and self._cell("split", lines[0]) == self._split
+
+    def left_out(self, image: bytes) -> str | None:
+        """Return why an image is not packed that the list does not name; None for all if ``auto`` chose the list."""
+        return f"not in {self._name}" if self._selects and not self._table.lines_of(image) else None
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the annotation in the image's lines.

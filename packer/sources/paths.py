@@ -8,12 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from packer.errors import printable
+from packer.errors import UsageError, printable
+from packer.sources.base import Tree
 
 IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
 """Image folders of VOC and YOLO datasets (compared in lower case), which are never a class."""
 LABEL_FOLDERS = frozenset({b"annotations", b"annotation", b"labels", b"label", b"xml", b"xmls"})
 """Annotation folders of such datasets (compared in lower case)."""
+NEVER_CLASSES = IMAGE_FOLDERS | frozenset(
+    b"annotations annotation labels xmls anno annos masks groundtruth ground_truth ground-truth segmentations"
+    b" segmentationclass segmentationobject trimaps mattes".split()
+)
+"""Folders that are not classes unless the user says so (compared in lower case)."""
 SPLIT_FOLDER = re.compile(
     rb"(?:train|trainval|training|val|valid|validation|test|testing)(?:[-_]?[0-9]{4})?", re.IGNORECASE
 )
@@ -57,6 +63,37 @@ def extension_of(path: bytes) -> bytes:
     name = path.rpartition(b"/")[2]
     stem, dot, extension = name.rpartition(b".")
     return (dot + extension).lower() if dot and stem else b""
+
+
+def split_folders(tree: Tree, split: str | None) -> tuple[bytes, ...]:
+    """Return the folders called ``--split``, wherever they are, with a final slash; (b"",) without ``--split``.
+
+    Raises:
+        UsageError: No folder of that name holds images.
+    """
+    if split is None:
+        return (b"",)
+    ending = b"/" + as_bytes(split).strip(b"/") + b"/"
+    folders = {b"/" + folder_of(image) + b"/" for image in tree.images}
+    found = {folder[1 : folder.index(ending) + len(ending)] for folder in folders if ending in folder}
+    if not found:
+        there = sorted({part for folder in folders for part in folder.split(b"/") if SPLIT_FOLDER.fullmatch(part)})
+        next_step = f"the splits are: {named(there, 10)}" if there else "leave out --split"
+        raise UsageError(tree.root, f"no folder of images for --split {split}", next_step)
+    return tuple(sorted(found))
+
+
+def splits_of(tree: Tree) -> list[bytes]:
+    """Return the names of the folders such as train/ and val/ that hold images and lie side by side; [] for one."""
+    beside: dict[bytes, set[bytes]] = {}
+    for folder in {folder_of(image) for image in tree.images}:
+        parts = folder.split(b"/")
+        for i, part in enumerate(parts):
+            if SPLIT_FOLDER.fullmatch(part):
+                beside.setdefault(b"/".join(parts[:i]), set()).add(part)
+                break
+    names = {name for group in beside.values() if len(group) > 1 for name in group}
+    return sorted(names, key=lambda name: (not name.lower().startswith(b"train"), name))
 
 
 def named(paths: Iterable[bytes], limit: int = 3) -> str:

@@ -28,7 +28,8 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.tree import MIB, lines_of, read_file
-from packer.sources.yolo_config import NAME_FILES, Split, find_split, read_config
+from packer.sources.yolo_config import NAME_FILES, read_config
+from packer.sources.yolo_split import Split, find_split
 from packer.types import Point, RawAnnotation
 
 Box = tuple[float, float, float, float]
@@ -79,6 +80,7 @@ class YoloSource:
         names = self._config.names
         self.classes: tuple[str, ...] | None = self._numbered() if names is None else names
         self.flip_index = self._config.flip_index
+        self.label_files = {*self._claims, self._config.origin}
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
