@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHOWN_REJECTIONS = 5
 SECTIONS = {
     "Input": ("split", "shuffle", "max_pixels"),
-    "Labels": ("labels", "columns", "classes", "boxes"),
+    "Labels": ("labels", "columns", "classes", "boxes", "rle"),
     "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder"),
     "Output": ("out", "format", "shard_size", "overwrite"),
     "Bad data": ("max_bad", "on_bad", "quarantine", "decode_timeout"),
@@ -58,7 +58,7 @@ class BuildCommand(click.Command):
     "--labels",
     multiple=True,
     default=("auto",),
-    metavar="auto|none|folder|voc|yolo|list:FILE",
+    metavar="auto|none|folder|voc|yolo|coco[:FILE]|list:FILE",
     help="Kind of labels. May be repeated: the annotations of an image are merged.  [default: auto]",
 )
 @click.option(
@@ -81,6 +81,13 @@ class BuildCommand(click.Command):
     metavar="fail|clip|drop",
     help="Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
     "(and drops those without area), drop drops them.",
+)
+@click.option(
+    "--rle",
+    default="text",
+    show_default=True,
+    metavar="text|polygons",
+    help="Masks of run lengths, as of COCO's crowds: kept as text, or also made polygons.",
 )
 @click.option("--resize", metavar="N|WxH", help="Size of the packed images in pixels.")
 @click.option(

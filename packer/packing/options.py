@@ -15,6 +15,7 @@ FITS = ("stretch", "short", "long", "crop", "pad")
 MODES = ("rgb", "gray", "unchanged")
 DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
 BOX_POLICIES = ("fail", "clip", "drop")
+RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
 NO_BAD = "0"
 DEFAULT_CONTAINER = "lmdb"
@@ -54,6 +55,7 @@ class BuildOptions:
         quarantine: Folder for rejected.tsv, the list of bad inputs.
         decode_timeout: Maximum seconds to decode an image. None: no limit.
         boxes: Boxes outside the image or without area: fail, clip or drop.
+        rle: How masks of run lengths (COCO) are kept: as text, or also as polygons.
         overwrite: Replace an existing pack.
 
     Raises:
@@ -84,6 +86,7 @@ class BuildOptions:
     quarantine: str | None = None
     decode_timeout: float | None = DEFAULT_DECODE_TIMEOUT_S
     boxes: str = "fail"
+    rle: str = "text"
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -101,6 +104,7 @@ class BuildOptions:
         _choice("--mode", self.mode, MODES)
         _choice("--decoder", self.decoder, DECODERS)
         _choice("--boxes", self.boxes, BOX_POLICIES)
+        _choice("--rle", self.rle, RLE_POLICIES)
         _choice("--on-bad", self.on_bad, BAD_POLICIES)
         if self.fit is not None:
             _choice("--fit", self.fit, FITS)

@@ -32,7 +32,7 @@ from packer.packing.convert import rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver, read_classes
-from packer.sources import check_options, open_source, recognize
+from packer.sources import check_options, joined, open_source, recognize
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.tree import find_tree
 from packer.types import Annotation, Progress
@@ -150,13 +150,13 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
         inputs.notes.append(f"--labels {printable(choice.spec)}: {choice.why}")
         specs = [choice.spec]
     check_options(specs, SourceOptions(options.split, _one(options.columns)))
-    inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
+    sources_of = joined(specs)
+    inputs.labels = tuple(spec.partition(":")[0] for spec, _ in sources_of)
     columns: Iterator[str | None] = iter(options.columns)
     sources = []
-    for spec in specs:
-        is_list = spec.startswith("list:")
-        of_list = (_one(options.columns) or next(columns, None)) if is_list else None
-        source_options = SourceOptions(options.split, of_list, spec[5:] if is_list else None)
+    for spec, more_files in sources_of:
+        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith("list:") else None
+        source_options = SourceOptions(options.split, of_list, None, more_files, options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))
     return sources
 
@@ -263,9 +263,9 @@ def _read_all(
 ) -> None:
     inputs = table.inputs
     paths: Sequence[bytes] = tree.images
-    if options.split is not None:
-        covered = [all(source.in_split(path) for source in sources) for path in paths]
-        reason = f"not in split {options.split}"
+    for source in sources:
+        covered = [source.in_split(path) for path in paths]
+        reason = getattr(source, "outside", None) or f"not in split {options.split}"
         inputs.skipped += [(os.fsdecode(path), reason) for path, there in zip(paths, covered, strict=True) if not there]
         paths = [path for path, there in zip(paths, covered, strict=True) if there]
     starts = range(0, len(paths), IMAGES_A_JOB)

@@ -72,6 +72,8 @@ def _options(plan: Plan) -> dict[str, Any]:
         options["pad_value"] = plan.options.pad_value
     if plan.recipe.resize is not None and plan.recipe.resize.interpolation != "area":
         options["interpolation"] = plan.recipe.resize.interpolation  # by default the manifest is as before
+    if plan.options.rle != "text":
+        options["rle"] = plan.options.rle
     return dict(sorted(options.items()))
 
 

@@ -17,11 +17,12 @@ SOURCES = {
     "voc": "packer.sources.voc:VocSource",
     "yolo": "packer.sources.yolo:YoloSource",
     "folder": "packer.sources.folder:FolderSource",
+    "coco": "packer.sources.coco:CocoSource",
     "list": "packer.sources.list:ListSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 
-CHOICES = ("auto", "none", "folder", "voc", "yolo", "list:FILE")
+CHOICES = ("auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "list:FILE")
 """The built-in values of ``--labels``."""
 
 
@@ -53,10 +54,24 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
     added = plugins(GROUP, tuple(SOURCES))  # also for a built-in name: another package may claim it too
     name, colon, file = spec.partition(":")
     opener = _type_of(name) if name in SOURCES or name in added else None
-    if opener is None or bool(colon) != getattr(opener, "takes_file", False) or (colon and not file):
+    fits = getattr(opener, "takes_file", False) if colon else not _must_have_file(opener)
+    if opener is None or not fits or (colon and not file):
         choices = ", ".join((*CHOICES, *added))
         raise UsageError("", f"--labels {spec} is not known", f"choose one of {choices}")
     return opener(tree, replace(options, file=file) if colon else options)
+
+
+def joined(specs: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return each source of ``--labels`` once, with the FILEs of further ones that it reads as well."""
+    result: list[tuple[str, tuple[str, ...]]] = []
+    for spec in specs:
+        name, colon, file = spec.partition(":")
+        first = next((i for i, (other, _) in enumerate(result) if other.startswith(name + ":")), None)
+        if colon and first is not None and name in SOURCES and getattr(_type_of(name), "joins_files", False):
+            result[first] = (result[first][0], (*result[first][1], file))
+        else:
+            result.append((spec, ()))
+    return result
 
 
 def check_options(specs: Sequence[str], options: SourceOptions) -> None:
@@ -66,6 +81,10 @@ def check_options(specs: Sequence[str], options: SourceOptions) -> None:
         raise UsageError("", "--split with a list alone: a list has no splits", "write one list per split")
     if options.columns is not None and not names & {"list", "auto"}:
         raise UsageError("", "--columns is for lists", "pass --labels list:FILE, or leave out --columns")
+
+
+def _must_have_file(opener: SourceType | None) -> bool:
+    return getattr(opener, "takes_file", False) and not getattr(opener, "finds_file", False)
 
 
 def _type_of(name: str) -> SourceType:

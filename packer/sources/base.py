@@ -41,6 +41,15 @@ class SourceOptions:
     """``--columns``: the columns of a list."""
     file: str | None = None
     """The FILE of ``list:FILE``, as the user wrote it (relative to the working directory)."""
+    more_files: tuple[str, ...] = ()
+    """The FILEs of further ``--labels`` of this source, if its type has ``joins_files``."""
+    rle_polygons: bool = False
+    """``--rle polygons``: masks of run lengths become polygons as well."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All FILEs."""
+        return self.more_files if self.file is None else (self.file, *self.more_files)
 
 
 class Choice(NamedTuple):
@@ -61,9 +70,10 @@ class Source(Protocol):
     notes: list[str]
     """Messages for the user, such as `<filename>` fields that differ; complete after the last call."""
     # flip_index: tuple[int, ...] | None, optional: the index of the mirror image of each landmark or keypoint
+    # outside: str, optional: why `in_split` is False where ``--split`` is not the reason
 
     def in_split(self, image: bytes) -> bool:
-        """Return whether this image is part of the chosen split (True for every image without ``--split``)."""
+        """Return whether this image is part of the dataset, and of the chosen split."""
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the annotation of the image at this path; repeated calls return equal objects.
@@ -80,8 +90,12 @@ class Source(Protocol):
 class SourceType(Protocol):
     """A layout of labels, as named in the table of sources and by the entry points of ``packer.sources``.
 
-    Usually a class, whose ``__init__`` is the call and `recognize` a static method. If it has a true attribute
-    ``takes_file``, it is used as ``--labels NAME:FILE``, and FILE is in the options.
+    Usually a class, whose ``__init__`` is the call and `recognize` a static method. These attributes are False if it
+    does not have them:
+
+    - ``takes_file``: it is used as ``--labels NAME:FILE``, and FILE is in the options;
+    - ``finds_file``: it can be used without ``:FILE`` as well;
+    - ``joins_files``: if it is given several times, all FILEs are read by one source.
     """
 
     def __call__(self, tree: Tree, options: SourceOptions) -> Source:
