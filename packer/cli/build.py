@@ -58,7 +58,7 @@ class BuildCommand(click.Command):
     "--labels",
     multiple=True,
     default=("auto",),
-    metavar="auto|none|folder|voc|yolo|coco[:FILE]|list:FILE",
+    metavar="auto|none|folder|voc|yolo|coco[:FILE]|pts|dlib[:FILE]|list:FILE",
     help="Kind of labels. May be repeated: the annotations of an image are merged.  [default: auto]",
 )
 @click.option(

@@ -20,10 +20,11 @@ from packer.images.geometry import clip_polygon
 from packer.samplers.order import Float64
 from packer.types import Int64
 
-FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
+FLAGS = ("difficult", "truncated", "occluded", "iscrowd", "ignore")
 """Box fields that are always integers, and become int64 tensors (n,)."""
 ORIGINALS = ("voc_bndbox", "category_id", "area", "rle")
-"""Original values of the source file and of the image's original size, which are in the record (`Pack.annotation`) but not in the target."""
+"""Values of the source file, some of the image's original size, which are in the record (`Pack.annotation`) but not in
+the target."""
 NAMES = {"box_labels": "labels"}
 """Field of an annotation -> name in a target, where they differ."""
 

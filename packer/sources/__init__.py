@@ -18,11 +18,13 @@ SOURCES = {
     "yolo": "packer.sources.yolo:YoloSource",
     "folder": "packer.sources.folder:FolderSource",
     "coco": "packer.sources.coco:CocoSource",
+    "pts": "packer.sources.pts:PtsSource",
+    "dlib": "packer.sources.dlib:DlibSource",
     "list": "packer.sources.list:ListSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 
-CHOICES = ("auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "list:FILE")
+CHOICES = ("auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "pts", "dlib[:FILE]", "list:FILE")
 """The built-in values of ``--labels``."""
 
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.coco_file import MEMBERS, CocoFile
-from packer.sources.coco_images import ImageNames, is_of_split
 from packer.sources.coco_objects import CocoObject, shape_of
+from packer.sources.image_names import ImageNames
 from packer.sources.json_map import JsonMap
-from packer.sources.paths import as_bytes, as_text, extension_of, folder_of, named, stem_of
+from packer.sources.paths import as_bytes, as_text, extension_of, named, stem_of
+from packer.sources.splits import FolderSplit, is_of_split
 from packer.sources.tree import read_head
 from packer.types import Json, RawAnnotation
 
@@ -44,9 +45,11 @@ class CocoSource:
         self.notes: list[str] = []
         paths = [os.path.realpath(as_bytes(file)) for file in options.files] or _found(tree)
         names = ImageNames(tree)
-        self._split: bytes | None = None
+        self._split: FolderSplit | None = None
         if options.split is not None:
-            paths = self._of_split(paths, as_bytes(options.split), tree, names)
+            chosen = [path for path in paths if is_of_split(names.told(path), as_bytes(options.split))]
+            self._split = None if chosen else FolderSplit(tree, options.split)
+            paths = chosen or paths
         self._files = []
         self._row_of: dict[bytes, Row] = {}
         self._repeated: dict[bytes, list[Row]] = {}
@@ -57,14 +60,13 @@ class CocoSource:
             for image, row in file.images:
                 if self._row_of.setdefault(image, (number, row)) != (number, row):
                     self._repeated.setdefault(image, [self._row_of[image]]).append((number, row))
-            file.images.clear()
             self.notes += file.notes
+        self._refuse_copies()
         self.classes: tuple[str, ...] | None = self._joined_classes()
         flips = {file.flip_index for file in self._files if file.rules.points}
         self.flip_index: tuple[int, ...] | None = flips.pop() if len(flips) == 1 else None
         if len({file.rules.points for file in self._files}) > 1:
             self._refuse_points()
-        self._refuse_copies()
         self.outside = f"not in {named([as_bytes(file.name) for file in self._files])}"
         self._crumbs = 0
 
@@ -82,9 +84,7 @@ class CocoSource:
 
     def in_split(self, image: bytes) -> bool:
         """Return whether a file names the image, and its folder is of the split if the files are not."""
-        if self._split is not None and not is_of_split(folder_of(image), self._split):
-            return False
-        return image in self._row_of
+        return image in self._row_of and (self._split is None or self._split.in_split(image))
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the objects of the image.
@@ -129,17 +129,6 @@ class CocoSource:
         for file in self._files:
             yield from file.unmatched()
 
-    def _of_split(self, paths: list[bytes], split: bytes, tree: Tree, names: ImageNames) -> list[bytes]:
-        """Return the files of a split; all of them if its images are in a folder of that name."""
-        chosen = [path for path in paths if is_of_split(names.told(path), split)]
-        if chosen:
-            return chosen
-        if not any(is_of_split(folder, split) for folder in tree.folders):
-            problem = f"--split {printable(split)} fits no COCO file and no folder"
-            raise UsageError(tree.root, problem, f"the files are: {named(map(names.told, paths), 10)}")
-        self._split = split
-        return paths
-
     def _joined_classes(self) -> tuple[str, ...]:
         """Return the classes of all files, which must number them alike as far as they go."""
         longest = max(self._files, key=lambda file: len(file.classes))
@@ -151,10 +140,11 @@ class CocoSource:
 
     def _refuse_copies(self) -> None:
         """Raise UsageError if a file has the images of others: it is another version of them."""
-        for number in range(len(self._files)):
-            repeated = [rows for rows in self._repeated.values() if any(number == other for other, _ in rows)]
-            if repeated and len(repeated) == sum(number == other for other, _ in self._row_of.values()):
-                names = " and ".join(self._files[other].name for other, _ in repeated[0])
+        for file in self._files:
+            images = [image for image, _ in file.images]
+            file.images.clear()
+            if images and all(image in self._repeated for image in images):
+                names = " and ".join(self._files[number].name for number, _ in self._repeated[images[0]])
                 raise UsageError("--labels", f"{names} are of the same images", "name one of them: --labels coco:FILE")
 
     def _refuse_points(self) -> None:

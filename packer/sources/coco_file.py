@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import BadLabel, NoImage, UsageError, plural, printable
-from packer.sources.coco_images import FileImages
 from packer.sources.coco_objects import CocoObject, Rules, key_of
+from packer.sources.image_names import FileImages
 from packer.sources.json_map import FIX, JsonMap, Range
 from packer.sources.paths import MOST_CLASSES, as_bytes, named, quoted
 from packer.sources.points import flip_index_of

@@ -1,34 +1,12 @@
-"""Finds the images that a COCO file names, and the splits that names of files and folders stand for."""
+"""Finds the images that a file of labels names, in the folders in which they are now."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 from packer.sources.base import Tree
 from packer.sources.paths import PathFinder, folder_of
-
-SPLIT_WORD = re.compile(
-    rb"(?<![a-z])(trainval|train(?:ing)?|val(?:id(?:ation)?)?|test(?:ing)?)(?:[-_]?([0-9]{4}))?(?![a-z0-9])"
-)
-SPLIT_NAMES = {b"training": b"train", b"valid": b"val", b"validation": b"val", b"testing": b"test"}
-
-Split = tuple[bytes, bytes]
-"""train, val, test or trainval, and a year or b""."""
-
-
-def splits_in(path: bytes) -> set[Split]:
-    """Return the splits in a path: {(train, 2017)} for ``annotations/instances_train2017.json``."""
-    found = {(SPLIT_NAMES.get(word, word), year) for word, year in SPLIT_WORD.findall(path.lower())}
-    return found | {(word, year) for name, year in found if name == b"trainval" for word in (b"train", b"val")}
-
-
-def is_of_split(path: bytes, split: bytes) -> bool:
-    """Return whether a file or folder belongs to a split by its name: that very word, or one that means the same."""
-    wanted = splits_in(split)
-    if wanted:
-        return any(word == name and year in (b"", other) for word, year in wanted for name, other in splits_in(path))
-    return re.search(rb"(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(split.lower()), path.lower()) is not None
+from packer.sources.splits import Split, splits_in
 
 
 class ImageNames:
