@@ -15,7 +15,7 @@ from packer.packing import BuildOptions, build_pack, plan_pack
 
 SECTIONS = {
     "Input": ("split", "include", "exclude", "shuffle", "max_pixels"),
-    "Labels": ("labels", "columns", "classes", "boxes", "missing_labels"),
+    "Labels": ("labels", "columns", "classes", "boxes", "missing_labels", "rle"),
     "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder"),
     "Output": ("out", "format", "shard_size", "overwrite", "force"),
     "Bad data": ("max_bad", "on_bad", "fail_fast", "quarantine", "decode_timeout"),
@@ -61,9 +61,9 @@ class BuildCommand(click.Command):
     multiple=True,
     default=("auto",),
     metavar="KIND",
-    help="Kind of labels: auto, none, folder, voc, yolo, list:FILE, cvat[:FILE], labelme, createml[:FILE], "
-    "vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the annotations of an image are merged.  "
-    "[default: auto]",
+    help="Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], list:FILE, pts, dlib[:FILE], cvat[:FILE], labelme, "
+    "createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the annotations of an image "
+    "are merged.  [default: auto]",
 )
 @click.option(
     "--columns",
@@ -92,6 +92,13 @@ class BuildCommand(click.Command):
     show_default=True,
     metavar="error|empty|skip",
     help="An image without a label: error rejects it, empty packs it as an image in which nothing is, skip skips it.",
+)
+@click.option(
+    "--rle",
+    default="text",
+    show_default=True,
+    metavar="text|polygons",
+    help="Masks of run lengths, as of COCO's crowds: kept as text, or also made polygons.",
 )
 @click.option("--resize", metavar="N|WxH", help="Size of the packed images in pixels.")
 @click.option(

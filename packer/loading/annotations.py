@@ -20,10 +20,11 @@ from packer.images.geometry import clip_polygon
 from packer.samplers.order import Float64
 from packer.types import Int64
 
-FLAGS = ("difficult", "truncated", "occluded")
+FLAGS = ("difficult", "truncated", "occluded", "iscrowd", "ignore")
 """Box fields that are always integers, and become int64 tensors (n,)."""
-ORIGINALS = ("voc_bndbox",)
-"""Original numbers of the source file, which are in the record (`Pack.annotation`) but not in the target."""
+ORIGINALS = ("voc_bndbox", "category_id", "area", "rle")
+"""Values of the source file, some of the image's original size, which are in the record (`Pack.annotation`) but not in
+the target."""
 WHOLE = ("landmarks", "tags")
 """Columns that belong to the image, whatever its boxes are."""
 NAMES = {"box_labels": "labels"}

@@ -15,6 +15,7 @@ FITS = ("stretch", "short", "long", "crop", "pad")
 MODES = ("rgb", "gray", "unchanged")
 DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
 BOX_POLICIES = ("fail", "clip", "drop")
+RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
 MISSING_POLICIES = ("error", "empty", "skip")
 NO_BAD = "0"
@@ -61,6 +62,7 @@ class BuildOptions:
         boxes: Boxes outside the image or without area: fail, clip or drop.
         fail_fast: Stop as soon as there are too many bad inputs, instead of finding all of them first.
         force: Build even if the pack is not expected to fit on the disk.
+        rle: How masks of run lengths (COCO) are kept: as text, or also as polygons.
         overwrite: Replace an existing pack.
 
     Raises:
@@ -97,6 +99,7 @@ class BuildOptions:
     boxes: str = "fail"
     fail_fast: bool = False
     force: bool = False
+    rle: str = "text"
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -114,6 +117,7 @@ class BuildOptions:
         _choice("--mode", self.mode, MODES)
         _choice("--decoder", self.decoder, DECODERS)
         _choice("--boxes", self.boxes, BOX_POLICIES)
+        _choice("--rle", self.rle, RLE_POLICIES)
         _choice("--on-bad", self.on_bad, BAD_POLICIES)
         _choice("--missing-labels", self.missing_labels, MISSING_POLICIES)
         if self.fit is not None:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from packer.format.manifest import names_a_pack, read_manifest
 from packer.images.geometry import move, orientation_geometry
 from packer.images.header import Header
 from packer.packing.boxes import Changes, check_boxes
-from packer.types import Annotation, RawAnnotation
+from packer.types import Annotation, Point, RawAnnotation
 
 NOTHING = (None,) * 5
 MAX_CLASS_FILE_BYTES = 16 * 1024**2
@@ -178,7 +179,7 @@ class Resolver:
             boxes=None if raw.boxes is None else _points(raw.boxes, (sx, sy, sx, sy)),
             box_labels=self._box_labels(raw),
             landmarks=None if raw.landmarks is None else _points(raw.landmarks, (sx, sy)),
-            polygons=None if raw.polygons is None else tuple(_points(p, (sx, sy)) for p in raw.polygons),
+            polygons=None if raw.polygons is None else _polygons(raw.polygons, (sx, sy)),
             keypoints=None if raw.keypoints is None else _keypoints(raw.keypoints, (sx, sy, 1.0)),
             box_fields=dict(raw.box_fields),
             extras=dict(raw.extras),
@@ -199,6 +200,15 @@ def _points(rows: Sequence[Sequence[float]], scale: Sequence[float]) -> NDArray[
     """Return float32 (n, len(scale)): each row times `scale`, computed in float64."""
     values = np.array(rows, np.float64).reshape(-1, len(scale)) * scale
     return values.astype(np.float32)
+
+
+def _polygons(polygons: Sequence[Sequence[Point]], scale: Point) -> tuple[NDArray[np.float32], ...]:
+    """Return an array of each polygon, as `_points` does; all are views of one, which takes half the time."""
+    ends = list(accumulate(map(len, polygons)))
+    numbers = chain.from_iterable(chain.from_iterable(polygons))
+    values = np.fromiter(numbers, np.float64, 2 * ends[-1] if ends else 0).reshape(-1, 2)
+    points = (values if scale == (1.0, 1.0) else values * scale).astype(np.float32)
+    return tuple(points[start:stop] for start, stop in zip([0, *ends], ends, strict=False))
 
 
 def _keypoints(rows: Sequence[Any], scale: Sequence[float]) -> NDArray[np.float32]:

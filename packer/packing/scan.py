@@ -18,7 +18,7 @@ from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver, read_classes, similar_names
 from packer.packing.select import read_selection
 from packer.packing.table import BASE_SCHEMA, Inputs, InputTable
-from packer.sources import check_options, check_sources, open_source, recognize
+from packer.sources import check_options, check_sources, joined, open_source, recognize
 from packer.sources.auto import what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.paths import quoted
@@ -101,17 +101,16 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
         inputs.notes.append(f"--labels {printable(choice.spec)}: {choice.why}")
         specs = [choice.spec]
     check_options(specs, SourceOptions(options.split, _one(options.columns)))
-    inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
+    sources_of = joined(specs)
+    inputs.labels = tuple(spec.partition(":")[0] for spec, _ in sources_of)
     files = [spec.partition(":")[2] for spec in specs]
     inputs.label_files = tuple(_below(file, options.source) for file in files) if any(files) else ()
     columns: Iterator[str | None] = iter(options.columns)
     sources = []
-    for spec in specs:
-        is_list = spec.startswith("list:")
-        of_list = (_one(options.columns) or next(columns, None)) if is_list else None
-        source_options = SourceOptions(
-            options.split, of_list, spec[5:] if is_list else None, options.labels == ("auto",)
-        )
+    for spec, more_files in sources_of:
+        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith("list:") else None
+        by_auto = options.labels == ("auto",)
+        source_options = SourceOptions(options.split, of_list, None, by_auto, more_files, options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))
     check_sources(sources, options.split)
     return sources

@@ -83,6 +83,8 @@ def _options(plan: Plan) -> dict[str, Any]:
     if plan.inputs.label_files:
         options["label_files"] = list(plan.inputs.label_files)
     options |= {name: selection_file(name) for name in plan.inputs.selections}
+    if plan.options.rle != "text":
+        options["rle"] = plan.options.rle
     return dict(sorted(options.items()))
 
 

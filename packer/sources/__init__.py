@@ -17,6 +17,9 @@ SOURCES = {
     "voc": "packer.sources.voc:VocSource",
     "yolo": "packer.sources.yolo:YoloSource",
     "folder": "packer.sources.folder:FolderSource",
+    "coco": "packer.sources.coco:CocoSource",
+    "pts": "packer.sources.pts:PtsSource",
+    "dlib": "packer.sources.dlib:DlibSource",
     "list": "packer.sources.list:ListSource",
     "cvat": "packer.sources.cvat:CvatSource",
     "labelme": "packer.sources.labelme:LabelMeSource",
@@ -28,8 +31,8 @@ SOURCES = {
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 
 CHOICES = (
-    "auto", "none", "folder", "voc", "yolo", "list:FILE",
-    "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
+    "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "list:FILE", "pts", "dlib[:FILE]", "cvat[:FILE]", "labelme",
+    "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 
@@ -67,6 +70,19 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
         choices = ", ".join((*CHOICES, *added))
         raise UsageError("", f"--labels {spec} is not known", f"choose one of {choices}")
     return opener(tree, replace(options, file=file) if colon else options)
+
+
+def joined(specs: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return each source of ``--labels`` once, with the FILEs of further ones that it reads as well."""
+    result: list[tuple[str, tuple[str, ...]]] = []
+    for spec in specs:
+        name, colon, file = spec.partition(":")
+        first = next((i for i, (other, _) in enumerate(result) if other.startswith(name + ":")), None)
+        if colon and first is not None and name in SOURCES and getattr(_type_of(name), "joins_files", False):
+            result[first] = (result[first][0], (*result[first][1], file))
+        else:
+            result.append((spec, ()))
+    return result
 
 
 def check_options(specs: Sequence[str], options: SourceOptions) -> None:

@@ -43,6 +43,15 @@ class SourceOptions:
     """The FILE of ``list:FILE``, as the user wrote it (relative to the working directory)."""
     by_auto: bool = False
     """Whether ``--labels auto`` chose the source, rather than the user."""
+    more_files: tuple[str, ...] = ()
+    """The FILEs of further ``--labels`` of this source, if its type has ``joins_files``."""
+    rle_polygons: bool = False
+    """``--rle polygons``: masks of run lengths become polygons as well."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All FILEs."""
+        return self.more_files if self.file is None else (self.file, *self.more_files)
 
 
 class Choice(NamedTuple):
@@ -87,9 +96,12 @@ class Source(Protocol):
 class SourceType(Protocol):
     """A layout of labels, as named in the table of sources and by the entry points of ``packer.sources``.
 
-    Usually a class, whose ``__init__`` is the call and `recognize` a static method. If it has a true attribute
-    ``takes_file``, it is used as ``--labels NAME:FILE``, and FILE is in the options. With "optional", FILE may be left
-    out.
+    Usually a class, whose ``__init__`` is the call and `recognize` a static method. These attributes are False if it
+    does not have them:
+
+    - ``takes_file``: it is used as ``--labels NAME:FILE``, and FILE is in the options; with "optional", FILE may be
+      left out;
+    - ``joins_files``: if it is given several times, all FILEs are read by one source.
     """
 
     def __call__(self, tree: Tree, options: SourceOptions) -> Source:

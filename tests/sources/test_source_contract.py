@@ -34,6 +34,18 @@ LAYOUTS = {
         "images/g.jpg": "", "images/u.jpg": "", "images/b.jpg": "", "labels/g.txt": "0 .5 .5 1 1", "labels/b.txt": "?",
         "labels/x.txt": "",
     },
+    "coco": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "",
+        "c.json": '{"images": [{"id": 1, "file_name": "g.jpg"}, {"id": 2, "file_name": "b.jpg"}], "categories": '
+        '[{"id": 1, "name": "n"}], "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 1, 2, 2]}, '
+        '{"id": 2, "image_id": 2, "category_id": 9, "bbox": [1, 1, 2, 2]}, {"id": 3, "image_id": 7}]}',
+    },
+    "pts": {"g.jpg": "", "u.jpg": "", "b.jpg": "", "g.pts": "{\n1 1\n}", "b.pts": "{\n1\n}", "x.pts": "{\n}"},
+    "dlib": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "",
+        "d.xml": '<dataset><images><image file="g.jpg"><box left="1" top="1" width="2" height="2"/></image>'
+        '<image file="b.jpg"><box left="1"/></image><image file="x.jpg"/></images></dataset>',
+    },
     "list": {"g.jpg": "", "u.jpg": "", "b.jpg": "", "l.txt": "g.jpg 1 2\nb.jpg 1 ?\nx.jpg 1 2\n"},
     "cvat": {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "a.xml": "<annotations><version>1.1</version>"
