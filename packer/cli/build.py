@@ -61,9 +61,9 @@ class BuildCommand(click.Command):
     multiple=True,
     default=("auto",),
     metavar="KIND",
-    help="Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], list:FILE, pts, dlib[:FILE], cvat[:FILE], labelme, "
-    "createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the annotations of an image "
-    "are merged.  [default: auto]",
+    help="Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], list:FILE, pts, dlib[:FILE], cvat[:FILE], "
+    "labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the annotations of "
+    "an image are merged.  [default: auto]",
 )
 @click.option(
     "--columns",
