@@ -136,13 +136,11 @@ def _read_all(
 ) -> None:
     inputs = table.inputs
     paths: Sequence[bytes] = tree.images
-    for source in sources:
-        if left_out := getattr(source, "left_out", None):
-            paths = _kept(paths, left_out, inputs)
+    for left_out in filter(None, (getattr(source, "left_out", None) for source in sources)):
+        paths = _kept(paths, left_out, inputs)
     if options.split is not None:
         other = f"not in split {options.split}"
-        for source in sources:
-            paths = _kept(paths, lambda path, source=source: None if source.in_split(path) else other, inputs)
+        paths = _kept(paths, lambda path: None if all(each.in_split(path) for each in sources) else other, inputs)
     paths = _selected(paths, tree, options, inputs)
     starts = range(0, len(paths), IMAGES_A_JOB)
     jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), options.max_pixels) for start in starts]

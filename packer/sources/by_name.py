@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import SourceOptions, Tree
-from packer.sources.paths import PathFinder, as_bytes, named, quoted, split_folders, stem_of
+from packer.sources.image_names import FileImages, ImageNames
+from packer.sources.paths import as_bytes, named, quoted, split_folders
 from packer.sources.tree import MIB, read_file, read_head
 from packer.types import Json, Point, RawAnnotation
 
@@ -110,35 +111,6 @@ class Entry:
     size: tuple[int, int] | None = None
 
 
-class ImageNames:
-    """Finds images by the names that files give them: paths, or the end of a path that only one image has."""
-
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._finders: dict[bytes, PathFinder] = {}
-        self._by_name: dict[bytes, list[bytes]] = defaultdict(list)
-        self._by_stem: dict[bytes, list[bytes]] = defaultdict(list)
-        for image in tree.images:
-            self._by_name[image.rpartition(b"/")[2]].append(image)
-            self._by_stem[stem_of(image)].append(image)
-
-    def find(self, written: bytes, folder: bytes) -> bytes | None:
-        """Return the image of a name in a file of this folder; None if there is none. Raise BadLabel for several."""
-        finder = self._finders.get(folder)
-        if finder is None:
-            finder = self._finders[folder] = PathFinder(self._tree, self._tree.root + b"/" + folder)
-        if (image := finder.find(written)) is not None:
-            return image
-        path = written.replace(b"\\", b"/").lstrip(b"./")
-        name = path.rpartition(b"/")[2]
-        found = self._by_name.get(name) or self._by_stem.get(name, [])
-        nearest = [image for image in found if (b"/" + image).endswith(b"/" + path)] or found
-        nearest = [image for image in nearest if image.startswith(folder + b"/")] or nearest
-        if len(nearest) > 1:
-            raise BadLabel(written, f"may be any of {named(nearest)}", "write its path below the source")
-        return nearest[0] if nearest else None
-
-
 class ByNameSource:
     """Annotations that were read at once."""
 
@@ -154,7 +126,7 @@ class ByNameSource:
         self._of_image: dict[bytes, RawAnnotation | BadLabel] = {}
         self._bad: list[NoImage | BadLabel] = []
         self._splits: dict[bytes, str | None] = {}
-        self._read(ImageNames(tree), list(entries))
+        self._read(tree, list(entries))
         self._split = options.split
         self._folders: tuple[bytes, ...] = ()
         there = {split for split in self._splits.values() if split is not None}
@@ -164,7 +136,7 @@ class ByNameSource:
                 raise UsageError(tree.root, f"no split {options.split}", f"the splits are: {names}")
             self._folders = split_folders(tree, options.split)
 
-    def _read(self, names: ImageNames, entries: Sequence[Entry]) -> None:
+    def _read(self, tree: Tree, entries: Sequence[Entry]) -> None:
         sound = [entry.objects for entry in entries if isinstance(entry.objects, Objects)]
         has_boxes = any(objects.boxes for objects in sound)
         left_out: Counter[str] = Counter()
@@ -176,16 +148,21 @@ class ByNameSource:
             raise UsageError("--labels", f"there are only {kinds}, which packer has no field for", step)
         if left_out:
             self.notes.append(f"left out, because packer has no field for them: {kinds}")
+        names, in_folder = ImageNames(tree), dict[bytes, FileImages]()
         for entry in entries:
-            try:
-                image = names.find(entry.name, entry.folder)
-            except BadLabel as error:
-                self._bad.append(BadLabel(entry.origin, f"{quoted(entry.name)} {error.problem}", error.next_step))
+            images = in_folder.get(entry.folder)
+            if images is None:
+                images = in_folder[entry.folder] = names.of_file(b"/".join([tree.root, entry.folder, b""]))
+            found = images.find(entry.name)
+            if len(found) > 1:
+                problem = f"{quoted(entry.name)} may be any of {named(found)}"
+                self._bad.append(BadLabel(entry.origin, problem, "write its path below the source"))
                 continue
-            if image is None:
+            if not found:
                 problem = f"there is no image {quoted(entry.name)}"
                 self._bad.append(NoImage(entry.origin, problem, "add the image, or remove the entry"))
                 continue
+            (image,) = found
             if image in self._of_image:
                 problem = f"is annotated twice; the second time at {printable(entry.origin)}"
                 self._of_image[image] = BadLabel(image, problem, "keep one")

@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from packer.sources.base import Tree
-from packer.sources.paths import PathFinder, folder_of
+from packer.sources.list_paths import NOT_FOUND, PathFinder
+from packer.sources.paths import folder_of
 from packer.sources.splits import Split, splits_in
 
 
 class ImageNames:
-    """Finds images by what COCO files write: a path, or a name without its folder."""
+    """Finds images by what label files write: a path, or a name without its folder or extension."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._by_name: dict[bytes, list[bytes]] = {}
+        self._finder = PathFinder(tree, tree.root)
 
     def of_file(self, path: bytes) -> FileImages:
         """Return what finds the images of the file at this absolute path."""
-        return FileImages(self, PathFinder(self._tree, folder_of(path)), splits_in(self.told(path)))
+        return FileImages(self._finder.at(folder_of(path)), folder_of(self.below(path)), splits_in(self.told(path)))
 
     def told(self, path: bytes) -> bytes:
         """Return the part of an absolute path that may name a split: below the source, else file and folder."""
-        root = self._tree.root.rstrip(b"/") + b"/"
-        return path[len(root) :] if path.startswith(root) else b"/".join(path.split(b"/")[-2:])
+        return self.below(path) or b"/".join(path.split(b"/")[-2:])
 
-    def named(self, name: bytes) -> list[bytes]:
-        """Return all images of a name, wherever they are."""
-        if not self._by_name:
-            by_name = defaultdict(list)
-            for image in self._tree.images:
-                by_name[image.rpartition(b"/")[2]].append(image)
-            self._by_name = dict(by_name)
-        return self._by_name.get(name, [])
+    def below(self, path: bytes) -> bytes:
+        """Return an absolute path as one below the source; b"" if it is elsewhere."""
+        root = self._tree.root.rstrip(b"/") + b"/"
+        return path[len(root) :] if path.startswith(root) else b""
 
 
 class FileImages:
     """Finds the images of one file.
 
     A path is followed from the source folder, or from the file's own. If nothing is there, the images of that name
-    are compared with it: most folders in common win, then the folder of the split that the file is of. An image in the
-    folder of another split is never taken.
+    are compared with it, or of its stem: most folders in common win, then the folder of the file, then the folder of
+    the split that the file is of. An image in the folder of another split is never taken.
     """
 
-    def __init__(self, names: ImageNames, finder: PathFinder, splits: set[Split]) -> None:
-        self._names = names
+    def __init__(self, finder: PathFinder, folder: bytes, splits: set[Split]) -> None:
         self._finder = finder
+        self._folder = folder + b"/"
         self._splits = splits
         self.moved: tuple[bytes, bytes] | None = None
         """The first path with a folder that was found in another one, and where."""
@@ -54,14 +48,16 @@ class FileImages:
 
     def find(self, written: bytes) -> list[bytes]:
         """Return the image of a path; none, or several, if that is not clear."""
-        image = self._finder.find(written)
-        if image is not None:
-            return [image]
+        number = self._finder.find(written)
+        if number != NOT_FOUND:
+            return [self._finder.images[number]]
         parts = written.replace(b"\\", b"/").split(b"/")
-        found = [image for image in self._names.named(parts[-1]) if not self._is_of_another_split(image)]
+        found = [image for image in self._finder.alike(written) if not self._is_of_another_split(image)]
         if len(found) > 1:
             most = max(_common(image, parts) for image in found)
             found = [image for image in found if _common(image, parts) == most]
+        if len(found) > 1:
+            found = [image for image in found if image.startswith(self._folder)] or found
         if len(found) > 1 and self._splits:
             found = [image for image in found if splits_in(folder_of(image)) & self._splits] or found
         if len(found) == 1 and len(parts) > 1:
