@@ -33,8 +33,8 @@ class FileImages:
     """Finds the images of one file.
 
     A path is followed from the source folder, or from the file's own. If nothing is there, the images of that name
-    are compared with it, or of its stem: most folders in common win, then the folder of the file, then the folder of
-    the split that the file is of. An image in the folder of another split is never taken.
+    or stem are compared with it: most folders in common win, then the folder of the file, then the folder of the split
+    that the file is of. An image in the folder of another split is never taken.
     """
 
     def __init__(self, finder: PathFinder, folder: bytes, splits: set[Split]) -> None:

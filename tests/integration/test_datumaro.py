@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "sources"))
-import layouts as draw  # noqa: E402
+import layouts as draw
 
-from packer.errors import UsageError  # noqa: E402
-from packer.sources import open_source  # noqa: E402
-from packer.sources.base import Source, SourceOptions  # noqa: E402
-from packer.sources.datumaro import FORMATS  # noqa: E402
-from packer.sources.tree import find_tree  # noqa: E402
+from packer.errors import UsageError
+from packer.sources import open_source
+from packer.sources.base import Source, SourceOptions
+from packer.sources.datumaro import FORMATS
+from packer.sources.tree import find_tree
 
 datumaro = pytest.importorskip("datumaro", reason="datumaro is optional, and not installed here")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -83,5 +83,5 @@ def test_labelme_of_the_web_tool_has_polygons(tmp_path: Path) -> None:
 def test_what_it_cannot_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Datumaro cannot read it as celeba"):
         opened(tmp_path, draw.photos(), "datumaro:celeba")
-    with pytest.raises(UsageError, match="cifar.* is not a format for Datumaro"):
+    with pytest.raises(UsageError, match=r"cifar.* is not a format for Datumaro"):
         opened(tmp_path, draw.photos(), "datumaro:cifar")  # its importer unpickles
