@@ -190,10 +190,10 @@ class Pipeline:
             self.filler.fill(records, params, rows)
         stats.add(self._stage, time.perf_counter() - started)
         cuts = [slice(start, start + step) for start in range(0, len(records), step)]
-        if self.targets.labels is None or self.transforms:
+        if not self.targets.is_array or self.transforms:
             return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts], replaced
         started = time.perf_counter()
-        labels = self.targets.labels[records]
+        labels: Any = self.targets.of(records)
         stats.add("targets", time.perf_counter() - started)
         return [_Piece(records[cut], labels[cut], None) for cut in cuts], replaced
 

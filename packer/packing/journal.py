@@ -53,6 +53,11 @@ class Journal:
         self._good_bytes = 0
         self._read()
 
+    @property
+    def finished_shards(self) -> int:
+        """Number of finished shards that have a file."""
+        return sum(result.entry is not None for result in self.finished.values())
+
     def _read(self) -> None:
         try:
             if os.path.getsize(self.path) > MAX_JOURNAL_BYTES:

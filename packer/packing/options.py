@@ -15,7 +15,9 @@ FITS = ("stretch", "short", "long", "crop", "pad")
 MODES = ("rgb", "gray", "unchanged")
 DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
 BOX_POLICIES = ("fail", "clip", "drop")
+RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
+MISSING_POLICIES = ("error", "empty", "skip")
 NO_BAD = "0"
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_SHARD_BYTES = 128 * 1024**2
@@ -35,8 +37,12 @@ class BuildOptions:
         format: lmdb, hdf5, tfrecord or webdataset. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
         columns: The columns of each list, or once for all of them.
-        classes: File with the class names in id order, one per line.
+        classes: File with the class names in id order, one per line; or a pack, whose classes are used.
         split: Pack only this split.
+        include: File that lists the images to pack: one path, glob, key of the pack `like`, or name per line.
+        exclude: File that lists images to skip, in the same form.
+        missing_labels: An image without a label: error (it is bad), empty (nothing is in it) or skip.
+        like: The pack whose keys `include` and `exclude` may name; `options_like` takes its options.
         resize: Size of the packed images in pixels, ``N`` or ``WxH``. None: as they are.
         fit: How to reach that size: stretch, short, long, crop or pad.
         pad_value: Gray level of the border that pad adds, 0 to 255. None: 0, black.
@@ -54,6 +60,9 @@ class BuildOptions:
         quarantine: Folder for rejected.tsv, the list of bad inputs.
         decode_timeout: Maximum seconds to decode an image. None: no limit.
         boxes: Boxes outside the image or without area: fail, clip or drop.
+        fail_fast: Stop as soon as there are too many bad inputs, instead of finding all of them first.
+        force: Build even if the pack is not expected to fit on the disk.
+        rle: How masks of run lengths (COCO) are kept: as text, or also as polygons.
         overwrite: Replace an existing pack.
         follow_links: Follow symlinks to folders outside the source.
 
@@ -68,6 +77,10 @@ class BuildOptions:
     columns: tuple[str, ...] = ()
     classes: str | None = None
     split: str | None = None
+    include: str | None = None
+    exclude: str | None = None
+    missing_labels: str = "error"
+    like: str | None = None
     resize: str | None = None
     fit: str | None = None
     pad_value: int | None = None
@@ -85,11 +98,14 @@ class BuildOptions:
     quarantine: str | None = None
     decode_timeout: float | None = DEFAULT_DECODE_TIMEOUT_S
     boxes: str = "fail"
+    fail_fast: bool = False
+    force: bool = False
+    rle: str = "text"
     overwrite: bool = False
     follow_links: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("source", "out", "classes", "quarantine"):
+        for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like"):
             if isinstance(path := getattr(self, name), os.PathLike):  # accept a Path
                 object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
@@ -103,7 +119,9 @@ class BuildOptions:
         _choice("--mode", self.mode, MODES)
         _choice("--decoder", self.decoder, DECODERS)
         _choice("--boxes", self.boxes, BOX_POLICIES)
+        _choice("--rle", self.rle, RLE_POLICIES)
         _choice("--on-bad", self.on_bad, BAD_POLICIES)
+        _choice("--missing-labels", self.missing_labels, MISSING_POLICIES)
         if self.fit is not None:
             _choice("--fit", self.fit, FITS)
             if self.resize is None:

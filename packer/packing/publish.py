@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 
 from packer.errors import StorageError, UsageError, printable
+from packer.format.lists import write_lists
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.packing.journal import Journal
+from packer.packing.table import Inputs
 from packer.system import exchange_names, sync_path
 from packer.system.locks import FolderLock, lock_folder, wait_until_unused
 from packer.system.signals import held_signals, run_held
@@ -110,7 +113,7 @@ class Output:
 
     def _leave(self) -> None:
         if self._lock is not None and not self._published:
-            if self.journal.finished:
+            if self.journal.finished_shards:
                 with suppress(OSError):
                     self.clear()
             else:
@@ -122,10 +125,16 @@ class Output:
             self._lock.close()
             self._lock = None
 
-    def publish(self, manifest: Manifest) -> None:
-        """Write the manifest, sync the pack, and rename it to its final name."""
+    def publish(self, manifest: Manifest, inputs: Inputs) -> Manifest:
+        """Write the lists of the inputs and the manifest, sync the pack, and rename it to its final name.
+
+        Returns:
+            The manifest with the entries of the lists.
+        """
         try:
-            self._keep_only({file.name for shard in manifest.shards for file in (shard.container, shard.index)})
+            self._keep_only({file.name for file in manifest.files})
+            listings = (inputs.rejected, inputs.skipped, inputs.changed)
+            manifest = replace(manifest, lists=write_lists(self.folder, listings, inputs.selections))
             _write(os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
             sync_path(self.folder)
             self._check_free()
@@ -136,6 +145,7 @@ class Output:
                 shutil.rmtree(self.partial, ignore_errors=True)
         except OSError as error:
             raise StorageError(self.path, f"cannot be published: {error.strerror or error}") from None
+        return manifest
 
     def _take_name(self) -> None:
         """Rename the new pack to its final name, exchanging names with an existing pack in one step if possible."""

@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numpy as np
-
 from packer.errors import BadImage, PackerError, UsageError, plural, printable
-from packer.sources.decompress import Bytes, Scratch, compression_of, decompress
+from packer.sources.decompress import Bytes, compression_of, decompress
 from packer.sources.paths import as_text, extension_of, folder_of
-from packer.sources.places import Archive, Members, Place, SourceFile
+from packer.sources.places import Archive, Members, Place, Scratch, SourceFile
 from packer.sources.tar_members import BLOCK, Member, tar_members
 from packer.sources.zip_members import zip_members
 
@@ -161,6 +159,8 @@ class Archives:
 
         Members with the same path are all skipped: which one the archive means depends on the program that reads it.
         """
+        import numpy as np
+
         order = sorted(range(len(self.paths)), key=self.paths.__getitem__)
         paths = [self.paths[i] for i in order]
         twice = {path for path, other in pairwise(paths) if path == other}
@@ -172,7 +172,7 @@ class Archives:
         places = np.frombuffer(self.places, np.int64).reshape(-1, len(Place._fields))[order]
         images = [path for path, i in zip(paths, order, strict=True) if self.are_images[i]]
         files = [path for path, i in zip(paths, order, strict=True) if not self.are_images[i]]
-        return Members(tuple(self.archives), paths, places), images, files
+        return Members(tuple(self.archives), paths, places, self.scratch), images, files
 
 
 class _Listing:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
+from packer.sources.decompress import decompress
 from packer.sources.places import Members, SourceFile
 from packer.types import RawAnnotation
 
+HELD_BYTES = 64 << 20
+"""A deflated file of labels up to this size is held in memory, a larger one decompressed to the disk."""
 LOOKS = 8
 """Maximum number of label files opened to recognize them."""
 
@@ -44,7 +47,33 @@ class Tree:
         file = os.path.join(self.root, path)
         if self.members is None:
             return SourceFile(file)
-        return SourceFile(file, self.members.place(path.removeprefix(self.root + b"/")), self.members.archives)
+        # the root may be an archive: the operating system cannot follow .. from there
+        file = os.path.normpath(file)
+        return SourceFile(file, self.members.place(self.below(file)), self.members.archives)
+
+    def open_plain(self, path: bytes) -> SourceFile:
+        """Open the same; if it is large and deflated in an archive, as the copy that is decompressed once.
+
+        Raises:
+            UsageError: It is damaged.
+            BadImage: The same as for `open`.
+            OSError: The same.
+        """
+        file = self.open(path)
+        if self.members is None or self.members.scratch is None or not file.is_deflated or file.size <= HELD_BYTES:
+            return file
+        copies = self.members.copies
+        with file:
+            if path not in copies:
+                name = path.decode("utf-8", "surrogateescape")
+                copies[path] = self.members.scratch(name)
+                decompress(file, None, name, copies[path])
+        return SourceFile(copies[path].encode("utf-8", "surrogateescape"))
+
+    def below(self, path: bytes) -> bytes:
+        """Return an absolute path as one relative to `root`; b"" if it is elsewhere."""
+        top = self.root.rstrip(b"/") + b"/"
+        return path[len(top) :] if path.startswith(top) else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +86,17 @@ class SourceOptions:
     """``--columns``: the columns of a list."""
     file: str | None = None
     """The FILE of ``list:FILE``, as the user wrote it (relative to the working directory)."""
+    by_auto: bool = False
+    """Whether ``--labels auto`` chose the source, rather than the user."""
+    more_files: tuple[str, ...] = ()
+    """The FILEs of further ``--labels`` of this source, if its type has ``joins_files``."""
+    rle_polygons: bool = False
+    """``--rle polygons``: masks of run lengths become polygons as well."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All FILEs."""
+        return self.more_files if self.file is None else (self.file, *self.more_files)
 
 
 class Choice(NamedTuple):
@@ -76,7 +116,12 @@ class Source(Protocol):
     None if the ids follow from the names."""
     notes: list[str]
     """Messages for the user, such as `<filename>` fields that differ; complete after the last call."""
-    # flip_index: tuple[int, ...] | None, optional: the index of the mirror image of each landmark or keypoint
+    # Optional attributes:
+    # flip_index: tuple[int, ...] | None: the index of the mirror image of each landmark or keypoint
+    # tags: tuple[str, ...] | None: the names of the classes in `RawAnnotation.tags`
+    # has_splits: bool, True if it is missing: whether ``--split`` means something to this source
+    # left_out(image: bytes) -> str | None: why an image is not packed (a mask; a list does not name it); it is skipped
+    # label_files: Set[bytes]: the files of the tree that are read; --labels auto counts the others
 
     def in_split(self, image: bytes) -> bool:
         """Return whether this image is part of the chosen split (True for every image without ``--split``)."""
@@ -96,8 +141,12 @@ class Source(Protocol):
 class SourceType(Protocol):
     """A layout of labels, as named in the table of sources and by the entry points of ``packer.sources``.
 
-    Usually a class, whose ``__init__`` is the call and `recognize` a static method. If it has a true attribute
-    ``takes_file``, it is used as ``--labels NAME:FILE``, and FILE is in the options.
+    Usually a class, whose ``__init__`` is the call and `recognize` a static method. These attributes are False if it
+    does not have them:
+
+    - ``takes_file``: it is used as ``--labels NAME:FILE``, and FILE is in the options; with "optional", FILE may be
+      left out;
+    - ``joins_files``: if it is given several times, all FILEs are read by one source.
     """
 
     def __call__(self, tree: Tree, options: SourceOptions) -> Source:

@@ -8,7 +8,7 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
 from packer.containers.storage import storage_errors
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 MARKS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 """The first bytes of compressed files."""
 COPIED_BYTES = 1 << 20
-
-Scratch = Callable[[str], str]
-"""Takes the name of an archive, and returns the path of the file to decompress it to."""
 
 
 class Bytes(io.RawIOBase):
@@ -61,6 +58,31 @@ class Bytes(io.RawIOBase):
         return self._at
 
 
+class _Parts(io.RawIOBase):
+    """The pieces of a file as a file object."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._parts, b""))
+        view = memoryview(buffer)
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def stream_of(file: SourceFile) -> IO[bytes]:
+    """Return a file of the source as a file object to be read once, from its beginning, also if it is deflated."""
+    return io.BufferedReader(_Parts(file.chunks()))
+
+
 def compression_of(head: bytes) -> str | None:
     """Return how a file that begins with `head` is compressed; None if it is not."""
     return next((name for mark, name in MARKS.items() if head.startswith(mark)), None)
@@ -82,7 +104,7 @@ def decompress(file: SourceFile, compression: str | None, name: str, target: str
     """
     try:
         with open(target, "xb") as output:
-            for data in file.chunks(file.size) if compression is None else _decompressed(file, compression):
+            for data in file.chunks() if compression is None else _decompressed(file, compression):
                 with storage_errors(target):
                     output.write(data)
     except PackerError:

@@ -1,46 +1,48 @@
-"""A list: a text or CSV file with one image per line, its columns given by ``--columns``."""
+"""A list: a text or CSV file with lines for images, its columns given by ``--columns`` or by its header.
+
+Only the place of each line and the number of its image are kept; a line is parsed when its image is annotated.
+"""
 
 from __future__ import annotations
 
-import os
-from array import array
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
-from packer.sources.columns import Columns, parse_columns
-from packer.sources.list_lines import (
-    COMMA,
-    MIXED,
-    SAMPLE_LINES,
-    TAB,
-    Opening,
-    find_separator,
-    guess_columns,
-    header_columns,
-    point_flip_index,
-    read_opening,
-    split_line,
-)
-from packer.sources.paths import PathFinder, as_bytes, as_text, class_id, extension_of, folder_of, quoted, stem_of
+from packer.sources.columns import Row
+from packer.sources.list_layout import read_layout
+from packer.sources.list_lines import COMMA, SEPARATORS, Lines, as_lines, rows_of
+from packer.sources.list_paths import NOT_FOUND, PathFinder
+from packer.sources.list_table import ListTable
+from packer.sources.paths import as_bytes, as_text, extension_of, file_of, files_beside, folder_of, quoted, stem_of
 from packer.sources.tree import MIB, lines_of, read_file, read_head
 from packer.sources.yolo_config import NAME_FILES
 from packer.types import RawAnnotation
 
 MOST_LIST_BYTES = 2048 * MIB
-MOST_LINE_BYTES = MIB
 LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
 MOST_CANDIDATES = 64
-CELLS = 64
-"""Number of columns at each end of a line searched for a path, to recognize a list."""
+LOOKED_AT, CELLS = 64, 32
+"""Lines, and columns at each end of a line, in which paths are searched to recognize a list."""
+SPLITS = {"train": b"0", "val": b"1", "valid": b"1", "validation": b"1", "test": b"2"}
+"""How CelebA's list_eval_partition numbers the splits."""
+SHOWN_LINES = 3
+MOST_NAMES_BYTES = 16 * MIB
+FEWEST_ALIKE = 2
+"""Fewer paths that are not written as those of the images may be chance."""
+OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
+DESCRIPTIONS = b"class-descriptions"
+"""In the name of the file in which Open Images gives the names of its classes."""
 
 
 class ListSource:
-    """Labels from a list. Its paths are looked up once; a line is parsed when its image is annotated.
+    """Labels from a list.
 
     Raises:
-        UsageError: The file does not exist, or its columns are not clear.
+        UsageError: The file does not exist, its columns are not clear, or none of its paths leads to an image.
     """
 
     takes_file = True
@@ -48,22 +50,27 @@ class ListSource:
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         file = options.file or ""
         self._name = printable(file.rpartition("/")[2])
-        self._data, folder = _read(tree, file)
-        self._starts = array("Q")
-        self._cut()
-        self._finder = PathFinder(tree, folder)
-        self.notes: list[str] = []
-        if options.split is not None:
-            self.notes.append(f"{self._name}: a list has no splits; --split {options.split} does not choose lines")
-        self._columns, self._separator, self._opening = self._layout(options.columns)
-        self.flip_index = point_flip_index(self._columns, self._opening.header)
-        self._line_of: dict[bytes, int] = {}
-        """Image -> index of its first line."""
-        self._repeats: dict[bytes, list[int]] = {}
-        """Image -> indices of its further lines."""
-        self._bad: list[NoImage | BadLabel] = []
-        self._scan()
-        self.classes: tuple[str, ...] | None = self._numbered_classes()
+        path = file_of(tree, "list", file)
+        self._lines = Lines(_read(tree, path, file))
+        self.label_files = {tree.below(path)}
+        folder = folder_of(path)
+        finder = PathFinder(tree, folder)
+        self._layout = layout = read_layout(self._lines, finder, options.columns, self._name)
+        self._columns = layout.columns
+        self.notes = list(layout.notes)
+        self.flip_index, self.tags = layout.flip_index, layout.tags
+        try:
+            self._table = ListTable(self._lines, layout.opening.lines, layout.columns, layout.separator, finder)
+        except UsageError as error:
+            raise UsageError(self._name, error.problem, error.next_step) from None
+        self.classes: tuple[str, ...] | None = self._table.classes
+        self._display = self._display_names(tree, folder)
+        self._add_notes()
+        self._selects = not options.by_auto
+        self.has_splits = "split" in self._columns.head
+        self._split = self._find_split(options.split) if options.split is not None else None
+        self._repeats: dict[bytes, int] = {}
+        """Image -> number of its lines that repeat another one."""
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -78,209 +85,213 @@ class ListSource:
             and stem_of(path) not in images
         )
         found = []
+        finder = PathFinder(tree, tree.root)
         for path in islice(candidates, MOST_CANDIDATES):
             folder = tree.root + b"/" + folder_of(path) if b"/" in path else tree.root
-            if _names_images(tree, path, PathFinder(tree, folder)):
+            if _names_images(tree, path, finder.at(folder)):
                 file = as_text(tree.root.rstrip(b"/") + b"/" + path)
                 found.append(Choice(f"list:{file}", f"{printable(path)} names images and has labels for them"))
         return found
 
     def in_split(self, image: bytes) -> bool:
-        """Return True: a list has no splits."""
-        return True
+        """Return whether the list names the image for the chosen split (True for every image without ``--split``)."""
+        if self._split is None:
+            return True
+        lines = self._table.lines_of(image)
+        return bool(lines) and self._cell("split", lines[0]) == self._split
+
+    def left_out(self, image: bytes) -> str | None:
+        """Return why an image is not packed that the list does not name; None for all if ``auto`` chose the list."""
+        return f"not in {self._name}" if self._selects and not self._table.lines_of(image) else None
 
     def annotate(self, image: bytes) -> RawAnnotation:
-        """Return the annotation in the image's line.
+        """Return the annotation in the image's lines.
 
         Raises:
             NoLabel: The list does not name the image.
-            BadLabel: The line is invalid; the error names file, line and value.
+            BadLabel: A line is invalid, or lines contradict one another; the error names file, line and value.
         """
-        index = self._line_of.get(image)
-        if index is None:
-            raise NoLabel(image, f"is not in {self._name}", "add a line for it, or remove the image")
-        if image in self._repeats:
-            lines = ", ".join(self._where(i) for i in (index, *self._repeats[image]))
-            raise BadLabel(image, f"appears in several lines: {lines}", "keep one")
-        try:
-            row = self._columns.read(split_line(self._line(index), self._separator))
-        except ValueError as error:
-            raise self._error(index, str(error)) from None
+        lines = self._table.lines_of(image)
+        if not lines:
+            next_step = "add a line for it, or pass --labels list:FILE to pack only the images that it names"
+            raise NoLabel(image, f"is not in {self._name}", next_step)
+        row = self._row(lines[0]) if len(lines) == 1 else self._joined(image, lines)
         label, box_labels = row.label, row.box_labels
         if self.classes is not None:  # 07 is class 7
             label = None if label is None else str(int(label))
             if box_labels is not None:
                 box_labels = tuple(str(int(name)) for name in box_labels)
+        elif self._display:
+            label = None if label is None else self._display[label]
+            if box_labels is not None:
+                box_labels = tuple(self._display[name] for name in box_labels)
         return RawAnnotation(
-            origin=self._where(index), label=label, boxes=row.boxes, box_labels=box_labels, landmarks=row.landmarks
+            origin=self._where(lines),
+            label=label,
+            boxes=row.boxes,
+            box_labels=box_labels,
+            landmarks=row.landmarks,
+            tags=row.tags,
+            box_fields=row.box_fields,
+            extras={} if row.text is None else {"text": row.text},
+            relative=self._layout.relative,
+            image_size=row.image_size,
         )
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Yield lines that do not name an image of the source."""
-        return iter(self._bad)
-
-    def _cut(self) -> None:
-        """Store the start of each line: 8 bytes per line, instead of 40 or more for a list of bytes objects."""
-        start = 0
-        while start < len(self._data):
-            self._starts.append(start)
-            end = self._data.find(b"\n", start)
-            start = len(self._data) if end < 0 else end + 1
-        self._starts.append(len(self._data) + (not self._data.endswith(b"\n")))
-
-    def _line(self, index: int) -> bytes:
-        return self._data[self._starts[index] : self._starts[index + 1] - 1]
-
-    def _where(self, index: int) -> str:
-        return f"{self._name}:{index + 1}"
-
-    def _error(self, index: int, problem: str, next_step: str = "fix the line") -> BadLabel:
-        return BadLabel(self._where(index), problem, next_step)
-
-    def _layout(self, columns_text: str | None) -> tuple[Columns, bytes, Opening]:
-        """Return the columns, the separator, and the lines before the data."""
-        columns = None if columns_text is None else parse_columns(columns_text)
-        first = [self._line(i) for i in range(min(len(self._starts) - 1, SAMPLE_LINES * 2))]
-        sample = [line for line in first if line.strip(b" \t")][:SAMPLE_LINES]
-        if not sample:
-            raise UsageError(self._name, "is empty", "give a list with one image per line")
-
-        def found(path: bytes) -> bool:
-            return self._finder.find(path) is not None
-
-        separator = find_separator(sample, columns, found)
-        opening = read_opening(first, separator, columns, found)
-        if opening.header:
-            self.notes.append(f"{self._name}:{opening.header_line} is taken as a header")
-        if columns is None and (named := header_columns(opening.header)) is not None:
-            columns, skipped = named
-            columns = parse_columns(" ".join(columns.head))  # checks that they go together
-            if skipped:
-                self.notes.append(f"{self._name}: columns that are skipped: {printable(', '.join(skipped))}")
-        if columns is None:
-            rows = []
-            for line in first[opening.lines :]:
-                try:
-                    rows += [split_line(line, separator)] if line.strip(b" \t") else []
-                except ValueError:
-                    continue  # a bad line, reported as such
-            columns = guess_columns(rows, self._name)
-        return columns, separator, opening
-
-    def _scan(self) -> None:
-        """Look up every path."""
-        lines = 0
-        for index in range(self._opening.lines, len(self._starts) - 1):
-            line = self._line(index)
-            if not line.strip(b" \t"):
-                continue
-            lines += 1
+        """Yield the lines that name no image of the source; of several with one path, the first."""
+        if self._repeats:
+            what = plural(sum(self._repeats.values()), "line repeats", "lines repeat")
+            self.notes.append(f"{self._name}: {what} another one of the same image, and is not counted again")
+        seen = set[bytes]()
+        bad = [index for index in self._table.unplaced() if self._lines[index].strip(b" \t")]
+        found = self._table.found + len(bad)
+        if self._layout.opening.count not in (None, found):
+            says = f"says {plural(self._layout.opening.count or 0, 'image')}, but"
+            problem = f"{says} {plural(found, 'line follows', 'lines follow')}"
+            yield BadLabel(self._where([0]), problem, "correct the number, or complete the list")
+        for index in bad:
             try:
-                if len(line) > MOST_LINE_BYTES:
-                    raise ValueError(f"has {len(line)} bytes, more than {MOST_LINE_BYTES}")
-                self._place(index, split_line(line, self._separator))
+                path = self._columns.path(self._table.row(index))
+                if path is None:
+                    raise ValueError("names no image")
             except ValueError as error:
-                self._bad.append(self._error(index, str(error)))
-        if self._opening.count not in (None, lines):
-            problem = (
-                f"says {plural(self._opening.count or 0, 'image')}, but {plural(lines, 'line follows', 'lines follow')}"
-            )
-            self._bad.insert(0, self._error(0, problem, "correct the number, or complete the list"))
-
-    def _numbered_classes(self) -> tuple[str, ...] | None:
-        """Return the classes if all labels are whole numbers, else None. Rejected lines do not count."""
-        highest = -1
-        odd: tuple[int, bytes] | None = None
-        for image, index in self._line_of.items():
-            if image in self._repeats:
+                yield BadLabel(self._where([index]), str(error), "fix the line")
                 continue
-            cells = split_line(self._line(index), self._separator)
-            for cell in self._columns.classes(cells):
-                value = class_id(cell)
-                if value is None:
-                    if odd is None and self._is_sound(cells):
-                        odd = (index, cell)
-                elif value > highest and self._is_sound(cells):
-                    highest = value
-        if odd and highest >= 0:
-            self.notes.append(
-                f"{self._where(odd[0])}: {quoted(odd[1])} is not a whole number, so that the classes are not numbered "
-                "by the list but by the order of their names"
-            )
-        return tuple(str(i) for i in range(highest + 1)) if highest >= 0 and not odd else None
+            if path not in seen:
+                seen.add(path)
+                yield self._no_image(index, path)
 
-    def _is_sound(self, cells: list[bytes]) -> bool:
+    def _no_image(self, index: int, path: bytes) -> NoImage | BadLabel:
+        where, finder = self._where([index]), self._table.finder
+        if self._table.manner is None and finder.escapes(path):
+            return BadLabel(where, f"{quoted(path)} is outside the source folder", "move it into the source")
+        if self._table.manner is not None and len(alike := finder.alike(path)) > 1:
+            problem = f"{quoted(path)} may be {printable(alike[0])} or {printable(alike[1])}"
+            return BadLabel(where, problem, "write the whole path")
+        return NoImage(where, f"there is no image {quoted(path)}", "add the image, or remove the line")
+
+    def _where(self, lines: Sequence[int]) -> str:
+        """Return file and line: ``a.csv:7``, ``a.csv:7-9``, or ``a.csv:7,9,12 and 4 more``."""
+        numbers = [index + 1 for index in lines]
+        if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+            return f"{self._name}:{numbers[0]}-{numbers[-1]}"
+        more = f" and {len(numbers) - SHOWN_LINES} more" if len(numbers) > SHOWN_LINES else ""
+        return f"{self._name}:{','.join(map(str, numbers[:SHOWN_LINES]))}{more}"
+
+    def _row(self, index: int) -> Row:
         try:
-            self._columns.read(cells)
+            return self._columns.read(self._table.row(index))
+        except ValueError as error:
+            raise BadLabel(self._where([index]), str(error), "fix the line") from None
+
+    def _joined(self, image: bytes, lines: Sequence[int]) -> Row:
+        """Return what several lines say of one image: all their boxes, and else the same."""
+        if self._table.is_ambiguous(image):
+            raise BadLabel(image, f"is meant by different paths: {self._where(lines)}", "write whole paths")
+        texts = {self._lines[index]: index for index in reversed(lines)}
+        if len(texts) < len(lines):
+            self._repeats[image] = len(lines) - len(texts)
+        rows = [self._row(index) for index in sorted(texts.values())]
+        first = rows[0]
+        if not self._columns.has_box and len(rows) > 1:
+            raise BadLabel(image, f"appears in several lines: {self._where(lines)}", "keep one")
+        for index, row in zip(sorted(texts.values()), rows, strict=True):
+            for name in ("label", "landmarks", "tags", "text", "image_size"):
+                if getattr(row, name) != getattr(first, name):
+                    problem = f"gives another {name.replace('_', ' ')} than line {lines[0] + 1}"
+                    raise BadLabel(self._where([index]), problem, "fix one of them")
+        if len(rows) == 1:
+            return first
+        return replace(
+            first,
+            boxes=tuple(box for row in rows for box in row.boxes or ()),
+            box_labels=tuple(name for row in rows for name in row.box_labels or ()),
+            box_fields={name: tuple(v for row in rows for v in row.box_fields[name]) for name in first.box_fields},
+        )
+
+    def _add_notes(self) -> None:
+        table = self._table
+        if table.manner is not None:
+            how = f"paths lead to no image as written, and are compared by {table.manner.describe()}"
+            self.notes.append(f"{self._name}: {how}: {table.example}")
+        if table.odd is not None:
+            index, name = table.odd
+            self.notes.append(
+                f"{self._where([index])}: {name} is not a whole number, so that the classes are not numbered by the "
+                "list but by the order of their names"
+            )
+        if self._display:
+            self.notes.append(f"{self._name}: names of classes are from {DESCRIPTIONS.decode()}*.csv")
+
+    def _cell(self, column: str, index: int) -> bytes:
+        try:
+            cells = self._table.row(index)
         except ValueError:
-            return False
-        return True
+            return b""
+        place = self._columns.head.index(column)
+        return cells[place] if place < len(cells) else b""
 
-    def _place(self, index: int, cells: list[bytes]) -> None:
-        """Store the line for its image, or the reason why it has none."""
-        path = self._columns.path(cells)
-        if path is None:
-            raise ValueError("names no image")
-        image = self._finder.find(path)
-        if image is None:
-            if self._finder.escapes(path):
-                problem = f"{quoted(path)} is outside the source folder"
-                self._bad.append(self._error(index, problem, "move it into the source"))
-            else:
-                problem = f"there is no image {quoted(path)}"
-                self._bad.append(NoImage(self._where(index), problem, "add the image, or remove the line"))
-        elif image in self._line_of:
-            self._repeats.setdefault(image, []).append(index)
-        else:
-            self._line_of[image] = index
+    def _find_split(self, split: str) -> bytes | None:
+        """Return the value of the split column for ``--split``; None if the list has none."""
+        if "split" not in self._columns.head:
+            self.notes.append(f"{self._name}: has no column of splits; --split {split} does not choose lines")
+            return None
+        values = {self._cell("split", index) for index in range(self._layout.opening.lines, len(self._lines))} - {b""}
+        wanted = as_bytes(split)
+        alike = [value for value in sorted(values) if value.lower() == wanted.lower()]
+        if wanted in values or alike:
+            return wanted if wanted in values else alike[0]
+        if values <= set(SPLITS.values()) and SPLITS.get(split) in values:
+            return SPLITS[split]
+        few = ", ".join(map(printable, sorted(values)[:8]))
+        raise UsageError(self._name, f"has no split {printable(split)}", f"its splits are {few}")
+
+    def _display_names(self, tree: Tree, folder: bytes) -> dict[str, str]:
+        """Return the names of classes that are ids of Open Images, from the file beside the list that has them."""
+        names = self._table.names
+        if self.classes is not None or not names or not all(map(OPEN_IMAGES_ID.fullmatch, names)):
+            return {}
+        found: dict[str, str] = {}
+        for file in files_beside(tree, folder):
+            if DESCRIPTIONS not in file.rpartition(b"/")[2]:
+                continue
+            rows = rows_of(lines_of(read_file(tree, file, MOST_NAMES_BYTES)), COMMA)
+            found |= {as_text(row[0]): as_text(row[1]) for row in rows if len(row) == 2}
+        if found.keys() >= set(names):
+            return found
+        hint = f"put {DESCRIPTIONS.decode()}-boxable.csv beside the list for their names"
+        self.notes.append(f"{self._name}: classes are ids of Open Images; {hint}")
+        return {}
 
 
-def _read(tree: Tree, file: str) -> tuple[bytes, bytes]:
-    """Return the list with LF line ends and in UTF-8, and the absolute path of its folder.
-
-    It is relative to the working directory, or else to the source, which may be an archive.
-    """
-    path = os.path.realpath(as_bytes(file) if file else b"")
-    if not file or not os.path.isfile(path):
-        inside = [place for place in (path.removeprefix(tree.root + b"/"), as_bytes(file)) if place in tree.files]
-        if not inside:
-            problem, next_step = "there is no such file", "name the list, relative to this folder or to the source"
-            raise UsageError(f"--labels list:{file}", problem, next_step)
-        path = tree.root + b"/" + inside[0]
+def _read(tree: Tree, path: bytes, file: str) -> bytes:
+    """Return the list with LF line ends and in UTF-8."""
     try:
         data = read_file(tree, path, MOST_LIST_BYTES)
     except PackerError as error:
         raise UsageError(file, error.problem, error.next_step) from None
-    return as_lines(data, file), os.path.dirname(path)
-
-
-def as_lines(data: bytes, file: str) -> bytes:
-    """Return the bytes of a list with LF line ends and in UTF-8. Raise UsageError if it is not text."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        try:
-            data = data.decode("utf-16").encode("utf-8")
-        except ValueError:
-            raise UsageError(file, "begins like UTF-16 but is not", "save it as UTF-8") from None
-    if b"\r" in data or data.startswith(b"\xef\xbb\xbf"):
-        data = b"\n".join(lines_of(data))
-    if b"\0" in data[:MIB]:
-        raise UsageError(file, "is not a text file", "name the list")
-    return data
+    return as_lines(data, file)
 
 
 def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
-    """Return whether one of the first lines names an image and has other columns; a list of paths alone is a split."""
+    """Return whether lines name images and have other columns; a list of paths alone is a split.
+
+    One path as written is enough. Of paths that are compared in another way, most of the lines or images must match,
+    and for whole numbers, which may be anything, most of the images.
+    """
     try:
-        data = read_head(tree, path, MIB)
+        lines = lines_of(read_head(tree, path, MIB))
     except BadLabel:
         return False
-    for line in lines_of(data)[:LOOKS]:
-        for separator in (TAB, COMMA, MIXED):
-            try:
-                cells = split_line(line, separator)
-            except ValueError:
-                continue
-            looked_at = [*cells[:CELLS], *cells[CELLS:][-CELLS:]]
-            if len(cells) > 1 and any(finder.find(cell) is not None for cell in looked_at):
+    for separator in SEPARATORS:
+        rows = [[*row[:CELLS], *row[CELLS:][-CELLS:]] for row in rows_of(lines[:LOOKED_AT], separator) if len(row) > 1]
+        if any(finder.find(cell) != NOT_FOUND for row in rows[:LOOKS] for cell in row):
+            return True
+        for cells in zip(*rows, strict=False):
+            found = finder.manner(cells)
+            numbers = all(cell.isdigit() for cell in cells[1:])
+            enough = len(tree.images) if numbers else min(len(tree.images), len(rows))
+            if found is not None and found[1] >= max(FEWEST_ALIKE, enough / 2):
                 return True
     return False

@@ -1,34 +1,36 @@
-"""Splits the lines of a list into columns: separator, quotes, count line and header."""
+"""The lines of a list and their cells: one line at a time, or the paths and classes of many lines at once.
+
+A plain CSV, without blanks around cells and with orderly quotes, goes through pyarrow's reader, which takes a third of
+the time. Everything else, such as a block with one odd line, is split here.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.sources.columns import NAMES, Columns
-from packer.sources.paths import extension_of, is_number
-from packer.sources.points import flip_index_of
-from packer.sources.tree import IMAGE_EXTENSIONS
+from packer.sources.columns import Columns
+from packer.sources.tree import MIB
 
-TAB, COMMA, BLANKS, MIXED = b"\t", b",", b" ", b" ,"
-SEPARATORS = (TAB, COMMA, BLANKS, MIXED)
+TAB, COMMA, SEMICOLON, BLANKS, MIXED = b"\t", b",", b";", b" ", b" ,"
+SEPARATORS = (TAB, COMMA, SEMICOLON, BLANKS, MIXED)
 """MIXED: ``a.jpg 10,20,30,40,cat 50,60,70,80,dog``, as keras-yolo3 writes it."""
-PATH_WORDS = frozenset({
-    "path", "image", "img", "file", "filename", "filepath", "file_name", "file_path",
-    "image_path", "img_path", "image_name", "img_name", "image_id", "name",
-})  # fmt: skip
-_END = {TAB: rb"\t", COMMA: rb",", BLANKS: rb"[ \t]+", MIXED: rb"[ \t,]+"}
+_END = {TAB: rb"\t", COMMA: rb",", SEMICOLON: rb";", BLANKS: rb"[ \t]+", MIXED: rb"[ \t,]+"}
 _FIELD = {
     separator: re.compile(rb'[ \t]*"((?:[^"]|"")*)"[ \t]*?(%s|\Z)|([^%s]*)(%s|\Z)' % (end, stop, end))
     for separator, end in _END.items()
     for stop in [separator.replace(b" ", rb" \t")]
 }
-SAMPLE_LINES = 32
-
-Finds = Callable[[bytes], bool]
-"""Whether a path of the list names an image."""
+MOST_LINE_BYTES = MIB
+BLOCK_BYTES = 4 * MIB
+NEWLINE, QUOTE = b"\n"[0], b'"'[0]
 
 
 def split_line(line: bytes, separator: bytes) -> list[bytes]:
@@ -37,8 +39,10 @@ def split_line(line: bytes, separator: bytes) -> list[bytes]:
     The csv module cannot do this: it reads no bytes, and allows neither blanks around quotes nor runs of separators.
 
     Raises:
-        ValueError: A quote is not closed.
+        ValueError: A quote is not closed, or the line is too long.
     """
+    if len(line) > MOST_LINE_BYTES:
+        raise ValueError(f"has {len(line)} bytes, more than {MOST_LINE_BYTES}")
     if b'"' not in line:
         if separator == BLANKS:
             return re.split(rb"[ \t]+", line.strip(b" \t"))
@@ -58,135 +62,164 @@ def split_line(line: bytes, separator: bytes) -> list[bytes]:
         position = field.end()
 
 
-def find_separator(lines: Sequence[bytes], columns: Columns | None, finds: Finds) -> bytes:
-    """Return the separator that fits most of the lines; tab before comma before blanks."""
-    if columns is None:
-        halves = len(lines) / 2
-        return next((s for s in (TAB, COMMA) if sum(s in line for line in lines) > halves), BLANKS)
-
-    def sense(separator: bytes) -> int:
-        points = 0
-        for line in lines:
-            try:
-                cells = split_line(line, separator)
-            except ValueError:
-                continue
-            if columns.fits(len(cells)):
-                points += 2 if finds(columns.path(cells) or b"") else 1
-        return points
-
-    return max(SEPARATORS, key=sense)  # the first of equals
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """The lines before the data of a list."""
-
-    lines: int = 0
-    """Number of lines before the data, including blank lines."""
-    count: int | None = None
-    """The number of images given in the first line."""
-    header: tuple[bytes, ...] = ()
-    """The cells of the header line."""
-    header_line: int = 0
-    """Number of the header line."""
-
-
-def read_opening(lines: Sequence[bytes], separator: bytes, columns: Columns | None, finds: Finds) -> Opening:
-    """Recognize a line with the number of images, and a header line."""
-    full = [(i, line) for i, line in enumerate(lines[: SAMPLE_LINES * 2]) if line.strip(b" \t")][:2]
-    opening = Opening()
-    if full and re.fullmatch(rb"[0-9]{1,12}", token := full[0][1].strip(b" \t,")) and not finds(token):
-        opening = Opening(full[0][0] + 1, int(token))
-        del full[0]
-    if full:
-        i, line = full[0]
-        try:
-            cells = split_line(line.removeprefix(b"#"), separator)
-        except ValueError:
-            return opening
-        if _is_header(cells, columns, finds, counted=opening.count is not None) or (
-            _is_unlike_data(cells, columns, finds) and _name_images(lines[i + 1 :], separator, columns, finds)
-        ):
-            return Opening(i + 1, opening.count, tuple(cells), i + 1)
-    return opening
-
-
-def _is_header(cells: Sequence[bytes], columns: Columns | None, finds: Finds, counted: bool) -> bool:
-    if any(finds(cell) for cell in cells) or any(is_number(cell) for cell in cells):
-        return False
-    words = {_word(cell) for cell in cells}
-    if columns is None:
-        return bool(words & PATH_WORDS)
-    place = columns.head.index("path")
-    if counted or (len(cells) == len(columns.head) and _word(cells[place]) in PATH_WORDS):
-        return True
-    return len(cells) != len(columns.head) and bool(words & (NAMES | PATH_WORDS))
-
-
-def _is_unlike_data(cells: Sequence[bytes], columns: Columns | None, finds: Finds) -> bool:
-    """Return whether a line names no image, not even a missing one, and has no numbers or does not fit."""
-    if any(extension_of(cell) in IMAGE_EXTENSIONS or finds(cell) for cell in cells):
-        return False
-    return (columns is not None and not columns.fits(len(cells))) or not any(is_number(cell) for cell in cells)
-
-
-def _name_images(lines: Sequence[bytes], separator: bytes, columns: Columns | None, finds: Finds) -> bool:
-    """Return whether one of these lines names an image."""
+def rows_of(lines: Sequence[bytes], separator: bytes) -> list[list[bytes]]:
+    """Return the cells of the lines, without blank and invalid ones."""
+    rows = []
     for line in lines:
+        try:
+            rows += [split_line(line, separator)] if line.strip(b" \t") else []
+        except ValueError:
+            continue  # a bad line, reported as such
+    return rows
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """The paths and classes of some lines."""
+
+    start: int
+    """Index of the first line."""
+    paths: list[bytes]
+    """b"" for a line that is blank, invalid, or has no path."""
+    names: list[bytes]
+    """Labels and classes, which may repeat."""
+    lines: NDArray[np.int64]
+    """Index of the line of each label or class that is there."""
+    codes: NDArray[np.int64]
+    """Its place in `names`."""
+
+
+class Lines:
+    """The lines of a list: its bytes, and 8 bytes per line for the start of each."""
+
+    def __init__(self, data: bytes) -> None:
+        """Use these bytes, whose lines end in LF."""
+        self._data = data
+        ends = [
+            np.flatnonzero(np.frombuffer(data, np.uint8, min(BLOCK_BYTES, len(data) - start), start) == NEWLINE) + start
+            for start in range(0, len(data), BLOCK_BYTES)
+        ]
+        last = [] if data.endswith(b"\n") or not data else [np.array([len(data)])]
+        self._starts = np.concatenate([np.array([-1]), *ends, *last]) + 1
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._data[self._starts[index] : self._starts[index + 1] - 1]
+
+    def sample(self, first: int, spread: int) -> list[bytes]:
+        """Return some lines that are not blank: the first ones, and others evenly spaced."""
+        full = islice((i for i in range(len(self)) if self[i].strip(b" \t")), first)
+        chosen = list(full)
+        start = chosen[-1] + 1 if chosen else 0
+        chosen += range(start, len(self), max(1, (len(self) - start) // spread))
+        return [line for line in map(self.__getitem__, chosen) if line.strip(b" \t")]
+
+    def blocks(self, start: int, separator: bytes, columns: Columns) -> Iterator[Block]:
+        """Yield the lines from `start` on in blocks."""
+        while start < len(self):
+            position = int(self._starts[start])
+            stop = int(np.searchsorted(self._starts, position + BLOCK_BYTES, side="right")) - 1
+            stop = max(start + 1, min(stop, len(self)))
+            data = self._data[position : self._starts[stop] - 1]
+            block = None
+            if np.diff(self._starts[start : stop + 1]).max() <= MOST_LINE_BYTES:
+                block = _plain_block(start, stop, data, separator, columns)
+            yield block or _any_block(start, data, separator, columns)
+            start = stop
+
+
+def _any_block(start: int, data: bytes, separator: bytes, columns: Columns) -> Block:
+    paths, names, lines = [], [], []
+    for index, line in enumerate(data.split(b"\n"), start):
         try:
             cells = split_line(line, separator)
         except ValueError:
+            paths.append(b"")
             continue
-        if any(map(finds, cells if columns is None else [columns.path(cells) or b""])):
-            return True
-    return False
+        paths.append(columns.path(cells) or b"")
+        for name in columns.classes(cells):
+            names.append(name)
+            lines.append(index)
+    return Block(start, paths, names, np.array(lines, np.int64), np.arange(len(names)))
 
 
-def header_columns(header: Sequence[bytes]) -> tuple[Columns, list[str]] | None:
-    """Return the columns that a header names, and the names that are skipped; None if the header has no known names."""
-    words = [_word(cell) for cell in header]
-    paths = [i for i, word in enumerate(words) if word in PATH_WORDS]
-    if not paths or not set(words) & (NAMES - {"path", "_"}):
+def _plain_block(start: int, stop: int, data: bytes, separator: bytes, columns: Columns) -> Block | None:
+    """Return the block by pyarrow's reader; None if that would read it differently from `split_line`."""
+    if (
+        len(separator) > 1
+        or separator == BLANKS
+        or columns.tail
+        or len(columns.head) < 2
+        or not _is_plain(data, separator)
+    ):
         return None
-    best = words.index("path") if "path" in words else paths[0]
-    head = ["path" if i == best else w if w in NAMES - {"path"} else "_" for i, w in enumerate(words)]
-    if "class" in head and not {"xmin", "cx"} & set(head):
-        head = ["label" if name == "class" else name for name in head]
-    skipped = [word for word, name in zip(words, head, strict=True) if name == "_" and word != "_"]
-    return Columns(tuple(head)), skipped
+    import pyarrow as pa
+    from pyarrow import csv
 
-
-def point_flip_index(columns: Columns, header: Sequence[bytes]) -> tuple[int, ...] | None:
-    """Return the index of the mirror image of each point, if a header has names such as lefteye_x; else None."""
-    if len(header) == len(columns.head) - 1 and columns.head[0] == "path":
-        header = (b"", *header)  # as in CelebA
-    if len(header) != len(columns.head) or columns.tail:
+    names = [f"{name} {place}" for place, name in enumerate(columns.head)]
+    wanted = [name for name in names if name.split(" ")[0] in ("path", "label", "class")]
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(data),
+            csv.ReadOptions(use_threads=False, column_names=names, block_size=2 * len(data) + 1024),
+            csv.ParseOptions(delimiter=separator.decode(), ignore_empty_lines=False),
+            csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.binary())),
+        )
+    except pa.ArrowInvalid:
         return None
-    names = [_word(cell) for cell, name in zip(header, columns.head, strict=True) if name == "x"]
-    return flip_index_of([re.sub(r"(^x[_ .])|([_ .]?x$)", "", name) for name in names])
+    if len(table) != stop - start:
+        return None
+    found, lines, codes = list[bytes](), [], []
+    for name in wanted:
+        if not name.startswith("path"):
+            column: Any = table.column(name).combine_chunks().dictionary_encode()
+            values = column.dictionary.to_pylist()
+            there = np.array([bool(value) for value in values], np.bool_)
+            its_codes = column.indices.to_numpy().astype(np.int64)
+            places = np.flatnonzero(there[its_codes])
+            lines.append(places + start)
+            codes.append(its_codes[places] + len(found))
+            found += values
+    empty = np.zeros(0, np.int64)
+    paths = table.column(next(name for name in wanted if name.startswith("path"))).to_pylist()
+    return Block(start, paths, found, np.concatenate([empty, *lines]), np.concatenate([empty, *codes]))
 
 
-def guess_columns(rows: Sequence[Sequence[bytes]], where: str) -> Columns:
-    """Return ``path label`` if that is the only reading. Otherwise raise UsageError with the possible readings."""
-    counts = {len(cells) for cells in rows}
-    if counts == {2}:
-        return Columns(("path", "label"))
-    numbers = all(is_number(cell) for cells in rows for cell in cells[1:])
-    if len(counts) == 1 and numbers and (more := counts.pop() - 1) > 0 and more % 2 == 0:
-        raise UsageError(where, f"a path and {more} numbers can be read in several ways", _readings(more))
-    example = '--columns "path (xmin ymin xmax ymax class)*"'
-    raise UsageError(where, "its columns are not clear", f"say what they are, for example {example}")
+def _is_plain(data: bytes, separator: bytes) -> bool:
+    """Return whether no cell has blanks around it, and each quote begins or ends a cell of one line."""
+    ends = (separator, b"\n")
+    blanks = (b" ", b"\t".replace(separator, b" "))
+    if any(end + blank in data or blank + end in data for end in ends for blank in blanks):
+        return False
+    if data[:1] in blanks or data[-1:] in blanks or b"\0" in data:
+        return False
+    if b'"' not in data:
+        return True
+    values = np.frombuffer(b"\n" + data + b"\n", np.uint8)
+    quotes = np.flatnonzero(values == QUOTE)
+    if len(quotes) % 2:
+        return False
+    opens, closes = quotes[::2], quotes[1::2]
+    edges = [NEWLINE, separator[0]]
+    lines = np.searchsorted(np.flatnonzero(values == NEWLINE), quotes)
+    return bool(
+        np.isin(values[opens - 1], edges).all()
+        and np.isin(values[closes + 1], edges).all()
+        and (lines[::2] == lines[1::2]).all()
+    )
 
 
-def _readings(numbers: int) -> str:
-    if numbers == 2:
-        return 'write --columns "path x y" for a point'
-    k = numbers // 2
-    points = f'--columns "path (x y)*{k}" for x1 y1 x2 y2, or --columns "path x*{k} y*{k}" for x1 x2 y1 y2'
-    box = ', or --columns "path xmin ymin xmax ymax" or "path xmin ymin w h" for a box' if numbers == 4 else ""
-    return f"write {points}{box}"
-
-
-def _word(cell: bytes) -> str:
-    return cell.decode("utf-8", "replace").strip().lower()
+def as_lines(data: bytes, file: str) -> bytes:
+    """Return the bytes of a list with LF line ends and in UTF-8. Raise UsageError if it is not text."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        try:
+            data = data.decode("utf-16").encode("utf-8")
+        except ValueError:
+            raise UsageError(file, "begins like UTF-16 but is not", "save it as UTF-8") from None
+    if b"\r" in data or data.startswith(b"\xef\xbb\xbf"):
+        data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\0" in data[:MIB]:
+        raise UsageError(file, "is not a text file", "name the list")
+    return data

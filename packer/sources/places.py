@@ -6,25 +6,33 @@ that was listed.
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from packer.errors import BadImage, printable
 from packer.system import READ_FLAGS, expect_random_reads, read_at
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
 AT_REST = "build again when the source no longer changes"
 NONE = -1
 AT_ONCE_BYTES = 64 * 1024
+PART_BYTES = AT_ONCE_BYTES * 16
 MOST_INFLATED_BYTES = 1 << 30
 """No image file is larger; a few bytes of a deflated member may stand for any number."""
+
+
+Scratch = Callable[[str], str]
+"""Takes the name of a compressed file, and returns the path of the file to decompress it to."""
 
 
 class Archive(NamedTuple):
@@ -67,6 +75,9 @@ class Members:
     """Relative to the root of the source, in byte order."""
     places: NDArray[np.int64]
     """(n, 5): the fields of `Place`."""
+    scratch: Scratch | None = None
+    copies: dict[bytes, str] = field(default_factory=dict)
+    """The files that were decompressed."""
 
     def place(self, path: bytes) -> Place:
         """Return the place of a file."""
@@ -118,6 +129,11 @@ class SourceFile:
     def __exit__(self, *_: object) -> None:
         os.close(self.descriptor)
 
+    @property
+    def is_deflated(self) -> bool:
+        """Whether it is compressed in its archive."""
+        return self._place.packed >= 0
+
     def read(self, size: int, start: int = 0) -> bytes:
         """Return up to `size` bytes from `start`, fewer only at the end of the file.
 
@@ -126,9 +142,17 @@ class SourceFile:
             OSError: The disk cannot read it.
         """
         data = self._read(size, start)
-        if start == 0 and len(data) == self.size and self._place.crc not in (NONE, zlib.crc32(data)):
-            raise BadImage("", "is damaged in its archive: wrong CRC-32", "get the archive again")
+        if start == 0 and len(data) == self.size:
+            self._check(data)
         return data
+
+    def _check(self, data: Buffer) -> None:
+        if self._place.crc != NONE:
+            self._check_crc(zlib.crc32(data))
+
+    def _check_crc(self, crc: int) -> None:
+        if self._place.crc not in (NONE, crc):
+            raise BadImage("", "is damaged in its archive: wrong CRC-32", "get the archive again")
 
     def _read(self, size: int, start: int) -> bytes:
         if self._place.packed >= 0:
@@ -163,19 +187,46 @@ class SourceFile:
         if min(size, self.size) > MOST_INFLATED_BYTES:
             raise BadImage("", f"is deflated from {self.size} bytes, more than are read", "unpack the archive")
         data = bytearray()
-        for part in self.chunks(min(size, self.size)):
+        for part in self._parts(min(size, self.size)):
             data += part
         return bytes(data)
 
-    def chunks(self, size: int) -> Iterator[bytes]:
-        """Yield the first `size` bytes of a deflated member in pieces. Raise what `read` raises."""
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the whole file in pieces. Raise what `read` raises."""
+        at = crc = 0
+        parts = self._parts(self.size) if self.is_deflated else iter(lambda: self._read(PART_BYTES, at), b"")
+        for part in parts:
+            crc = zlib.crc32(part, crc) if self._place.crc != NONE else NONE
+            at += len(part)
+            yield part
+        self._check_crc(crc)
+
+    def mapped(self) -> tuple[mmap.mmap | bytes, int]:
+        """Return a buffer that ends with this file, and where the file begins in it; mapped unless it is deflated.
+
+        Raises:
+            BadImage: The member is damaged.
+            OSError: It cannot be read.
+            ValueError: It is empty.
+        """
+        if not self.size:
+            raise ValueError("is empty")
+        if self.is_deflated:
+            return self.read(self.size), 0
+        first = self._start % mmap.ALLOCATIONGRANULARITY
+        view = mmap.mmap(self.descriptor, first + self.size, access=mmap.ACCESS_READ, offset=self._start - first)
+        self._check(memoryview(view)[first:])
+        return view, first
+
+    def _parts(self, size: int) -> Iterator[bytes]:
+        """Yield the first `size` bytes of a deflated member in pieces."""
         stream, at, packed = zlib.decompressobj(-zlib.MAX_WBITS), 0, b""
         try:
             while size > 0 and not stream.eof:
                 if not packed:
                     packed = read_at(self.descriptor, min(AT_ONCE_BYTES, self._place.packed - at), self._start + at)
                     at += len(packed)
-                part = stream.decompress(packed, min(size, AT_ONCE_BYTES * 16))
+                part = stream.decompress(packed, min(size, PART_BYTES))
                 size -= len(part)
                 if part:
                     yield part

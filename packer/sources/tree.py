@@ -13,9 +13,8 @@ from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageEr
 from packer.images.header import IncompleteHeader, read_header
 from packer.sources.archive import FAULT, Archives, archive_stem, check_file, fault
 from packer.sources.base import Tree
-from packer.sources.decompress import Scratch
 from packer.sources.paths import extension_of, folder_of
-from packer.sources.places import SourceFile
+from packer.sources.places import Scratch, SourceFile
 
 IMAGE_EXTENSIONS = frozenset(
     b".jpg .jpeg .jpe .jfif .png .bmp .dib .gif .webp .tif .tiff"

@@ -28,7 +28,8 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.tree import MIB, lines_of, read_file
-from packer.sources.yolo_config import NAME_FILES, Split, find_split, read_config
+from packer.sources.yolo_config import NAME_FILES, read_config
+from packer.sources.yolo_split import Split, find_split
 from packer.types import Point, RawAnnotation
 
 Box = tuple[float, float, float, float]
@@ -36,6 +37,7 @@ Keypoint = tuple[float, float, float]
 BLANKS = re.compile(rb"[ \t]+")
 VISIBLE = 2.0  # COCO's value for a labelled and visible point
 MOST_COLUMNS = 20_000
+SHOWN_BYTES = 60
 
 MOST_LABEL_BYTES = 16 * MIB
 IMAGES_TO_LABELS = {
@@ -78,6 +80,7 @@ class YoloSource:
         names = self._config.names
         self.classes: tuple[str, ...] | None = self._numbered() if names is None else names
         self.flip_index = self._config.flip_index
+        self.label_files = {*self._claims, self._config.origin}
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -145,6 +148,8 @@ class YoloSource:
             origin=as_text(path),
             boxes=tuple(rows.boxes),
             box_labels=tuple(self.classes[i] for i in rows.classes),
+            box_lines=tuple(rows.lines),
+            box_texts=tuple(rows.texts),
             polygons=tuple(rows.polygons) if any(rows.polygons) else None,
             keypoints=None if self._config.kpt_shape is None else tuple(rows.keypoints),
             relative=True,
@@ -188,6 +193,10 @@ class Rows:
     """The objects of one file, in order; an object without a polygon has ()."""
 
     classes: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    """From 1."""
+    texts: list[str] = field(default_factory=list)
+    """The rows as they are in the file; long ones are cut."""
     boxes: list[Box] = field(default_factory=list)
     """xyxy, fractions."""
     polygons: list[tuple[Point, ...]] = field(default_factory=list)
@@ -222,6 +231,8 @@ def parse_rows(data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[in
                 rows.boxes.append(_xyxy(values[:4]))
                 if kpt_shape is not None:
                     rows.keypoints.append(_keypoints(values[4:], kpt_shape[1]))
+            rows.lines.append(count)
+            rows.texts.append(as_text(line if len(line) <= SHOWN_BYTES else line[:SHOWN_BYTES] + b"..."))
         except BadRow as error:
             raise BadRow(count, error.problem, error.next_step) from None
         except ValueError as error:

@@ -34,7 +34,7 @@ def worlds_of(trainer: str) -> tuple[int, ...]:
 def kinds_of(trainer: str, world: int) -> tuple[str, ...]:
     """Which loaders are tried: torchdata's is one itself, and not divided among ranks with shuffle=True."""
     if trainer.startswith("torchdata"):
-        return ("torch", *SAMPLERS) if world == 1 else ("shuffle", "block")
+        return ("torch", *SAMPLERS) if world == 1 else tuple(SAMPLERS)
     return ("shuffle", "block") if trainer.endswith("workers") else KINDS
 
 

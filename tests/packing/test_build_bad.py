@@ -18,7 +18,8 @@ from running import ROOT, good, refused, run
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack
 from packer.packing.plan import make_plan
-from packer.packing.scan import read_inputs, write_table
+from packer.packing.scan import read_inputs
+from packer.packing.table import write_table
 from packer.packing.write_shard import pack_shard
 
 
@@ -102,7 +103,8 @@ def test_rejected_inputs_stand_in_the_manifest_sorted(tmp_path: Path) -> None:
 def test_the_list_of_rejections_is_kept_short_on_the_screen(tmp_path: Path) -> None:
     source = with_bad(tmp_path / "src", 1, 12)
     ran = run("build", source, "-o", tmp_path / "p")
-    assert len(ran.error_lines) == 12 and "... and 2 more (--json lists all)" in ran.error_lines[-1]
+    assert len(ran.error_lines) == 3 and "  not-an-image: 12, for example bad0.jpg: not an image" in ran.error_lines[1]
+    assert ran.error_lines[2] == "  (--quarantine DIR or --json lists all of them)"
     ran = good("build", source, "-o", tmp_path / "p", "--max-bad", 12)
     assert ran.out.count("rejected: ") == 6 and "and 7 more (packer info --rejected lists all)" in ran.out
     assert good("info", tmp_path / "p", "--rejected").out.count("bad") == 12
@@ -191,7 +193,7 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "open", denied)
     inputs = read_inputs(BuildOptions(str(source)))
     assert [(r.path, r.reason) for r in inputs.rejected] == [("001.jpg", "bad-image")]
-    assert "cannot be read: Permission denied; check the file's permissions" in inputs.rejected[0].problem
+    assert "cannot be read: Permission denied; check the file's permissions" in next(iter(inputs.rejected)).problem
 
 
 def test_unreadable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

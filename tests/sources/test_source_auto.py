@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from packer.errors import UsageError
-from packer.sources import check_options, open_source, recognize
+from packer.errors import NoLabel, UsageError
+from packer.sources import check_options, check_sources, open_source, recognize
 from packer.sources.base import SourceOptions
 
 XML = "<annotation/>"
 FOLDER = {"cat/1.jpg": "", "dog/1.jpg": ""}
 VOC = {"JPEGImages/1.jpg": "", "Annotations/1.xml": XML}
 YOLO = {"images/train/1.jpg": "", "labels/train/1.txt": "0 .5 .5 1 1"}
+IDS = {f"train/{i}.png": "" for i in range(8)}
 
 
 @pytest.mark.parametrize(("files", "spec"), [
@@ -36,6 +39,25 @@ def test_a_list_is_found(make_tree):
     assert source.notes[0].startswith("--labels list:/") and "labels.csv" in source.notes[0]
 
 
+@pytest.mark.parametrize(("files", "image"), [
+    ({"b.jpg": "", "c.jpg": "", "x.csv": "C:\\set\\b.jpg,cat\nC:\\set\\c.jpg,dog\n"}, b"b.jpg"),
+    (IDS | {"labels.csv": "id,label\n" + "".join(f"{i},frog\n" for i in range(8))}, b"train/1.png"),
+    ({"000bec18.jpg": "", "001513df.jpg": "", "x/y.csv": "id,breed\n000bec18,a\n001513df,b\n"}, b"000bec18.jpg"),
+])  # fmt: skip
+def test_a_list_is_found_whose_paths_are_other_ones(make_tree, files, image):
+    source = open_source("auto", make_tree(files), SourceOptions())
+    assert source.annotate(image).label in ("cat", "frog", "a")
+
+
+def test_an_image_outside_of_a_list_that_auto_found_is_bad(make_tree):
+    """The list may be of other images; only a list that is given by name selects."""
+    tree = make_tree({"1.jpg": "", "2.jpg": "", "labels.csv": "1.jpg,cat\n"})
+    source = open_source("auto", tree, SourceOptions())
+    assert source.in_split(b"2.jpg")
+    with pytest.raises(NoLabel, match=r"is not in labels\.csv; .* to pack only the images that it names"):
+        source.annotate(b"2.jpg")
+
+
 def test_columns_mean_a_list(make_tree):
     tree = make_tree(FOLDER | {"l.txt": "cat/1.jpg 1 2\n"})
     assert recognize(tree, SourceOptions(columns="path x y")).spec.endswith("/l.txt")
@@ -54,7 +76,6 @@ def test_one_folder_is_no_class_by_itself(make_tree, files):
 
 COCO = '{"images": [{"id": 1, "file_name": "a 1.jpg"}, {"id": 2, "file_name": "b.jpg"}], "annotations": []}'
 PLAIN = {"a 1.jpg": "", "b.jpg": "", "c.jpg": ""}
-IDS = {f"train/{i}.png": "" for i in range(8)}
 WIDER = "0--Parade/0_Parade_1.jpg\n2\n1 2 3 4 0\n5 6 7 8 0\n1--Fair/1_Fair_2.jpg\n1\n1 2 3 4 0\n"
 
 
@@ -72,10 +93,7 @@ WIDER = "0--Parade/0_Parade_1.jpg\n2\n1 2 3 4 0\n5 6 7 8 0\n1--Fair/1_Fair_2.jpg
     (PLAIN | {"labels/b.txt": "cat 1 2 3 4\n", "labels/c.txt": "dog 1 2 3 4\n"}, r"2 \.txt files have names of images"),
     (PLAIN | {"labels/b.txt": "0 .5 .5 1 1\n", "labels/c.txt": "0 .5 .5 1 1\n"}, r"2 \.txt files have names of images"),
     ({"cat/1.jpg": "", "cat/1.mat": "", "dog/2.jpg": "", "dog/2.mat": ""}, r"2 \.mat files have names of images"),
-    (PLAIN | {"x.csv": "C:\\set\\b.jpg,cat\nC:\\set\\c.jpg,dog\n"}, r"x\.csv names images"),
     (PLAIN | {"x.csv": "file;x;y\nb.jpg;1;2\nc.jpg;1;2\n".encode("utf-16")}, r"x\.csv names images"),
-    (IDS | {"labels.csv": "id,label\n" + "".join(f"{i},frog\n" for i in range(8))}, r"labels\.csv names images"),
-    ({"000bec18.jpg": "", "001513df.jpg": "", "x/y.csv": "id,breed\n000bec18,a\n001513df,b\n"}, r"x/y\.csv names"),
     ({"0_Parade_1.jpg": "", "1_Fair_2.jpg": "", "wider.txt": WIDER}, r"wider\.txt names images"),
 ])  # fmt: skip
 def test_labels_that_cannot_be_read_stop(make_tree, files, message):
@@ -117,7 +135,7 @@ def test_a_map_of_class_numbers_is_no_label(make_tree):
     ({f"{d}/{i}.png": "" for d in "AB" for i in (139, 285, 632)}, '"A/" and "B/"'),
 ])  # fmt: skip
 def test_folders_of_pairs_stop(make_tree, files, message):
-    with pytest.raises(UsageError, match=f"{message}.* hold images of the same names; choose one: labels=.folder. "):
+    with pytest.raises(UsageError, match=f"{message}.* hold images of the same names; .*choose one: labels=.folder. "):
         recognize(make_tree(files), SourceOptions())
 
 
@@ -149,17 +167,19 @@ def test_splits_of_class_folders_lead_to_the_option(make_tree):
     assert open_source("auto", tree, SourceOptions("train")).classes == ("cat", "dog")
 
 
-@pytest.mark.parametrize("spec", ["coco", "", "list", "list:", "voc:x", "none:"])
+@pytest.mark.parametrize("spec", ["cooc", "", "list", "list:", "voc:x", "none:", "cvat:"])
 def test_unknown_names(make_tree, spec):
     with pytest.raises(UsageError, match="choose one of auto, none, folder, voc, yolo, list:FILE"):
         open_source(spec, make_tree(FOLDER), SourceOptions())
 
 
-def test_options_that_nobody_can_use():
+def test_options_that_nobody_can_use(make_tree):
     check_options(["voc", "list:x"], SourceOptions("train", "path label"))
     check_options(["auto"], SourceOptions("train", "path label"))
-    with pytest.raises(UsageError, match="a list has no splits"):
-        check_options(["list:x"], SourceOptions("train"))
+    list_of_paths = make_tree({"1.jpg": "", "l.csv": "1.jpg,cat\n"})
+    source = open_source(f"list:{os.fsdecode(list_of_paths.root)}/l.csv", list_of_paths, SourceOptions("train"))
+    with pytest.raises(UsageError, match="the list has no column of splits"):
+        check_sources([source], "train")
     with pytest.raises(UsageError, match="columns is for lists"):
         check_options(["voc"], SourceOptions(columns="path label"))
 

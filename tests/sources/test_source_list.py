@@ -14,7 +14,7 @@ from packer.sources import open_source
 from packer.sources.base import SourceOptions
 from packer.sources.columns import BOX_FORMS, Columns, parse_columns
 from packer.sources.list_lines import BLANKS, COMMA, TAB, split_line
-from packer.sources.paths import PathFinder
+from packer.sources.list_paths import PathFinder
 
 
 def open_list(tree, columns=None, name="list.txt"):
@@ -215,7 +215,7 @@ def test_a_rejected_line_has_no_say_in_the_classes(source_of, line):
 
 def test_two_lines_for_one_image(source_of):
     source = source_of("a.jpg cat\nb.jpg dog\n./a.jpg cat\n")
-    with pytest.raises(BadLabel, match=r"^a\.jpg: appears in several lines: list\.txt:1, list\.txt:3"):
+    with pytest.raises(BadLabel, match=r"^a\.jpg: appears in several lines: list\.txt:1,3"):
         source.annotate(b"a.jpg")
 
 
