@@ -32,7 +32,7 @@ class BuildOptions:
     """The options of `packer build`.
 
     Args:
-        source: Folder, zip or tar of images and labels.
+        source: Folder, zip or tar of images and labels, or a folder in an archive.
         out: Path of the new pack. None: NAME.FORMAT beside the source.
         format: lmdb, hdf5, tfrecord or webdataset. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
@@ -186,12 +186,15 @@ class BuildOptions:
         """The pack's directory: ``--out``, else NAME.CONTAINER beside the source."""
         if self.out is not None:
             return self.out.rstrip("/") or self.out
-        from packer.sources.archive import archive_stem
+        from packer.sources.paths import archive_of, archive_stem
 
         source = os.path.abspath(self.source)
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
-        stem = None if os.path.isdir(source) else archive_stem(os.fsencode(source))
+        archive, inside = archive_of(os.fsencode(source))
+        if inside:
+            source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
+        stem = archive_stem(archive) if archive and not inside else None
         return f"{os.fsdecode(stem or source)}.{self.container}"
 
 

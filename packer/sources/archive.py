@@ -16,12 +16,11 @@ from itertools import pairwise
 
 from packer.errors import BadImage, PackerError, UsageError, plural, printable
 from packer.sources.decompress import Bytes, compression_of, decompress
-from packer.sources.paths import as_text, extension_of, folder_of
+from packer.sources.paths import archive_stem, as_text, extension_of, folder_of
 from packer.sources.places import Archive, Members, Place, Scratch, SourceFile
 from packer.sources.tar_members import BLOCK, Member, tar_members
 from packer.sources.zip_members import zip_members
 
-ARCHIVE_NAME = re.compile(rb"(.*[^/])\.(?:zip|tar|(?:tar\.|t)(?:gz|bz2|bz|xz|zst|zstd))", re.IGNORECASE | re.DOTALL)
 ZIP_MARKS = (b"PK\x03\x04", b"PK\x05\x06")
 FOREIGN = {b"Rar!\x1a\x07": "RAR", b"7z\xbc\xaf\x27\x1c": "7-Zip"}
 TABLES = (b".txt", b".csv", b".tsv", b".lst", b".list")
@@ -38,12 +37,6 @@ FAULT = "unreadable: "
 
 IsImage = Callable[[bytes, Callable[[], bytes]], bool]
 """Takes a path, and a function that returns the first bytes of the file."""
-
-
-def archive_stem(path: bytes) -> bytes | None:
-    """Return the path of an archive without its extension; None if it has none of an archive."""
-    match = ARCHIVE_NAME.fullmatch(path)
-    return match[1] if match else None
 
 
 def check_file(path: bytes, is_image: IsImage) -> None:
@@ -153,6 +146,16 @@ class Archives:
         target = self.scratch(name)
         decompress(file, compression, name, target)
         return self._opened(target.encode("utf-8", "surrogateescape"))
+
+    def keep(self, folder: bytes) -> None:
+        """Drop what is not below a folder, given with a final slash, and take its paths from there."""
+        start, width = len(folder), len(Place._fields)
+        kept = [i for i, path in enumerate(self.paths) if path.startswith(folder)]
+        self.paths = [self.paths[i][start:] for i in kept]
+        self.are_images = bytearray(self.are_images[i] for i in kept)
+        self.places = array("q", (n for i in kept for n in self.places[i * width : (i + 1) * width]))
+        self.folders = {path[start:] for path in self.folders if path.startswith(folder)} - {b""}
+        self.skipped = [(path[start:], reason) for path, reason in self.skipped if path.startswith(folder)]
 
     def finish(self) -> tuple[Members, list[bytes], list[bytes]]:
         """Return all members, and the images and the other files among them, in byte order.
