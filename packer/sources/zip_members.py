@@ -42,8 +42,8 @@ def zip_members(file: IO[bytes], read: Read, size: int, name: str) -> Iterator[M
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.flag_bits & ENCRYPTED:
             raise UsageError(name, f"is encrypted ({info.filename})", "unpack it with its password")
-        start = _data_offset(info, read, name)
-        if info.header_offset < end or start + info.compress_size > size:
+        start = _data_offset(info, read, name) if info.header_offset >= end else None
+        if start is None or start + info.compress_size > size:
             raise UsageError(name, f"is damaged: {info.filename} overlaps another member, or the end", GET_AGAIN)
         end = start + info.compress_size
         yield _member(info, start, read)

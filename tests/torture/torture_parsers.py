@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "ops"), str(TESTS / "audit")) if path not in sys.path]
+sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "images"), str(TESTS / "audit")) if path not in sys.path]
 
 from drawn import voc_xml  # noqa: E402
 from ops_images import FILES, RGB, oriented  # noqa: E402
@@ -41,7 +41,10 @@ from packer.packing.convert import Recipe, Row  # noqa: E402
 from packer.packing.resolve import ClassIds, Resolver  # noqa: E402
 from packer.sources import open_source  # noqa: E402
 from packer.sources.base import SourceOptions, Tree  # noqa: E402
+from packer.sources.json_map import JsonMap  # noqa: E402
+from packer.sources.tar_members import tar_members  # noqa: E402
 from packer.sources.tree import find_tree, read_file  # noqa: E402
+from packer.sources.zip_members import zip_members  # noqa: E402
 from packer.types import Annotation  # noqa: E402
 
 GOLDEN = TESTS / "golden" / "kinds"
@@ -178,16 +181,42 @@ ARCHIVES = [
 ]
 
 
+def _as_archive(data: bytes) -> tuple[bool, bytes]:
+    """Whether it is a zip, and its bytes; the checksums of a tar are made anew."""
+    choice, archive = data[0] if data else 0, bytearray(data[1:])
+    for at in range(0, len(archive) - 511, 512) if not choice & 1 else ():
+        if archive[at + 257 : at + 262] == TAR_MAGIC:
+            archive[at + 148 : at + 156] = b" " * 8
+            archive[at + 148 : at + 156] = b"%06o\0 " % sum(archive[at : at + 512])
+    return bool(choice & 1), bytes(archive)
+
+
+def read_members(data: bytes) -> str:
+    """The list of a zip or a tar."""
+    is_zip, archive = _as_archive(data)
+
+    def read(size: int, start: int) -> bytes:
+        assert size >= 0 and start >= 0
+        return archive[start : start + size]
+
+    size, outcome = len(archive), "refused"
+    try:
+        listed = zip_members(io.BytesIO(archive), read, size, "x") if is_zip else tar_members(read, size, "x")
+        for member in listed:
+            length = member.size if member.packed < 0 else member.packed
+            assert 0 <= member.offset <= member.offset + length <= size, member
+            outcome = "read"
+    except UsageError:
+        return "refused"
+    return outcome
+
+
 def read_archive(data: bytes) -> str:
-    """A zip, or a tar whose checksums are made anew; then all of its members."""
-    choice, data = data[0] if data else 0, bytearray(data[1:])
-    for at in range(0, len(data) - 511, 512) if not choice & 1 else ():
-        if data[at + 257 : at + 262] == TAR_MAGIC:
-            data[at + 148 : at + 156] = b" " * 8
-            data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    """All members of a zip or a tar."""
+    is_zip, archive = _as_archive(data)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "x.zip" if choice & 1 else "x.tar")
-        path.write_bytes(data)
+        path = Path(folder, "x.zip" if is_zip else "x.tar")
+        path.write_bytes(archive)
         try:
             tree, skipped = find_tree(str(path))
         except UsageError:
@@ -195,7 +224,9 @@ def read_archive(data: bytes) -> str:
         for member in (*tree.images, *tree.files):
             assert b".." not in member.split(b"/") and not member.startswith(b"/"), member
             with suppress(BadInput):
-                assert len(read_file(tree, member, MOST_MEMBER_BYTES)) <= len(data) * 1100
+                assert len(read_file(tree, member, MOST_MEMBER_BYTES)) <= len(archive) * 1100
+            with suppress(UsageError):
+                JsonMap(tree, member, "").members(["images"])
         assert [name.name for name in Path(folder).iterdir()] == [path.name]
     return "read" if tree.images and not skipped else "refused"
 
@@ -386,7 +417,8 @@ def targets() -> dict[str, Target]:
         "yaml": Target(read_yaml, YAML),
         "list": Target(read_list, LIST),
         "voc": Target(read_voc, VOC),
-        "archive": Target(read_archive, ARCHIVES),
+        "members": Target(read_members, ARCHIVES),
+    "archive": Target(read_archive, ARCHIVES),
         "header": Target(read_image_header, [bytes([choice]) + data[:800] for data in images for choice in (1, 0x6A)]),
         "decode": Target(read_image, [bytes([i % 256, i * 7 % 256]) + data for i, data in enumerate(images)]),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),
