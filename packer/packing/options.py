@@ -19,6 +19,7 @@ RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
 MISSING_POLICIES = ("error", "empty", "skip")
 NO_BAD = "0"
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_SHARD_BYTES = 128 * 1024**2
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -110,6 +111,9 @@ class BuildOptions:
                 object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
+        if URL.match(self.source):
+            problem = "is a URL, and packer reads local files only"
+            raise UsageError(self.source, problem, "download it, and give the file")
         if self.format is not None:
             _choice("--format", self.format, container_names())
             if (meant := container_of(self.out)) not in (None, self.format):

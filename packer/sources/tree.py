@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ MIB = 1024 * 1024
 SNIFFED_BYTES = 64  # enough to tell an image by
 SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
 
-URL = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 
 Skipped = tuple[bytes, str]
 """A path relative to the root, and why it was skipped."""
@@ -90,8 +88,6 @@ def find_tree(
         return Tree(absolute, images, files, in_order(archives.folders), members), archives.skipped
     if not os.path.isdir(absolute):
         problem = "is not a folder or archive" if os.path.lexists(absolute) else "no such folder or archive"
-        if URL.match(os.fsencode(root)):
-            raise UsageError(root, "is a URL, and packer reads local files only", "download it, and give the file")
         raise UsageError(root, problem, "give the folder or archive that holds the images")
     with _readable(absolute):
         os.scandir(absolute).close()
