@@ -418,7 +418,7 @@ def targets() -> dict[str, Target]:
         "list": Target(read_list, LIST),
         "voc": Target(read_voc, VOC),
         "members": Target(read_members, ARCHIVES),
-    "archive": Target(read_archive, ARCHIVES),
+        "archive": Target(read_archive, ARCHIVES),
         "header": Target(read_image_header, [bytes([choice]) + data[:800] for data in images for choice in (1, 0x6A)]),
         "decode": Target(read_image, [bytes([i % 256, i * 7 % 256]) + data for i, data in enumerate(images)]),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),
