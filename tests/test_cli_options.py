@@ -117,7 +117,8 @@ def test_no_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [("absent", "no such folder"), ("src/000.jpg", "is not a folder"), ("", "SRC: is empty")]
+    ("name", "problem"),
+    [("absent", "no such folder"), ("src/000.jpg", "is one image; give the folder"), ("", "SRC: is empty")],
 )
 def test_source_that_is_none(source: Path, tmp_path: Path, name: str, problem: str) -> None:
     assert problem in refused(2, "build", source.parent / name if name else "", "-o", tmp_path / "p")
