@@ -12,9 +12,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, BadInput
-from packer.images.base import Header
-from packer.images.header import IncompleteHeader, check_header, read_header
+from packer.errors import BadImage, BadInput, NotAnImage
+from packer.images.base import Header, OnAnimation
+from packer.images.header import IncompleteHeader, check_header, read_header, read_header_leniently
 from packer.system import READ_FLAGS, expect_random_reads
 from packer.system.child import Decoding, Report, unmarked
 
@@ -32,6 +32,8 @@ class HeaderJob:
     paths: tuple[bytes, ...]
     """Relative to `root`."""
     max_pixels: int
+    on_animation: OnAnimation = "fail"
+    lenient: bool = False
     threads: int = 0
     """1 on the second try, after a worker has crashed, so that the counters name the image."""
     refused: Mapping[int, BadInput] = field(default_factory=dict)
@@ -63,8 +65,8 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number) if job.threads else at_once:
-                header, size = _read_file_header(job.root + b"/" + path)
-            check_header(header, job.max_pixels)
+                header, size = _read_file_header(job.root + b"/" + path, job.lenient)
+            check_header(header, job.max_pixels, job.on_animation)
             rows.append((size, header.width, header.height, header.code))
         except BadInput as error:
             rows.append((0, 0, 0, 0))
@@ -72,26 +74,37 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
     return Headers(np.array(rows, np.int64).reshape(-1, 4), bad)
 
 
-def _read_file_header(path: bytes) -> tuple[Header, int]:
+def _read_file_header(path: bytes, lenient: bool) -> tuple[Header, int]:
     try:
         descriptor = os.open(path, READ_FLAGS)
         try:
             facts = os.fstat(descriptor)
             if not stat.S_ISREG(facts.st_mode):
                 raise BadImage("", "is not a regular file any more", AT_REST)
-            size = facts.st_size
-            head = os.read(descriptor, HEAD_BYTES)
             try:
-                return read_header(head, size <= len(head), size), size
-            except IncompleteHeader:
-                if size < READ_WHOLE_BYTES:
-                    return read_header(head + _rest(descriptor, size - len(head))), size
-                # a PNG's orientation may follow its pixels, which are not read from the disk
-                return read_header(cast(bytes, FileView(descriptor, size))), size
+                return _header_of(descriptor, facts.st_size), facts.st_size
+            except NotAnImage:
+                raise
+            except BadImage:
+                if not lenient:
+                    raise
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                return read_header_leniently(_rest(descriptor, facts.st_size)), facts.st_size
         finally:
             os.close(descriptor)
     except OSError as error:
         raise unreadable(error) from None
+
+
+def _header_of(descriptor: int, size: int) -> Header:
+    head = os.read(descriptor, HEAD_BYTES)
+    try:
+        return read_header(head, size <= len(head), size)
+    except IncompleteHeader:
+        if size < READ_WHOLE_BYTES:
+            return read_header(head + _rest(descriptor, size - len(head)))
+        # a PNG's orientation may follow its pixels, which are not read from the disk
+        return read_header(cast(bytes, FileView(descriptor, size)))
 
 
 def _rest(descriptor: int, size: int) -> bytes:

@@ -14,9 +14,10 @@ from packer.sources.paths import extension_of
 from packer.system import READ_FLAGS
 
 IMAGE_EXTENSIONS = frozenset(
-    b".jpg .jpeg .jpe .jfif .png .bmp .dib .gif .webp .tif .tiff"
+    b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
+    b" .jp2 .j2k .j2c .jpc .jpf .jpx .avif .avifs"
     # packer cannot decode these, but they are images: they must be rejected, not overlooked
-    b" .ppm .pgm .pbm .pnm .jp2 .avif .heic .heif".split()
+    b" .heic .heif".split()
 )
 
 MIB = 1024 * 1024
@@ -32,8 +33,8 @@ def looks_like_image(path: bytes) -> bool:
     try:
         with open(path, "rb", buffering=0) as file:
             head = file.read(SNIFFED_BYTES)
-        if len(head) < SMALLEST_IMAGE_BYTES:
-            return False  # a short text, whatever it begins with
+        if len(head) < SMALLEST_IMAGE_BYTES or head[:1] == b"P":
+            return False  # a short text, whatever it begins with; a PNM file has an extension
         read_header(head, complete=len(head) < SNIFFED_BYTES)
     except (NotAnImage, OSError):
         return False
