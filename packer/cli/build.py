@@ -139,7 +139,8 @@ class BuildCommand(click.Command):
     default="auto",
     show_default=True,
     metavar="auto|simplejpeg|opencv|jpeg4py|lenient",
-    help="JPEG decoder; lenient also packs damaged images of any format, as far as they can be decoded, and lists them.",
+    help="JPEG decoder; lenient also packs damaged images of any format, as far as they can be decoded, and lists "
+    "them.",
 )
 @click.option(
     "--on-animation",

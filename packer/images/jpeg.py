@@ -98,7 +98,7 @@ def is_known(data: bytes | memoryview) -> bool:
 
 
 def is_unknown_sampling(error: Exception) -> bool:
-    """Return whether an error of simplejpeg means a sampling such as 4:1:0, which only libjpeg's own interface reads."""
+    """Return whether an error of simplejpeg means a sampling such as 4:1:0, which only libjpeg itself reads."""
     return "subsampling" in str(error)
 
 

@@ -128,7 +128,9 @@ def _bmp(data: bytes, image: Any, lenient: bool) -> Header:
     decoder, _, offset, (raw_mode, stride, *_) = image.tile[0]
     channels = _BMP_RAW_MODES.get(raw_mode, 0)
     pillow = not channels
-    if decoder == "raw" and not lenient and offset + stride * height > len(data):
+    # runs of pixels: the header has the size of their data
+    pixel_bytes = stride * height if decoder == "raw" else int.from_bytes(data[34:38], "little")
+    if not lenient and offset + pixel_bytes > len(data):
         raise cut_short("BMP", complete=True)
     if image.mode in ("1", "L", "P"):
         palette = image.palette.palette if image.mode == "P" else b""
@@ -225,13 +227,13 @@ def _load(image: Any, header: Header, lenient: bool) -> None:
         raise
     except Exception as error:
         partial = lenient and isinstance(error, OSError) and image._im is not None
-        if not partial or getattr(image, "use_load_libtiff", False) or image.getbbox() is None:
+        image.tile = []  # do not try again
+        if not partial or getattr(image, "use_load_libtiff", False) or image.getbbox(alpha_only=False) is None:
             raise _refused(header.format, error) from None
 
 
 def _array(image: Any) -> Image:
     """Return the pixels of a decoded image as (height, width, channels): gray, gray + alpha, RGB or RGBA."""
-    image.tile = []  # of a damaged image
     if image.mode in _DEEP_MODES:
         pixels = np.asarray(image).astype(np.uint16)
     elif image.mode in ("P", "RGB") and "transparency" in image.info:
