@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from typing import Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from packer.errors import BadImage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Mode = Literal["rgb", "gray", "unchanged"]
 OnAnimation = Literal["fail", "first"]

@@ -74,7 +74,7 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
     return Headers(np.array(rows, np.int64).reshape(-1, 4), bad)
 
 
-def _read_file_header(path: bytes, lenient: bool) -> tuple[Header, int]:
+def _read_file_header(path: bytes, lenient: bool = False) -> tuple[Header, int]:
     try:
         descriptor = os.open(path, READ_FLAGS)
         try:
