@@ -78,6 +78,8 @@ def _options(plan: Plan) -> dict[str, Any]:
         options["interpolation"] = plan.recipe.resize.interpolation  # by default the manifest is as before
     if plan.options.on_animation != "fail":
         options["on_animation"] = plan.options.on_animation
+    if plan.options.follow_links:
+        options["follow_links"] = True
     if plan.options.missing_labels != "error":
         options["missing_labels"] = plan.options.missing_labels
     if plan.options.classes is not None:

@@ -20,11 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "ops"), str(TESTS / "audit")) if path not in sys.path]
+sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "images"), str(TESTS / "audit")) if path not in sys.path]
 
 from drawn import voc_xml  # noqa: E402
 from ops_images import FILES, RGB, oriented  # noqa: E402
 from running import run  # noqa: E402
+from torture_archives import ARCHIVES, read_archive, read_members  # noqa: E402
 from torture_mutations import with_checksums  # noqa: E402
 
 from packer.errors import BadImage, BadInput, DamagedPack, UsageError  # noqa: E402
@@ -327,6 +328,8 @@ def targets() -> dict[str, Target]:
         "yaml": Target(read_yaml, YAML),
         "list": Target(read_list, LIST),
         "voc": Target(read_voc, VOC),
+        "members": Target(read_members, ARCHIVES),
+        "archive": Target(read_archive, ARCHIVES),
         "header": Target(read_image_header, [bytes([choice]) + data[:800] for data in images for choice in (1, 0x6A)]),
         "decode": Target(read_image, [bytes([i % 256, i * 7 % 256]) + data for i, data in enumerate(images)]),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),
