@@ -16,9 +16,10 @@ from packer.sources.paths import archive_of, archive_stem, extension_of, folder_
 from packer.sources.places import Scratch, SourceFile
 
 IMAGE_EXTENSIONS = frozenset(
-    b".jpg .jpeg .jpe .jfif .png .bmp .dib .gif .webp .tif .tiff"
+    b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
+    b" .jp2 .j2k .j2c .jpc .jpf .jpx .avif .avifs"
     # packer cannot decode these, but they are images: they must be rejected, not overlooked
-    b" .ppm .pgm .pbm .pnm .jp2 .avif .heic .heif".split()
+    b" .heic .heif".split()
 )
 
 MIB = 1024 * 1024
@@ -41,8 +42,8 @@ def looks_like_image(path: bytes) -> bool:
 
 def begins_like_image(head: bytes) -> bool:
     """Return whether a file that begins with these SNIFFED_BYTES (or has fewer) is an image, even a damaged one."""
-    if len(head) < SMALLEST_IMAGE_BYTES:
-        return False  # a short text, whatever it begins with
+    if len(head) < SMALLEST_IMAGE_BYTES or head[:1] == b"P":
+        return False  # a short text, whatever it begins with; a PNM file has an extension
     try:
         read_header(head, complete=len(head) < SNIFFED_BYTES)
     except NotAnImage:
