@@ -32,7 +32,7 @@ class BuildOptions:
     """The options of `packer build`.
 
     Args:
-        source: Folder of images and labels.
+        source: Folder, zip or tar of images and labels.
         out: Path of the new pack. None: NAME.FORMAT beside the source.
         format: lmdb, hdf5, tfrecord or webdataset. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
@@ -64,6 +64,7 @@ class BuildOptions:
         force: Build even if the pack is not expected to fit on the disk.
         rle: How masks of run lengths (COCO) are kept: as text, or also as polygons.
         overwrite: Replace an existing pack.
+        follow_links: Follow symlinks to folders outside the source.
 
     Raises:
         UsageError: A value is out of range, or two options exclude each other.
@@ -101,6 +102,7 @@ class BuildOptions:
     force: bool = False
     rle: str = "text"
     overwrite: bool = False
+    follow_links: bool = False
 
     def __post_init__(self) -> None:
         for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like"):
@@ -184,10 +186,13 @@ class BuildOptions:
         """The pack's directory: ``--out``, else NAME.CONTAINER beside the source."""
         if self.out is not None:
             return self.out.rstrip("/") or self.out
+        from packer.sources.archive import archive_stem
+
         source = os.path.abspath(self.source)
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
-        return f"{source}.{self.container}"
+        stem = None if os.path.isdir(source) else archive_stem(os.fsencode(source))
+        return f"{os.fsdecode(stem or source)}.{self.container}"
 
 
 def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -25,8 +25,7 @@ class ImageNames:
 
     def below(self, path: bytes) -> bytes:
         """Return an absolute path as one below the source; b"" if it is elsewhere."""
-        root = self._tree.root.rstrip(b"/") + b"/"
-        return path[len(root) :] if path.startswith(root) else b""
+        return self._tree.below(path)
 
 
 class FileImages:

@@ -5,6 +5,8 @@ Python's ``float`` also accepts ``1_0``, ``nan``, ``1e400`` and full-width digit
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
@@ -63,6 +65,33 @@ def extension_of(path: bytes) -> bytes:
     name = path.rpartition(b"/")[2]
     stem, dot, extension = name.rpartition(b".")
     return (dot + extension).lower() if dot and stem else b""
+
+
+def file_of(tree: Tree, kind: str, file: str) -> bytes:
+    """Return the absolute path of the FILE of ``--labels KIND:FILE``.
+
+    It is relative to the working directory, or else to the source, which may be an archive.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    path = os.path.realpath(as_bytes(file)) if file else b""
+    if os.path.isfile(path):
+        return path
+    for inside in (tree.below(path), posixpath.normpath(as_bytes(file))):
+        if inside in tree.files:
+            return tree.root.rstrip(b"/") + b"/" + inside
+    step = "name the file, relative to this folder or to the source"
+    raise UsageError(f"--labels {kind}:{file}", "there is no such file", step)
+
+
+def files_beside(tree: Tree, folder: bytes) -> list[bytes]:
+    """Return the absolute paths of the files in a folder: those of the tree if it is in the source."""
+    top = tree.root.rstrip(b"/") + b"/"
+    if (folder + b"/").startswith(top):
+        return [top + path for path in tree.files if folder_of(top + path) == folder]
+    with os.scandir(folder) as entries:
+        return sorted(entry.path for entry in entries if entry.is_file())
 
 
 def split_folders(tree: Tree, split: str | None) -> tuple[bytes, ...]:

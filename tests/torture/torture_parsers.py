@@ -10,7 +10,9 @@ import json
 import random
 import struct
 import sys
+import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +41,7 @@ from packer.packing.convert import Recipe, Row  # noqa: E402
 from packer.packing.resolve import ClassIds, Resolver  # noqa: E402
 from packer.sources import open_source  # noqa: E402
 from packer.sources.base import SourceOptions, Tree  # noqa: E402
+from packer.sources.tree import find_tree, read_file  # noqa: E402
 from packer.types import Annotation  # noqa: E402
 
 GOLDEN = TESTS / "golden" / "kinds"
@@ -140,6 +143,62 @@ VOC = [
     b'\x00<!DOCTYPE a [<!ENTITY b "cc"><!ENTITY d SYSTEM "file:///etc/passwd">]><annotation>&b;</annotation>',
     b"\x00<annotation><![CDATA[x]]><?p i?><size><width>40</width></size><a:b xmlns:a='u' c='d'/></annotation>",
 ]
+
+# -- archives
+
+TAR_MAGIC = b"ustar"
+MOST_MEMBER_BYTES = 1 << 20
+
+
+def _tar(format: int, **pax: str) -> bytes:
+    """A tar with a file, a folder, a link and a long name."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=format) as tar:
+        files = (("a/1.jpg", b"0", ""), ("b", b"5", ""), ("l.jpg", b"2", "a/1.jpg"), ("n" * 120, b"0", ""))
+        for name, kind, target in files:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.size, info.pax_headers = kind, target, 9 * (kind == b"0"), pax
+            tar.addfile(info, io.BytesIO(b"\xff\xd8\xffimage."))
+    return file.getvalue().rstrip(b"\0") + bytes(2048 - len(file.getvalue().rstrip(b"\0")) % 512)
+
+
+def _zip(method: int) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as made:
+        for name in ("a/1.jpg", "é.jpg", "b/", "n.tar"):
+            made.writestr(zipfile.ZipInfo(name), b"" if name == "b/" else b"\xff\xd8\xffimage" * 9)
+    return file.getvalue()
+
+
+ARCHIVES = [
+    *(b"\0" + _tar(format) for format in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)),
+    b"\0" + _tar(tarfile.PAX_FORMAT, path="p" * 130, comment="x"),
+    b"\1" + _zip(zipfile.ZIP_STORED),
+    b"\1" + _zip(zipfile.ZIP_DEFLATED),
+]
+
+
+def read_archive(data: bytes) -> str:
+    """A zip, or a tar whose checksums are made anew; then all of its members."""
+    choice, data = data[0] if data else 0, bytearray(data[1:])
+    for at in range(0, len(data) - 511, 512) if not choice & 1 else ():
+        if data[at + 257 : at + 262] == TAR_MAGIC:
+            data[at + 148 : at + 156] = b" " * 8
+            data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x.zip" if choice & 1 else "x.tar")
+        path.write_bytes(data)
+        try:
+            tree, skipped = find_tree(str(path))
+        except UsageError:
+            return "refused"
+        for member in (*tree.images, *tree.files):
+            assert b".." not in member.split(b"/") and not member.startswith(b"/"), member
+            with suppress(BadInput):
+                assert len(read_file(tree, member, MOST_MEMBER_BYTES)) <= len(data) * 1100
+        assert [name.name for name in Path(folder).iterdir()] == [path.name]
+    return "read" if tree.images and not skipped else "refused"
+
 
 # -- images
 
@@ -327,6 +386,7 @@ def targets() -> dict[str, Target]:
         "yaml": Target(read_yaml, YAML),
         "list": Target(read_list, LIST),
         "voc": Target(read_voc, VOC),
+        "archive": Target(read_archive, ARCHIVES),
         "header": Target(read_image_header, [bytes([choice]) + data[:800] for data in images for choice in (1, 0x6A)]),
         "decode": Target(read_image, [bytes([i % 256, i * 7 % 256]) + data for i, data in enumerate(images)]),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),
