@@ -13,6 +13,7 @@ from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageEr
 from packer.images.header import IncompleteHeader, read_header
 from packer.sources.archive import FAULT, Archives, archive_stem, check_file, fault
 from packer.sources.base import Tree
+from packer.sources.parquet_file import EXTENSION as PARQUET
 from packer.sources.paths import extension_of, folder_of
 from packer.sources.places import Scratch, SourceFile
 
@@ -98,6 +99,7 @@ def find_tree(
     tree = Tree(absolute, walk.images, walk.files, walk.folders)
     there = [path for path in walk.files if archive_stem(path)]
     if walk.images or not there:
+        there = [path for path in there if extension_of(path) != PARQUET]  # labels of the images, probably
         walk.skipped += [(path, "archive beside images, which is not read") for path in there]
         return tree, walk.skipped
     return _with_archives(tree, there, archives), walk.skipped + archives.skipped
@@ -105,7 +107,7 @@ def find_tree(
 
 def _with_archives(tree: Tree, paths: Sequence[bytes], archives: Archives) -> Tree:
     """Return a tree without images with the members of the archives in it."""
-    others = set(tree.files) - set(paths)
+    others = {path for path in tree.files if path not in paths or extension_of(path) == PARQUET}  # it has labels too
     for path in paths:
         stem = archive_stem(path)
         assert stem is not None
