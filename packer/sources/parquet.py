@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.parquet_columns import Layout, layout_of
-from packer.sources.parquet_file import ParquetFile, images_below, parquet_files, stem_folder
+from packer.sources.parquet_file import ParquetFile, images_below, name_of, parquet_files, stem_folder
 from packer.sources.parquet_objects import FORMATS, BoxFormat, Votes, objects_of
 from packer.sources.paths import MOST_CLASSES, folder_of, named
 from packer.sources.splits import FolderSplit
@@ -76,7 +77,7 @@ class ParquetSource:
         paths = parquet_files(tree)
         if not paths:
             return []
-        files = named([path or tree.root for path in paths])
+        files = named([path or os.path.basename(tree.root) for path in paths])
         return [Choice("parquet", f"the images are in {plural(len(paths), 'Parquet file')} ({files})")]
 
     def in_split(self, image: bytes) -> bool:
@@ -98,7 +99,7 @@ class ParquetSource:
         if part is None:
             raise NoLabel(image, "is in no Parquet file", "choose another kind of --labels")
         number = bisect_left(self._tree.images, image) - part.first
-        origin = f"{printable(part.path or self._tree.root)} (row {part.order[number]})"
+        origin = f"{name_of(self._tree, part.path)} (row {part.order[number]})"
         values = self._values(part, number)
         layout = self._layout
         label = None

@@ -6,6 +6,7 @@ Its pages are compressed, so that no image can be read by itself: they are copie
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,11 @@ BUFFER_BYTES = 1 << 20
 IMAGE_COLUMNS = ("image", "img", "images", "jpg", "jpeg", "png", "webp", "picture", "photo")
 """Names of columns of images, the likeliest first."""
 AGAIN = "get the file again"
+
+
+def name_of(tree: Tree, path: bytes) -> str:
+    """Return the name of a file of `parquet_files`, for messages."""
+    return printable(path or os.path.basename(tree.root))
 
 
 def parquet_files(tree: Tree) -> list[bytes]:
@@ -80,7 +86,7 @@ class ParquetFile:
     @classmethod
     def of(cls, tree: Tree, path: bytes) -> ParquetFile:
         """Open a file of `parquet_files`. Raise UsageError if it cannot be read."""
-        name = printable(path or tree.root)
+        name = name_of(tree, path)
         try:
             file = tree.open(path)
         except BadImage as error:

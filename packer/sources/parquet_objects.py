@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadLabel, plural
+from packer.errors import BadLabel, UsageError, plural
 from packer.sources.by_name import NO_CLASS
 from packer.sources.parquet_columns import Layout, ObjectColumns, plain
 from packer.sources.paths import LARGEST
@@ -17,7 +17,7 @@ from packer.sources.paths import LARGEST
 Box = tuple[float, float, float, float]
 Numbers = NDArray[np.float64]
 FORMATS = ("xmin ymin w h", "xmin ymin xmax ymax", "cx cy w h")
-"""What four numbers may be, as ``--columns`` says it; the first, COCO's, is that of Hugging Face."""
+"""What four numbers may be, as ``--columns`` says it; the first is COCO's, and usual at Hugging Face."""
 BORDER_PX, BORDER_SHARE = 1.0, 1e-3
 """A box ends at most so far outside its image, in pixels or fractions."""
 
@@ -76,11 +76,16 @@ class Votes:
                 self.misfits[number, which] += bad.sum()
 
     def result(self, words: str | None) -> BoxFormat:
-        """Return the format that fits most boxes, of equals the first; or the one of the user."""
+        """Return the format that fits most boxes, or the one of the user. Raise UsageError if two fit equally well."""
         relative = bool(self.count) and not self.pixels
-        # a center is never the only way to read pixels: boxes of COCO near the left border fit it as well
-        counts = self.misfits[int(relative)][: len(FORMATS) if relative else 2]
-        return BoxFormat(words or FORMATS[int(np.argmin(counts))], relative)
+        # nobody writes centers in pixels
+        counts = self.misfits[int(relative)][: len(FORMATS) if relative else 2].tolist()
+        fits = [name for name, count in zip(FORMATS, counts, strict=False) if count == min(counts)]
+        if self.count and words is None and len(fits) > 1:
+            problem = f"the {plural(self.count, 'box', 'boxes')} may be any of {', '.join(fits)}"
+            choices = ", ".join(f'--columns "{name}"' for name in fits)
+            raise UsageError("--labels parquet", problem, f"choose one: {choices}")
+        return BoxFormat(words or fits[0], relative)
 
     def describe(self, found: BoxFormat) -> str:
         """Return what the boxes are taken for, and how well that fits."""
