@@ -19,6 +19,7 @@ RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
 MISSING_POLICIES = ("error", "empty", "skip")
 NO_BAD = "0"
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_SHARD_BYTES = 128 * 1024**2
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -32,7 +33,7 @@ class BuildOptions:
     """The options of `packer build`.
 
     Args:
-        source: Folder, zip or tar of images and labels.
+        source: Folder, zip or tar of images and labels, or a folder in an archive.
         out: Path of the new pack. None: NAME.FORMAT beside the source.
         format: lmdb, hdf5, tfrecord or webdataset. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
@@ -110,6 +111,9 @@ class BuildOptions:
                 object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
+        if URL.match(self.source):
+            problem = "is a URL, and packer reads local files only"
+            raise UsageError(self.source, problem, "download it, and give the file")
         if self.format is not None:
             _choice("--format", self.format, container_names())
             if (meant := container_of(self.out)) not in (None, self.format):
@@ -186,12 +190,15 @@ class BuildOptions:
         """The pack's directory: ``--out``, else NAME.CONTAINER beside the source."""
         if self.out is not None:
             return self.out.rstrip("/") or self.out
-        from packer.sources.archive import archive_stem
+        from packer.sources.paths import archive_of, archive_stem
 
         source = os.path.abspath(self.source)
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
-        stem = None if os.path.isdir(source) else archive_stem(os.fsencode(source))
+        archive, inside = archive_of(os.fsencode(source))
+        if inside:
+            source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
+        stem = archive_stem(archive) if archive and not inside else None
         return f"{os.fsdecode(stem or source)}.{self.container}"
 
 

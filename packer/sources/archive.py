@@ -18,12 +18,11 @@ from packer.errors import BadImage, PackerError, UsageError, plural, printable
 from packer.sources.decompress import Bytes, compression_of, decompress
 from packer.sources.parquet_file import MARK as PARQUET
 from packer.sources.parquet_file import parquet_members
-from packer.sources.paths import as_bytes, as_text, extension_of, folder_of
+from packer.sources.paths import archive_stem, as_bytes, as_text, extension_of, folder_of
 from packer.sources.places import Archive, Members, Place, Scratch, SourceFile
 from packer.sources.tar_members import BLOCK, Member, tar_members
 from packer.sources.zip_members import zip_members
 
-ARCHIVE_NAME = re.compile(rb"(?is)(.*[^/])\.(?:zip|parquet|tar|(?:tar\.|t)(?:gz|bz2|bz|xz|zst|zstd))")
 ZIP_MARKS = (b"PK\x03\x04", b"PK\x05\x06")
 MARKS = (*ZIP_MARKS, PARQUET)
 FOREIGN = {b"Rar!\x1a\x07": "RAR", b"7z\xbc\xaf\x27\x1c": "7-Zip"}
@@ -41,12 +40,6 @@ FAULT = "unreadable: "
 
 IsImage = Callable[[bytes, Callable[[], bytes]], bool]
 """Takes a path, and a function that returns the first bytes of the file."""
-
-
-def archive_stem(path: bytes) -> bytes | None:
-    """Return the path of an archive without its extension; None if it has none of an archive."""
-    match = ARCHIVE_NAME.fullmatch(path)
-    return match[1] if match else None
 
 
 def check_file(path: bytes, is_image: IsImage) -> None:
@@ -122,8 +115,10 @@ class Archives:
                 plain = self._decompressed(file, compression, name)
                 return self._add(plain, name, prefix, depth + 1)
             if head.startswith(PARQUET):
-                if depth > 1 or self.scratch is None:
-                    raise UsageError(name, "is a Parquet file in an archive", "unpack the archive")
+                if depth > 1 or self.scratch is None or not name.lower().endswith(".parquet"):
+                    raise UsageError(
+                        name, "is a Parquet file inside another file, or without that name", "write it as NAME.parquet"
+                    )
                 members = parquet_members(file, name, target := self.scratch(name))
                 place = self._opened(as_bytes(target))
             elif head.startswith(ZIP_MARKS):
@@ -161,6 +156,16 @@ class Archives:
         target = self.scratch(name)
         decompress(file, compression, name, target)
         return self._opened(target.encode("utf-8", "surrogateescape"))
+
+    def keep(self, folder: bytes) -> None:
+        """Drop what is not below a folder, given with a final slash, and take its paths from there."""
+        start, width = len(folder), len(Place._fields)
+        kept = [i for i, path in enumerate(self.paths) if path.startswith(folder)]
+        self.paths = [self.paths[i][start:] for i in kept]
+        self.are_images = bytearray(self.are_images[i] for i in kept)
+        self.places = array("q", (n for i in kept for n in self.places[i * width : (i + 1) * width]))
+        self.folders = {path[start:] for path in self.folders if path.startswith(folder)} - {b""}
+        self.skipped = [(path[start:], reason) for path, reason in self.skipped if path.startswith(folder)]
 
     def finish(self) -> tuple[Members, list[bytes], list[bytes]]:
         """Return all members, and the images and the other files among them, in byte order.

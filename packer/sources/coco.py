@@ -42,6 +42,7 @@ class CocoSource:
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.notes: list[str] = []
         paths = [file_of(tree, "coco", file) for file in options.files] or _found(tree)
+        self.label_files = set(map(tree.below, paths))
         names = ImageNames(tree)
         self._split: FolderSplit | None = None
         if options.split is not None:

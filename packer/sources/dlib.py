@@ -32,6 +32,7 @@ class DlibSource:
         self.notes: list[str] = []
         self._split = None if options.split is None else FolderSplit(tree, options.split)
         path = file_of(tree, "dlib", options.file) if options.file else _only(tree)
+        self.label_files = {tree.below(path)}
         names = ImageNames(tree)
         self._name = printable(names.told(path))
         found = names.of_file(path)

@@ -30,6 +30,9 @@ NUMBERED = re.compile(rb"-[0-9]{5}-of-[0-9]{5}\Z")
 """The end of the names of files of which there are several."""
 
 
+ARCHIVE_NAME = re.compile(
+    rb"(.*[^/])\.(?:zip|parquet|tar|(?:tar\.|t)(?:gz|bz2|bz|xz|zst|zstd))", re.IGNORECASE | re.DOTALL
+)
 MOST_CLASSES = 65536
 """Class ids are 0..65535; a larger one is a typing error, and must not cost memory."""
 
@@ -67,6 +70,29 @@ def extension_of(path: bytes) -> bytes:
     name = path.rpartition(b"/")[2]
     stem, dot, extension = name.rpartition(b".")
     return (dot + extension).lower() if dot and stem else b""
+
+
+def archive_stem(path: bytes) -> bytes | None:
+    """Return the path of an archive without its extension; None if it has none of an archive."""
+    match = ARCHIVE_NAME.fullmatch(path)
+    return match[1] if match else None
+
+
+def archive_of(path: bytes) -> tuple[bytes, bytes]:
+    """Return the archive that an absolute path leads into, and the folder in it with a final slash; b"" without one.
+
+    In a folder an archive may be named without its extension, as in the paths of what it holds.
+    """
+    archive, inside = path, b""
+    while archive and not os.path.lexists(archive):
+        archive, _, name = archive.rpartition(b"/")
+        inside = name + b"/" + inside
+    if inside and os.path.isdir(archive):
+        name, _, inside = inside.partition(b"/")
+        stem = archive + b"/" + name
+        places = (archive + b"/" + entry for entry in sorted(os.listdir(archive)))
+        archive = next((place for place in places if archive_stem(place) == stem), b"")
+    return (archive, inside) if os.path.isfile(archive) else (b"", b"")
 
 
 def file_of(tree: Tree, kind: str, file: str) -> bytes:

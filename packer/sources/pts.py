@@ -38,6 +38,7 @@ class PtsSource:
         self._tree = tree
         self._split = None if options.split is None else FolderSplit(tree, options.split)
         self._matches = match_by_stem(tree.images, (path for path in tree.files if extension_of(path) == b".pts"))
+        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed}
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:

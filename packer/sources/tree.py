@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,10 +10,10 @@ from dataclasses import dataclass, field
 
 from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageError, UsageError
 from packer.images.header import IncompleteHeader, read_header
-from packer.sources.archive import FAULT, Archives, archive_stem, check_file, fault
+from packer.sources.archive import FAULT, Archives, check_file, fault
 from packer.sources.base import Tree
 from packer.sources.parquet_file import EXTENSION as PARQUET
-from packer.sources.paths import extension_of, folder_of
+from packer.sources.paths import archive_of, archive_stem, extension_of, folder_of
 from packer.sources.places import Scratch, SourceFile
 
 IMAGE_EXTENSIONS = frozenset(
@@ -27,7 +26,6 @@ MIB = 1024 * 1024
 SNIFFED_BYTES = 64  # enough to tell an image by
 SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
 
-URL = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 
 Skipped = tuple[bytes, str]
 """A path relative to the root, and why it was skipped."""
@@ -67,7 +65,7 @@ def find_tree(
     images, the archives in it are read.
 
     Args:
-        root: The folder, zip or tar.
+        root: The folder, zip or tar; or a folder in an archive, as ``set.zip/images``.
         is_image: Returns whether a file without an image extension, given by its absolute path, is an image.
         scratch: Where to decompress compressed archives to. None: they are refused.
         follow_links: Whether to follow links to folders outside `root`.
@@ -78,22 +76,24 @@ def find_tree(
     """
     absolute = os.path.realpath(os.fsencode(root))
     archives = Archives(_is_member_image, scratch)
-    if os.path.isfile(absolute):
-        with _readable(absolute):
-            check_file(absolute, _is_member_image)
-            archives.add(absolute, b"")
+    archive, inside = archive_of(absolute)
+    if archive:
+        if extension_of(archive) == PARQUET and archive != absolute:
+            raise UsageError(root, "is in a Parquet file, which is read as a whole", "give the Parquet file")
+        with _readable(archive):
+            check_file(archive, _is_member_image)
+            archives.add(archive, b"")
+        if inside:
+            if inside[:-1] not in archives.folders:
+                raise UsageError(root, "no such folder in the archive", "give the archive, or another folder in it")
+            archives.keep(inside)
         members, images, files = archives.finish()
         return Tree(absolute, images, files, in_order(archives.folders), members), archives.skipped
     if not os.path.isdir(absolute):
         problem = "is not a folder or archive" if os.path.lexists(absolute) else "no such folder or archive"
-        if URL.match(os.fsencode(root)):
-            raise UsageError(root, "is a URL, and packer reads local files only", "download it, and give the file")
         raise UsageError(root, problem, "give the folder or archive that holds the images")
     with _readable(absolute):
         os.scandir(absolute).close()
-    if os.path.isfile(absolute + b"/pack.json") and b".index.arrow" in b"".join(os.listdir(absolute)):
-        step = "packer info shows it; to pack again, give the images that it was made from"
-        raise UsageError(root, "is a pack, not a folder of images", step)
     walk = _Walk(absolute, is_image, follow_links)
     walk.run()
     tree = Tree(absolute, walk.images, walk.files, walk.folders)

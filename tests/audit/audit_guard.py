@@ -11,6 +11,7 @@ It does not see what libraries in C do by themselves: test_audit_strace.py looks
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from _thread import get_ident
@@ -274,8 +275,9 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
             path = os.path.realpath(value)
             named.append((path, option in WRITTEN or name in ("repair", "sample")))
             if name == "build":
-                beside = os.path.abspath(value)
-                named += [(os.path.realpath(f"{beside}.{container}"), True) for container in CONTAINERS]
+                source = os.path.abspath(value)
+                stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
+                named += [(os.path.realpath(f"{stem}.{name}"), True) for stem in stems for name in CONTAINERS]
     return named
 
 

@@ -361,12 +361,3 @@ def test_files_that_are_no_source_say_what_to_give(tmp_path, name, data, problem
     with pytest.raises(UsageError) as error:
         find_tree(str(tmp_path / name))
     assert problem in error.value.line
-
-
-def test_urls_and_packs(tmp_path):
-    with pytest.raises(UsageError, match="is a URL, and packer reads local files only"):
-        find_tree("s3://bucket/set.tar")
-    for name in ("pack.json", "data.index.arrow", "data.mdb"):
-        (tmp_path / name).write_bytes(b"")
-    with pytest.raises(UsageError, match="is a pack, not a folder of images"):
-        find_tree(str(tmp_path))

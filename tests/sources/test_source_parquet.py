@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,28 @@ def test_damaged_files(tmp_path: Path) -> None:
         file.write_bytes(damaged)
         with pytest.raises(UsageError, match=rf"{number}.parquet: cannot be read as Parquet: .*; get the file again"):
             tree_of(file)
+
+
+def test_only_whole_files_of_that_name_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "s" / "x.parquet", [{"image": cell(i, f"a/{i}.jpg"), "label": "a"} for i in range(3)])
+    for inside in ("x", "x/a", "x.parquet/a"):
+        with pytest.raises(UsageError, match="is in a Parquet file, which is read as a whole; give the Parquet file"):
+            find_tree(str(tmp_path / "s" / inside), scratch=str)
+    data = (tmp_path / "s" / "x.parquet").read_bytes()
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("x.parquet", data)
+    ((path, reason),) = tree_of(tmp_path / "all.zip")[1]
+    assert path == b"x.parquet" and "write it as NAME.parquet" in reason
+    (tmp_path / "x.zip").write_bytes(data)
+    with pytest.raises(UsageError, match="is a Parquet file inside another file, or without that name"):
+        tree_of(tmp_path / "x.zip")
+
+
+def test_a_parquet_file_beside_images_is_not_opened(tmp_path: Path) -> None:
+    write(tmp_path / "s" / "metadata.parquet", [{"file_name": "1.jpg", "label": "a"}])
+    (tmp_path / "s" / "1.jpg").write_bytes(image_file(1))
+    tree, skipped = tree_of(tmp_path / "s")
+    assert tree.images == [b"1.jpg"] and tree.files == [b"metadata.parquet"] and not skipped
 
 
 def test_a_row_without_an_image_is_an_empty_file(tmp_path: Path) -> None:
