@@ -116,9 +116,7 @@ class Archives:
                 return self._add(plain, name, prefix, depth + 1)
             if head.startswith(PARQUET):
                 if depth > 1 or self.scratch is None or not name.lower().endswith(".parquet"):
-                    raise UsageError(
-                        name, "is a Parquet file inside another file, or without that name", "write it as NAME.parquet"
-                    )
+                    raise UsageError(name, "is Parquet, but not a file NAME.parquet", "make it one")
                 members = parquet_members(file, name, target := self.scratch(name))
                 place = self._opened(as_bytes(target))
             elif head.startswith(ZIP_MARKS):

@@ -139,7 +139,7 @@ LAYOUTS = [
     Layout("a zip", {"set.zip": draw.zipped(draw.classes())}, BY_FOLDER, source="set.zip", waits="archives"),
     Layout("a tar", {"set.tar": draw.tarred(draw.voc())}, Found("voc"), source="set.tar", waits="archives"),
     Layout("Parquet of Hugging Face", {"data/train-00000-of-00001.parquet": draw.parquet()},
-           Found("parquet", boxes=0), waits="coco"),
+           Found("parquet", boxes=0, note='classes are those of the column "label"')),
     # points of faces
     Layout("300-W", FACE_PHOTOS | {f"{name}.pts": draw.pts(name) for name in FACES}, POINTS, waits="coco"),
     Layout("dlib", FACE_PHOTOS | {"labels_ibug_300W_train.xml": draw.dlib()}, Found("dlib", 4, 1, 4, 0), waits="coco"),
@@ -239,7 +239,8 @@ def params() -> list[Any]:
 
 
 def found(source: Path, expected: Found, **options: Any) -> None:
-    inputs = read_inputs(BuildOptions(str(source), **options))
+    copy = source.parent / "copy"
+    inputs = read_inputs(BuildOptions(str(source), **options), scratch=lambda _: str(copy))
     facts = (inputs.labels, len(inputs.table), len(inputs.classes), inputs.boxes, inputs.landmarks, len(inputs.skipped))
     wanted = (
         (expected.labels,), expected.images, expected.classes, expected.boxes, expected.landmarks, expected.skipped

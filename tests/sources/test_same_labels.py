@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import layouts as draw
+import numpy as np
 import pytest
 from drawn import image_file
 
 from packer import BuildOptions, build_pack
 from packer.format.pack import open_pack
 
-IMAGES = 200
+IMAGES = int(os.environ.get("PACKER_SAME_IMAGES", "100"))
+"""Drawn in each format; 5,000 take minutes."""
 FORMATS: dict[str, Any] = {
     "voc": lambda: draw.voc("images/", "Annotations/"),
     "yolo": lambda: draw.yolo("images/", "labels/") | {"classes.txt": "\n".join(draw.CLASSES)},
@@ -68,9 +71,12 @@ def labels_of(root: Path, name: str) -> list[Any]:
     found = []
     for i in range(len(pack)):
         annotation = pack.annotation(i)
-        # YOLO's fractions have six digits
-        boxes = annotation.boxes.round(3).tolist()
-        found.append((pack.paths[i], boxes, annotation.box_labels.tolist()))
+        boxes = annotation.boxes
+        if name == "yolo" and len(boxes):
+            # its fractions have nine digits here: of 40 pixels, that is 4e-8; float32 has no more than 2e-6 at 20
+            assert np.abs(boxes - np.rint(boxes)).max() < 1e-6
+            boxes = np.rint(boxes)
+        found.append((pack.paths[i], boxes.tolist(), annotation.box_labels.tolist()))
     return found
 
 
@@ -80,10 +86,5 @@ def test_packs_have_equal_labels(sets: Path) -> None:
          [draw.CLASSES.index(cls) for cls, *_ in boxes])
         for name, boxes in draw.BOXES.items()
     ]  # fmt: skip
-    for name in FORMATS.keys() - {"coco"}:
+    for name in FORMATS:
         assert labels_of(sets, name) == expected, name
-
-
-@pytest.mark.xfail(strict=False, reason="not yet here: coco")
-def test_packs_of_coco_have_equal_labels(sets: Path) -> None:
-    assert labels_of(sets, "coco") == labels_of(sets, "voc")
