@@ -26,7 +26,7 @@ def row(number: int, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Path:
-    """Two files for train and one for test, of seven rows each in groups of three, and a folder with COCO of the same."""
+    """Two files for train and one for test, of seven rows in groups of three; and a folder with COCO of the same."""
     features = {"image": {"_type": "Image"}, "objects": {
         "feature": {"category": {"_type": "ClassLabel", "names": NAMES}}, "_type": "Sequence"}}  # fmt: skip
     info = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
@@ -67,7 +67,7 @@ def test_the_pack_is_that_of_the_folder(parts: Path) -> None:
     assert tree_state(parts / "set") == before
     assert not [path for path in parts.iterdir() if "partial" in path.name]
     again = good("build", parts / "set", "--encode", "copy", "--shard-size", "12KB", "-o", parts / "again.lmdb")
-    assert "train/, test/ are packed together (--split train packs one); 21 images, 2 classes, 21 boxes" in again.err
+    assert "train/, test/ are packed together (--split train packs one); 21 images, 2 classes, 21 boxes" in again.out
     assert digests(parts / "again.lmdb") == digests(parts / "set.lmdb")
 
 
