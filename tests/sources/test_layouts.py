@@ -141,7 +141,7 @@ LAYOUTS = [
     Layout("a zip", {"set.zip": draw.zipped(draw.classes())}, BY_FOLDER, source="set.zip"),
     Layout("a tar", {"set.tar": draw.tarred(draw.voc())}, Found("voc"), source="set.tar"),
     Layout("Parquet of Hugging Face", {"data/train-00000-of-00001.parquet": draw.parquet()},
-           Found("parquet", boxes=0), waits="parquet"),
+           Found("parquet", boxes=0, note='classes are those of the column "label"')),
     # points of faces
     Layout("300-W", FACE_PHOTOS | {f"{name}.pts": draw.pts(name) for name in FACES}, POINTS),
     Layout("dlib", FACE_PHOTOS | {"labels_ibug_300W_train.xml": draw.dlib()}, Found("dlib", 4, 1, 4, 0)),
@@ -241,7 +241,8 @@ def params() -> list[Any]:
 
 
 def found(source: Path, expected: Found, **options: Any) -> None:
-    inputs = read_inputs(BuildOptions(str(source), **options))
+    copy = source.parent / "copy"
+    inputs = read_inputs(BuildOptions(str(source), **options), scratch=lambda _: str(copy))
     facts = (inputs.labels, len(inputs.table), len(inputs.classes), inputs.boxes, inputs.landmarks, len(inputs.skipped))
     wanted = (
         (expected.labels,), expected.images, expected.classes, expected.boxes, expected.landmarks, expected.skipped
