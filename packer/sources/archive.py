@@ -115,8 +115,10 @@ class Archives:
                 plain = self._decompressed(file, compression, name)
                 return self._add(plain, name, prefix, depth + 1)
             if head.startswith(PARQUET):
-                if depth > 1 or self.scratch is None or not name.lower().endswith(".parquet"):
-                    raise UsageError(name, "is Parquet, but not a file NAME.parquet", "make it one")
+                if depth > 1 or self.scratch is None:
+                    raise UsageError(name, "is a Parquet file in an archive", "unpack the archive")
+                if not name.lower().endswith(".parquet"):
+                    raise UsageError(name, "is a Parquet file without its extension", "rename it to NAME.parquet")
                 members = parquet_members(file, name, target := self.scratch(name))
                 place = self._opened(as_bytes(target))
             elif head.startswith(ZIP_MARKS):
