@@ -15,7 +15,7 @@ from typing import Any
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.image_names import FileImages, ImageNames
-from packer.sources.paths import as_bytes, named, quoted, split_folders
+from packer.sources.paths import as_bytes, coordinate, named, quoted, split_folders
 from packer.sources.tree import MIB, read_file, read_head
 from packer.types import Json, Point, RawAnnotation
 
@@ -51,15 +51,15 @@ class Objects:
         fields: Mapping[str, Json] | None = None,
     ) -> None:
         """Add an object. Its box (xyxy) is by default the extent of its polygon or visible keypoints."""
-        corners = tuple((float(x), float(y)) for x, y in polygon)
-        points = tuple((float(x), float(y), float(v)) for x, y, v in keypoints)
+        corners = tuple((coordinate(x), coordinate(y)) for x, y in polygon)
+        points = tuple((coordinate(x), coordinate(y), float(v)) for x, y, v in keypoints)
         if box is None:
             seen = [*corners, *((x, y) for x, y, v in points if v > 0)]
             if not seen:
                 raise ValueError("an object has no points")
             xs, ys = zip(*seen, strict=True)
             box = (min(xs), min(ys), max(xs), max(ys))
-        left, top, right, bottom = map(float, box)
+        left, top, right, bottom = map(coordinate, box)
         self.boxes.append((left, top, right, bottom))
         self.names.append(name or NO_CLASS)
         self.polygons.append(corners)
