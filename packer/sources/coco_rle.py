@@ -63,7 +63,9 @@ def rle_counts(text: str) -> list[int]:
 
 def read_rle(size: Any, counts: Any) -> tuple[int, int, list[int]]:
     """Return height, width and run lengths of an RLE. Raise ValueError if it is invalid."""
-    if not (isinstance(size, list) and len(size) == 2 and all(type(side) is int and 0 < side <= LARGEST for side in size)):
+    if not (
+        isinstance(size, list) and len(size) == 2 and all(type(side) is int and 0 < side <= LARGEST for side in size)
+    ):
         raise ValueError("its size is not [height, width]")
     height, width = size
     if isinstance(counts, str):

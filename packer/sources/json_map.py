@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -87,10 +88,9 @@ class JsonMap:
         if self.view[:2] in UTF_16:
             raise UsageError(self.name, "is in UTF-16", "save it as UTF-8")
         first = len(BOM) if self.view[: len(BOM)] == BOM else 0
-        top = msgspec.defstruct("Top", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
         data = np.frombuffer(self.view, np.uint8)[first:]
         try:
-            found = msgspec.json.decode(data.data, type=top)
+            found = msgspec.json.decode(data.data, type=_struct_of(tuple(names)))
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._not_json(error, first) from None
         base = data.ctypes.data - first
@@ -169,6 +169,11 @@ class JsonMap:
             return UsageError(self.where(offset), f"{word[0].decode()} is not JSON", "write a number or null instead")
         problem = BYTE.sub("", str(error)).removeprefix("JSON is malformed: ").strip()
         return UsageError(self.where(offset), f"is not JSON: {problem}", FIX)
+
+
+@lru_cache
+def _struct_of(names: tuple[str, ...]) -> Any:
+    return msgspec.defstruct("Top", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
 
 
 def _cut(data: bytes) -> tuple[Int64, Int64]:

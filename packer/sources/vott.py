@@ -59,7 +59,9 @@ def _add(objects: Objects, region: dict[str, Any]) -> None:
         raise ValueError(f"a region has several tags: {', '.join(region['tags'])}")
     name = name_in(region["tags"][0]) if region["tags"] else None
     if region.get("type", "RECTANGLE") in ("RECTANGLE", "SQUARE"):
-        left, top, width, height = (coordinate(region["boundingBox"][key]) for key in ("left", "top", "width", "height"))
+        left, top, width, height = (
+            coordinate(region["boundingBox"][key]) for key in ("left", "top", "width", "height")
+        )
         objects.add(name, (left, top, left + width, top + height))
     else:
         objects.add(name, polygon=[(point["x"], point["y"]) for point in region["points"]])
