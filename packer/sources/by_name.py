@@ -142,10 +142,10 @@ class ByNameSource:
         left_out: Counter[str] = Counter()
         for objects in sound:
             left_out.update(objects.no_field)
-        kinds = ", ".join(plural(count, kind) for kind, count in sorted(left_out.items()))
+        kinds = ", ".join(plural(count, printable(kind)) for kind, count in sorted(left_out.items()))
         if left_out and not any(objects.boxes or objects.labels or objects.landmarks for objects in sound):
             step = "pass --labels none to pack the images without them"
-            raise UsageError("--labels", f"there are only {kinds}, which packer has no field for", step)
+            raise UsageError(named(sorted(self.label_files)), f"there are only {kinds}, which packer has no field for", step)
         if left_out:
             self.notes.append(f"left out, because packer has no field for them: {kinds}")
         names, in_folder = ImageNames(tree), dict[bytes, FileImages]()

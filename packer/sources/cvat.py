@@ -82,6 +82,7 @@ class _File:
                 for _, element in iterparse(file, events=("end",), forbid_dtd=True):
                     if element.tag == "meta":
                         self._read_meta(element)
+                        element.clear()
                     elif element.tag == "image":
                         yield self._image(element)
                         element.clear()
