@@ -35,7 +35,7 @@ class Selection:
     def content(self) -> bytes:
         """The lines as a file; as a list of packer, with its escapes, if they would not be read as they are."""
         content = b"".join(line + b"\n" for line in self.lines)
-        if [line for _, line in _entries(content, self.file)] == self.lines:
+        if not content.startswith(b"path\t") and [line for _, line in _entries(content, self.file)] == self.lines:
             return content
         cells = (cell_of(as_text(line)).encode() for line in self.lines)
         return b"".join(cell + b"\n" for cell in (b"path\t", *cells))

@@ -16,6 +16,7 @@ from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printa
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.image_names import FileImages, ImageNames
 from packer.sources.paths import as_bytes, coordinate, named, quoted, split_folders
+from packer.sources.points import check_count
 from packer.sources.tree import MIB, read_file, read_head
 from packer.types import Json, Point, RawAnnotation
 
@@ -75,6 +76,7 @@ class Objects:
         count = max(map(len, self.keypoints), default=0)
         if count and {len(points) for points in self.keypoints} - {0, count}:
             raise ValueError("its objects have different numbers of keypoints")
+        check_count(len(self.boxes), count)
         if len(set(self.labels)) > 1:
             raise ValueError(f"it has several classes ({', '.join(map(printable, self.labels))})")
         there = bool(self.boxes) or has_boxes
@@ -145,7 +147,9 @@ class ByNameSource:
         kinds = ", ".join(plural(count, printable(kind)) for kind, count in sorted(left_out.items()))
         if left_out and not any(objects.boxes or objects.labels or objects.landmarks for objects in sound):
             step = "pass --labels none to pack the images without them"
-            raise UsageError(named(sorted(self.label_files)), f"there are only {kinds}, which packer has no field for", step)
+            raise UsageError(
+                named(sorted(self.label_files)), f"there are only {kinds}, which packer has no field for", step
+            )
         if left_out:
             self.notes.append(f"left out, because packer has no field for them: {kinds}")
         names, in_folder = ImageNames(tree), dict[bytes, FileImages]()

@@ -17,7 +17,7 @@ from packer.errors import BadLabel, NoImage, UsageError, plural, printable
 from packer.sources.coco_objects import CocoObject, Rules, key_of
 from packer.sources.image_names import FileImages
 from packer.sources.json_map import FIX, JsonMap, Range
-from packer.sources.paths import MOST_CLASSES, as_bytes, is_text, json_text, named, quoted
+from packer.sources.paths import MOST_CLASSES, as_bytes, json_text, named, quoted
 from packer.sources.points import flip_index_of
 from packer.types import Int64
 
@@ -142,7 +142,7 @@ class CocoFile:
         flips = set()
         for entry in loaded:
             key, name = (key_of(entry.get("id")), entry.get("name")) if isinstance(entry, dict) else (None, None)
-            if key is None or not isinstance(name, str) or not name or not is_text(name):
+            if key is None or not isinstance(name, str) or not name:
                 raise UsageError(where, f"the category {json_text(entry)} has no id or no name", FIX)
             if class_of.setdefault(key, name) != name:
                 problem = f"category {json_text(key)} is both {quoted(class_of[key])} and {quoted(name)}"

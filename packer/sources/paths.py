@@ -153,9 +153,10 @@ def name_in(value: Any) -> str:
 
 def json_text(value: Any) -> str:
     """Return a value of a JSON file for a message."""
-    if isinstance(value, list | dict):  # however deep it is
-        return "a list" if isinstance(value, list) else "a mapping"
-    return quoted(value) if isinstance(value, str) else quoted(str(value))[1:-1]
+    try:
+        return quoted(value) if isinstance(value, str) else quoted(str(value))[1:-1]
+    except RecursionError:
+        return "a deep list"
 
 
 def exact_number(token: bytes) -> int | float:
