@@ -34,9 +34,10 @@ def fuzz(name: str, options: list[str]) -> None:
     sys.path.insert(0, str(TORTURE))
     with atheris.instrument_imports(include=["packer", "yaml"]):
         from torture_labels import in_memory
-        from torture_parsers import TARGETS
+        from torture_parsers import LABELS, TARGETS
     target = TARGETS[name]
-    in_memory()
+    if name in LABELS:
+        in_memory()
     warnings.simplefilter("error")
     corpus = ROOT / "build" / "fuzz" / name
     corpus.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from packer.errors import UsageError
 from packer.packing import BuildOptions, build_pack, plan_pack
 
 SECTIONS = {
-    "Input": ("split", "include", "exclude", "shuffle", "max_pixels"),
+    "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links"),
     "Labels": ("labels", "columns", "classes", "boxes", "missing_labels", "rle"),
     "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder"),
     "Output": ("out", "format", "shard_size", "overwrite", "force"),
@@ -56,6 +56,7 @@ class BuildCommand(click.Command):
     show_default=True,
     help="Maximum pixels of an image; a larger one is bad, and is not decoded.",
 )
+@click.option("--follow-links", is_flag=True, help="Follow symlinks to folders outside SRC.")
 @click.option(
     "--labels",
     multiple=True,
@@ -198,11 +199,12 @@ class BuildCommand(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, also after an error.")
 @click.pass_context
 def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_json: bool, **given: Any) -> None:
-    """Pack the images and labels in the folder SRC.
+    """Pack the images and labels in SRC: a folder, a zip or a tar.
 
     \b
     Examples:
       packer build ./imgs --resize 256 --encode jpeg
+      packer build train.tar --labels folder -o train.lmdb
       packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
       packer build faces --labels list:marks.txt --columns "path x*5 y*5"
       packer build VOC --labels voc --labels list:a.txt --columns "path (x y)*5"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from packer.errors import plural, printable
@@ -40,7 +43,8 @@ class BuildSummary:
 
 
 def plan_pack(options: BuildOptions, progress: Progress | None = None, deep: bool = False) -> Plan:
-    """Read the source and plan the pack, as ``--dry-run`` does. Write nothing but the list for ``--quarantine``.
+    """Read the source and plan the pack, as ``--dry-run`` does. Write nothing but the list for ``--quarantine``;
+    a compressed tar is decompressed to the folder for temporary files.
 
     Args:
         options: What to build.
@@ -64,8 +68,15 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None, deep: boo
     check_available(options.decoder)
     Output(options.output, options.source, options.overwrite)
     check_quarantine(options)
-    with Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.headers") as pool:
-        plan = _planned(options, pool, progress, deep, all_bad=deep)
+    with (
+        ExitStack() as temporary,
+        Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.headers") as pool,
+    ):
+
+        def folder() -> str:
+            return temporary.enter_context(TemporaryDirectory(prefix="packer-build-"))
+
+        plan = _planned(options, pool, progress, folder, deep)
     list_rejected(options, plan.inputs.rejected, progress)
     return plan
 
@@ -107,7 +118,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
             for note in resume_or_restart(output, options):
                 progress.note(f"note: {note}")
             pool.start(min(workers, usable_cores()))  # workers load their libraries while the source is listed
-            plan = _planned(options, pool, progress, deep=False, all_bad=not options.fail_fast)
+            plan = _planned(options, pool, progress, lambda: output.source)
             for note in plan.inputs.notes:
                 progress.note(f"note: {printable(note)}")
             progress.note(plan.summary)
@@ -123,15 +134,17 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     return BuildSummary(output.path, manifest, size, time.monotonic() - started)
 
 
-def _planned(options: BuildOptions, pool: Pool, progress: Progress, deep: bool, all_bad: bool) -> Plan:
+def _planned(
+    options: BuildOptions, pool: Pool, progress: Progress, folder: Callable[[], str], deep: bool | None = None
+) -> Plan:
     """Read the source and plan the pack.
 
     Args:
         options: What to build.
         pool: The workers.
         progress: Receives the images that were read.
-        deep: Decode every image in any case.
-        all_bad: Decode every image before failing for too many bad inputs.
+        folder: Returns a folder to decompress archives to.
+        deep: Decode every image. None: if the build fails for too many bad inputs, unless ``--fail-fast``.
     """
     from packer.packing.check import CheckJob, check_images, decode_all
     from packer.packing.convert import MeasureJob, measure
@@ -148,20 +161,26 @@ def _planned(options: BuildOptions, pool: Pool, progress: Progress, deep: bool, 
         ((_, sizes),) = pool.run(measure, [job])
         return list(sizes)
 
+    def scratch(name: str) -> str:
+        source = folder()
+        os.makedirs(source, exist_ok=True)
+        progress.note(f"note: decompressing {printable(name)} once, to {printable(source)}")
+        return os.path.join(source, f"{len(os.listdir(source))}.tar")
+
     def check(jobs: Sequence[CheckJob]) -> Iterator[tuple[int, dict[int, Rejected]]]:
         progress.stage("decoding", jobs[-1].stop if jobs else 0)
         return pool.run(check_images, jobs, _advancing(progress))
 
     progress.stage("reading")
-    inputs = read_inputs(options, progress, headers)
+    inputs = read_inputs(options, progress, headers, scratch)
     check_not_empty(options, inputs)
     asked = inputs.asked
     failing = too_many(options, inputs.bad, asked)
-    decoding = deep or (failing and all_bad)
+    decoding = failing and not options.fail_fast if deep is None else deep
     if decoding:
         if failing:
             progress.note(f"note: {going_on(options, inputs.bad, asked)}")
-        decode_all(inputs, recipe_of(options), suspects=failing, run=check)
+        decode_all(inputs, recipe_of(options, inputs.archives), suspects=failing, run=check)
     if too_many(options, inputs.bad, asked):
         raise fail(options, inputs, asked, decoding, progress)
     plan = make_plan(options, inputs, in_a_worker)

@@ -15,8 +15,8 @@ from packer.containers.storage import storage_errors
 from packer.errors import BadInput
 from packer.format.manifest import Rejected
 from packer.images.opencv import quiet_opencv
-from packer.packing.convert import Recipe, Row, rejected
-from packer.packing.table import BASE_SCHEMA, Inputs
+from packer.packing.convert import Recipe, rejected, rows_of
+from packer.packing.table import Inputs
 from packer.system.child import Decoding, Report
 from packer.types import Annotation
 
@@ -42,9 +42,8 @@ def check_images(job: CheckJob, report: Report, decoding: Decoding) -> dict[int,
     """Decode the images of a job. Return why an image cannot be packed, by its row."""
     bad = {}
     with pa.memory_map(job.table) as source:
-        table = pa.ipc.open_file(source).read_all().select(Row._fields).slice(job.start, job.stop - job.start)
-        columns = [column.to_pylist() for column in table.columns]
-    for number, row in enumerate(map(Row, *columns), job.start):
+        rows = list(rows_of(pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)))
+    for number, row in enumerate(rows, job.start):
         try:
             if number in job.refused:
                 raise job.refused[number]
@@ -69,9 +68,9 @@ def decode_all(inputs: Inputs, recipe: Recipe, suspects: bool, run: Run) -> None
         suspects: Also decode images whose labels an option would let pass: the next run should not fail for them.
         run: Runs jobs in worker processes.
     """
-    good = inputs.table.select(BASE_SCHEMA.names)
+    good = inputs.table.select(inputs.base.names)
     more = inputs.suspects if suspects else []
-    table = pa.concat_tables([good, pa.Table.from_batches(more, BASE_SCHEMA)])
+    table = pa.concat_tables([good, pa.Table.from_batches(more, inputs.base)])
     starts = range(0, len(table), ROWS_A_JOB)
     bad: list[int] = []
     handle, path = tempfile.mkstemp(prefix="packer-check-")

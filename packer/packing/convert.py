@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import pyarrow as pa
 from xxhash import xxh3_128_digest
 
-from packer.errors import BadImage, BadInput
+from packer.errors import BadInput
 from packer.format.manifest import Rejected
 from packer.images.base import Header
 from packer.images.decode import Decoder, decode
@@ -18,10 +19,16 @@ from packer.images.geometry import clip, move
 from packer.images.header import Mode, decoded_shape
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
-from packer.packing.headers import AT_REST, unreadable
-from packer.system import READ_FLAGS
+from packer.packing.headers import unreadable
+from packer.sources.archive import FAULT
+from packer.sources.places import OWN_FILE, Archive, Place, SourceFile
 from packer.system.child import Decoding, Report
 from packer.types import Annotation, Image, Record
+
+FAULTS = ("permission", "vanished", "unreadable")
+"""Reasons of `find_tree` that are faults rather than choices: a folder that cannot be listed."""
+PLACE_SCHEMA = pa.schema([("archive", pa.int32()), ("offset", pa.int64()), ("packed", pa.int64()), ("crc", pa.int64())])
+"""More columns if the images are in archives: `Row.place`."""
 
 
 class Row(NamedTuple):
@@ -36,12 +43,29 @@ class Row(NamedTuple):
     width: int
     code: int
     """`Header.code`."""
+    archive: int = OWN_FILE.archive
+    """This and the following are the fields of the file's `Place`; the size is `bytes`."""
+    offset: int = 0
+    packed: int = OWN_FILE.packed
+    crc: int = OWN_FILE.crc
+
+    @property
+    def place(self) -> Place:
+        """Where the bytes of the file are."""
+        return Place(self.archive, self.offset, self.bytes, self.packed, self.crc) if self.archive >= 0 else OWN_FILE
 
     @property
     def header(self) -> Header:
         """The header of the file at the time of the scan."""
         header = Header.from_code(self.code, self.width, self.height)
         return header if header.orientation < 5 else header._replace(width=self.height, height=self.width)
+
+
+def rows_of(table: Any) -> Iterator[Row]:
+    """Yield the rows of a table of inputs; its last columns are only there if the source is an archive."""
+    names = [name for name in Row._fields if name in table.column_names]
+    for batch in table.select(names).to_batches(max_chunksize=1024):
+        yield from map(Row, *(column.to_pylist() for column in batch.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +79,7 @@ class Recipe:
     resize: Resize | None
     encode: Encoding | Literal["copy"]
     quality: int
+    archives: tuple[Archive, ...] = ()
 
     def read(self, row: Row) -> bytes:
         """Return the bytes of a source file, which must still have the planned size.
@@ -62,21 +87,11 @@ class Recipe:
         Raises:
             BadImage: The file changed, vanished or cannot be read.
         """
-        size = row.bytes
         try:
-            descriptor = os.open(self.root + b"/" + row.path, READ_FLAGS)
-            try:
-                data = os.read(descriptor, size + 1)
-                while 0 < len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
-                    data += more  # one read of a network file, or of 2 GB, may return less
-            finally:
-                os.close(descriptor)
+            with SourceFile(self.root + b"/" + row.path, row.place, self.archives) as file:
+                return file.content(row.bytes)
         except OSError as error:
             raise unreadable(error) from None
-        if len(data) != size:
-            problem = f"changed while the source was being read ({size} bytes planned, {len(data)} or more now)"
-            raise BadImage("", problem, AT_REST)
-        return data
 
     def image(self, data: bytes, row: Row, header: Header) -> Image:
         """Return the decoded, resized image of a file's bytes. Raise BadImage if it is damaged."""
@@ -121,6 +136,15 @@ def rejected(path: bytes, error: BadInput) -> Rejected:
     about_another_file = error.where and os.fsdecode(error.where) != name
     problem = error.line if about_another_file else type(error)("", error.problem, error.next_step).line
     return Rejected(name, error.reason, problem)
+
+
+def refused(path: bytes, reason: str) -> Rejected | None:
+    """Return the entry of a path that `find_tree` skipped although it may hold any number of images; else None."""
+    if reason.partition(":")[0] not in FAULTS:
+        return None
+    if not reason.startswith(FAULT):
+        return rejected(path, BadInput("", f"cannot be read: {reason}", "check its permissions"))
+    return rejected(path, BadInput("", f"cannot be read: {reason.removeprefix(FAULT)}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from packer.containers.storage import storage_errors
 from packer.errors import BadInput
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
-from packer.packing.convert import Recipe, Row
+from packer.packing.convert import Recipe, rows_of
 
 MAX_JOURNAL_BYTES = 1 << 30
 
@@ -179,10 +179,9 @@ def is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) 
         except OSError:
             return False
     sources = SourcesDigest()
-    for batch in rows.select(Row._fields).to_batches(max_chunksize=1024):
-        for row in map(Row, *(column.to_pylist() for column in batch.columns)):
-            try:
-                sources.add(xxh3_128_digest(recipe.read(row)))
-            except BadInput:
-                sources.add(b"")
+    for row in rows_of(rows):
+        try:
+            sources.add(xxh3_128_digest(recipe.read(row)))
+        except BadInput:
+            sources.add(b"")
     return sources.hexdigest() == finished.sources

@@ -19,6 +19,7 @@ RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
 MISSING_POLICIES = ("error", "empty", "skip")
 NO_BAD = "0"
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_SHARD_BYTES = 128 * 1024**2
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -32,7 +33,7 @@ class BuildOptions:
     """The options of `packer build`.
 
     Args:
-        source: Folder of images and labels.
+        source: Folder, zip or tar of images and labels, or a folder in an archive.
         out: Path of the new pack. None: NAME.FORMAT beside the source.
         format: lmdb, hdf5, tfrecord or webdataset. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
@@ -64,6 +65,7 @@ class BuildOptions:
         force: Build even if the pack is not expected to fit on the disk.
         rle: How masks of run lengths (COCO) are kept: as text, or also as polygons.
         overwrite: Replace an existing pack.
+        follow_links: Follow symlinks to folders outside the source.
 
     Raises:
         UsageError: A value is out of range, or two options exclude each other.
@@ -101,6 +103,7 @@ class BuildOptions:
     force: bool = False
     rle: str = "text"
     overwrite: bool = False
+    follow_links: bool = False
 
     def __post_init__(self) -> None:
         for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like"):
@@ -108,6 +111,9 @@ class BuildOptions:
                 object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
+        if URL.match(self.source):
+            problem = "is a URL, and packer reads local files only"
+            raise UsageError(self.source, problem, "download it, and give the file")
         if self.format is not None:
             _choice("--format", self.format, container_names())
             if (meant := container_of(self.out)) not in (None, self.format):
@@ -184,10 +190,16 @@ class BuildOptions:
         """The pack's directory: ``--out``, else NAME.CONTAINER beside the source."""
         if self.out is not None:
             return self.out.rstrip("/") or self.out
+        from packer.sources.paths import archive_of, archive_stem
+
         source = os.path.abspath(self.source)
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
-        return f"{source}.{self.container}"
+        archive, inside = archive_of(os.fsencode(source))
+        if inside:
+            source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
+        stem = archive_stem(archive) if archive and not inside else None
+        return f"{os.fsdecode(stem or source)}.{self.container}"
 
 
 def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:

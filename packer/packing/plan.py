@@ -17,16 +17,18 @@ from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.errors import StorageError, UsageError, plural, printable, size_text
 from packer.format.manifest import PARTIAL_SUFFIX
+from packer.format.schema import ANNOTATION_FIELDS
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.convert import MeasureJob, Recipe, Row
+from packer.packing.convert import MeasureJob, Recipe, rows_of
 from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
-from packer.packing.table import BASE_SCHEMA, Inputs
+from packer.packing.table import Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
+from packer.sources.places import Archive
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16
@@ -136,7 +138,7 @@ class Plan:
             )
 
 
-def recipe_of(options: BuildOptions) -> Recipe:
+def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
     """Return the conversion of every image."""
     resize = None
     if options.resize is not None:
@@ -149,6 +151,7 @@ def recipe_of(options: BuildOptions) -> Recipe:
         resize=resize,
         encode=cast(Encoding, options.encode),
         quality=options.quality,
+        archives=archives,
     )
 
 
@@ -157,7 +160,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
 
     `measure` encodes a few images in a worker, because a decoder may crash.
     """
-    recipe = recipe_of(options)
+    recipe = recipe_of(options, inputs.archives)
     resize = recipe.resize
     table = inputs.table
     if options.shuffle is not None:
@@ -218,9 +221,7 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) 
     if recipe.encode == "copy":
         return facts.source_bytes
     drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
-    columns = table.select(Row._fields).take(pa.array(drawn)).columns
-    rows = map(Row, *(column.to_pylist() for column in columns))
-    sizes = measure(MeasureJob(tuple(rows), recipe))
+    sizes = measure(MeasureJob(tuple(rows_of(table.take(pa.array(drawn)))), recipe))
     encoded, raw = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (1, 1)
     estimated: NDArray[np.int64] = np.ceil(facts.raw_bytes * (encoded / raw)).astype(np.int64)
     return estimated
@@ -233,13 +234,13 @@ def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: 
     if hasattr(container, "stored_bytes") and len(table):
         mean_path, mean_labels = (
             sum(int(table.column(name).nbytes) for name in names) / len(table)
-            for names in (("path",), table.column_names[len(BASE_SCHEMA) :])
+            for names in (("path",), [name for name in table.column_names if name in ANNOTATION_FIELDS])
         )
         note_bytes = JSON_BYTES + mean_path + (ANNOTATION_COPIES - 1) * mean_labels
         index_bytes = int(len(table) * (INDEX_ROW_BYTES + mean_path + mean_labels))
         return int(container.stored_bytes(image_bytes + header, note_bytes)) + index_bytes
     blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
-    annotations = sum(int(table.column(name).nbytes) for name in table.column_names[len(BASE_SCHEMA) :])
+    annotations = sum(int(table.column(name).nbytes) for name in table.column_names if name in ANNOTATION_FIELDS)
     records = len(image_bytes) * (container.overhead_bytes + INDEX_ROW_BYTES)
     return int(blocks.sum()) + records + ANNOTATION_COPIES * annotations
 

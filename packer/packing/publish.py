@@ -20,7 +20,7 @@ from packer.system.locks import FolderLock, lock_folder, wait_until_unused
 from packer.system.signals import held_signals, run_held
 
 WORKERS_END_S = 30.0
-JOURNAL, TABLE, PACK, OLD = "journal", "inputs.arrow", "pack", "old"
+JOURNAL, TABLE, PACK, OLD, SOURCE = "journal", "inputs.arrow", "pack", "old", "source"
 
 
 class Output:
@@ -36,6 +36,8 @@ class Output:
         self.folder = os.path.join(self.partial, PACK)
         """The folder in which the pack grows."""
         self.table = os.path.join(self.partial, TABLE)
+        self.source = os.path.join(self.partial, SOURCE)
+        """The folder for archives that must be decompressed."""
         self.journal = Journal("")
         self._overwrite = overwrite
         self._lock: FolderLock | None = None
@@ -76,7 +78,7 @@ class Output:
         if self._lock is None:
             problem = "another build is writing to it"
             raise UsageError(self.partial, problem, "wait for it, or choose another --out")
-        unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD})
+        unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD, SOURCE})
         if unknown_files:
             self._close()
             problem = f"holds {printable(unknown_files[0])}, which was not left by a build"
@@ -99,7 +101,7 @@ class Output:
         os.makedirs(self.folder, exist_ok=True)
         entries = [result.entry for result in self.journal.finished.values() if result.entry is not None]
         self._keep_only({file.name for entry in entries for file in (entry.container, entry.index)})
-        for name in (TABLE, OLD):
+        for name in (TABLE, OLD, SOURCE):
             _remove(os.path.join(self.partial, name))
 
     def _keep_only(self, names: set[str]) -> None:

@@ -165,7 +165,7 @@ def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:
     files = manifest.options.get("label_files") or ["FILE" if kind == "list" else "" for kind in kinds]
     specs = []
     for kind, file in zip(kinds, files, strict=True):
-        if source is not None and file:
+        if source is not None and file and kind != "datumaro":  # which has a format instead
             if not file.startswith(BELOW_SOURCE):
                 problem = f"was made with --labels {kind}:{printable(file)}, which is not below its source"
                 raise UsageError(pack, problem, f"pass --labels {kind}:FILE as well")

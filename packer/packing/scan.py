@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from packer.errors import BadInput, NoImage, UsageError, plural, printable
+from packer.errors import NoImage, UsageError, plural, printable
 from packer.format.lists import Skipped
 from packer.format.manifest import names_a_pack
-from packer.packing.convert import rejected
+from packer.packing.convert import refused, rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver, read_classes, similar_names
@@ -21,13 +22,12 @@ from packer.packing.table import BASE_SCHEMA, Inputs, InputTable
 from packer.sources import check_options, check_sources, joined, open_source, recognize
 from packer.sources.auto import what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
-from packer.sources.paths import quoted
+from packer.sources.paths import as_text, file_of, quoted
+from packer.sources.places import Scratch
 from packer.sources.tree import find_tree
 from packer.types import Progress
 
 IMAGES_A_JOB = 2048
-FAULTS = ("permission", "vanished", "unreadable")
-"""Reasons of `find_tree` that are faults rather than choices: a folder that cannot be listed."""
 
 ReadHeaders = Callable[[Sequence[HeaderJob]], Iterator[tuple[int, Headers]]]
 """Yields (number of the job, its headers), in any order."""
@@ -39,7 +39,10 @@ def read_headers_here(jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]
 
 
 def read_inputs(
-    options: BuildOptions, progress: Progress | None = None, read: ReadHeaders = read_headers_here
+    options: BuildOptions,
+    progress: Progress | None = None,
+    read: ReadHeaders = read_headers_here,
+    scratch: Scratch | None = None,
 ) -> Inputs:
     """Walk the source folder, read every image's header and every label.
 
@@ -47,6 +50,7 @@ def read_inputs(
         options: What to build.
         progress: Receives the images that were read.
         read: Reads headers; a build does it in its worker processes.
+        scratch: Where to decompress archives to. None: compressed archives are refused.
 
     Returns:
         The table of inputs and everything else that was found. Bad inputs are listed in `rejected`.
@@ -54,25 +58,24 @@ def read_inputs(
     Raises:
         UsageError: The source or its labels cannot be used at all.
     """
-    if not os.path.isdir(options.source):
-        problem = "is not a folder" if os.path.lexists(options.source) else "no such folder"
-        raise UsageError(options.source, problem, "give the folder that holds the images")
     if names_a_pack(options.source):
         step = f"give the folder of its images; --like {printable(options.source)} takes its options"
         raise UsageError(options.source, "is a pack, not a folder of images", step)
-    tree, skipped = find_tree(os.path.abspath(options.source))
-    inputs = Inputs(table=BASE_SCHEMA.empty_table())
+    tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links)
+    inputs = Inputs(table=BASE_SCHEMA.empty_table(), archives=tree.members.archives if tree.members else ())
     for path, reason in skipped:
-        if reason.partition(":")[0] in FAULTS:  # it may hold any number of images, so it must not be skipped
-            inputs.rejected.add(rejected(path, BadInput("", f"cannot be read: {reason}", "check its permissions")))
+        if (fault := refused(path, reason)) is not None:
+            inputs.rejected.add(fault)
         else:
             inputs.skipped.add(Skipped(os.fsdecode(path), reason))
     if not tree.images:
-        raise UsageError(options.source, "no images found", "give the folder that holds the images")
+        first = next(iter(inputs.rejected), None)
+        also = "" if first is None else f"; {first.path} {first.problem}"
+        raise UsageError(options.source, f"no images found{also}", "give the folder that holds the images")
     sources = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
     resolver = Resolver(ClassIds(fixed), options.boxes)
-    table = InputTable(options, resolver, inputs)
+    table = InputTable(options, resolver, inputs, tree.members)
     _read_all(tree, sources, table, options, read, progress or Progress())
     declared = [source.classes for source in sources if source.classes is not None]
     inputs.classes, class_ids = resolver.classes.final(declared)
@@ -102,9 +105,9 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
         specs = [choice.spec]
     check_options(specs, SourceOptions(options.split, _one(options.columns)))
     sources_of = joined(specs)
-    inputs.labels = tuple(spec.partition(":")[0] for spec, _ in sources_of)
+    inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
     files = [spec.partition(":")[2] for spec in specs]
-    inputs.label_files = tuple(_below(file, options.source) for file in files) if any(files) else ()
+    inputs.label_files = tuple(_recorded(tree, file) for file in files) if any(files) else ()
     columns: Iterator[str | None] = iter(options.columns)
     sources = []
     for spec, more_files in sources_of:
@@ -116,10 +119,13 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
     return sources
 
 
-def _below(file: str, source: str) -> str:
+def _recorded(tree: Tree, file: str) -> str:
     """Return a file as ``SRC/FILE`` if it is below the source, else its name: a pack does not say where it was made."""
-    below = os.path.relpath(os.path.realpath(file), os.path.realpath(source))
-    return os.path.join("SRC", below) if not below.startswith("..") else os.path.basename(file)
+    try:
+        below = tree.below(file_of(tree, "", file))
+    except UsageError:  # it is a format; of a missing file the source says so
+        below = b""
+    return f"SRC/{as_text(below)}" if below else os.path.basename(file)
 
 
 def _one(columns: tuple[str, ...]) -> str | None:
@@ -144,6 +150,8 @@ def _read_all(
     paths = _selected(paths, tree, options, inputs)
     starts = range(0, len(paths), IMAGES_A_JOB)
     jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), options.max_pixels) for start in starts]
+    if (members := tree.members) is not None:
+        jobs = [replace(job, archives=members.archives, places=members.rows(job.paths)) for job in jobs]
     waiting: dict[int, Headers] = {}
     following = 0
     for number, headers in read(jobs):

@@ -23,12 +23,13 @@ from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
 from packer.images.base import Header
 from packer.images.header import Mode, decoded_shape, losses
-from packer.packing.convert import rejected
+from packer.packing.convert import PLACE_SCHEMA, rejected
 from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import Resolver
 from packer.sources.base import Source
 from packer.sources.paths import as_text
+from packer.sources.places import Archive, Members
 from packer.types import Annotation, RawAnnotation
 
 TURNED_BY_A_QUARTER = 5
@@ -55,6 +56,8 @@ class Inputs:
     table: Any
     """pyarrow.Table of BASE_SCHEMA and the annotation columns of the index that any image has: the inputs to pack, in
     byte order of their paths."""
+    archives: tuple[Archive, ...] = ()
+    """Those that hold the images; the table then has the columns of PLACE_SCHEMA, too."""
     classes: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     rejected: Listing[Rejected] = field(default_factory=lambda: Listing(Rejected))
@@ -76,9 +79,14 @@ class Inputs:
     flip_index: tuple[int, ...] | None = None
     """Index of the mirror image of each landmark or keypoint, if a source has it."""
     suspects: list[Any] = field(default_factory=list)
-    """Record batches of BASE_SCHEMA: images that were rejected for a label that an option would let pass."""
+    """Record batches of `base`: images that were rejected for a label that an option would let pass."""
     twice: int = 0
     """How many of `rejected` are a second entry of an image."""
+
+    @property
+    def base(self) -> Any:
+        """Schema of the columns that are not annotations."""
+        return pa.schema([*BASE_SCHEMA, *PLACE_SCHEMA]) if self.archives else BASE_SCHEMA
 
     @property
     def boxes(self) -> int:
@@ -114,10 +122,11 @@ class Inputs:
 class InputTable:
     """Collects the table of inputs, one chunk of images at a time."""
 
-    def __init__(self, options: BuildOptions, resolver: Resolver, inputs: Inputs) -> None:
+    def __init__(self, options: BuildOptions, resolver: Resolver, inputs: Inputs, members: Members | None) -> None:
         self._mode = cast(Mode, options.mode)
         self._missing = options.missing_labels
         self._resolver = resolver
+        self._members = members
         self.inputs = inputs
         self._fields: set[str] = set()
         self._chunks: list[tuple[list[Any], dict[str, Any], NDArray[np.bool_]]] = []
@@ -156,7 +165,7 @@ class InputTable:
                 good.append(number)
         if suspects:
             columns = self._columns([paths[number] for number in suspects], headers.facts[suspects], Counter())
-            self.inputs.suspects.append(pa.RecordBatch.from_arrays(columns, schema=BASE_SCHEMA))
+            self.inputs.suspects.append(pa.RecordBatch.from_arrays(columns, schema=self.inputs.base))
         if good:
             self._append([paths[number] for number in good], headers.facts[good], annotations, unlabeled)
 
@@ -172,7 +181,7 @@ class InputTable:
         self._chunks.append((columns, there, is_unlabeled))
 
     def _columns(self, paths: list[bytes], facts: NDArray[np.int64], lost: Counter[str]) -> list[Any]:
-        """Return the columns of BASE_SCHEMA, and count what the mode loses of these images."""
+        """Return the columns that are not annotations, and count what the mode loses of these images."""
         size, width, height, codes = facts.T
         turned = (codes >> 3 & 15) >= TURNED_BY_A_QUARTER
         unique, which, counts = np.unique(codes, return_inverse=True, return_counts=True)
@@ -191,12 +200,15 @@ class InputTable:
             np.array([dtype == "uint16" for *_, dtype in shapes], np.bool_)[which],
             codes.astype(np.int32),
         ]
+        if self._members is not None:
+            archive, offset, _, packed, crc = self._members.rows(paths).T
+            columns += [archive.astype(np.int32), offset, packed, crc]
         return [pa.array(column) for column in columns]
 
     def finish(self, class_ids: NDArray[np.int64]) -> None:
         """Finish the table, replacing preliminary class ids with the final ones."""
         names = [name for name in ANNOTATION_FIELDS if any(name in there for _, there, _ in self._chunks)]
-        schema = pa.schema([*BASE_SCHEMA, *(INDEX_SCHEMA.field(name) for name in names)])
+        schema = pa.schema([*self.inputs.base, *(INDEX_SCHEMA.field(name) for name in names)])
         batches = []
         while self._chunks:
             columns, there, is_unlabeled = self._chunks.pop(0)

@@ -26,7 +26,7 @@ from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.manifest import FileEntry, Rejected, ShardEntry
 from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
-from packer.packing.convert import Recipe, Row, rejected
+from packer.packing.convert import Recipe, Row, rejected, rows_of
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.locks import in_use
@@ -100,7 +100,7 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
     Raises:
         StorageError: A file cannot be written.
     """
-    with in_use(job.folder), pa.memory_map(job.table) as source:
+    with in_use(job.folder), pa.memory_map(os.fsencode(job.table)) as source:
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
         inputs = _digest_of(job, rows)
         finished = job.finished
@@ -238,21 +238,17 @@ def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list
     labels = annotations.labels_only
     chunk: list[Input] = []
     pixels = 0
-    number = job.start
-    for batch in rows.select(Row._fields).to_batches(max_chunksize=1024):
-        for row in map(Row, *(column.to_pylist() for column in batch.columns)):
-            place = number - job.start
-            if labels is None:
-                annotation = annotations[place]
-            else:
-                label = labels[place]
-                annotation = of_label.get(label) or of_label.setdefault(label, annotations[place])
-            chunk.append((number, row, annotation))
-            number += 1
-            pixels += row.width * row.height
-            if pixels * 3 >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
-                yield chunk
-                chunk, pixels = [], 0
+    for number, row in enumerate(rows_of(rows), job.start):
+        if labels is None:
+            annotation = annotations[number - job.start]
+        else:
+            label = labels[number - job.start]
+            annotation = of_label.get(label) or of_label.setdefault(label, annotations[number - job.start])
+        chunk.append((number, row, annotation))
+        pixels += row.width * row.height
+        if pixels * 3 >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
+            yield chunk
+            chunk, pixels = [], 0
     if chunk:
         yield chunk
 

@@ -91,7 +91,8 @@ def _refuse_a_wrapper(tree: Tree, folder: SourceType) -> None:
     def below(paths: list[bytes]) -> list[bytes]:
         return [path[len(top) + 1 :] for path in paths if path.startswith(top + b"/")]
 
-    inside = Tree(os.path.join(tree.root, top), *(below(list(p)) for p in (tree.images, tree.files, tree.folders)))
+    images, files, folders = (below(list(paths)) for paths in (tree.images, tree.files, tree.folders))
+    inside = Tree(os.path.join(tree.root, top), images, files, folders)
     if found := folder.recognize(inside):
         source = printable(inside.root)
         choices = f"{source} as the source ({found[0].why}), --labels folder, or --labels none (no labels)"

@@ -6,13 +6,18 @@ share, and returns the annotation of one image at a time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
+from packer.sources.decompress import decompress
+from packer.sources.places import Members, SourceFile
 from packer.types import RawAnnotation
 
+HELD_BYTES = 64 << 20
+"""A deflated file of labels up to this size is held in memory, a larger one decompressed to the disk."""
 LOOKS = 8
 """Maximum number of label files opened to recognize them."""
 
@@ -22,13 +27,53 @@ class Tree:
     """The files below the source folder, in byte order of their paths relative to `root`."""
 
     root: bytes
-    """Absolute path of the source folder."""
+    """Absolute path of the source folder, or of the archive that is the source."""
     images: Sequence[bytes]
     """Files that are images by their bytes or their extension."""
     files: Sequence[bytes]
     """All other regular files, including annotation files."""
     folders: Sequence[bytes]
     """All folders below `root`, including empty ones."""
+    members: Members | None = None
+    """Where the files are that are in archives."""
+
+    def open(self, path: bytes) -> SourceFile:
+        """Open a file of the source, wherever its bytes are, or another file by its absolute path.
+
+        Raises:
+            BadImage: It is not a regular file, or its archive has changed.
+            OSError: It cannot be opened.
+        """
+        file = os.path.join(self.root, path)
+        if self.members is None:
+            return SourceFile(file)
+        # the root may be an archive: the operating system cannot follow .. from there
+        file = os.path.normpath(file)
+        return SourceFile(file, self.members.place(self.below(file)), self.members.archives)
+
+    def open_plain(self, path: bytes) -> SourceFile:
+        """Open the same; if it is large and deflated in an archive, as the copy that is decompressed once.
+
+        Raises:
+            UsageError: It is damaged.
+            BadImage: The same as for `open`.
+            OSError: The same.
+        """
+        file = self.open(path)
+        if self.members is None or self.members.scratch is None or not file.is_deflated or file.size <= HELD_BYTES:
+            return file
+        copies = self.members.copies
+        with file:
+            if path not in copies:
+                name = path.decode("utf-8", "surrogateescape")
+                copies[path] = self.members.scratch(name)
+                decompress(file, None, name, copies[path])
+        return SourceFile(copies[path].encode("utf-8", "surrogateescape"))
+
+    def below(self, path: bytes) -> bytes:
+        """Return an absolute path as one relative to `root`; b"" if it is elsewhere."""
+        top = self.root.rstrip(b"/") + b"/"
+        return path[len(top) :] if path.startswith(top) else b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.image_names import FileImages, ImageNames
-from packer.sources.paths import as_bytes, coordinate, named, quoted, split_folders
+from packer.sources.paths import coordinate, file_of, named, quoted, split_folders
 from packer.sources.points import check_count
 from packer.sources.tree import MIB, read_file, read_head
 from packer.types import Json, Point, RawAnnotation
@@ -211,16 +211,13 @@ def _annotation(entry: Entry, has_boxes: bool) -> RawAnnotation | BadLabel:
 def files_like(tree: Tree, ending: bytes, *words: bytes) -> list[bytes]:
     """Return the files whose lower-case path has this ending and whose first KiB contains all of these words."""
     found = [path for path in tree.files if path.lower().endswith(ending)]
-    return [path for path in found if not words or all(word in read_head(tree.root, path, 1024) for word in words)]
+    return [path for path in found if not words or all(word in read_head(tree, path, 1024) for word in words)]
 
 
 def asked_files(tree: Tree, options: SourceOptions, found: Sequence[bytes], kind: str) -> list[bytes]:
     """Return the FILE of ``--labels KIND:FILE``, else the files that were found. Raise UsageError for none."""
     if options.file is not None:
-        path = os.path.realpath(as_bytes(options.file))
-        if not os.path.isfile(path):
-            raise UsageError(f"--labels {kind}:{options.file}", "there is no such file", "name the file")
-        return [os.path.relpath(path, tree.root)]
+        return [os.path.relpath(file_of(tree, kind, options.file), tree.root)]
     if not found:
         raise UsageError(tree.root, f"no file of {kind} was found", "choose another kind of --labels")
     return list(found)
@@ -229,7 +226,7 @@ def asked_files(tree: Tree, options: SourceOptions, found: Sequence[bytes], kind
 def read_json(tree: Tree, path: bytes) -> Any:
     """Return what is in a JSON file. Raise BadLabel if it cannot be read."""
     try:
-        return json.loads(read_file(tree.root, path, MOST_JSON_BYTES))
+        return json.loads(read_file(tree, path, MOST_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         raise BadLabel(path, f"is not JSON: {error}", "export it again") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ from packer.sources.coco_file import MEMBERS, CocoFile
 from packer.sources.coco_objects import CocoObject, shape_of
 from packer.sources.image_names import ImageNames
 from packer.sources.json_map import JsonMap
-from packer.sources.paths import as_bytes, as_text, extension_of, named, stem_of
+from packer.sources.paths import as_bytes, as_text, extension_of, file_of, named, stem_of
 from packer.sources.points import check_count
 from packer.sources.splits import FolderSplit, is_of_split
 from packer.sources.tree import read_head
@@ -43,7 +42,8 @@ class CocoSource:
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.notes: list[str] = []
-        paths = [os.path.realpath(as_bytes(file)) for file in options.files] or _found(tree)
+        paths = [file_of(tree, "coco", file) for file in options.files] or _found(tree)
+        self.label_files = set(map(tree.below, paths))
         names = ImageNames(tree)
         self._split: FolderSplit | None = None
         if options.split is not None:
@@ -55,7 +55,7 @@ class CocoSource:
         self._repeated: dict[bytes, list[Row]] = {}
         for path in paths:
             told = printable(names.told(path))
-            self._files.append(CocoFile(JsonMap(path, told), names.of_file(path), options.rle_polygons))
+            self._files.append(CocoFile(JsonMap(tree, path, told), names.of_file(path), options.rle_polygons))
         for number, file in enumerate(self._files):
             for image, row in file.images:
                 if self._row_of.setdefault(image, (number, row)) != (number, row):
@@ -193,9 +193,9 @@ def _candidates(tree: Tree) -> list[bytes]:
 def _kind(tree: Tree, path: bytes) -> str:
     """Return what the objects of a COCO file are, boxes or keypoints; "" for another file, as of captions."""
     try:
-        if not KEYS.search(read_head(tree.root, path, HEAD_BYTES)):
+        if not KEYS.search(read_head(tree, path, HEAD_BYTES)):
             return ""
-        file = JsonMap(tree.root + b"/" + path, "")
+        file = JsonMap(tree, path, "")
         places = file.members(MEMBERS)
     except PackerError:
         return ""

@@ -75,7 +75,9 @@ class CocoFile:
         ids = self._read_images(places["images"], images)
         most_points = self._read_objects(places["annotations"], ids)
         self.rules = Rules(max([most_points, *points_of.values()]), points_of, rle_polygons)
-        self.fields = tuple(name for name in ("area", "counts") if file.view.find(b'"%b"' % name.encode()) >= 0)
+        self.fields = tuple(
+            name for name in ("area", "counts") if file.view.find(b'"%b"' % name.encode(), file.first) >= 0
+        )
         """Members that any object of the file may have."""
         if images.moved is not None:
             written, found = images.moved

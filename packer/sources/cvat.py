@@ -7,7 +7,6 @@ image if no image has two of them, and keypoints otherwise.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,9 +15,10 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import iterparse
 
-from packer.errors import BadLabel, UsageError, printable
+from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.by_name import ByNameSource, Entry, Objects, asked_files, files_like
+from packer.sources.decompress import stream_of
 from packer.sources.paths import as_bytes, folder_of, is_number, named, number, quoted, stem_of
 from packer.types import Json
 
@@ -78,8 +78,8 @@ class _File:
     def entries(self) -> Iterator[Entry]:
         """Yield the images of the file, then the frames of its tracks."""
         try:
-            with open(os.path.join(self._tree.root, self._path), "rb") as file:
-                for _, element in iterparse(file, events=("end",), forbid_dtd=True):
+            with self._tree.open(self._path) as file:
+                for _, element in iterparse(stream_of(file), events=("end",), forbid_dtd=True):
                     if element.tag == "meta":
                         self._read_meta(element)
                         element.clear()
@@ -91,6 +91,8 @@ class _File:
                         element.clear()
         except DefusedXmlException:
             raise UsageError(self._path, "has a DTD or entities, which may hide an attack", "remove them") from None
+        except BadImage as error:
+            raise UsageError(self._path, error.problem, error.next_step) from None
         except (ParseError, ValueError, LookupError, OSError) as error:  # LookupError: an unknown encoding
             raise UsageError(self._path, f"cannot be read: {error}", "export it again") from None
         for frame in sorted(self._frames.keys() | self._empty_frames()) if self._frames else ():

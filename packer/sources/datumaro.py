@@ -45,6 +45,10 @@ class DatumaroSource(ByNameSource):
     takes_file = "optional"
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        if tree.members is not None:
+            raise UsageError(
+                tree.root, "is read by Datumaro, which reads no archives", "unpack it, and give the folder"
+            )
         name = options.file or _only_format(tree)
         if name not in FORMATS:
             choices = ", ".join(sorted(FORMATS))

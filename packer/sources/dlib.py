@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.dlib_xml import FLAGS, read_dlib
 from packer.sources.image_names import ImageNames
-from packer.sources.paths import as_bytes, as_text, extension_of, named, quoted
+from packer.sources.paths import as_text, extension_of, file_of, named, quoted
 from packer.sources.points import check_count, flip_index_of
 from packer.sources.splits import FolderSplit
 from packer.sources.tree import read_head
@@ -32,11 +31,12 @@ class DlibSource:
         self.classes: tuple[str, ...] | None = None
         self.notes: list[str] = []
         self._split = None if options.split is None else FolderSplit(tree, options.split)
-        path = os.path.realpath(as_bytes(options.file)) if options.file else _only(tree)
+        path = file_of(tree, "dlib", options.file) if options.file else _only(tree)
+        self.label_files = {tree.below(path)}
         names = ImageNames(tree)
         self._name = printable(names.told(path))
         found = names.of_file(path)
-        self._entries = read_dlib(path, self._name, found)
+        self._entries = read_dlib(tree, path, self._name, found)
         points = self._entries.points
         self.flip_index = flip_index_of(points) if points else None
         if found.moved is not None:
@@ -94,12 +94,12 @@ class DlibSource:
 
 def _candidates(tree: Tree) -> list[bytes]:
     found = sorted((p for p in tree.files if extension_of(p) == b".xml"), key=lambda path: (path.count(b"/"), path))
-    return [path for path in found[:MOST_CANDIDATES] if _is_dlib(tree.root, path)]
+    return [path for path in found[:MOST_CANDIDATES] if _is_dlib(tree, path)]
 
 
-def _is_dlib(root: bytes, path: bytes) -> bool:
+def _is_dlib(tree: Tree, path: bytes) -> bool:
     try:
-        head = read_head(root, path, HEAD_BYTES)
+        head = read_head(tree, path, HEAD_BYTES)
     except BadLabel:
         return False
     return b"<dataset" in head and b"<image" in head

@@ -6,7 +6,6 @@ are numbers of pixels, counted from 0, so that half a pixel leads to their cente
 
 from __future__ import annotations
 
-import os
 from array import array
 from xml.sax import SAXException, SAXParseException
 from xml.sax.handler import ContentHandler
@@ -15,10 +14,11 @@ from xml.sax.xmlreader import AttributesImpl, Locator
 from defusedxml.common import DefusedXmlException
 from defusedxml.sax import parse
 
-from packer.errors import BadLabel, NoImage, PackerError, UsageError, printable
+from packer.errors import BadImage, BadLabel, NoImage, PackerError, UsageError, printable
+from packer.sources.base import Tree
+from packer.sources.decompress import stream_of
 from packer.sources.image_names import FileImages
 from packer.sources.paths import as_bytes, class_id, named, number, quoted
-from packer.system import READ_FLAGS
 
 FLAGS = ("difficult", "truncated", "occluded", "ignore")
 UNNAMED = "object"
@@ -182,11 +182,12 @@ def _number(attrs: AttributesImpl, name: str) -> float:
         raise ValueError(f"{name} {error}") from None
 
 
-def read_dlib(path: bytes, name: str, images: FileImages) -> Entries:
+def read_dlib(tree: Tree, path: bytes, name: str, images: FileImages) -> Entries:
     """Read a file.
 
     Args:
-        path: Its absolute path.
+        tree: The tree of the source.
+        path: The absolute path of the file.
         name: The file, for messages.
         images: Finds the images that it names.
 
@@ -196,14 +197,16 @@ def read_dlib(path: bytes, name: str, images: FileImages) -> Entries:
     entries = Entries()
     handler = _Handler(entries, name, images)
     try:
-        with open(os.open(path, READ_FLAGS), "rb") as file:
-            parse(file, handler, forbid_dtd=False, forbid_entities=True, forbid_external=True)
+        with tree.open(path) as file:
+            parse(stream_of(file), handler, forbid_dtd=False, forbid_entities=True, forbid_external=True)
     except SAXParseException as error:
         problem = f"is not readable as XML: {error.getMessage()}"
         raise UsageError(f"{name}:{error.getLineNumber()}", problem, "fix the file") from None
     except DefusedXmlException:
         raise UsageError(name, "has entities, which may hide an attack", "remove its <!DOCTYPE") from None
-    except (SAXException, ValueError, LookupError) as error:
+    except (SAXException, PackerError, ValueError, LookupError) as error:
+        if isinstance(error, BadImage):
+            raise UsageError(name, error.problem, error.next_step) from None
         if isinstance(error, PackerError):
             raise
         raise UsageError(name, f"is not readable as XML: {error}", "fix the file") from None

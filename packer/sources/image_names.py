@@ -17,16 +17,12 @@ class ImageNames:
 
     def of_file(self, path: bytes) -> FileImages:
         """Return what finds the images of the file at this absolute path."""
-        return FileImages(self._finder.at(folder_of(path)), folder_of(self.below(path)), splits_in(self.told(path)))
+        folder = folder_of(self._tree.below(path))
+        return FileImages(self._finder.at(folder_of(path)), folder, splits_in(self.told(path)))
 
     def told(self, path: bytes) -> bytes:
         """Return the part of an absolute path that may name a split: below the source, else file and folder."""
-        return self.below(path) or b"/".join(path.split(b"/")[-2:])
-
-    def below(self, path: bytes) -> bytes:
-        """Return an absolute path as one below the source; b"" if it is elsewhere."""
-        root = self._tree.root.rstrip(b"/") + b"/"
-        return path[len(root) :] if path.startswith(root) else b""
+        return self._tree.below(path) or b"/".join(path.split(b"/")[-2:])
 
 
 class FileImages:

@@ -6,8 +6,6 @@ is decoded in pieces of a few megabytes. What is kept of an object is its positi
 
 from __future__ import annotations
 
-import mmap
-import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -18,8 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
-from packer.system import READ_FLAGS
+from packer.errors import PackerError, UsageError
+from packer.sources.base import Tree
 from packer.types import Int64
 
 T = TypeVar("T")
@@ -53,29 +51,31 @@ class JsonMap:
 
     Attributes:
         name: The file, for messages.
-        view: Its bytes.
+        view: A buffer that ends with the file; places are those in this buffer.
+        first: Where the file begins in it: other than 0 in an archive.
     """
 
-    def __init__(self, path: bytes, name: str) -> None:
-        """Map the file at an absolute path. Raise UsageError if it cannot be read."""
-        self._path = path
+    def __init__(self, tree: Tree, path: bytes, name: str) -> None:
+        """Map a file of the source, or another by its absolute path. Raise UsageError if it cannot be read."""
+        self._tree, self._path = tree, path
         self.name = name
         self._newlines: list[int] | None = None
         self._map()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_path": self._path, "name": self.name, "_newlines": None}
+    def __getstate__(self) -> tuple[Tree, bytes, str]:
+        return self._tree, self._path, self.name
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._map()
+    def __setstate__(self, state: tuple[Tree, bytes, str]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
 
     def _map(self) -> None:
         try:
-            with open(os.open(self._path, READ_FLAGS), "rb") as file:
-                self.view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:
-            raise UsageError(self.name, "is empty", FIX) from None
+            with self._tree.open_plain(self._path) as file:
+                self.view, self.first = file.mapped()
+        except PackerError as error:
+            raise UsageError(self.name, error.problem, error.next_step) from None
+        except ValueError as error:
+            raise UsageError(self.name, str(error), FIX) from None
         except OSError as error:
             raise UsageError(self.name, f"cannot be read: {error.strerror}", "check its name and permissions") from None
 
@@ -85,9 +85,10 @@ class JsonMap:
         Raises:
             UsageError: The file is not JSON in UTF-8, or not an object; the error names the line.
         """
-        if self.view[:2] in UTF_16:
+        first = self.first
+        if self.view[first : first + 2] in UTF_16:
             raise UsageError(self.name, "is in UTF-16", "save it as UTF-8")
-        first = len(BOM) if self.view[: len(BOM)] == BOM else 0
+        first += len(BOM) if self.view[first : first + len(BOM)] == BOM else 0
         data = np.frombuffer(self.view, np.uint8)[first:]
         try:
             found = msgspec.json.decode(data.data, type=_struct_of(tuple(names)))
@@ -147,14 +148,14 @@ class JsonMap:
     def where(self, offset: int) -> str:
         """Return file and line of a byte, and the byte itself if it is far inside its line."""
         if self._newlines is None:
-            blocks = range(0, len(self.view), LINES_BLOCK)
+            blocks = range(self.first, len(self.view), LINES_BLOCK)
             counts = (self.view[start : start + LINES_BLOCK].count(b"\n") for start in blocks)
             self._newlines = [0, *accumulate(counts)]
-        block = offset // LINES_BLOCK
-        before = self.view[block * LINES_BLOCK : offset]
+        block = (offset - self.first) // LINES_BLOCK
+        before = self.view[self.first + block * LINES_BLOCK : offset]
         line = self._newlines[block] + before.count(b"\n") + 1
         is_far = len(before) > FAR and b"\n" not in before[-FAR:]
-        return f"{self.name}:{line} (byte {offset})" if is_far else f"{self.name}:{line}"
+        return f"{self.name}:{line} (byte {offset - self.first})" if is_far else f"{self.name}:{line}"
 
     def _not_json(self, error: Exception, first: int) -> UsageError:
         if isinstance(error, RecursionError):

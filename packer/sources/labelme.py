@@ -40,7 +40,7 @@ class LabelMeSource(ByNameSource):
     def recognize(tree: Tree) -> list[Choice]:
         """Return LabelMe if a few of the JSON files have its keys."""
         files = files_like(tree, b".json")
-        seen = [path for path in spread(files, LOOKS) if _is_labelme(read_head(tree.root, path, 4096, 4096))]
+        seen = [path for path in spread(files, LOOKS) if _is_labelme(read_head(tree, path, 4096, 4096))]
         if not seen:
             return []
         return [Choice("labelme", f"JSON files such as {printable(seen[0])} have the keys of LabelMe")]

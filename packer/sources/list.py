@@ -5,7 +5,6 @@ Only the place of each line and the number of its image are kept; a line is pars
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from packer.sources.list_layout import read_layout
 from packer.sources.list_lines import COMMA, SEPARATORS, Lines, as_lines, rows_of
 from packer.sources.list_paths import NOT_FOUND, PathFinder
 from packer.sources.list_table import ListTable
-from packer.sources.paths import as_bytes, as_text, extension_of, folder_of, quoted, stem_of
+from packer.sources.paths import as_bytes, as_text, extension_of, file_of, files_beside, folder_of, quoted, stem_of
 from packer.sources.tree import MIB, lines_of, read_file, read_head
 from packer.sources.yolo_config import NAME_FILES
 from packer.types import RawAnnotation
@@ -35,7 +34,7 @@ MOST_NAMES_BYTES = 16 * MIB
 FEWEST_ALIKE = 2
 """Fewer paths that are not written as those of the images may be chance."""
 OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
-DESCRIPTIONS = "class-descriptions"
+DESCRIPTIONS = b"class-descriptions"
 """In the name of the file in which Open Images gives the names of its classes."""
 
 
@@ -51,9 +50,10 @@ class ListSource:
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         file = options.file or ""
         self._name = printable(file.rpartition("/")[2])
-        data, folder = _read(file)
-        self.label_files = {os.path.relpath(os.path.realpath(as_bytes(file)), tree.root)}
-        self._lines = Lines(data)
+        path = file_of(tree, "list", file)
+        self._lines = Lines(_read(tree, path, file))
+        self.label_files = {tree.below(path)}
+        folder = folder_of(path)
         finder = PathFinder(tree, folder)
         self._layout = layout = read_layout(self._lines, finder, options.columns, self._name)
         self._columns = layout.columns
@@ -64,7 +64,7 @@ class ListSource:
         except UsageError as error:
             raise UsageError(self._name, error.problem, error.next_step) from None
         self.classes: tuple[str, ...] | None = self._table.classes
-        self._display = self._display_names(folder)
+        self._display = self._display_names(tree, folder)
         self._add_notes()
         self._selects = not options.by_auto
         self.has_splits = "split" in self._columns.head
@@ -222,7 +222,7 @@ class ListSource:
                 "list but by the order of their names"
             )
         if self._display:
-            self.notes.append(f"{self._name}: names of classes are from {DESCRIPTIONS}*.csv")
+            self.notes.append(f"{self._name}: names of classes are from {DESCRIPTIONS.decode()}*.csv")
 
     def _cell(self, column: str, index: int) -> bytes:
         try:
@@ -247,34 +247,31 @@ class ListSource:
         few = ", ".join(map(printable, sorted(values)[:8]))
         raise UsageError(self._name, f"has no split {printable(split)}", f"its splits are {few}")
 
-    def _display_names(self, folder: bytes) -> dict[str, str]:
+    def _display_names(self, tree: Tree, folder: bytes) -> dict[str, str]:
         """Return the names of classes that are ids of Open Images, from the file beside the list that has them."""
         names = self._table.names
         if self.classes is not None or not names or not all(map(OPEN_IMAGES_ID.fullmatch, names)):
             return {}
-        with os.scandir(folder) as entries:
-            files = sorted(os.fsdecode(e.name) for e in entries if DESCRIPTIONS.encode() in e.name and e.is_file())
         found: dict[str, str] = {}
-        for file in files:
-            rows = rows_of(lines_of(read_file(folder, os.fsencode(file), MOST_NAMES_BYTES)), COMMA)
+        for file in files_beside(tree, folder):
+            if DESCRIPTIONS not in file.rpartition(b"/")[2]:
+                continue
+            rows = rows_of(lines_of(read_file(tree, file, MOST_NAMES_BYTES)), COMMA)
             found |= {as_text(row[0]): as_text(row[1]) for row in rows if len(row) == 2}
         if found.keys() >= set(names):
             return found
-        hint = f"put {DESCRIPTIONS}-boxable.csv beside the list for their names"
+        hint = f"put {DESCRIPTIONS.decode()}-boxable.csv beside the list for their names"
         self.notes.append(f"{self._name}: classes are ids of Open Images; {hint}")
         return {}
 
 
-def _read(file: str) -> tuple[bytes, bytes]:
-    """Return the list with LF line ends and in UTF-8, and the absolute path of its folder."""
-    path = os.path.realpath(as_bytes(file) if file else b"")
-    if not file or not os.path.isfile(path):
-        raise UsageError(f"--labels list:{file}", "there is no such file", "name the list, relative to this folder")
+def _read(tree: Tree, path: bytes, file: str) -> bytes:
+    """Return the list with LF line ends and in UTF-8."""
     try:
-        data = read_file(b"/", path, MOST_LIST_BYTES)
+        data = read_file(tree, path, MOST_LIST_BYTES)
     except PackerError as error:
         raise UsageError(file, error.problem, error.next_step) from None
-    return as_lines(data, file), os.path.dirname(path)
+    return as_lines(data, file)
 
 
 def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
@@ -284,7 +281,7 @@ def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     and for whole numbers, which may be anything, most of the images.
     """
     try:
-        lines = lines_of(read_head(tree.root, path, MIB))
+        lines = lines_of(read_head(tree, path, MIB))
     except BadLabel:
         return False
     for separator in SEPARATORS:

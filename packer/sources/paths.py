@@ -5,6 +5,8 @@ Python's ``float`` also accepts ``1_0``, ``nan``, ``1e400`` and full-width digit
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -27,6 +29,7 @@ SPLIT_FOLDER = re.compile(
 """Folders of splits: train, val, test2017."""
 
 
+ARCHIVE_NAME = re.compile(rb"(.*[^/])\.(?:zip|tar|(?:tar\.|t)(?:gz|bz2|bz|xz|zst|zstd))", re.IGNORECASE | re.DOTALL)
 MOST_CLASSES = 65536
 """Class ids are 0..65535; a larger one is a typing error, and must not cost memory."""
 
@@ -73,6 +76,56 @@ def extension_of(path: bytes) -> bytes:
     name = path.rpartition(b"/")[2]
     stem, dot, extension = name.rpartition(b".")
     return (dot + extension).lower() if dot and stem else b""
+
+
+def archive_stem(path: bytes) -> bytes | None:
+    """Return the path of an archive without its extension; None if it has none of an archive."""
+    match = ARCHIVE_NAME.fullmatch(path)
+    return match[1] if match else None
+
+
+def archive_of(path: bytes) -> tuple[bytes, bytes]:
+    """Return the archive that an absolute path leads into, and the folder in it with a final slash; b"" without one.
+
+    In a folder an archive may be named without its extension, as in the paths of what it holds.
+    """
+    archive, inside = path, b""
+    while archive and not os.path.lexists(archive):
+        archive, _, name = archive.rpartition(b"/")
+        inside = name + b"/" + inside
+    if inside and os.path.isdir(archive):
+        name, _, inside = inside.partition(b"/")
+        stem = archive + b"/" + name
+        places = (archive + b"/" + entry for entry in sorted(os.listdir(archive)))
+        archive = next((place for place in places if archive_stem(place) == stem), b"")
+    return (archive, inside) if os.path.isfile(archive) else (b"", b"")
+
+
+def file_of(tree: Tree, kind: str, file: str) -> bytes:
+    """Return the absolute path of the FILE of ``--labels KIND:FILE``.
+
+    It is relative to the working directory, or else to the source, which may be an archive.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    path = os.path.realpath(as_bytes(file)) if file else b""
+    if os.path.isfile(path):
+        return path
+    for inside in (tree.below(path), posixpath.normpath(as_bytes(file))):
+        if inside in tree.files:
+            return tree.root.rstrip(b"/") + b"/" + inside
+    step = "name the file, relative to this folder or to the source"
+    raise UsageError(f"--labels {kind}:{file}", "there is no such file", step)
+
+
+def files_beside(tree: Tree, folder: bytes) -> list[bytes]:
+    """Return the absolute paths of the files in a folder: those of the tree if it is in the source."""
+    top = tree.root.rstrip(b"/") + b"/"
+    if (folder + b"/").startswith(top):
+        return [top + path for path in tree.files if folder_of(top + path) == folder]
+    with os.scandir(folder) as entries:
+        return sorted(entry.path for entry in entries if entry.is_file())
 
 
 def split_folders(tree: Tree, split: str | None) -> tuple[bytes, ...]:

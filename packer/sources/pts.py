@@ -35,9 +35,10 @@ class PtsSource:
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.classes: tuple[str, ...] | None = None
         self.notes: list[str] = []
-        self._root = tree.root
+        self._tree = tree
         self._split = None if options.split is None else FolderSplit(tree, options.split)
         self._matches = match_by_stem(tree.images, (path for path in tree.files if extension_of(path) == b".pts"))
+        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed}
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -46,7 +47,7 @@ class PtsSource:
         matches = match_by_stem(tree.images, files) if files else None
         if matches is None or not (fitting := len(matches.label_of) + len(matches.refused)):
             return []
-        if not any(_is_readable(tree.root, path) for path in spread(files, LOOKS)):
+        if not any(_is_readable(tree, path) for path in spread(files, LOOKS)):
             return []
         images = plural(len(tree.images), "image has", "images have")
         return [Choice("pts", f"{fitting} of {images} a .pts file of their name")]
@@ -65,7 +66,7 @@ class PtsSource:
         path = self._matches.of(image)
         if path is None:
             raise NoLabel(image, f"there is no {printable(stem_of(image))}.pts for it", "add it, or remove the image")
-        return RawAnnotation(origin=as_text(path), landmarks=read_points(self._root, path))
+        return RawAnnotation(origin=as_text(path), landmarks=read_points(self._tree, path))
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield the files without an image."""
@@ -74,9 +75,9 @@ class PtsSource:
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
 
 
-def read_points(root: bytes, path: bytes) -> tuple[Point, ...]:
+def read_points(tree: Tree, path: bytes) -> tuple[Point, ...]:
     """Return the points of a file, in packer's frame. Raise BadLabel if it is invalid."""
-    lines = [(count, line.strip()) for count, line in enumerate(lines_of(read_file(root, path, MOST_BYTES)), 1)]
+    lines = [(count, line.strip()) for count, line in enumerate(lines_of(read_file(tree, path, MOST_BYTES)), 1)]
     at = 0
     try:
         expected, body = _header([(count, line) for count, line in lines if line])
@@ -113,8 +114,8 @@ def _header(lines: list[tuple[int, bytes]]) -> tuple[int | None, list[tuple[int,
     raise ValueError("has no points between { and }, as PTS files have")
 
 
-def _is_readable(root: bytes, path: bytes) -> bool:
+def _is_readable(tree: Tree, path: bytes) -> bool:
     try:
-        return bool(read_points(root, path))
+        return bool(read_points(tree, path))
     except BadLabel:
         return False

@@ -97,7 +97,7 @@ def _looked_at(tree: Tree) -> list[bytes]:
 
 def _read(tree: Tree, path: bytes, ends: bool = False) -> bytes:
     try:
-        data = read_head(tree.root, path, MIB // 2, MIB // 2) if ends else read_head(tree.root, path, MIB)
+        data = read_head(tree, path, MIB // 2, MIB // 2) if ends else read_head(tree, path, MIB)
     except BadLabel:
         return b""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):

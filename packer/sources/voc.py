@@ -39,7 +39,7 @@ class VocSource:
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.classes: tuple[str, ...] | None = None
-        self._root = tree.root
+        self._tree = tree
         self._stems = {stem_of(image) for image in tree.images}
         photos = {stem_of(image) for image in tree.images if not _is_mask(image)}
         self._masks = {image for image in tree.images if _is_mask(image) and stem_of(image) in photos}
@@ -72,7 +72,7 @@ class VocSource:
             return []
         unclaimed = set(matches.unclaimed)
         seen = list(matches.label_of.values()) or [path for path in xml if path not in unclaimed]
-        if not any(_is_annotation(tree.root, path, damaged=False) for path in spread(seen, LOOKS)):
+        if not any(_is_annotation(tree, path, damaged=False) for path in spread(seen, LOOKS)):
             return []
         have = plural(len(images), "image has", "images have")
         return [Choice("voc", f"{fitting} of {have} a Pascal VOC XML file of their name")]
@@ -97,7 +97,7 @@ class VocSource:
         path = self._matches.of(image)
         if path is None:
             raise NoLabel(image, f"there is no {printable(stem_of(image))}.xml for it", "add it, or remove the image")
-        root = parse_xml(read_file(self._root, path, MOST_XML_BYTES), path)
+        root = parse_xml(read_file(self._tree, path, MOST_XML_BYTES), path)
         annotation = read_annotation(root, path)
         name, stem = as_text(image.rpartition(b"/")[2]), as_text(stem_of(image))
         for claim in claimed_names(root):
@@ -112,7 +112,7 @@ class VocSource:
             stem = stem_of(path)
             # a name in the split without an image is reported with its line, below
             asked = self.in_split(path) and (self._split is None or stem in self._stems)
-            if asked and _is_annotation(self._root, path, damaged=True):
+            if asked and _is_annotation(self._tree, path, damaged=True):
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
         for stems in (self._split or {}).values():
             for stem, where in stems.items():
@@ -129,10 +129,10 @@ class VocSource:
             )
 
 
-def _is_annotation(root: bytes, path: bytes, damaged: bool) -> bool:
+def _is_annotation(tree: Tree, path: bytes, damaged: bool) -> bool:
     """Return False for valid XML of another kind, and `damaged` if it cannot be read."""
     try:
-        return parse_xml(read_file(root, path, MOST_XML_BYTES), path).tag == "annotation"
+        return parse_xml(read_file(tree, path, MOST_XML_BYTES), path).tag == "annotation"
     except BadLabel:
         return damaged
 
@@ -154,7 +154,7 @@ def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, dict[b
         next_step = f"the splits are: {named(sorted(there), 10)}"
         raise UsageError(tree.root, f"{named(sets)} has no {printable(split)}.txt for --split {split}", next_step)
     return {
-        path[: path.rindex(b"ImageSets/Main/")]: _stems_of(read_file(tree.root, path, MOST_SPLIT_BYTES), path, stems)
+        path[: path.rindex(b"ImageSets/Main/")]: _stems_of(read_file(tree, path, MOST_SPLIT_BYTES), path, stems)
         for path in files
     }
 

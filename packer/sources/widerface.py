@@ -42,7 +42,7 @@ def _found(tree: Tree) -> list[bytes]:
 
 def _entries(tree: Tree, path: bytes) -> Iterator[Entry]:
     try:
-        lines = lines_of(read_file(tree.root, path, MOST_BYTES))
+        lines = lines_of(read_file(tree, path, MOST_BYTES))
     except BadLabel as error:
         raise UsageError(path, error.problem, error.next_step) from None
     match = SPLIT.fullmatch(path.rpartition(b"/")[2])

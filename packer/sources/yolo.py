@@ -93,7 +93,7 @@ class YoloSource:
             kpt_shape = read_config(tree).kpt_shape
         except UsageError:
             kpt_shape = None  # opening the source will raise the error
-        if not any(_has_rows(tree.root, path, kpt_shape, empty=True) for path in spread(labels, LOOKS)):
+        if not any(_has_rows(tree, path, kpt_shape, empty=True) for path in spread(labels, LOOKS)):
             return []
         images = plural(len(tree.images), "image has", "images have")
         return [Choice("yolo", f"{len(labels)} of {images} a YOLO text file of their name")]
@@ -119,7 +119,7 @@ class YoloSource:
             raise BadLabel(image, problem, "rename or move one of them")
         num_classes = MOST_CLASSES if self._config.names is None else len(self._config.names)
         try:
-            rows = parse_rows(read_file(self._tree.root, path, MOST_LABEL_BYTES), num_classes, self._config.kpt_shape)
+            rows = parse_rows(read_file(self._tree, path, MOST_LABEL_BYTES), num_classes, self._config.kpt_shape)
         except BadRow as error:
             raise BadLabel(f"{printable(path)}:{error.line}", error.problem, error.next_step) from None
         return self._annotation(rows, path)
@@ -139,7 +139,8 @@ class YoloSource:
             if self._split is not None and not _in_split(self._split, path, images_folder):
                 continue
             beside = folder_of(path) in image_folders
-            if images_folder is not None or (beside and _has_rows(self._tree.root, path, self._config.kpt_shape)):
+            if images_folder is not None or (beside and _has_rows(self._tree, path, self._config.kpt_shape)):
+                self.label_files.add(path)
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
 
     def _annotation(self, rows: Rows, path: bytes) -> RawAnnotation:
@@ -160,14 +161,14 @@ class YoloSource:
         highest = -1
         for path in self._claims:
             with suppress(BadLabel):  # `annotate` reports it
-                highest = max(highest, highest_class(read_file(self._tree.root, path, MOST_LABEL_BYTES)))
+                highest = max(highest, highest_class(read_file(self._tree, path, MOST_LABEL_BYTES)))
         return tuple(str(i) for i in range(highest + 1))
 
 
-def _has_rows(root: bytes, path: bytes, kpt_shape: tuple[int, int] | None, empty: bool = False) -> bool:
+def _has_rows(tree: Tree, path: bytes, kpt_shape: tuple[int, int] | None, empty: bool = False) -> bool:
     """Return whether the file follows the grammar; with `empty`, also if it is in a labels folder without rows."""
     try:
-        rows = parse_rows(read_file(root, path, MOST_LABEL_BYTES), kpt_shape=kpt_shape)
+        rows = parse_rows(read_file(tree, path, MOST_LABEL_BYTES), kpt_shape=kpt_shape)
     except (BadLabel, BadRow):
         return False
     return bool(rows.classes) or (empty and b"/labels/" in b"/" + path.lower())

@@ -131,7 +131,7 @@ def _check_size(data: bytes) -> None:
 
 def _load(tree: Tree, path: bytes) -> dict[str, Any]:
     try:
-        data = read_file(tree.root, path, MIB)
+        data = read_file(tree, path, MIB)
     except PackerError as error:
         raise UsageError(path, error.problem, error.next_step) from None
     return parse_yaml(data, path)
@@ -201,7 +201,7 @@ def _names_file(tree: Tree) -> YoloConfig:
     for path in tree.files:
         if path.rpartition(b"/")[2].lower() in NAME_FILES:
             try:
-                lines = [as_text(line.strip()) for line in lines_of(read_file(tree.root, path, MIB))]
+                lines = [as_text(line.strip()) for line in lines_of(read_file(tree, path, MIB))]
                 while lines and not lines[-1]:
                     lines.pop()
                 if "" in lines:

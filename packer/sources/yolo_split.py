@@ -71,7 +71,7 @@ def _places(tree: Tree, config: YoloConfig, entry: str) -> list[bytes]:
 def _read_listing(tree: Tree, listing: bytes, images: set[bytes], result: Split) -> None:
     folder = listing.rpartition(b"/")[0]
     try:
-        lines = lines_of(read_file(tree.root, listing, MOST_SPLIT_BYTES))
+        lines = lines_of(read_file(tree, listing, MOST_SPLIT_BYTES))
     except PackerError as error:
         raise UsageError(listing, error.problem, error.next_step) from None
     for count, line in enumerate(lines, 1):

@@ -21,6 +21,7 @@ from packer.packing.plan import make_plan
 from packer.packing.scan import read_inputs
 from packer.packing.table import write_table
 from packer.packing.write_shard import pack_shard
+from packer.sources import places
 
 
 def with_bad(root: Path, good_ones: int, bad: int) -> Path:
@@ -143,7 +144,7 @@ def test_file_that_the_disk_does_not_give_after_the_plan(tmp_path: Path, monkeyp
     def broken(*_: Any) -> bytes:
         raise OSError(5, "Input/output error")
 
-    result = pack_after(draw_plain(tmp_path / "src", 1), lambda: monkeypatch.setattr(os, "read", broken))
+    result = pack_after(draw_plain(tmp_path / "src", 1), lambda: monkeypatch.setattr(places, "read_at", broken))
     monkeypatch.undo()
     assert [r.problem for r in result.rejected] == [
         "cannot be read: Input/output error; check the file's permissions and the disk"
@@ -178,7 +179,7 @@ def test_file_that_turns_into_a_folder(tmp_path: Path) -> None:
         (source / "001.jpg").mkdir()
 
     result = pack_after(source, change)
-    assert [r.path for r in result.rejected] == ["001.jpg"] and "cannot be read" in result.rejected[0].problem
+    assert [r.path for r in result.rejected] == ["001.jpg"] and "is not a regular file" in result.rejected[0].problem
 
 
 def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_read_only_mounts(oracle: Path, tmp_path: Path, read_only: str) -> None:
 def test_a_source_file_that_the_disk_does_not_give(oracle: Path, tmp_path: Path) -> None:
     """EIO in its header: it is rejected, and says why (in a worker: test_build_bad.py)."""
     bad = oracle / "src" / "007.jpg"
-    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", str(bad), "-e", "inject=read:error=EIO:when=1"]
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", str(bad), "-e", "inject=read,pread64:error=EIO:when=1"]
     ran = limited([*strace, *build(oracle / "src", tmp_path / "p"), "--max-bad", "1"], {})
     assert ran.code == 0, ran.err
     (item,) = open_pack(tmp_path / "p").manifest.rejected

@@ -109,7 +109,7 @@ def test_a_list_that_is_given_by_name_selects(photos):
     (photos / "train.csv").write_text("id,label\n001,cat\n003,dog\n")
     inputs = read_inputs(BuildOptions(str(photos), labels=(f"list:{photos}/train.csv",)))
     assert inputs.table["path"].to_pylist() == [b"001.jpg", b"003.jpg"] and not inputs.rejected
-    assert {reason for _, reason in inputs.skipped} == {"not in train.csv"} and len(inputs.skipped) == 6
+    assert {skipped.reason for skipped in inputs.skipped} == {"not in train.csv"} and len(inputs.skipped) == 6
     (photos / "train.csv").write_text("id,label\n001.jpg,cat\n003.jpg,dog\n")
     inputs = read_inputs(BuildOptions(str(photos), labels=("auto",)))
     assert len(inputs.rejected) == 6 and not inputs.skipped
@@ -121,6 +121,6 @@ def test_a_list_selects_for_other_labels_and_splits(photos):
     labels = (f"list:{photos}/list_attr.txt", f"list:{photos}/list_eval_partition.txt")
     inputs = read_inputs(BuildOptions(str(photos), labels=labels, split="val"))
     assert inputs.table["path"].to_pylist() == [b"003.jpg", b"004.jpg", b"005.jpg"] and inputs.tags == NAMES
-    assert {reason for _, reason in inputs.skipped} == {"not in split val"}
+    assert {skipped.reason for skipped in inputs.skipped} == {"not in split val"}
     with pytest.raises(UsageError, match='split="val": the list has no column of splits'):
         read_inputs(BuildOptions(str(photos), labels=labels[:1], split="val"))

@@ -153,4 +153,4 @@ def test_a_list_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatch
     assert ran.code == 1 and "2 of 5 inputs are bad" in ran.err
     assert "note: " in ran.out and "rejected.tsv: cannot be written" in ran.out
     with pytest.raises(StorageError):
-        write_list(str(tmp_path / "q"), [])
+        write_list(str(tmp_path / "q"), Listing(Rejected))

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+from drawn import packed_of
 
 from packer.errors import UsageError
 from packer.sources import open_source
@@ -21,7 +22,7 @@ def read(make_tree):
     def of(files: dict[str, str | bytes], file: str, **options: Any):
         tree = make_tree(files)
         source = open_source(f"list:{os.fsdecode(tree.root)}/{file}", tree, SourceOptions(**options))
-        found = {os.fsdecode(i): source.annotate(i) for i in tree.images if source.in_split(i)}
+        found = {os.fsdecode(i): source.annotate(i) for i in packed_of(tree, source)}
         assert list(source.unmatched_labels()) == []
         return source, found
 

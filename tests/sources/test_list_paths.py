@@ -6,6 +6,7 @@ import os
 import re
 
 import pytest
+from drawn import packed_of
 
 from packer.errors import BadLabel, NoImage, UsageError
 from packer.sources import list_lines, open_source
@@ -27,7 +28,7 @@ def open_list(make_tree):
 
 
 def labels(tree, source):
-    return {os.fsdecode(i): source.annotate(i).label for i in tree.images if source.in_split(i)}
+    return {os.fsdecode(i): source.annotate(i).label for i in packed_of(tree, source)}
 
 
 @pytest.mark.parametrize(("images", "paths", "how"), [
@@ -125,9 +126,9 @@ def test_some_lines_with_another_number_of_columns_are_bad_lines(open_list):
 
 def test_a_list_selects(open_list):
     tree, source = open_list("a.jpg b.jpg c.jpg", "b.jpg,cat\n")
-    assert [source.in_split(i) for i in tree.images] == [False, True, False] and source.outside == "not in list.csv"
+    assert packed_of(tree, source) == [b"b.jpg"] and source.left_out(b"a.jpg") == "not in list.csv"
     tree, source = open_list("a.jpg b.jpg c.jpg", "b.jpg,cat\n", by_auto=True)
-    assert all(map(source.in_split, tree.images))
+    assert packed_of(tree, source) == tree.images
 
 
 def test_a_list_of_paths_alone_selects(open_list):

@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+from drawn import packed_of
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.images.geometry import clip_polygon
@@ -88,7 +89,7 @@ def test_a_drawn_file_agrees_with_a_plain_reading(make_tree, monkeypatch, indent
         assert found.polygons is None and found.keypoints is None and found.image_size == (40, 30)
         assert found.box_fields["category_id"] == tuple(int(label[1:]) for label in labels)
     assert problems(source) == []
-    assert [path for path in tree.images if not source.in_split(path)] == [b"other.jpg"]
+    assert set(tree.images) - {*packed_of(tree, source)} == {b"other.jpg"}
     with pytest.raises(NoLabel, match=r"is not in a.json"):
         source.annotate(b"other.jpg")
 
@@ -347,8 +348,8 @@ def test_images_are_found_in_the_folder_of_the_split(make_tree):
     both = opened(tree)
     assert [both.annotate(f"{split}2017/1.jpg".encode()).boxes[0][0] for split in ("train", "val")] == [1, 2]
     train = opened(tree, split="train")
-    assert [train.in_split(path) for path in tree.images] == [True, False] and problems(train) == []
-    assert train.outside == "not in annotations/instances_train2017.json"
+    assert packed_of(tree, train) == [b"train2017/1.jpg"] and problems(train) == []
+    assert train.left_out(b"val2017/1.jpg") == "not in annotations/instances_train2017.json"
     with pytest.raises(UsageError, match=r'split="test" fits no folder; its folders are: annotations, tr'):
         opened(tree, split="test")
 
@@ -362,23 +363,23 @@ def test_roboflow(make_tree):
         }
     tree = make_tree(files)
     assert recognize(tree, SourceOptions()).spec == "coco"
-    assert all(map(opened(tree).in_split, tree.images))
+    assert packed_of(tree, opened(tree)) == tree.images
     for split in ("valid", "val"):
-        assert list(map(opened(tree, split=split).in_split, tree.images)) == [False, True]
+        assert packed_of(tree, opened(tree, split=split)) == tree.images[1:]
 
 
 def test_a_split_by_folders_of_images(make_tree):
     images = [image(1, "train/1.jpg"), image(2, "val/1.jpg")]
     tree = make_tree({"train/1.jpg": "", "val/1.jpg": "", "all.json": text(coco(images))})
     source = opened(tree, split="val")
-    assert list(map(source.in_split, tree.images)) == [False, True]
+    assert packed_of(tree, source) == tree.images[1:]
 
 
 def test_paths_of_another_machine_are_found_by_what_they_end_with(make_tree):
     names = ["C:\\data\\b\\1.jpg", "/home/me/c/1.jpg", "2.jpg", "d/3.jpg", "e/1.jpg"]
     tree = make_tree({"b/1.jpg": "", "c/1.jpg": "", "x/2.jpg": "", "c.json": text(coco(map(image, range(5), names)))})
     source = opened(tree)
-    assert [path for path in tree.images if source.in_split(path)] == [b"b/1.jpg", b"c/1.jpg", b"x/2.jpg"]
+    assert packed_of(tree, source) == [b"b/1.jpg", b"c/1.jpg", b"x/2.jpg"]
     assert source.notes == ['c.json: 2 images were found elsewhere, e.g. "C:\\data\\b\\1.jpg" at b/1.jpg']
     gone, unclear = problems(source)
     assert 'there is no image "d/3.jpg"' in gone and '"e/1.jpg" fits 2 images equally well: b/1.jpg, c/1.jpg' in unclear

@@ -11,14 +11,12 @@ import io
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from packer.errors import BadInput, DamagedPack, PackerError, UsageError, printable
@@ -32,7 +30,7 @@ from packer.packing.recorded import as_config, options_from
 from packer.packing.resolve import ClassIds, Resolver
 from packer.packing.select import read_selection
 from packer.packing.table import look_at
-from packer.sources import cvat, dlib_xml, json_map, open_source, recognize, tree
+from packer.sources import base, open_source, recognize, tree
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.coco_rle import joined, mask_box, mask_of, outline, read_rle, rle_text
 from packer.types import RawAnnotation
@@ -82,32 +80,41 @@ def written(files: dict[str, bytes]) -> str:
     return ROOT
 
 
+class MemoryFile:
+    """A file that is `written`, in place of a `SourceFile`."""
+
+    is_deflated = False
+
+    def __init__(self, path: bytes, *_: object) -> None:
+        self._data = _contents[os.fsdecode(path)]
+        self.size = len(self._data)
+
+    def __enter__(self) -> MemoryFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self, size: int, start: int = 0) -> bytes:
+        return self._data[start : start + size]
+
+    def chunks(self) -> Iterator[bytes]:
+        return iter([self._data] if self._data else [])
+
+    def mapped(self) -> tuple[bytes, int]:
+        if not self._data:
+            raise ValueError("is empty")
+        return self._data, 0
+
+
 def in_memory() -> None:
     """Let the parsers read from memory what is `written` from now on, which is several times as fast."""
     for name in ("list.txt", "class-descriptions.csv"):
         Path(ROOT, name).touch()
     _contents["there"] = b""
-
-    def head_of(root: bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> bytes:
-        data = _contents.get(os.fsdecode(os.path.join(root, path)), b"")
-        return data[:num_bytes] + (data[max(num_bytes, len(data) - tail_bytes) :] if tail_bytes else b"")
-
-    def opened(path: Any, mode: str = "") -> Any:
-        return io.BytesIO(_contents[os.fsdecode(path)])
-
-    def mapped(self: Any) -> None:
-        self.view = _contents[os.fsdecode(self._path)]
-        if not self.view:
-            raise UsageError(self.name, "is empty")
-
-    for module in list(sys.modules.values()):
-        if getattr(module, "read_head", None) is tree.read_head and module is not tree:
-            vars(module)["read_head"] = head_of
-    vars(tree)["read_head"] = head_of
-    json_map.JsonMap._map = mapped  # type: ignore[method-assign]
-    for reader in (cvat, dlib_xml, lists):
-        vars(reader)["open"] = opened
-    vars(dlib_xml)["os"] = SimpleNamespace(open=lambda path, flags: path)
+    for module in (base, tree):
+        vars(module)["SourceFile"] = MemoryFile
+    vars(lists)["open"] = lambda path, mode: io.BytesIO(_contents[os.fsdecode(path)])
 
 
 def _labels(
@@ -232,18 +239,18 @@ VALUES: tuple[Any, ...] = (
 """What an edit may put anywhere in JSON."""
 
 
-def reader_of(kind: str, base: Any = None) -> Callable[[bytes], str]:
+def reader_of(kind: str, json_base: Any = None) -> Callable[[bytes], str]:
     """Return the target of one kind of labels.
 
     Its first byte says how: with or without a list of classes, which --boxes, --rle polygons, a second file, --split,
-    edits of `base` in place of any bytes.
+    edits of `json_base` in place of any bytes.
     """
 
-    written_base = json.dumps(base)
+    written_base = json.dumps(json_base)
 
     def read(data: bytes) -> str:
         choice, text = data[0] if data else 0, data[1:]
-        if choice & 16 and base is not None:
+        if choice & 16 and json_base is not None:
             parts = (text[:8], text[8:16]) if choice & 8 else (text[:16],)
             texts = [json.dumps(edited(written_base, part)).encode() for part in parts]
         else:
@@ -256,9 +263,9 @@ def reader_of(kind: str, base: Any = None) -> Callable[[bytes], str]:
     return read
 
 
-def edited(base: str, program: bytes) -> Any:
+def edited(text: str, program: bytes) -> Any:
     """Return a copy of JSON after edits: each is the number of a place, and of what is put there."""
-    content = json.loads(base)
+    content = json.loads(text)
     places = list(places_of(content))
     for place, value in zip(program[::2], program[1::2], strict=False):
         where, key = places[place % len(places)]

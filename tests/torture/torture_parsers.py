@@ -23,6 +23,7 @@ sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "images"), str(TESTS /
 
 from ops_images import FILES, RGB, oriented  # noqa: E402
 from running import run  # noqa: E402
+from torture_archives import ARCHIVES, read_archive, read_members  # noqa: E402
 from torture_labels import (  # noqa: E402
     GOLDEN,
     LABEL_FILES,
@@ -241,6 +242,8 @@ def targets() -> dict[str, Target]:
     patches = [bytes([place % 8 & 6]) + EDIT.pack(16 * place, place % 16, place % 256) for place in range(0, 400, 9)]
     return {
         **{name: Target(read, SEEDS_OF[name]) for name, read in LABELS.items()},
+        "members": Target(read_members, ARCHIVES),
+        "archive": Target(read_archive, ARCHIVES),
         "header": Target(read_image_header, [bytes([choice]) + data[:800] for data in images for choice in (1, 0x6A)]),
         "decode": Target(read_image, [bytes([i % 256, i * 7 % 256]) + data for i, data in enumerate(images)]),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),
