@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -89,10 +90,9 @@ class JsonMap:
         if self.view[first : first + 2] in UTF_16:
             raise UsageError(self.name, "is in UTF-16", "save it as UTF-8")
         first += len(BOM) if self.view[first : first + len(BOM)] == BOM else 0
-        top = msgspec.defstruct("Top", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
         data = np.frombuffer(self.view, np.uint8)[first:]
         try:
-            found = msgspec.json.decode(data.data, type=top)
+            found = msgspec.json.decode(data.data, type=_struct_of(tuple(names)))
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._not_json(error, first) from None
         base = data.ctypes.data - first
@@ -184,6 +184,11 @@ def _are_gaps(data: NDArray[np.uint8], starts: Int64, width: int) -> bool:
     """Return whether objects begin at `starts`, each after a gap of this width."""
     gaps = data[starts[1:, None] - np.arange(1, width + 1)]
     return bool((data[starts] == ord("{")).all() and np.isin(gaps, GAP_BYTES).all())
+
+
+@lru_cache
+def _struct_of(names: tuple[str, ...]) -> Any:
+    return msgspec.defstruct("Top", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
 
 
 def _cut(data: bytes) -> tuple[Int64, Int64]:

@@ -9,6 +9,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from packer.errors import UsageError, printable
 from packer.sources.base import Tree
@@ -51,6 +52,15 @@ def as_text(path: bytes) -> str:
 def as_bytes(path: str) -> bytes:
     """Return the inverse of `as_text`; also for arguments of the shell in a UTF-8 locale."""
     return path.encode("utf-8", "surrogateescape")
+
+
+def is_text(name: str) -> bool:
+    """Return whether `as_bytes` has bytes for a name: JSON may have half of a surrogate pair."""
+    try:
+        as_bytes(name)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def folder_of(path: bytes) -> bytes:
@@ -182,6 +192,28 @@ def number(token: bytes) -> float:
     if not is_number(token):
         raise ValueError(f"{quoted(token)} is not a number")
     return float(token)
+
+
+def coordinate(value: Any) -> float:
+    """Return a value of a JSON file as a number, -1e9..1e9. Raise ValueError if it is not one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"{json_text(value)} is not a coordinate")
+    return float(value)
+
+
+def name_in(value: Any) -> str:
+    """Return the name of a class in a JSON file, which may be a number. Raise ValueError if it is neither."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{json_text(value)} is not a name")
+    return str(value)
+
+
+def json_text(value: Any) -> str:
+    """Return a value of a JSON file for a message."""
+    try:
+        return quoted(value) if isinstance(value, str) else quoted(str(value))[1:-1]
+    except RecursionError:
+        return "a deep list"
 
 
 def exact_number(token: bytes) -> int | float:

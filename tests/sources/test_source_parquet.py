@@ -280,7 +280,7 @@ def test_only_whole_files_of_that_name_are_read(tmp_path: Path) -> None:
     ((path, reason),) = tree_of(tmp_path / "all.zip")[1]
     assert path == b"x.parquet" and "unpack the archive" in reason
     (tmp_path / "x.zip").write_bytes(data)
-    with pytest.raises(UsageError, match=r"is Parquet, but not a file NAME\.parquet"):
+    with pytest.raises(UsageError, match=r"rename it to NAME\.parquet"):
         tree_of(tmp_path / "x.zip")
 
 
