@@ -168,6 +168,12 @@ class NotAnImage(BadImage):
     reason = "not-an-image"
 
 
+class SeveralFrames(BadImage):
+    """An animation, or several pages, with ``--on-animation fail``."""
+
+    reason = "animation"
+
+
 class BadLabel(BadInput):
     """An invalid annotation: a bad line, a class outside the list, a box outside the image."""
 

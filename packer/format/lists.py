@@ -37,20 +37,20 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An object whose label was changed by ``--boxes clip`` or ``--boxes drop``."""
+    """An object whose label was changed by ``--boxes clip`` or ``--boxes drop``, or a damaged image that was packed."""
 
     path: str
     """Path of the image, as in `Rejected`."""
     change: str
-    """clipped or dropped."""
+    """clipped or dropped; lenient for an image that only ``--decoder lenient`` decodes."""
     label: str
-    """The label's file and, if known, its line: ``labels/1.txt:3``."""
+    """The label's file and, if known, its line: ``labels/1.txt:3``. Empty for an image."""
     box: str
-    """Number of the box in the image, from 1, and its class."""
+    """Number of the box in the image, from 1, and its class. Empty for an image."""
     before: str
-    """xmin ymin xmax ymax in pixels of the labelled image, before the change."""
+    """xmin ymin xmax ymax in pixels of the labelled image, before the change; or what is wrong with the image."""
     after: str
-    """The same after the change; empty if the box was dropped."""
+    """The same after the change; empty if the box was dropped, and for an image."""
 
 
 KINDS: dict[str, type[Any]] = {"rejected": Rejected, "skipped": Skipped, "changed": Changed}

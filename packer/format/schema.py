@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff")
+ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm")
 DTYPES = ("uint8", "uint16")
 
 _NAME = pa.dictionary(pa.int8(), pa.string())

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 from packer.errors import NoImage, UsageError, plural, printable
 from packer.format.lists import Skipped
 from packer.format.manifest import names_a_pack
+from packer.images.base import OnAnimation
 from packer.packing.convert import refused, rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
@@ -111,7 +113,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
     columns: Iterator[str | None] = iter(options.columns)
     sources = []
     for spec, more_files in sources_of:
-        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith("list:") else None
+        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
         by_auto = options.labels == ("auto",)
         source_options = SourceOptions(options.split, of_list, None, by_auto, more_files, options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))
@@ -149,7 +151,8 @@ def _read_all(
         paths = _kept(paths, lambda path: None if all(each.in_split(path) for each in sources) else other, inputs)
     paths = _selected(paths, tree, options, inputs)
     starts = range(0, len(paths), IMAGES_A_JOB)
-    jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), options.max_pixels) for start in starts]
+    how = options.max_pixels, cast(OnAnimation, options.on_animation), options.decoder == "lenient"
+    jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), *how) for start in starts]
     if (members := tree.members) is not None:
         jobs = [replace(job, archives=members.archives, places=members.rows(job.paths)) for job in jobs]
     waiting: dict[int, Headers] = {}

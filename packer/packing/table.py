@@ -21,7 +21,7 @@ from packer.format.lists import Changed, Listing, Skipped
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
-from packer.images.base import Header
+from packer.images.base import Header, orientations
 from packer.images.header import Mode, decoded_shape, losses
 from packer.packing.convert import PLACE_SCHEMA, rejected
 from packer.packing.headers import Headers
@@ -183,7 +183,7 @@ class InputTable:
     def _columns(self, paths: list[bytes], facts: NDArray[np.int64], lost: Counter[str]) -> list[Any]:
         """Return the columns that are not annotations, and count what the mode loses of these images."""
         size, width, height, codes = facts.T
-        turned = (codes >> 3 & 15) >= TURNED_BY_A_QUARTER
+        turned = orientations(codes) >= TURNED_BY_A_QUARTER
         unique, which, counts = np.unique(codes, return_inverse=True, return_counts=True)
         headers = [Header.from_code(code, 1, 1) for code in unique.tolist()]
         shapes = [decoded_shape(header, self._mode) for header in headers]

@@ -41,6 +41,7 @@ class _Head(msgspec.Struct, gc=False):
 
 
 _IMAGE, _OBJECT = msgspec.json.Decoder(_Image), msgspec.json.Decoder(CocoObject)
+_TEXT = msgspec.json.Decoder(str)
 
 
 class CocoFile:
@@ -75,9 +76,7 @@ class CocoFile:
         ids = self._read_images(places["images"], images)
         most_points = self._read_objects(places["annotations"], ids)
         self.rules = Rules(max([most_points, *points_of.values()]), points_of, rle_polygons)
-        self.fields = tuple(
-            name for name in ("area", "counts") if file.view.find(b'"%b"' % name.encode(), file.first) >= 0
-        )
+        self.fields = tuple(name for name in ("area", "counts") if file.mentions(name, places["annotations"]))
         """Members that any object of the file may have."""
         if images.moved is not None:
             written, found = images.moved
@@ -231,6 +230,10 @@ class CocoFile:
 
 def _text(raw: bytes) -> bytes | None:
     """Return the bytes of a JSON text that is not empty; None for any other value."""
+    try:
+        return _TEXT.decode(raw).encode() or None
+    except (msgspec.MsgspecError, ValueError):
+        pass  # no text, or one of bytes that are not UTF-8
     try:
         text = json.loads(raw.decode("utf-8", "surrogateescape"))
         return as_bytes(text) or None if isinstance(text, str) else None

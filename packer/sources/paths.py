@@ -27,9 +27,13 @@ SPLIT_FOLDER = re.compile(
     rb"(?:train|trainval|training|val|valid|validation|test|testing)(?:[-_]?[0-9]{4})?", re.IGNORECASE
 )
 """Folders of splits: train, val, test2017."""
+NUMBERED = re.compile(rb"-[0-9]{5}-of-[0-9]{5}\Z")
+"""The end of the names of files of which there are several."""
 
 
-ARCHIVE_NAME = re.compile(rb"(.*[^/])\.(?:zip|tar|(?:tar\.|t)(?:gz|bz2|bz|xz|zst|zstd))", re.IGNORECASE | re.DOTALL)
+ARCHIVE_NAME = re.compile(
+    rb"(.*[^/])\.(?:zip|parquet|tar|(?:tar\.|t)(?:gz|bz2|bz|xz|zst|zstd))", re.IGNORECASE | re.DOTALL
+)
 MOST_CLASSES = 65536
 """Class ids are 0..65535; a larger one is a typing error, and must not cost memory."""
 
@@ -150,7 +154,7 @@ def splits_of(tree: Tree) -> list[bytes]:
     """Return the names of the folders such as train/ and val/ that hold images and lie side by side; [] for one."""
     beside: dict[bytes, set[bytes]] = {}
     for folder in {folder_of(image) for image in tree.images}:
-        parts = folder.split(b"/")
+        parts = [NUMBERED.sub(b"", part) for part in folder.split(b"/")]
         for i, part in enumerate(parts):
             if SPLIT_FOLDER.fullmatch(part):
                 beside.setdefault(b"/".join(parts[:i]), set()).add(part)

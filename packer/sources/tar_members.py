@@ -27,7 +27,7 @@ class Member(NamedTuple):
 
     name: bytes
     kind: str
-    """file, folder, symlink, hard link, skip, or why it cannot be read."""
+    """file, image, folder, symlink, hard link, skip, or why it cannot be read."""
     offset: int = 0
     size: int = 0
     packed: int = -1

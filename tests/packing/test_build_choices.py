@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from packer.errors import UsageError
 from packer.format.lists import cell_of, read_list
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions
-from packer.packing.recorded import as_config, read_config
+from packer.packing.recorded import _labels, as_config, read_config
 from packer.packing.select import read_selection
 
 
@@ -324,3 +326,35 @@ def test_the_extension_of_the_output_is_stronger_than_like(tmp_path: Path) -> No
     good("build", source, "-o", tmp_path / "p.lmdb")
     good("build", source, "-o", tmp_path / "q.hdf5", "--like", tmp_path / "p.lmdb")
     assert open_pack(tmp_path / "q.hdf5").manifest.container == "hdf5"
+
+
+def coco_of(*names: str) -> str:
+    images = [{"id": i, "file_name": name} for i, name in enumerate(names)]
+    box = {"id": 1, "image_id": 0, "category_id": 1, "bbox": [1, 1, 9, 9]}
+    return json.dumps({"images": images, "categories": [{"id": 1, "name": "ant"}], "annotations": [box]})
+
+
+def test_like_and_the_command_of_several_files_in_an_archive(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 4)
+    (source / "a.json").write_text(coco_of("000.jpg", "001.jpg"))
+    (source / "b.json").write_text(coco_of("002.jpg", "003.jpg"))
+    archive = shutil.make_archive(str(tmp_path / "set"), "zip", source)
+    specs = ["--labels", "coco:a.json", "--labels", f"coco:{archive}/b.json"]
+    good("build", archive, "-o", tmp_path / "p", "--follow-links", *specs)
+    assert open_pack(tmp_path / "p").manifest.options["label_files"] == ["SRC/a.json", "SRC/b.json"]
+    line = good("info", tmp_path / "p", "--command").out
+    assert "--labels coco:SRC/a.json --labels coco:SRC/b.json --follow-links -o" in line
+    for other in (archive, str(source)):
+        options = options_like(tmp_path / "p", other)
+        assert options.labels == (f"coco:{other}/a.json", f"coco:{other}/b.json") and options.follow_links
+        good("build", other, "-o", tmp_path / "q", "--overwrite", "--like", tmp_path / "p")
+        first, second = digests(tmp_path / "p"), digests(tmp_path / "q")
+        assert first.pop("pack.json") and second.pop("pack.json") and first == second
+
+
+def test_like_a_pack_of_datumaro(tmp_path: Path) -> None:
+    """Its labels have a format, not a file."""
+    good("build", draw_plain(tmp_path / "src", 1), "-o", tmp_path / "p")
+    manifest = open_pack(tmp_path / "p").manifest
+    made = replace(manifest, options={**manifest.options, "labels": ["datumaro"], "label_files": ["celeba"]})
+    assert _labels(made, "p", "src") == _labels(made, "p", None) == ["datumaro:celeba"]
