@@ -16,7 +16,7 @@ from running import digests, good, refused, run
 
 from packer import options_from, options_like
 from packer.errors import UsageError
-from packer.format.lists import read_list
+from packer.format.lists import cell_of, read_list
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions
 from packer.packing.recorded import _labels, as_config, read_config
@@ -113,6 +113,23 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: str | None) -> None
         (tmp_path / "some").mkdir()
     with pytest.raises(UsageError, match=r"some: .*; give a file with one path, key or glob per line"):
         read_selection(str(tmp_path / "some"), [b"a.jpg"])
+
+
+@pytest.mark.parametrize("line", [rb"\udc41x", rb"\ud800", rb"\ x.jpg", rb"\N{DOG}"])
+def test_a_list_of_packer_that_is_damaged(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "some").write_bytes(b"path\treason\n" + line + b"\tx\n")
+    with pytest.raises(UsageError, match=r"some:2: .* is not a line of a list of packer"):
+        read_selection(str(tmp_path / "some"), [b"a.jpg"])
+
+
+@pytest.mark.parametrize("name", [b" a.jpg", b"a\nb.jpg", b"path\tb", b"./x*", b"\xff\\n", b"\xef\xbb\xbfa", b"a\r"])
+def test_lines_of_any_bytes_select_the_same_again(tmp_path: Path, name: bytes) -> None:
+    images = [b"a.jpg", b"b.jpg", name]
+    (tmp_path / "some.tsv").write_bytes(b"path\t\n" + cell_of(name.decode("utf-8", "surrogateescape")).encode() + b"\n")
+    found = read_selection(str(tmp_path / "some.tsv"), images)
+    assert found.images == {name}
+    (tmp_path / "again").write_bytes(found.content)
+    assert read_selection(str(tmp_path / "again"), images).images == {name}
 
 
 def test_another_selection_does_not_resume(tmp_path: Path) -> None:

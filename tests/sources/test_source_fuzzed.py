@@ -70,11 +70,7 @@ REFUSED = {
     "a frame below 0": ("cvat", "a.xml", CVAT % (TRACK % (b"0", b"-1"))),
     "half of a frame": ("cvat", "a.xml", CVAT % (TRACK % (b"0", b"1.5"))),
     "a list of one number": ("list:{}/list.txt", "list.txt", b"5"),
-    "a list of two numbers": ("list:{}/list.txt", "list.txt", b"5\n6"),
     "a kind that is a number": ("labelme", "a.json", json.dumps(shape([[1, 2]], shape_type=7))),
-    "half of a surrogate pair as a kind": ("labelme", "a.json", json.dumps(shape([[1, 2]], shape_type="\ud800"))),
-    "a category without bytes": ("coco", "a-.json", COCO % ("", '{"id":1,"name":"\\ud800"}')),
-    "a deep category": ("coco", "a-.json", COCO % ("", "[" * 400 + "]" * 400)),
 }
 
 
@@ -127,3 +123,24 @@ def test_labelme_notes_can_be_printed(make_tree):
     data = json.dumps({**LABELME, "shapes": shapes})
     source = open_source("labelme", make_tree({"a.jpg": "", "a.json": data}), SourceOptions())
     assert "\\ud800" in source.notes[0]
+
+
+def test_many_labels_of_one_image_in_a_list(make_tree):
+    """For each label all lines of the image were compared."""
+    lines = b"".join(b"a.jpg,c%d\n" % i for i in range(5_000))
+    tree = make_tree({"a.jpg": "", "b.jpg": "", "list.csv": lines + b"b.jpg,7\n"})
+    source = open_source(f"list:{tree.root.decode()}/list.csv", tree, SourceOptions())
+    assert source.classes == tuple("01234567")
+    with pytest.raises(BadLabel, match="several lines"):
+        source.annotate(b"a.jpg")
+
+
+def test_boxes_whose_parts_all_have_other_names(make_tree):
+    """Each of them would have the parts of all: gigabytes, of a file of 100 KB."""
+    boxes = b"".join(
+        b"<box top='1' left='1' width='5' height='5'><part name='%d' x='1' y='1'/></box>" % i for i in range(1000)
+    )
+    data = b"<dataset><images><image file='a.jpg'>%s</image></images></dataset>" % boxes
+    source = open_source("dlib", make_tree({"a.jpg": "", "a.xml": data}), SourceOptions())
+    with pytest.raises(BadLabel, match=r"a.xml:1: has 1000 objects with 1000 keypoints each"):
+        source.annotate(b"a.jpg")

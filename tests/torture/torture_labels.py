@@ -1,4 +1,4 @@
-"""Functions that take any bytes as files of labels, selections, options or lists of a pack.
+"""Functions that take any bytes as files of labels.
 
 Each returns an outcome; any exception that is not packer's, or does not name the file, leaves it. Files are written
 over and over in one folder: a new one for each input would take most of the time.
@@ -14,25 +14,18 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packer.errors import BadInput, DamagedPack, PackerError, UsageError, printable
+from packer.errors import BadInput, PackerError, UsageError, printable
 from packer.format import lists
-from packer.format.lists import KINDS, file_of
-from packer.format.lists import read_list as rows_of_list
-from packer.format.manifest import FileEntry, parse_manifest
 from packer.images.header import Header
 from packer.packing.convert import rejected
-from packer.packing.recorded import as_config, options_from
 from packer.packing.resolve import ClassIds, Resolver
-from packer.packing.select import read_selection
 from packer.packing.table import look_at
 from packer.sources import base, open_source, recognize, tree
 from packer.sources.base import SourceOptions, Tree
-from packer.sources.coco_rle import joined, mask_box, mask_of, outline, read_rle, rle_text
 from packer.types import RawAnnotation
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -142,7 +135,7 @@ def _labels(
                 recognize(here, options)
         source = open_source(spec.format(root=root), here, options)
     except UsageError as error:
-        _check_named(error, names | {"--columns"})
+        check_named(error, names | {"--columns"})
         return "refused"
     for image in images:
         left_out = getattr(source, "left_out", None)
@@ -157,11 +150,11 @@ def _labels(
                 _check_finite(raws[0])
             good += 1
         except BadInput as error:
-            _check_named(error, names | {printable(image)})
+            check_named(error, names | {printable(image)})
             rejected(image, error)
     for left in source.unmatched_labels():
         assert isinstance(left, BadInput)
-        _check_named(left, names)
+        check_named(left, names)
         rejected(os.fsencode(left.where), left)
     try:
         found, _ = classes.final([] if source.classes is None else [source.classes])
@@ -179,7 +172,7 @@ def _check_finite(raw: RawAnnotation) -> None:
         assert isinstance(name, str)
 
 
-def _check_named(error: PackerError, names: set[str]) -> None:
+def check_named(error: PackerError, names: set[str]) -> None:
     assert any(name in error.line for name in names), f"names no file: {error.line}"
 
 
@@ -292,76 +285,3 @@ def places_of(value: Any) -> Iterator[tuple[Any, Any]]:
         yield value, key
         if isinstance(value[key], (dict, list)):
             yield from places_of(value[key])
-
-
-def read_masks(data: bytes) -> str:
-    """Run lengths: height and width, then a text, or a number a byte."""
-    height, width, choice, runs = *(data + bytes(3))[:3], data[3:]
-    try:
-        counts = list(runs) if choice & 1 else runs.decode("latin-1")
-        height, width, counts = read_rle([height << (choice >> 2 & 3), width << (choice >> 4 & 3)], counts)
-        assert read_rle([height, width], rle_text(counts))[2] == counts
-        box = mask_box(height, counts)
-        mask = mask_of(height, width, counts)
-    except ValueError:
-        return "refused"
-    try:
-        rings = outline(mask)
-    except ValueError:
-        return "refused"
-    path = joined(rings)
-    (left, top), (right, bottom) = map(min, zip(*path, strict=True)), map(max, zip(*path, strict=True))
-    assert (left, top, right, bottom) == box
-    twice = sum(a * d - c * b for ring in rings for (a, b), (c, d) in zip(ring, [*ring[1:], ring[0]], strict=True))
-    assert twice == 2 * mask.sum()
-    return "read"
-
-
-# -- what is not labels
-
-
-def read_selected(data: bytes) -> str:
-    """A file of --include or --exclude, with and without a pack."""
-    choice, text = data[0] if data else 0, data[1:]
-    file = f"{written({'some.txt': text})}/some.txt"
-    try:
-        found = read_selection(file, IMAGES, str(GOLDEN / "lmdb-landmarks") if choice & 1 else None)
-    except UsageError as error:
-        _check_named(error, {"some.txt"})
-        return "refused"
-    assert found.images <= set(IMAGES)
-    assert not found.unmatched or "some.txt" in found.note
-    again = f"{written({'again.txt': found.content})}/again.txt"
-    if not choice & 1 and b"\r" not in text:
-        assert read_selection(again, IMAGES).images == found.images
-    return "read" if found.images else "refused"
-
-
-def read_options(data: bytes) -> str:
-    """A file for --config."""
-    file = f"{written({'packer.yaml': data})}/packer.yaml"
-    try:
-        options = options_from(file, source="set")
-    except PackerError as error:
-        assert isinstance(error, UsageError)
-        return "refused"
-    again = f"{written({'again.yaml': os.linesep.join(as_config(options)).encode()})}/again.yaml"
-    assert options_from(again) == options
-    return "read"
-
-
-PLAIN = parse_manifest("pack.json", (GOLDEN / "lmdb-landmarks" / "pack.json").read_bytes())
-
-
-def read_pack_list(data: bytes) -> str:
-    """A list of rejected, skipped or changed inputs of a pack."""
-    name = tuple(KINDS)[data[0] % len(KINDS)] if data else "rejected"
-    folder = written({file_of(name): data[1:]})
-    manifest = replace(PLAIN, lists={name: FileEntry(file_of(name), len(data) - 1, "0" * 64)})
-    try:
-        rows = list(rows_of_list(folder, name, manifest))
-    except DamagedPack as error:
-        _check_named(error, {file_of(name)})
-        return "refused"
-    assert all(isinstance(row, KINDS[name]) for row in rows)
-    return "read"

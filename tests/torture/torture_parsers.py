@@ -30,10 +30,6 @@ from torture_labels import (  # noqa: E402
     Target,
     places_of,
     read_list,
-    read_masks,
-    read_options,
-    read_pack_list,
-    read_selected,
     read_voc,
     read_yaml,
     read_yolo,
@@ -41,6 +37,7 @@ from torture_labels import (  # noqa: E402
 )
 from torture_mutations import with_checksums  # noqa: E402
 from torture_seeds import BASES, SEEDS_OF  # noqa: E402
+from torture_texts import read_masks, read_options, read_pack_list, read_selected  # noqa: E402
 
 from packer.errors import BadImage, DamagedPack, UsageError  # noqa: E402
 from packer.format.columns import Annotations, column  # noqa: E402
