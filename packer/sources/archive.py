@@ -16,8 +16,7 @@ from itertools import pairwise
 
 from packer.errors import BadImage, PackerError, UsageError, plural, printable
 from packer.sources.decompress import Bytes, compression_of, decompress
-from packer.sources.parquet_file import MARK as PARQUET
-from packer.sources.parquet_file import parquet_members
+from packer.sources.parquet_file import PARQUET, parquet_members
 from packer.sources.paths import archive_stem, as_bytes, as_text, extension_of, folder_of
 from packer.sources.places import Archive, Members, Place, Scratch, SourceFile
 from packer.sources.tar_members import BLOCK, Member, tar_members

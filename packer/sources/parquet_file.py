@@ -23,7 +23,7 @@ from packer.sources.tar_members import Member
 if TYPE_CHECKING:
     from packer.types import Int64
 
-MARK = b"PAR1"
+PARQUET = b"PAR1"
 EXTENSION = b".parquet"
 ROWS_AT_ONCE = 64
 BUFFER_BYTES = 1 << 20
