@@ -39,6 +39,8 @@ def printable(path: AnyPath) -> str:
     A file name may contain terminal escapes and line breaks, which must not reach the terminal.
     """
     text = os.fsdecode(path)
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 

@@ -62,16 +62,16 @@ class BuildCommand(click.Command):
     multiple=True,
     default=("auto",),
     metavar="KIND",
-    help="Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], list:FILE, pts, dlib[:FILE], cvat[:FILE], "
-    "labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the annotations of "
-    "an image are merged.  [default: auto]",
+    help="Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, pts, dlib[:FILE], "
+    "cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the "
+    "annotations of an image are merged.  [default: auto]",
 )
 @click.option(
     "--columns",
     multiple=True,
     metavar="TEXT",
     help='Columns of a list: "path label", "path (x y)*5", "path (xmin ymin xmax ymax class)*". '
-    "One for each list, in the same order.",
+    "One for each list, in the same order. Of Parquet: what the numbers of boxes are.",
 )
 @click.option(
     "--classes",

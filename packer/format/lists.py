@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import os
+import re
 import tempfile
 import weakref
 from collections import Counter
@@ -54,6 +55,8 @@ class Changed:
 
 KINDS: dict[str, type[Any]] = {"rejected": Rejected, "skipped": Skipped, "changed": Changed}
 """Name of a list -> its rows. The first column is the path of the input, the second says what happened to it."""
+
+ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 
 T = TypeVar("T", Rejected, Skipped, Changed)
 
@@ -149,8 +152,7 @@ def header_of(kind: type[Any]) -> bytes:
 
 def _line(row: Any) -> bytes:
     path, *rest = astuple(row)
-    # backslashes of a path are doubled, so that it can be recovered from its escapes
-    cells = [printable(path.replace("\\", "\\\\")), *map(printable, rest)]
+    cells = [cell_of(path), *map(printable, rest)]
     return ("\t".join(cells) + "\n").encode("utf-8")
 
 
@@ -159,9 +161,18 @@ def _row(kind: type[T], line: bytes) -> T:
     return kind(path_in(path), *rest)
 
 
+def cell_of(path: str) -> str:
+    """Return a path as the cell of a list: backslashes are doubled, so that `path_in` recovers it from its escapes."""
+    return printable(path.replace("\\", "\\\\"))
+
+
 def path_in(cell: str) -> str:
-    """Return the path in a cell of a list."""
-    return cell.encode("ascii", "backslashreplace").decode("unicode_escape") if "\\" in cell else cell
+    """Return the path in a cell of a list. Raise ValueError if it has escapes that `printable` does not write."""
+    if "\\" not in cell:
+        return cell
+    if "\\" in ESCAPE.sub("", cell):
+        raise ValueError("a path has an escape that is not valid")
+    return ESCAPE.sub(lambda escape: escape[0].encode("ascii").decode("unicode_escape"), cell)
 
 
 def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Iterator[Any]:

@@ -155,7 +155,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
         if name == "labels" or value in (default, []):
             continue
         for item in value if isinstance(value, list) else [value]:
-            words += [f"--{_flag(name)}", _text(name, item)]
+            words += [f"--{_flag(name)}"] if item is True else [f"--{_flag(name)}", _text(name, item)]
     return shlex.join([*words, "-o", pack])
 
 

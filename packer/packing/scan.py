@@ -113,7 +113,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
     columns: Iterator[str | None] = iter(options.columns)
     sources = []
     for spec, more_files in sources_of:
-        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith("list:") else None
+        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
         by_auto = options.labels == ("auto",)
         source_options = SourceOptions(options.split, of_list, None, by_auto, more_files, options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))

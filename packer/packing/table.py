@@ -154,7 +154,8 @@ class InputTable:
                 annotation = self._resolver.of_label(raws)
                 if annotation is None:
                     annotation = self._resolver.annotation(raws, Header.from_code(code, width, height), path)
-                    self._look_at(annotation, path)
+                    look_at(annotation, path)
+                    self._fields.update(f"box_fields.{name}" for name in annotation.box_fields)
             except BadInput as error:
                 self.inputs.rejected.add(rejected(path, error))
                 if isinstance(error, BadBox | NoLabel):
@@ -167,13 +168,6 @@ class InputTable:
             self.inputs.suspects.append(pa.RecordBatch.from_arrays(columns, schema=self.inputs.base))
         if good:
             self._append([paths[number] for number in good], headers.facts[good], annotations, unlabeled)
-
-    def _look_at(self, annotation: Annotation, path: bytes) -> None:
-        try:
-            json.dumps([dict(annotation.box_fields), dict(annotation.extras)], allow_nan=False)
-        except ValueError as error:
-            raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
-        self._fields.update(f"box_fields.{name}" for name in annotation.box_fields)
 
     def _append(
         self, paths: list[bytes], facts: NDArray[np.int64], annotations: list[Annotation], unlabeled: list[int]
@@ -231,6 +225,14 @@ class InputTable:
             batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
         self.inputs.table = pa.Table.from_batches(batches, schema)
         self.inputs.fields = tuple(sorted(self._fields))
+
+
+def look_at(annotation: Annotation, path: bytes) -> None:
+    """Raise BadLabel for an annotation that an index cannot hold."""
+    try:
+        json.dumps([dict(annotation.box_fields), dict(annotation.extras)], allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
 
 
 def _labels_there(path: bytes, sources: Sequence[Source]) -> list[RawAnnotation]:

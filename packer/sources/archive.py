@@ -16,12 +16,15 @@ from itertools import pairwise
 
 from packer.errors import BadImage, PackerError, UsageError, plural, printable
 from packer.sources.decompress import Bytes, compression_of, decompress
-from packer.sources.paths import archive_stem, as_text, extension_of, folder_of
+from packer.sources.parquet_file import MARK as PARQUET
+from packer.sources.parquet_file import parquet_members
+from packer.sources.paths import archive_stem, as_bytes, as_text, extension_of, folder_of
 from packer.sources.places import Archive, Members, Place, Scratch, SourceFile
 from packer.sources.tar_members import BLOCK, Member, tar_members
 from packer.sources.zip_members import zip_members
 
 ZIP_MARKS = (b"PK\x03\x04", b"PK\x05\x06")
+MARKS = (*ZIP_MARKS, PARQUET)
 FOREIGN = {b"Rar!\x1a\x07": "RAR", b"7z\xbc\xaf\x27\x1c": "7-Zip"}
 TABLES = (b".txt", b".csv", b".tsv", b".lst", b".list")
 LABELS = (b".json", b".jsonl", b".xml", b".yaml", b".yml", b".pts", b".mat")
@@ -43,7 +46,7 @@ def check_file(path: bytes, is_image: IsImage) -> None:
     """Raise UsageError if a file is not an archive, and say what to give instead. Raise OSError if it is unreadable."""
     with SourceFile(path) as file:
         head = file.read(BLOCK)
-    if head.startswith(ZIP_MARKS) or compression_of(head) or head[257:262] == b"ustar" or path.endswith(b".tar"):
+    if head.startswith(MARKS) or compression_of(head) or head[257:262] == b"ustar" or path.endswith(b".tar"):
         return
     foreign = next((name for mark, name in FOREIGN.items() if head.startswith(mark)), None)
     if foreign is not None:
@@ -111,11 +114,18 @@ class Archives:
             if compression is not None or place.packed >= 0:
                 plain = self._decompressed(file, compression, name)
                 return self._add(plain, name, prefix, depth + 1)
-            listing = _Listing(self.is_image, place, self.archives)
-            if head.startswith(ZIP_MARKS):
+            if head.startswith(PARQUET):
+                if depth > 1 or self.scratch is None:
+                    raise UsageError(name, "is a Parquet file in an archive", "unpack the archive")
+                if not name.lower().endswith(".parquet"):
+                    raise UsageError(name, "is a Parquet file without its extension", "rename it to NAME.parquet")
+                members = parquet_members(file, name, target := self.scratch(name))
+                place = self._opened(as_bytes(target))
+            elif head.startswith(ZIP_MARKS):
                 members = zip_members(io.BufferedReader(Bytes(file)), file.read, file.size, name)
             else:
                 members = tar_members(file.read, file.size, name)
+            listing = _Listing(self.is_image, place, self.archives)
             for member in members:
                 listing.take(member)
         listing.finish()
@@ -204,8 +214,8 @@ class _Listing:
                 self._hidden[path] = self._place(member)
             if kind != "folder" and self._is_image(path, bytes):
                 self.skipped.append((path, "hidden"))
-        elif kind == "file":
-            self._append(path, self._place(member))
+        elif kind in ("file", "image"):
+            self._append(path, self._place(member), kind == "image")
         elif kind == "folder":
             add_folder(self.folders, path)
         elif kind in ("symlink", "hard link"):
@@ -217,14 +227,14 @@ class _Listing:
         start = self._whole.offset + member.offset
         return Place(self._whole.archive, start, member.size, member.packed, member.crc)
 
-    def _append(self, path: bytes, place: Place) -> None:
+    def _append(self, path: bytes, place: Place, is_image: bool = False) -> None:
         def head() -> bytes:
             with SourceFile(b"", place, self._archives) as file:
                 return file.read(BLOCK)
 
         self._paths.append(path)
         self._places.extend(place)
-        self._are_images.append(self._is_image(path, head))
+        self._are_images.append(is_image or self._is_image(path, head))
         folder = path[: path.rfind(b"/")] if b"/" in path else b""
         if folder not in self.folders:
             add_folder(self.folders, folder)

@@ -26,7 +26,7 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         UsageError: No source fits, or several do; the error lists them.
     """
     only_lists = options.columns is not None
-    asked = [types["list"]] if only_lists else types.values()
+    asked = [types[name] for name in ("list", "parquet") if name in types] if only_lists else types.values()
     fits = [choice for kind in asked for choice in kind.recognize(tree)]
     if only_lists and not fits:
         raise UsageError(tree.root, "--columns is given, but no list was found", "pass --labels list:FILE")

@@ -64,11 +64,12 @@ class Tree:
             return file
         copies = self.members.copies
         with file:
-            if path not in copies:
-                name = path.decode("utf-8", "surrogateescape")
-                copies[path] = self.members.scratch(name)
-                decompress(file, None, name, copies[path])
-        return SourceFile(copies[path].encode("utf-8", "surrogateescape"))
+            below = self.below(os.path.join(self.root, path))
+            if below not in copies:
+                name = below.decode("utf-8", "surrogateescape")
+                copies[below] = self.members.scratch(name)
+                decompress(file, None, name, copies[below])
+        return SourceFile(copies[below].encode("utf-8", "surrogateescape"))
 
     def below(self, path: bytes) -> bytes:
         """Return an absolute path as one relative to `root`; b"" if it is elsewhere."""

@@ -12,6 +12,7 @@ from packer.sources.coco_objects import CocoObject, shape_of
 from packer.sources.image_names import ImageNames
 from packer.sources.json_map import JsonMap
 from packer.sources.paths import as_bytes, as_text, extension_of, file_of, named, stem_of
+from packer.sources.points import check_count
 from packer.sources.splits import FolderSplit, is_of_split
 from packer.sources.tree import read_head
 from packer.types import Json, RawAnnotation
@@ -105,6 +106,10 @@ class CocoSource:
         file = self._files[number]
         origin, key, size = file.image(row)
         found = list(file.objects(row))
+        try:
+            check_count(len(found), file.rules.points)
+        except ValueError as error:
+            raise BadLabel(origin, str(error), "correct the keypoints") from None
         shapes, classes = [], []
         for i, one in enumerate(found):
             try:

@@ -17,7 +17,7 @@ from packer.errors import BadLabel, NoImage, UsageError, plural, printable
 from packer.sources.coco_objects import CocoObject, Rules, key_of
 from packer.sources.image_names import FileImages
 from packer.sources.json_map import FIX, JsonMap, Range
-from packer.sources.paths import MOST_CLASSES, as_bytes, named, quoted
+from packer.sources.paths import MOST_CLASSES, as_bytes, json_text, named, quoted
 from packer.sources.points import flip_index_of
 from packer.types import Int64
 
@@ -41,6 +41,7 @@ class _Head(msgspec.Struct, gc=False):
 
 
 _IMAGE, _OBJECT = msgspec.json.Decoder(_Image), msgspec.json.Decoder(CocoObject)
+_TEXT = msgspec.json.Decoder(str)
 
 
 class CocoFile:
@@ -75,9 +76,7 @@ class CocoFile:
         ids = self._read_images(places["images"], images)
         most_points = self._read_objects(places["annotations"], ids)
         self.rules = Rules(max([most_points, *points_of.values()]), points_of, rle_polygons)
-        self.fields = tuple(
-            name for name in ("area", "counts") if file.view.find(b'"%b"' % name.encode(), file.first) >= 0
-        )
+        self.fields = tuple(name for name in ("area", "counts") if file.mentions(name, places["annotations"]))
         """Members that any object of the file may have."""
         if images.moved is not None:
             written, found = images.moved
@@ -88,19 +87,19 @@ class CocoFile:
         """Return the class of a category. Raise ValueError if there is none."""
         name = self._class_of.get(category if type(category) is int else key_of(category))
         if name is None:
-            raise ValueError(f"is of category {_shown(category)}, which is not in the file")
+            raise ValueError(f"is of category {json_text(category)}, which is not in the file")
         return name
 
     def image(self, row: int) -> tuple[str, Any, tuple[int, int] | None]:
         """Return where an image's entry is, its id, and (width, height) if it has them. Raise BadLabel if it is bad."""
         start = int(self._image_starts[row])
         found = _IMAGE.decode(self._map.view[start : start + int(self._image_sizes[row])])
-        origin = f"{self._map.where(start)} (image {_shown(found.id)})"
+        origin = f"{self._map.where(start)} (image {json_text(found.id)})"
         if row in self._problems:
             raise BadLabel(origin, *self._problems[row])
         sides = found.width, found.height
         if not all(side is None or (isinstance(side, int | float) and side == int(side) >= 0) for side in sides):
-            problem = f"its size is {_shown(sides[0])} by {_shown(sides[1])}"
+            problem = f"its size is {json_text(sides[0])} by {json_text(sides[1])}"
             raise BadLabel(origin, problem, "write width and height as whole numbers")
         size = (int(sides[0]), int(sides[1])) if all(sides) else None  # tools that do not know the size write 0
         return origin, found.id, size
@@ -120,7 +119,7 @@ class CocoFile:
         place = self._begins[row] + number
         start = int(self._starts[place])
         found = _OBJECT.decode(self._map.view[start : start + int(self._sizes[place])])
-        return f"{self._map.where(start)} (object {_shown(found.id)})"
+        return f"{self._map.where(start)} (object {json_text(found.id)})"
 
     def unmatched(self) -> Iterator[NoImage | BadLabel]:
         """Yield the images and objects that name nothing."""
@@ -145,19 +144,21 @@ class CocoFile:
         for entry in loaded:
             key, name = (key_of(entry.get("id")), entry.get("name")) if isinstance(entry, dict) else (None, None)
             if key is None or not isinstance(name, str) or not name:
-                raise UsageError(where, f"the category {_shown(entry)} has no id or no name", FIX)
+                raise UsageError(where, f"the category {json_text(entry)} has no id or no name", FIX)
             if class_of.setdefault(key, name) != name:
-                problem = f"category {_shown(key)} is both {quoted(class_of[key])} and {quoted(name)}"
+                problem = f"category {json_text(key)} is both {quoted(class_of[key])} and {quoted(name)}"
                 raise UsageError(where, problem, "give each category an id of its own")
             points = entry.get("keypoints")
             if isinstance(points, list) and points:
                 points_of[key] = len(points)
                 texts = all(isinstance(point, str) for point in points)
                 flips.add(flip_index_of(points) if texts else None)
-        for name in dict.fromkeys(class_of.values()):
-            keys = [key for key, other in class_of.items() if other == name]
+        keys_of: dict[str, list[Any]] = {}
+        for key, name in class_of.items():
+            keys_of.setdefault(name, []).append(key)
+        for name, keys in keys_of.items():
             if len(keys) > 1:  # Roboflow names its first category like the whole set
-                listed = ", ".join(map(_shown, keys))
+                listed = ", ".join(map(json_text, keys))
                 self.notes.append(f"{self.name}: categories {listed} are all named {quoted(name)}, and are one class")
         return class_of, points_of, flips.pop() if len(flips) == 1 else None
 
@@ -189,7 +190,7 @@ class CocoFile:
         places = [] if written is None else images.find(written)
         if len(places) == 1:
             return places[0]
-        where = f"{self._map.where(start)} (image {_shown(found.id)})"
+        where = f"{self._map.where(start)} (image {json_text(found.id)})"
         if written is None:
             self._bad.append(BadLabel(where, "has no id or no file_name", "add them, or remove the image"))
         elif places:
@@ -214,11 +215,11 @@ class CocoFile:
         for number in _repeated(ids).tolist():
             if rows[number] >= 0 and rows[number] not in self._problems:
                 where = self._map.where(int(first[number]))
-                problem = f"another object has the same id as object {_shown(ids[number].item())} at {where}"
+                problem = f"another object has the same id as object {json_text(ids[number].item())} at {where}"
                 self._problems[int(rows[number])] = (problem, "number the objects anew, or remove one")
         for number in np.flatnonzero(rows < 0).tolist():
             problem = "is of an image that the file does not have"
-            where = f"{self._map.where(int(first[number]))} (object {_shown(ids[number].item())})"
+            where = f"{self._map.where(int(first[number]))} (object {json_text(ids[number].item())})"
             self._bad.append(NoImage(where, problem, "add the image, or remove the object"))
         order = np.argsort(rows, kind="stable")
         order = order[np.searchsorted(rows[order], 0) :]
@@ -227,14 +228,12 @@ class CocoFile:
         return points
 
 
-def _shown(value: Any) -> str:
-    if type(value) is int:
-        return str(value)
-    return quoted(value) if isinstance(value, str) else quoted(str(value))[1:-1]
-
-
 def _text(raw: bytes) -> bytes | None:
     """Return the bytes of a JSON text that is not empty; None for any other value."""
+    try:
+        return _TEXT.decode(raw).encode() or None
+    except (msgspec.MsgspecError, ValueError):
+        pass  # no text, or one of bytes that are not UTF-8
     try:
         text = json.loads(raw.decode("utf-8", "surrogateescape"))
         return as_bytes(text) or None if isinstance(text, str) else None

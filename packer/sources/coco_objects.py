@@ -159,10 +159,9 @@ def _masked(
         if size is not None and size != (width, height):
             raise ValueError(f"it is {width}x{height}, but the image is {size[0]}x{size[1]}")
         polygon: Polygon = ()
-        if box is None or polygons:
-            mask = mask_of(height, width, counts)
-            box = box or mask_box(mask)
-            rings = outline(mask) if polygons else []
+        box = box or mask_box(height, counts)
+        if polygons:
+            rings = outline(mask_of(height, width, counts))
             polygon = joined(rings) if rings else ()
     except ValueError as error:
         raise ValueError(f"its RLE is invalid: {error}") from None

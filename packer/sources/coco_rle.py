@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.sources.paths import LARGEST
 from packer.types import Int64, Point
 
 Mask = NDArray[np.bool_]
@@ -62,7 +63,9 @@ def rle_counts(text: str) -> list[int]:
 
 def read_rle(size: Any, counts: Any) -> tuple[int, int, list[int]]:
     """Return height, width and run lengths of an RLE. Raise ValueError if it is invalid."""
-    if not (isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)):
+    if not (
+        isinstance(size, list) and len(size) == 2 and all(type(side) is int and 0 < side <= LARGEST for side in size)
+    ):
         raise ValueError("its size is not [height, width]")
     height, width = size
     if isinstance(counts, str):
@@ -83,12 +86,17 @@ def mask_of(height: int, width: int, counts: Sequence[int]) -> Mask:
     return mask
 
 
-def mask_box(mask: Mask) -> tuple[float, float, float, float]:
-    """Return the box (xyxy) around the pixels of a mask. Raise ValueError if there are none."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if not len(rows):
+def mask_box(height: int, counts: Sequence[int]) -> tuple[float, float, float, float]:
+    """Return the box (xyxy) around the pixels of run lengths. Raise ValueError if there are none."""
+    lengths = np.array(counts, np.int64)
+    stops = np.cumsum(lengths)[1::2]
+    starts = (stops - lengths[1::2])[lengths[1::2] > 0]
+    lasts = stops[lengths[1::2] > 0] - 1
+    if not len(starts):
         raise ValueError("its mask is empty")
-    return float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)
+    whole = bool((starts // height != lasts // height).any())  # a run goes on in the next column
+    top, bottom = (0, height) if whole else ((starts % height).min(), (lasts % height).max() + 1)
+    return float(starts[0] // height), float(top), float(lasts[-1] // height + 1), float(bottom)
 
 
 def outline(mask: Mask) -> list[Ring]:
@@ -117,21 +125,30 @@ _Place = tuple[int, int]
 
 def _edges(mask: Mask) -> dict[_Place, list[_Place]]:
     """Return the steps from each corner of pixels, along the edges, with the mask on their right."""
-    padded = np.pad(mask, 1).astype(np.int8)
     follow: dict[_Place, list[_Place]] = {}
-
-    def add(where: tuple[Int64, ...], shift: _Place, step: _Place) -> None:
-        for y, x in zip(*(axis.tolist() for axis in where), strict=True):
-            follow.setdefault((x + shift[0], y + shift[1]), []).append(step)
-
-    down, right = np.diff(padded, axis=0)[:, 1:-1], np.diff(padded, axis=1)[1:-1]
-    if (steps := np.count_nonzero(down) + np.count_nonzero(right)) > MOST_STEPS:
-        raise ValueError(f"its outline has {steps} pixels, more than {MOST_STEPS}")
-    add(np.nonzero(down == 1), (0, 0), (1, 0))
-    add(np.nonzero(down == -1), (1, 0), (-1, 0))
-    add(np.nonzero(right == 1), (0, 1), (0, -1))
-    add(np.nonzero(right == -1), (0, 0), (0, 1))
+    down, right = _changes(mask.T, 1), _changes(mask.T, 0)
+    for (x, y, begins), shifts, steps in ((down, ((0, 0), (1, 0)), (1, 0)), (right, ((0, 1), (0, 0)), (0, -1))):
+        for sign, shift, there in ((1, shifts[0], begins), (-1, shifts[1], ~begins)):
+            step = sign * steps[0], sign * steps[1]
+            for i, j in zip(x[there].tolist(), y[there].tolist(), strict=True):
+                follow.setdefault((i + shift[0], j + shift[1]), []).append(step)
     return follow
+
+
+def _changes(columns: Mask, axis: int) -> tuple[Int64, Int64, Mask]:
+    """Return x and y where the mask (width, height) begins or ends along an axis, row by row, and which it is."""
+    changed = np.empty([side + (i == axis) for i, side in enumerate(columns.shape)], np.bool_)
+    pixels, places = np.swapaxes(columns, 0, axis), np.swapaxes(changed, 0, axis)
+    places[0], places[-1] = pixels[0], pixels[-1]
+    np.not_equal(pixels[1:], pixels[:-1], out=places[1:-1])
+    if (steps := np.count_nonzero(changed)) > MOST_STEPS:
+        raise ValueError(f"its outline has {steps} pixels, more than {MOST_STEPS}")
+    x, y = np.divmod(np.flatnonzero(changed), changed.shape[1])
+    order = np.lexsort((x, y))
+    x, y = x[order], y[order]
+    width, height = columns.shape
+    begins: Mask = columns[np.minimum(x, width - 1), np.minimum(y, height - 1)] & (x < width) & (y < height)
+    return x, y, begins
 
 
 def _take(follow: dict[_Place, list[_Place]], place: _Place, step: _Place) -> _Place:
@@ -157,14 +174,14 @@ def _corners(ring: list[_Place]) -> Ring:
 
 def joined(rings: Sequence[Sequence[Point]]) -> tuple[Point, ...]:
     """Return one polygon of the area of several: they are joined by lines there and back, where they are nearest."""
-    path = list(rings[0])
+    path, later = np.array(rings[0], np.float64), rings[1:]
     left = MOST_DISTANCES
-    for ring in rings[1:]:
-        here = there = 0
-        left -= len(path) * len(ring)
-        if left >= 0:
-            ours, theirs = np.array(path), np.array(ring)
-            distances = np.square(ours[:, None] - theirs[None]).sum(axis=2)
-            here, there = divmod(int(distances.argmin()), len(ring))
-        path[here : here + 1] = [path[here], *ring[there:], *ring[: there + 1], path[here]]
-    return tuple((float(x), float(y)) for x, y in path)
+    while later and (left := left - len(path) * len(later[0])) >= 0:
+        ring, later = np.array(later[0], np.float64), later[1:]
+        distances = np.square(np.subtract.outer(path[:, 0], ring[:, 0]))
+        distances += np.square(np.subtract.outer(path[:, 1], ring[:, 1]))
+        here, there = divmod(int(distances.argmin()), len(ring))
+        path = np.concatenate([path[: here + 1], ring[there:], ring[: there + 1], path[here:]])
+    first, *rest = map(tuple, path.tolist())
+    others = [(float(x), float(y)) for ring in reversed(later) for x, y in (*ring, ring[0], first)]
+    return (first, *others, *rest)

@@ -47,7 +47,7 @@ class DatumaroSource(ByNameSource):
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         if tree.members is not None:
             raise UsageError(
-                tree.root, "is read by Datumaro, which reads no archives", "unpack it, and give the folder"
+                tree.root, "cannot be read by Datumaro, which reads no archives", "unpack it, and give the folder"
             )
         name = options.file or _only_format(tree)
         if name not in FORMATS:

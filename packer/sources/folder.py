@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.parquet_file import parquet_files
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     LABEL_FOLDERS,
@@ -91,6 +92,8 @@ class FolderSource:
         A single folder may just be the name of the dataset. Folders called images, masks, annotations or train are
         never classes, nor are whole datasets with images and labels of their own.
         """
+        if parquet_files(tree):
+            return []
         folders = image_folders(tree)
         base = images_below(folders, b"")
         classes = tops_of(folders, base)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,6 +32,7 @@ BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 BETWEEN = re.compile(rb"\}\s*,\s*\{")
 GAP = re.compile(rb"[\s,]*")
+GAP_BYTES = list(b", \t\r\n")
 BYTE = re.compile(r"\(byte (\d+)\)")
 NOT_JSON = re.compile(rb"-?(?:NaN|Infinity)")
 FIX = "fix the file"
@@ -88,10 +90,9 @@ class JsonMap:
         if self.view[first : first + 2] in UTF_16:
             raise UsageError(self.name, "is in UTF-16", "save it as UTF-8")
         first += len(BOM) if self.view[first : first + len(BOM)] == BOM else 0
-        top = msgspec.defstruct("Top", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
         data = np.frombuffer(self.view, np.uint8)[first:]
         try:
-            found = msgspec.json.decode(data.data, type=top)
+            found = msgspec.json.decode(data.data, type=_struct_of(tuple(names)))
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._not_json(error, first) from None
         base = data.ctypes.data - first
@@ -101,6 +102,13 @@ class JsonMap:
                 start = np.frombuffer(raw, np.uint8).ctypes.data - base
                 places[name] = (start, start + size)
         return places
+
+    def mentions(self, name: str, place: Range) -> bool:
+        """Return whether a part of the file has members of this name. A map is searched slowly, and pieces are not."""
+        word, (start, stop) = b'"%b"' % name.encode(), place
+        return any(
+            word in self.view[at : min(stop, at + PIECE_BYTES + len(word))] for at in range(start, stop, PIECE_BYTES)
+        )
 
     def objects(self, place: Range, kind: type[T], what: str) -> Iterator[Piece[T]]:
         """Yield the objects of an array, decoded as `kind` and with their places, a piece at a time.
@@ -172,10 +180,28 @@ class JsonMap:
         return UsageError(self.where(offset), f"is not JSON: {problem}", FIX)
 
 
+def _are_gaps(data: NDArray[np.uint8], starts: Int64, width: int) -> bool:
+    """Return whether objects begin at `starts`, each after a gap of this width."""
+    gaps = data[starts[1:, None] - np.arange(1, width + 1)]
+    return bool((data[starts] == ord("{")).all() and np.isin(gaps, GAP_BYTES).all())
+
+
+@lru_cache
+def _struct_of(names: tuple[str, ...]) -> Any:
+    return msgspec.defstruct("Top", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
+
+
 def _cut(data: bytes) -> tuple[Int64, Int64]:
     """Return the first byte and the size of each object of an array."""
     raws = msgspec.json.decode(data, type=list[msgspec.Raw])
     sizes: NDArray[np.int64] = np.fromiter(map(len, raws), np.int64, len(raws))
+    if not len(raws):
+        return sizes, sizes
+    first = GAP.match(data, 1).end()  # type: ignore[union-attr]
+    width = GAP.match(data, first + len(raws[0])).end() - first - len(raws[0])  # type: ignore[union-attr]
+    starts = first + np.append(0, np.cumsum(sizes[:-1] + width))
+    if starts[-1] < len(data) and _are_gaps(np.frombuffer(data, np.uint8), starts, width):
+        return starts, sizes
     starts = np.empty(len(raws), np.int64)
     at = 1
     skip = GAP.match

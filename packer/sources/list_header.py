@@ -88,6 +88,8 @@ class Shape:
     def _path_column(self) -> int:
         if self._columns is not None:
             return self._columns.head.index("path")
+        if not self.width:  # there is only a number of images
+            return 0
         width = self.width
         places = [*range(min(width, MOST_PLACES // 2)), *range(max(MOST_PLACES // 2, width - MOST_PLACES // 2), width)]
         words = [MEANING.get(word) for word in _words(self._first)] if len(self._first) == width else []
@@ -159,7 +161,7 @@ def _count(line: bytes) -> bytes:
 
 
 def _most_common(counts: Sequence[int] | map[int]) -> int:
-    return Counter(counts).most_common(1)[0][0]
+    return max(Counter(counts).items(), key=lambda item: item[1], default=(0, 0))[0]
 
 
 def _words(cells: Sequence[bytes]) -> list[str]:

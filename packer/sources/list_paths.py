@@ -42,6 +42,9 @@ class Manner(NamedTuple):
         return what + " without extension" * self.stem
 
 
+BY_NAME, BY_STEM = Manner(None, False), Manner(None, True)
+
+
 class PathFinder:
     """Finds the image of a path in a list, inside the source only. Compares names without opening files."""
 
@@ -114,8 +117,8 @@ class PathFinder:
 
     def alike(self, written: bytes) -> list[bytes]:
         """Return the images with the file name of a path, or else its stem."""
-        by_name, by_stem = (self._candidates(Manner(None, stem), written) for stem in (False, True))
-        return [self.images[number] for number in by_name or by_stem]
+        numbers = self._candidates(BY_NAME, written) or self._candidates(BY_STEM, written)
+        return [self.images[number] for number in numbers]
 
     def example(self, manner: Manner, paths: Iterable[bytes]) -> str:
         """Return a path with the image that it means, for a note."""

@@ -56,6 +56,7 @@ class ListTable:
             ordered, own = images[self._order], hashes[self._order]
             unlike = (ordered[1:] == ordered[:-1]) & (own[1:] != own[:-1]) & (ordered[1:] != NOT_FOUND)
             self._unlike = set(ordered[1:][unlike].tolist())
+        self._several: dict[int, bool] = {}
         self.names = [as_text(name) for name in names]
         """All labels and classes of the list, in order of appearance."""
         self.classes, self.odd = self._numbered_classes(class_lines, class_codes, names)
@@ -162,19 +163,20 @@ class ListTable:
         """
         placed = self._images[lines] != NOT_FOUND
         lines, codes = lines[placed], codes[placed]
-        unique, first = np.unique(codes, return_index=True)
+        order = np.argsort(codes, kind="stable")
+        lines, codes = lines[order], codes[order]
+        starts = np.flatnonzero(np.diff(codes, prepend=-1))
+        stops = np.append(starts[1:], len(codes))
         highest = -1
         odd: tuple[int, str] | None = None
-        for code, at in sorted(zip(unique.tolist(), first.tolist(), strict=True), key=lambda pair: pair[1]):
+        for group in np.argsort(lines[starts], kind="stable").tolist():
+            code, found = int(codes[starts[group]]), map(int, lines[starts[group] : stops[group]])
             value = class_id(names[code])
             if (value is None and odd is not None) or (value is not None and value <= highest):
                 continue
-            index = int(lines[at])
-            if not self._is_sound(index):
-                others = (int(lines[i]) for i in np.flatnonzero(codes == code))
-                index = next((other for other in others if self._is_sound(other)), NOT_FOUND)
-                if index == NOT_FOUND:
-                    continue
+            index = next((line for line in found if self._is_sound(line)), NOT_FOUND)
+            if index == NOT_FOUND:
+                continue
             if value is None:
                 odd = index + self._start, quoted(names[code])
             else:
@@ -185,13 +187,18 @@ class ListTable:
             return None, odd if highest >= 0 else None
         return tuple(str(i) for i in range(highest + 1)), None
 
+    def _has_several(self, number: int) -> bool:
+        """Return whether an image has several lines although one says all."""
+        if self._columns.has_box or self._ends[number + 1] - self._ends[number] < 2:
+            return False
+        if number not in self._several:
+            self._several[number] = len({self._lines[i] for i in self._lines_at(number)}) > 1
+        return self._several[number]
+
     def _is_sound(self, line: int) -> bool:
         """Return whether a line (from `start` on) can be read and is not rejected for another line of its image."""
         number = int(self._images[line])
-        lines = self._lines_at(number)
-        if number in self._unlike:
-            return False
-        if len(lines) > 1 and not self._columns.has_box and len({self._lines[i] for i in lines}) > 1:
+        if number in self._unlike or self._has_several(number):
             return False
         try:
             self._columns.read(self.row(line + self._start))

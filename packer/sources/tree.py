@@ -12,6 +12,7 @@ from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageEr
 from packer.images.header import IncompleteHeader, read_header
 from packer.sources.archive import FAULT, Archives, check_file, fault
 from packer.sources.base import Tree
+from packer.sources.parquet_file import EXTENSION as PARQUET
 from packer.sources.paths import archive_of, archive_stem, extension_of, folder_of
 from packer.sources.places import Scratch, SourceFile
 
@@ -78,6 +79,8 @@ def find_tree(
     archives = Archives(_is_member_image, scratch)
     archive, inside = archive_of(absolute)
     if archive:
+        if extension_of(archive) == PARQUET and archive != absolute:
+            raise UsageError(root, "is in a Parquet file, which is read as a whole", "give the Parquet file")
         with _readable(archive):
             check_file(archive, _is_member_image)
             archives.add(archive, b"")
@@ -97,6 +100,7 @@ def find_tree(
     tree = Tree(absolute, walk.images, walk.files, walk.folders)
     there = [path for path in walk.files if archive_stem(path)]
     if walk.images or not there:
+        there = [path for path in there if extension_of(path) != PARQUET]  # labels of the images, probably
         walk.skipped += [(path, "archive beside images, which is not read") for path in there]
         return tree, walk.skipped
     return _with_archives(tree, there, archives), walk.skipped + archives.skipped
@@ -104,7 +108,7 @@ def find_tree(
 
 def _with_archives(tree: Tree, paths: Sequence[bytes], archives: Archives) -> Tree:
     """Return a tree without images with the members of the archives in it."""
-    others = set(tree.files) - set(paths)
+    others = {path for path in tree.files if path not in paths or extension_of(path) == PARQUET}  # it has labels too
     for path in paths:
         stem = archive_stem(path)
         assert stem is not None

@@ -181,7 +181,7 @@ def test_masks_of_run_lengths(mask):
     assert (mask_of(*mask.shape, counts) == mask).all()
     if mask.any():
         ys, xs = np.nonzero(mask)
-        assert mask_box(mask) == (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
+        assert mask_box(len(mask), counts) == (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
         polygon = joined(outline(mask))
         assert math.isclose(area(polygon), mask.sum())
         assert (centers_inside(polygon, *mask.shape) == mask).all()
