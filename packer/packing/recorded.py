@@ -36,6 +36,8 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
         UsageError: It is not a pack, or a file that it was made with is not recorded.
     """
     folder = os.fsdecode(pack)
+    if not folder:
+        raise UsageError("--like", "is empty", "name a pack")
     manifest = read_manifest(folder)
     recorded = {name: value for name, value in manifest.options.items() if name in _names()}
     if "columns" in recorded:

@@ -74,7 +74,7 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=sorted(SOURCES.keys() - {"datumaro"}))  # tests/integration/test_datumaro.py
+@pytest.fixture(params=sorted(SOURCES.keys() - {"datumaro", "parquet"}))  # test_datumaro.py, test_source_parquet.py
 def opened(request, make_tree):
     tree = make_tree(LAYOUTS[request.param])
     spec = request.param
