@@ -24,8 +24,8 @@ from packer.errors import PackerError
 from packer.format import salvage
 from packer.packing.options import BOX_POLICIES
 from packer.sources import CHOICES
-from packer.sources.columns import parse_columns
-from packer.sources.parquet_objects import FORMATS
+from packer.sources.lists.columns import parse_columns
+from packer.sources.parquet.objects import FORMATS
 
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)

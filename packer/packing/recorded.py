@@ -14,7 +14,7 @@ from packer.format.manifest import Manifest, read_manifest
 from packer.packing.options import DEFAULT_CONTAINER, BuildOptions, parse_bytes, parse_timeout
 from packer.sources.paths import as_bytes, quoted
 from packer.sources.tree import MIB, read_file
-from packer.sources.yolo_config import parse_yaml
+from packer.sources.yolo.config import parse_yaml
 
 BELOW_SOURCE = "SRC/"
 WRITTEN = {"shard_bytes": "shard-size"}

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import IO
 
 from packer.errors import UsageError
-from packer.sources.tar_members import GET_AGAIN, Member, Read, ReadAhead
+from packer.sources.archives.tar_members import GET_AGAIN, Member, Read, ReadAhead
 
 LOCAL = struct.Struct("<4s5H3L2H")
 LOCAL_MARK = b"PK\x03\x04"
