@@ -27,8 +27,7 @@ MARKS = (*ZIP_MARKS, PARQUET)
 FOREIGN = {b"Rar!\x1a\x07": "RAR", b"7z\xbc\xaf\x27\x1c": "7-Zip"}
 TABLES = (b".txt", b".csv", b".tsv", b".lst", b".list")
 LABELS = (b".json", b".jsonl", b".xml", b".yaml", b".yml", b".pts", b".mat")
-DEEPEST = 4
-"""Archives in archives."""
+DEEPEST = 4  # archives in archives
 MOST_LINKS = 40
 """Links to links, as many as Linux follows."""
 UNUSUAL = re.compile(rb"\A/|(?:\A|/)\.{0,2}(?:/|\Z)|\0|\A[A-Za-z]:[/\\]")
