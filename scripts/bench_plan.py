@@ -48,7 +48,7 @@ sys.stdin.readline()
 LIST = """
 import resource, sys, time
 from packer.sources.base import SourceOptions, Tree
-from packer.sources.list import ListSource
+from packer.sources.lists.source import ListSource
 
 folder, file, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 images = [b"images/%04d/%08d.jpg" % (i // 10_000, i) for i in range(count)]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.errors import BadImage, BadInput, NotAnImage
 from packer.images.base import Header, OnAnimation
 from packer.images.header import IncompleteHeader, check_header, read_header, read_header_leniently
-from packer.sources.places import AT_REST, OWN_FILE, Archive, Place, SourceFile
+from packer.sources.archives.places import AT_REST, OWN_FILE, Archive, Place, SourceFile
 from packer.system.child import Decoding, Report, unmarked
 
 HEAD_BYTES = 16 * 1024  # enough for the header of nearly every image; the others are read whole

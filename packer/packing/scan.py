@@ -22,10 +22,10 @@ from packer.packing.resolve import ClassIds, Resolver, read_classes, similar_nam
 from packer.packing.select import read_selection
 from packer.packing.table import BASE_SCHEMA, Inputs, InputTable
 from packer.sources import check_options, check_sources, joined, open_source, recognize
+from packer.sources.archives.places import Scratch
 from packer.sources.auto import what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.paths import as_text, file_of, quoted
-from packer.sources.places import Scratch
 from packer.sources.tree import find_tree
 from packer.types import Progress
 

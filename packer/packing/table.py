@@ -27,9 +27,9 @@ from packer.packing.convert import PLACE_SCHEMA, rejected
 from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import Resolver
+from packer.sources.archives.places import Archive, Members
 from packer.sources.base import Source
 from packer.sources.paths import as_text
-from packer.sources.places import Archive, Members
 from packer.types import Annotation, RawAnnotation
 
 TURNED_BY_A_QUARTER = 5

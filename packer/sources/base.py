@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
-from packer.sources.decompress import decompress
-from packer.sources.places import Members, SourceFile
+from packer.sources.archives.decompress import decompress
+from packer.sources.archives.places import Members, SourceFile
 from packer.types import RawAnnotation
 
 HELD_BYTES = 64 << 20

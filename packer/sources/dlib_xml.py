@@ -15,8 +15,8 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.sax import parse
 
 from packer.errors import BadImage, BadLabel, NoImage, PackerError, UsageError, printable
+from packer.sources.archives.decompress import stream_of
 from packer.sources.base import Tree
-from packer.sources.decompress import stream_of
 from packer.sources.image_names import FileImages
 from packer.sources.paths import as_bytes, class_id, named, number, quoted
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
-from packer.sources.parquet_file import parquet_files
+from packer.sources.parquet.file import parquet_files
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     LABEL_FOLDERS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packer.sources.base import Tree
-from packer.sources.list_paths import NOT_FOUND, PathFinder
+from packer.sources.path_finder import NOT_FOUND, PathFinder
 from packer.sources.paths import folder_of
 from packer.sources.splits import Split, splits_in
 

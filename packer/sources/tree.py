@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageError, UsageError
 from packer.images.header import IncompleteHeader, read_header
-from packer.sources.archive import FAULT, Archives, check_file, fault
+from packer.sources.archives.listing import FAULT, Archives, check_file, fault
+from packer.sources.archives.places import Scratch, SourceFile
 from packer.sources.base import Tree
-from packer.sources.parquet_file import EXTENSION as PARQUET
+from packer.sources.parquet.file import EXTENSION as PARQUET
 from packer.sources.paths import archive_of, archive_stem, extension_of, folder_of
-from packer.sources.places import Scratch, SourceFile
 
 IMAGE_EXTENSIONS = frozenset(
     b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"

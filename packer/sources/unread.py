@@ -18,7 +18,7 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_head
-from packer.sources.yolo_config import NAME_FILES
+from packer.sources.yolo.config import NAME_FILES
 
 TABLES = frozenset(b".txt .csv .tsv .lst .list".split())
 TREES = frozenset(b".json .jsonl .ndjson .xml .yaml .yml".split())

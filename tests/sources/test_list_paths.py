@@ -9,8 +9,9 @@ import pytest
 from drawn import packed_of
 
 from packer.errors import BadLabel, NoImage, UsageError
-from packer.sources import list_lines, open_source
+from packer.sources import open_source
 from packer.sources.base import SourceOptions
+from packer.sources.lists import lines as list_lines
 
 BOXES = "path xmin ymin xmax ymax class"
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from packer.errors import BadImage, BadLabel, PackerError, UsageError
 from packer.packing.options import BuildOptions
 from packer.sources import open_source
+from packer.sources.archives.places import SourceFile
+from packer.sources.archives.tar_members import tar_members
 from packer.sources.base import SourceOptions, Tree
-from packer.sources.places import SourceFile
-from packer.sources.tar_members import tar_members
 from packer.sources.tree import find_tree, read_file, read_head
 
 IMAGE = b"\xff\xd8\xff image"

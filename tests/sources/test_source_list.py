@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.sources import open_source
 from packer.sources.base import SourceOptions
-from packer.sources.columns import BOX_FORMS, Columns, parse_columns
-from packer.sources.list_lines import BLANKS, COMMA, TAB, split_line
-from packer.sources.list_paths import PathFinder
+from packer.sources.lists.columns import BOX_FORMS, Columns, parse_columns
+from packer.sources.lists.lines import BLANKS, COMMA, TAB, split_line
+from packer.sources.path_finder import PathFinder
 
 
 def open_list(tree, columns=None, name="list.txt"):

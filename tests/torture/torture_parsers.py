@@ -106,7 +106,7 @@ def read_image(data: bytes) -> str:
     resize = None if encode == "copy" or mode == "unchanged" else dice.choice(RESIZES)
     recipe = Recipe(b"/", mode, decoder, MOST_PIXELS, resize, encode, 90)
     try:
-        record = recipe.record("0", Row(b"a", len(data), height, width, header.code), data, Annotation())
+        record, _ = recipe.record("0", Row(b"a", len(data), height, width, header.code), data, Annotation())
     except BadImage:  # at a reduced size other parts of a damaged file are read
         assert resize is not None
         return "refused"

@@ -14,7 +14,7 @@ from packer.format.manifest import FileEntry, parse_manifest
 from packer.packing.options import BuildOptions
 from packer.packing.recorded import as_config, options_from, read_config
 from packer.packing.select import read_selection
-from packer.sources.coco_rle import joined, mask_box, mask_of, outline, read_rle, rle_text
+from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_text
 
 
 def read_masks(data: bytes) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from packer.sources.coco_rle import joined, mask_box, mask_of, outline, read_rle, rle_text
+from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_text
 from packer.sources.paths import LARGEST
 from packer.types import Json, Point
 

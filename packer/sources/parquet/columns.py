@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer.errors import BadLabel, UsageError, plural, printable
-from packer.sources.parquet_file import ParquetFile, class_names, members_of
+from packer.sources.parquet.file import ParquetFile, class_names, members_of
 from packer.types import Json
 
 LABELS = ("label", "labels", "class", "class_name", "category", "target")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
-from packer.sources.coco_file import MEMBERS, CocoFile
-from packer.sources.coco_objects import CocoObject, shape_of
+from packer.sources.coco.file import MEMBERS, CocoFile
+from packer.sources.coco.json_map import JsonMap
+from packer.sources.coco.objects import CocoObject, shape_of
 from packer.sources.image_names import ImageNames
-from packer.sources.json_map import JsonMap
 from packer.sources.paths import as_bytes, as_text, extension_of, file_of, named, stem_of
 from packer.sources.points import check_count
 from packer.sources.splits import FolderSplit, is_of_split

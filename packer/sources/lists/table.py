@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError, plural, printable
-from packer.sources.columns import Columns
-from packer.sources.list_lines import Block, Lines, split_line
-from packer.sources.list_paths import NOT_FOUND, Manner, PathFinder
+from packer.sources.lists.columns import Columns
+from packer.sources.lists.lines import Block, Lines, split_line
+from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
 from packer.sources.paths import MOST_CLASSES, as_text, class_id, quoted
 
 MOST_PATHS = 100_000

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from packer.sources.columns import Columns
-from packer.sources.list_guess import MEANING, words_of
-from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, rows_of
-from packer.sources.list_paths import NOT_FOUND, PathFinder
+from packer.sources.lists.columns import Columns
+from packer.sources.lists.guess import MEANING, words_of
+from packer.sources.lists.lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, rows_of
+from packer.sources.path_finder import NOT_FOUND, PathFinder
 from packer.sources.paths import extension_of, is_number
 from packer.sources.tree import IMAGE_EXTENSIONS
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from packer.errors import UsageError, plural, printable
-from packer.sources.columns import NUMBERS, TAGS, Columns, parse_columns
-from packer.sources.list_guess import Rows, by_header, by_shape, unclear, words_of
-from packer.sources.list_header import Opening, Shape
-from packer.sources.list_lines import Lines
-from packer.sources.list_paths import PathFinder
+from packer.sources.lists.columns import NUMBERS, TAGS, Columns, parse_columns
+from packer.sources.lists.guess import Rows, by_header, by_shape, unclear, words_of
+from packer.sources.lists.header import Opening, Shape
+from packer.sources.lists.lines import Lines
+from packer.sources.path_finder import PathFinder
 from packer.sources.paths import is_number
 from packer.sources.points import flip_index_of
 

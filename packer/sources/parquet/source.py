@@ -11,9 +11,9 @@ import numpy as np
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
-from packer.sources.parquet_columns import Layout, layout_of
-from packer.sources.parquet_file import ParquetFile, images_below, name_of, parquet_files, stem_folder
-from packer.sources.parquet_objects import FORMATS, BoxFormat, Votes, objects_of
+from packer.sources.parquet.columns import Layout, layout_of
+from packer.sources.parquet.file import ParquetFile, images_below, name_of, parquet_files, stem_folder
+from packer.sources.parquet.objects import FORMATS, BoxFormat, Votes, objects_of
 from packer.sources.paths import MOST_CLASSES, folder_of, named
 from packer.sources.splits import FolderSplit
 from packer.types import Json, RawAnnotation

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from packer.errors import BadImage, PackerError, UsageError, plural, printable
-from packer.sources.decompress import Bytes, compression_of, decompress
-from packer.sources.parquet_file import MARK as PARQUET
-from packer.sources.parquet_file import parquet_members
+from packer.sources.archives.decompress import Bytes, compression_of, decompress
+from packer.sources.archives.places import Archive, Members, Place, Scratch, SourceFile
+from packer.sources.archives.tar_members import BLOCK, Member, tar_members
+from packer.sources.archives.zip_members import zip_members
+from packer.sources.parquet.file import PARQUET, parquet_members
 from packer.sources.paths import archive_stem, as_bytes, as_text, extension_of, folder_of
-from packer.sources.places import Archive, Members, Place, Scratch, SourceFile
-from packer.sources.tar_members import BLOCK, Member, tar_members
-from packer.sources.zip_members import zip_members
 
 ZIP_MARKS = (b"PK\x03\x04", b"PK\x05\x06")
 MARKS = (*ZIP_MARKS, PARQUET)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.errors import BadLabel, UsageError, plural
 from packer.sources.by_name import NO_CLASS
-from packer.sources.parquet_columns import Layout, ObjectColumns, plain
+from packer.sources.parquet.columns import Layout, ObjectColumns, plain
 from packer.sources.paths import LARGEST
 
 Box = tuple[float, float, float, float]

@@ -12,14 +12,14 @@ from itertools import islice
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
-from packer.sources.columns import Row
-from packer.sources.list_layout import read_layout
-from packer.sources.list_lines import COMMA, SEPARATORS, Lines, as_lines, rows_of
-from packer.sources.list_paths import NOT_FOUND, PathFinder
-from packer.sources.list_table import ListTable
+from packer.sources.lists.columns import Row
+from packer.sources.lists.layout import read_layout
+from packer.sources.lists.lines import COMMA, SEPARATORS, Lines, as_lines, rows_of
+from packer.sources.lists.table import ListTable
+from packer.sources.path_finder import NOT_FOUND, PathFinder
 from packer.sources.paths import as_bytes, as_text, extension_of, file_of, files_beside, folder_of, quoted, stem_of
 from packer.sources.tree import MIB, lines_of, read_file, read_head
-from packer.sources.yolo_config import NAME_FILES
+from packer.sources.yolo.config import NAME_FILES
 from packer.types import RawAnnotation
 
 MOST_LIST_BYTES = 2048 * MIB

@@ -28,8 +28,8 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.tree import MIB, lines_of, read_file
-from packer.sources.yolo_config import NAME_FILES, read_config
-from packer.sources.yolo_split import Split, find_split
+from packer.sources.yolo.config import NAME_FILES, read_config
+from packer.sources.yolo.split import Split, find_split
 from packer.types import Point, RawAnnotation
 
 Box = tuple[float, float, float, float]

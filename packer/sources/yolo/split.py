@@ -10,7 +10,7 @@ from packer.errors import NoImage, PackerError, UsageError, printable
 from packer.sources.base import Tree
 from packer.sources.paths import IMAGE_FOLDERS, as_bytes, named
 from packer.sources.tree import MIB, lines_of, read_file
-from packer.sources.yolo_config import YoloConfig
+from packer.sources.yolo.config import YoloConfig
 
 UPWARDS = re.compile(rb"\A(?:\.\./)+")
 MOST_SPLIT_BYTES = 256 * MIB

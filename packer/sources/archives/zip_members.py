@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import IO
 
 from packer.errors import UsageError
-from packer.sources.tar_members import GET_AGAIN, Member, Read
+from packer.sources.archives.tar_members import GET_AGAIN, Member, Read, ReadAhead
 
 LOCAL = struct.Struct("<4s5H3L2H")
 LOCAL_MARK = b"PK\x03\x04"
@@ -38,41 +38,35 @@ def zip_members(file: IO[bytes], read: Read, size: int, name: str) -> Iterator[M
             infos = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as error:
         raise UsageError(name, f"is not a whole zip archive: {error}", GET_AGAIN) from None
-    end = 0
+    end, ahead = 0, ReadAhead(read)
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.flag_bits & ENCRYPTED:
             raise UsageError(name, f"is encrypted ({info.filename})", "unpack it with its password")
-        start = _data_offset(info, read, name) if info.header_offset >= end else None
+        written = info.orig_filename.encode("utf-8" if info.flag_bits & UTF8 else "cp437")
+        start = _data_offset(info, written, ahead, name) if info.header_offset >= end else None
         if start is None or start + info.compress_size > size:
             raise UsageError(name, f"is damaged: {info.filename} overlaps another member, or the end", GET_AGAIN)
         end = start + info.compress_size
-        yield _member(info, start, read)
+        yield _member(info, _name(info, written), start, read)
 
 
-def _data_offset(info: zipfile.ZipInfo, read: Read, name: str) -> int:
-    header = read(LOCAL.size + len(info.orig_filename.encode("utf-8", "surrogatepass")), info.header_offset)
+def _data_offset(info: zipfile.ZipInfo, written: bytes, read: Read, name: str) -> int:
+    header = read(LOCAL.size + len(written), info.header_offset)
     if len(header) < LOCAL.size or header[:4] != LOCAL_MARK:
         problem = f"is damaged: there is no header for {info.filename} at byte {info.header_offset}"
         raise UsageError(name, problem, GET_AGAIN)
     *_, name_length, extra_length = LOCAL.unpack_from(header)
-    written = header[LOCAL.size : LOCAL.size + name_length]
-    if written != _written(info):
+    if name_length != len(written) or header[LOCAL.size :] != written:
         raise UsageError(name, f"is damaged: the name of {info.filename} differs in its header", GET_AGAIN)
     return int(info.header_offset + LOCAL.size + name_length + extra_length)
 
 
-def _written(info: zipfile.ZipInfo) -> bytes:
-    """Return the bytes of the name in the archive."""
-    return info.orig_filename.encode("utf-8" if info.flag_bits & UTF8 else "cp437")
-
-
-def _name(info: zipfile.ZipInfo) -> bytes:
-    """Return the name as it would be on this disk.
+def _name(info: zipfile.ZipInfo, name: bytes) -> bytes:
+    """Return the name, given as it is written, as it would be on this disk.
 
     Without the flag for UTF-8 the encoding is unknown: archivers of Unix and macOS write the bytes of the disk, others
     code page 437.
     """
-    name = _written(info)
     if not info.flag_bits & UTF8 and info.create_system != UNIX:
         try:
             name.decode("utf-8")
@@ -83,8 +77,7 @@ def _name(info: zipfile.ZipInfo) -> bytes:
     return name
 
 
-def _member(info: zipfile.ZipInfo, start: int, read: Read) -> Member:
-    name = _name(info)
+def _member(info: zipfile.ZipInfo, name: bytes, start: int, read: Read) -> Member:
     mode = info.external_attr >> 16
     if name.endswith(b"/"):
         return Member(name, "folder")

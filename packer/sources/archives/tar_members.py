@@ -77,6 +77,22 @@ def tar_members(read: Read, size: int, name: str) -> Iterator[Member]:
             extra = {}
 
 
+class ReadAhead:
+    """Reads headers that follow one another: many at once if their members are small."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._buffer, self._start = b"", 0
+
+    def __call__(self, size: int, start: int) -> bytes:
+        """Return `size` bytes from `start`; fewer only at the end."""
+        at = start - self._start
+        if not 0 <= at <= len(self._buffer) - size:
+            near = at - len(self._buffer) <= SMALL_MEMBER_BYTES
+            self._buffer, self._start, at = self._read(AHEAD_BYTES if near else size, start), start, 0
+        return self._buffer[at : at + size]
+
+
 class _Headers:
     """The headers of a tar, one after another."""
 
@@ -84,7 +100,7 @@ class _Headers:
         self._read, self._size, self._name = read, size, name
         self._at = 0
         """Of the next header."""
-        self._buffer, self._buffer_at = b"", 0
+        self._ahead = ReadAhead(read)
 
     def next(self) -> bytes | None:
         """Return the next header, None at the end."""
@@ -113,11 +129,7 @@ class _Headers:
         return value == total or value == total - 256 * sum(b > 127 for b in header[:148] + header[156:])
 
     def _block(self) -> bytes:
-        at = self._at - self._buffer_at
-        if not 0 <= at <= len(self._buffer) - BLOCK:
-            near = self._at - self._buffer_at - len(self._buffer) <= SMALL_MEMBER_BYTES
-            self._buffer, self._buffer_at, at = self._read(AHEAD_BYTES if near else BLOCK, self._at), self._at, 0
-        return self._buffer[at : at + BLOCK]
+        return self._ahead(BLOCK, self._at)
 
     def _check_end(self) -> None:
         """Raise UsageError if something follows the end mark: a second tar, which tar itself would not read either."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.sources.columns import Columns
+from packer.sources.lists.columns import Columns
 from packer.sources.tree import MIB
 
 TAB, COMMA, SEMICOLON, BLANKS, MIXED = b"\t", b",", b";", b" ", b" ,"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from packer.errors import UsageError
-from packer.sources.columns import BOX_FORMS, FLAGS, TAGS
+from packer.sources.lists.columns import BOX_FORMS, FLAGS, TAGS
 from packer.sources.paths import is_number
 
 Rows = Sequence[Sequence[bytes]]

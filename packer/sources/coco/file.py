@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import BadLabel, NoImage, UsageError, plural, printable
-from packer.sources.coco_objects import CocoObject, Rules, key_of
+from packer.sources.coco.json_map import FIX, JsonMap, Range
+from packer.sources.coco.objects import CocoObject, Rules, key_of
 from packer.sources.image_names import FileImages
-from packer.sources.json_map import FIX, JsonMap, Range
 from packer.sources.paths import MOST_CLASSES, as_bytes, json_text, named, quoted
 from packer.sources.points import flip_index_of
 from packer.types import Int64

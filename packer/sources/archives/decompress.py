@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 from packer.containers.storage import storage_errors
 from packer.errors import PackerError, UsageError
-from packer.sources.places import SourceFile
+from packer.sources.archives.places import SourceFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from packer.containers.storage import storage_errors
 from packer.errors import BadImage, PackerError, UsageError, printable
+from packer.sources.archives.decompress import Bytes
+from packer.sources.archives.places import SourceFile
+from packer.sources.archives.tar_members import Member
 from packer.sources.base import Tree
-from packer.sources.decompress import Bytes
 from packer.sources.paths import as_bytes, extension_of
-from packer.sources.places import SourceFile
-from packer.sources.tar_members import Member
 
 if TYPE_CHECKING:
     from packer.types import Int64
 
-MARK = b"PAR1"
+PARQUET = b"PAR1"
 EXTENSION = b".parquet"
 ROWS_AT_ONCE = 64
 BUFFER_BYTES = 1 << 20
