@@ -35,7 +35,7 @@ from packer.packing import plan_pack
 
 def plan(folder):
     started = time.perf_counter()
-    found = plan_pack(BuildOptions(folder, folder + ".pack", labels=(sys.argv[3],))).inputs
+    found = plan_pack(BuildOptions(folder, folder + ".pack", labels=(sys.argv[3],), encode="copy")).inputs
     assert len(found.table) == found.found
     return time.perf_counter() - started
 
