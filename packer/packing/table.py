@@ -32,6 +32,7 @@ from packer.sources.base import Source
 from packer.sources.paths import as_text
 from packer.types import Annotation, RawAnnotation
 
+_encoded = json.JSONEncoder(allow_nan=False).encode
 TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height are swapped."""
 
@@ -230,7 +231,7 @@ class InputTable:
 def look_at(annotation: Annotation, path: bytes) -> None:
     """Raise BadLabel for an annotation that an index cannot hold."""
     try:
-        json.dumps([dict(annotation.box_fields), dict(annotation.extras)], allow_nan=False)
+        _encoded([dict(annotation.box_fields), dict(annotation.extras)])
     except (ValueError, RecursionError) as error:
         raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
 
