@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from packer.errors import UsageError, plural, printable
 from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
 from packer.sources.masks import masks
-from packer.sources.paths import extension_of, folder_of, named, quoted, splits_of
+from packer.sources.paths import as_bytes, extension_of, folder_of, named, quoted, splits_of
+from packer.sources.splits import is_of_split
 from packer.sources.unread import unread_labels
 
 NOUNS = ("image", "class", "box", "landmark")
@@ -34,9 +35,15 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         _refuse_to_pass_over(tree, fits)
         if not fits:
             _refuse_a_wrapper(tree, types["folder"])
+    if options.split and all(choice.spec.startswith("list:") for choice in fits):
+        wanted = as_bytes(options.split)  # train/metadata.csv, not test/metadata.csv
+        fits = [c for c in fits if is_of_split(tree.below(as_bytes(c.spec[5:])), wanted)] or fits
+    if any(choice.spec == "widerface" for choice in fits):  # its folders are events
+        fits = [choice for choice in fits if choice.spec != "folder"]
     if len(fits) > 1:
         what = "; ".join(f"--labels {printable(choice.spec)} ({choice.why})" for choice in fits)
-        raise UsageError(tree.root, f"{len(fits)} kinds of labels fit", f"choose one, or pass several: {what}")
+        step = f"choose one, or pass several that label the same images: {what}"
+        raise UsageError(tree.root, f"{len(fits)} kinds of labels fit", step)
     choice = fits[0] if fits else _none(tree)
     splits = [] if options.split or choice.spec == "folder" else splits_of(tree)
     if splits:
