@@ -12,6 +12,8 @@ from packer.sources.paths import as_bytes, extension_of, folder_of, named, quote
 from packer.sources.splits import is_of_split
 from packer.sources.unread import unread_labels
 
+MOST_PARTS = 16
+"""Number of folders at the top of a source that are searched for class folders."""
 NOUNS = ("image", "class", "box", "landmark")
 
 
@@ -90,17 +92,26 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
 
 
 def _refuse_a_wrapper(tree: Tree, folder: SourceType) -> None:
-    """Raise UsageError if the class folders are below the only folder, as in many archives."""
-    top = os.path.commonpath([b"/" + folder_of(image) for image in tree.images])[1:]
-    if not top:
+    """Raise UsageError if class folders are below the only folder, as in many archives, or below one of a few parts."""
+    parts = {folder_of(image).split(b"/")[0] for image in tree.images}
+    if b"" in parts or len(parts) > MOST_PARTS:
         return
+    for part in sorted(parts, key=lambda part: (b"train" not in part.lower(), part)):
+        inside = _below(tree, part)
+        if inside is not None and (found := folder.recognize(inside)):
+            source, top = printable(inside.root), quoted(tree.below(inside.root) + b"/")
+            others = ", ".join(quoted(other + b"/") for other in sorted(parts - {part}))
+            problem = f"its images are all below {top}" if len(parts) == 1 else f"{top} and {others} are no classes"
+            choices = f"{source} as the source ({found[0].why}), --labels folder, or --labels none (no labels)"
+            raise UsageError(tree.root, problem, f"choose one: {choices}")
 
-    def below(paths: list[bytes]) -> list[bytes]:
+
+def _below(tree: Tree, part: bytes) -> Tree | None:
+    """Return the deepest folder that has all images of a part of the tree."""
+    images = [image for image in tree.images if image.startswith(part + b"/")]
+    top = os.path.commonpath([b"/" + folder_of(image) for image in images])[1:]
+
+    def below(paths: Sequence[bytes]) -> list[bytes]:
         return [path[len(top) + 1 :] for path in paths if path.startswith(top + b"/")]
 
-    images, files, folders = (below(list(paths)) for paths in (tree.images, tree.files, tree.folders))
-    inside = Tree(os.path.join(tree.root, top), images, files, folders)
-    if found := folder.recognize(inside):
-        source = printable(inside.root)
-        choices = f"{source} as the source ({found[0].why}), --labels folder, or --labels none (no labels)"
-        raise UsageError(tree.root, f"its images are all below {quoted(top + b'/')}", f"choose one: {choices}")
+    return Tree(os.path.join(tree.root, top), below(images), below(tree.files), below(tree.folders))

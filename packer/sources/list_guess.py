@@ -96,17 +96,17 @@ def by_shape(rows: Rows, path_at: int, file: str) -> list[str]:
         raise UsageError(file, f"a path and {more} numbers can be read in several ways", _readings(more))
     if width == 6 and path_at == 0 and all(map(_is_box, rows)) and any(map(any, (row[1:] for row in rows))):
         return ["path", "xmin", "ymin", "xmax", "ymax", "class"]
-    raise unclear(file, "its columns are not clear", example(rows, path_at))
+    raise unclear(file, "its columns are not clear", example(rows, path_at, boxes=True))
 
 
-def example(rows: Rows, path_at: int) -> str:
-    """Return ``--columns`` that may fit: four numbers in a row as a box, and the first column of names as its class."""
+def example(rows: Rows, path_at: int, boxes: bool) -> str:
+    """Return ``--columns`` that may fit: the first column of names as a class, and four numbers in a row as a box."""
     width = len(rows[0])
     others = [i for i in range(width) if i != path_at]
     if not others:
         return EXAMPLE
     kinds = {i: _kind([row[i] for row in rows]) for i in others}
-    runs = [i for i in others if all(kinds.get(k) == "number" for k in range(i, i + 4))]
+    runs = [i for i in others if boxes and all(kinds.get(k) == "number" for k in range(i, i + 4))]
     named = [i for i in others if kinds[i] == "name"]
     head = ["path" if i == path_at else "_" for i in range(width)]
     if runs:

@@ -93,9 +93,13 @@ def guess(shape: Shape, opening: Opening, name: str) -> tuple[Columns, list[str]
     if len(opening.header) == shape.width:
         header = tuple(cell.decode("utf-8", "surrogateescape") for cell in opening.header)
     head = by_header(words_of(header), rows, shape.place) if header else by_shape(rows, shape.place, name)
+    if any("region_shape_attributes" in cell for cell in header):
+        raise UsageError(
+            name, "is a table of VGG Image Annotator, which packer does not read", "export it as COCO there"
+        )
     if head is None:
         problem = f"the meaning of its columns is not clear: {printable(', '.join(header))}"
-        raise unclear(name, problem, example(rows, shape.place))
+        raise unclear(name, problem, example(rows, shape.place, boxes=False))
     skipped = [word for word, column in zip(header, head, strict=False) if column == "_" and word]
     return parse_columns(" ".join(head)), skipped
 

@@ -151,6 +151,7 @@ def test_pairs_are_packed_where_the_labels_are_said(make_tree):
     {f"{d}/{i:03d}.jpg": "" for d in ("cat", "dog") for i in range(5)},  # counted alike
     {f"{d}/img_{i}.jpg": "" for d in ("cat", "dog", "ant") for i in range(5)},
     {f"{d}/{i}.jpg": "" for d in ("happy", "sad", "calm") for i in ("ann", "bob")},
+    {f"{d}/1 ({i}).jpg": "" for d in ("cat", "dog") for i in range(5)},
     {"mask/1.jpg": "", "mask/2.jpg": "", "no mask/3.jpg": "", "no mask/4.jpg": ""},
     {f"{d}/{i}.jpg": "" for d in ("mask", *"abcdefgh") for i in range(3)},
 ])  # fmt: skip
@@ -255,3 +256,25 @@ def test_a_box_list_of_open_images_is_one_kind(make_tree):
         }
     )
     assert recognize(tree, SourceOptions()).spec.startswith("list:")
+
+
+PARTS = ("seg_pred", "seg_test", "seg_train"), ("images_part_1", "images_part_2")
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_parts_of_a_dataset_are_no_classes(make_tree, parts):
+    tree = make_tree({f"{part}/{i}{part}.jpg": "" for part in parts for i in range(2)})
+    assert recognize(tree, SourceOptions()).spec == "none"
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_classes_below_the_parts_of_a_dataset_are_named(make_tree, parts):
+    images = (f"{part}/{part}/{name}/{i}.jpg" for part in parts for name in ("ant", "bee") for i in range(2))
+    first = "seg_train/seg_train" if "seg_train" in parts else "images_part_1/images_part_1"
+    with pytest.raises(UsageError, match=rf'"{first}/" and .* are no classes; .*/{first} as the source'):
+        recognize(make_tree(dict.fromkeys(images, "")), SourceOptions())
+
+
+def test_a_class_may_have_the_word_of_a_split(make_tree):
+    tree = make_tree({f"{name}/{name}.jpg": "" for name in ("bullet_train", "test tube", "ant", "bee", "cat")})
+    assert recognize(tree, SourceOptions()).spec == "folder"

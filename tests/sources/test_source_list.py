@@ -272,6 +272,13 @@ def test_several_classes_in_a_cell_are_noted(make_tree):
     assert source.annotate(b"0.jpg").label == "clear primary"
 
 
+def test_a_table_of_via_is_refused(make_tree):
+    header = "filename,file_size,file_attributes,region_count,region_id,region_shape_attributes,region_attributes\n"
+    row = ',123,"{}",1,0,"{""name"":""rect"",""x"":12}","{""type"":""cat""}"\n'
+    with pytest.raises(UsageError, match=r"VGG Image Annotator.*export it as COCO"):
+        open_list(make_tree({"a.jpg": "", "b.jpg": "", "list.txt": f"{header}a.jpg{row}b.jpg{row}"}))
+
+
 @pytest.mark.parametrize(("lines", "columns"), [
     ("v_1.jpg\tn01\t0\t3\t4\t6\nv_2.jpg\tn02\t0\t3\t4\t6\n", "path class xmin ymin xmax ymax"),
     ('id,width,height,bbox,source\nv_1,9,9,"[1, 2]",a\nv_2,9,9,"[3, 4]",b\n', "path _ _ _ label"),
