@@ -18,7 +18,7 @@ from packer.sources.paths import as_bytes
 
 FORMATS = {
     "kitti_detection": ("label_2/",),
-    "open_images": ("-annotations-bbox.csv", "-annotations-human-imagelabels.csv"),
+    "open_images": ("-annotations-human-imagelabels.csv",),
     "lfw": ("annotations/pairs.txt",),
     "vgg_face2": ("bb_landmark/loose_bb_",),
     "celeba": ("anno/identity_celeba.txt",),

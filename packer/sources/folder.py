@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
@@ -17,6 +18,7 @@ from packer.sources.paths import (
     named,
     split_folders,
 )
+from packer.sources.splits import splits_in
 from packer.types import RawAnnotation
 
 NOTHING = RawAnnotation(origin="")
@@ -103,6 +105,8 @@ class FolderSource:
             classes = (classes - splits).union(*(tops_of(folders, prefix) for prefix in inner))
         if len(classes) < 2 or any(top.lower() in NEVER_CLASSES for top in classes):
             return []
+        if 2 * sum(map(_is_part, classes)) >= len(classes):
+            return []
         if splits and tops_of(folders, base) - splits:
             return []  # some of the folders are splits and others are not
         if any(_is_dataset(tree, base + top) for top in classes):
@@ -164,6 +168,11 @@ class NoneSource:
 def _subfolders(tree: Tree, prefix: bytes) -> list[bytes]:
     below = (path[len(prefix) :] for path in tree.folders if path.startswith(prefix))
     return sorted(name for name in below if b"/" not in name)
+
+
+def _is_part(name: bytes) -> bool:
+    """Return whether a folder is a part of a dataset by a word in its name: seg_train, test_images, images_part_1."""
+    return bool(splits_in(name) or {*re.split(rb"[-_. ]", name.lower())} & IMAGE_FOLDERS)
 
 
 def _is_dataset(tree: Tree, folder: bytes) -> bool:

@@ -49,6 +49,15 @@ def as_text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")  # os.fsdecode would depend on the locale
 
 
+def is_utf8(text: bytes) -> bool:
+    """Return whether bytes are text in UTF-8."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def as_bytes(path: str) -> bytes:
     """Return the inverse of `as_text`; also for arguments of the shell in a UTF-8 locale."""
     return path.encode("utf-8", "surrogateescape")

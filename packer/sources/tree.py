@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageError, UsageError
@@ -285,7 +285,10 @@ def read_head(tree: Tree | bytes, path: bytes, num_bytes: int, tail_bytes: int =
 
 
 def lines_of(data: bytes) -> list[bytes]:
-    """Return the lines of a text file, split only at LF, CRLF or CR, without BOM."""
+    """Return the lines of a text file, split only at LF, CRLF or CR, in UTF-8 and without BOM."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        with suppress(ValueError):
+            data = data.decode("utf-16").encode()
     data = data.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from packer.errors import UsageError, plural
-from packer.sources.paths import as_text, number, quoted
+from packer.sources.paths import as_text, is_utf8, number, quoted
 from packer.types import Point
 
 Box = tuple[float, float, float, float]
@@ -108,7 +108,7 @@ class Columns:
             xs, ys = ([number(cells[i]) for i in places.get(name, ())] for name in "xy")
             landmarks = tuple(zip(xs, ys, strict=True))
         tags = tuple(_tag(cells[i], self.negative) for i in places["tag"]) if "tag" in places else None
-        text = as_text(cells[places["text"][0]]) if "text" in places else None
+        text = _text(cells[places["text"][0]]) if "text" in places else None
         size = None
         if "width" in places:
             size = _whole(cells[places["width"][0]], "width"), _whole(cells[places["height"][0]], "height")
@@ -220,6 +220,12 @@ def _places(columns: Columns, count: int) -> dict[str, tuple[int, ...]]:
 def _name(cell: bytes, column: str) -> str:
     if not cell:
         raise ValueError(f"its {column} is empty")
+    return as_text(cell)
+
+
+def _text(cell: bytes) -> str:
+    if not is_utf8(cell):
+        raise ValueError(f"its text {quoted(cell)} is not in UTF-8")
     return as_text(cell)
 
 

@@ -15,8 +15,9 @@ from packer.sources.paths import is_number
 Rows = Sequence[Sequence[bytes]]
 
 _MEANINGS = {
-    "path": "path image img file filename filepath imagepath imgpath imagename imgname imageid imgid id name key",
-    "label": "label class classname labelname category categoryname classid labelid categoryid target",
+    "path": "path image img file filename filepath imagepath imgpath imagename imgname imageid imgid id name key"
+    " imageindex idcode filepaths filenames imagepaths",
+    "label": "label labels class classname labelname category categoryname classid labelid categoryid target",
     "xmin": "xmin x1 left xtl minx xleft",
     "ymin": "ymin y1 top ytl miny ytop",
     "xmax": "xmax x2 right xbr maxx xright",
@@ -25,7 +26,7 @@ _MEANINGS = {
     "cy": "cy ycenter centery ycentre yc",
     "w": "w width",
     "h": "h height",
-    "split": "split partition subset usage",
+    "split": "split dataset partition subset usage",
     "text": "text caption prompt",
     "difficult": "difficult isdifficult",
     "truncated": "truncated istruncated",
@@ -34,6 +35,7 @@ _MEANINGS = {
 }
 MEANING = {word: name for name, words in _MEANINGS.items() for word in words.split()}
 """Word of a header, in lower case and without other characters than letters and digits -> name of the column."""
+EXAMPLE = '--columns "path (xmin ymin xmax ymax class)*"'
 PARTITION = re.compile(r"partition|split", re.IGNORECASE)
 
 
@@ -94,7 +96,30 @@ def by_shape(rows: Rows, path_at: int, file: str) -> list[str]:
         raise UsageError(file, f"a path and {more} numbers can be read in several ways", _readings(more))
     if width == 6 and path_at == 0 and all(map(_is_box, rows)) and any(map(any, (row[1:] for row in rows))):
         return ["path", "xmin", "ymin", "xmax", "ymax", "class"]
-    raise unclear(file, "its columns are not clear")
+    raise unclear(file, "its columns are not clear", example(rows, path_at, boxes=True))
+
+
+def example(rows: Rows, path_at: int, boxes: bool) -> str:
+    """Return ``--columns`` that may fit: the first column of names as a class, and four numbers in a row as a box."""
+    width = len(rows[0])
+    others = [i for i in range(width) if i != path_at]
+    if not others:
+        return EXAMPLE
+    kinds = {i: _kind([row[i] for row in rows]) for i in others}
+    runs = [i for i in others if boxes and all(kinds.get(k) == "number" for k in range(i, i + 4))]
+    named = [i for i in others if kinds[i] == "name"]
+    head = ["path" if i == path_at else "_" for i in range(width)]
+    if runs:
+        head[runs[0] : runs[0] + 4] = ["xmin", "ymin", "xmax", "ymax"]
+    if named or not runs:
+        head[(named or others)[0]] = "class" if runs else "label"
+    return f'--columns "{" ".join(head)}"'
+
+
+def _kind(cells: Sequence[bytes]) -> str:
+    if all(map(is_number, cells)):
+        return "number"
+    return "name" if all(cell and cell[:1] not in b"[{(" for cell in cells) else "_"
 
 
 def _are_points(words: Sequence[str]) -> bool:
@@ -131,8 +156,8 @@ def _is_box(row: Sequence[bytes]) -> bool:
     return x2 > x1 and y2 > y1
 
 
-def unclear(file: str, problem: str, example: str = '--columns "path (xmin ymin xmax ymax class)*"') -> UsageError:
-    return UsageError(file, problem, f"say what they are, for example {example}")
+def unclear(file: str, problem: str, like: str = EXAMPLE) -> UsageError:
+    return UsageError(file, problem, f"say what they are, for example {like}")
 
 
 def _readings(numbers: int) -> str:

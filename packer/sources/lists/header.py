@@ -12,13 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from packer.errors import BadLabel
+from packer.sources.base import LOOKS, Tree
 from packer.sources.lists.columns import Columns
 from packer.sources.lists.guess import MEANING, words_of
 from packer.sources.lists.lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, rows_of
 from packer.sources.path_finder import NOT_FOUND, PathFinder
-from packer.sources.paths import extension_of, is_number
-from packer.sources.tree import IMAGE_EXTENSIONS
+from packer.sources.paths import extension_of, is_number, spread
+from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_head
 
+LOOKED_AT, CELLS = 64, 32
+"""Lines, and columns at each end of a line, in which paths are searched to recognize a list."""
+FEWEST_ALIKE = 2
+"""Fewer paths that are not written as those of the images may be chance."""
 MOST_PLACES = 128
 """Number of columns searched for a path, half of them at each end."""
 
@@ -139,21 +145,53 @@ class Shape:
         return (exact or manner is not None or bool(MEANING.keys() & set(_words(cells)))) and all(others)
 
 
+def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
+    """Return whether lines name images and have other columns; a list of paths alone is a split.
+
+    One path as written is enough. Of paths that are compared in another way, half of those that differ must match, or
+    as many as half of the images; for whole numbers, which may be anything, half of the images.
+    """
+    try:
+        lines = lines_of(read_head(tree, path, MIB))
+    except BadLabel:
+        return False
+    some = [*lines[:LOOKS], *spread(lines[LOOKS:], LOOKED_AT)]  # the first may all be of one image
+    for separator in SEPARATORS:
+        rows = [[*row[:CELLS], *row[CELLS:][-CELLS:]] for row in rows_of(some, separator) if len(row) > 1]
+        if any(finder.find(cell) != NOT_FOUND for row in rows[:LOOKS] for cell in row):
+            return True
+        for cells in zip(*rows, strict=False):
+            found = finder.manner(cells)
+            numbers = all(cell.isdigit() for cell in cells[1:])
+            enough = len(tree.images) if numbers else min(len(tree.images), len(set(cells)))
+            if found is not None and found[1] >= max(FEWEST_ALIKE, enough / 2):
+                return True
+    return False
+
+
 def _separator(lines: Sequence[bytes], columns: Columns | None, finds: Callable[[bytes], bool]) -> bytes:
-    """Return the separator that fits most of the lines; tab before comma before semicolon before blanks."""
+    """Return the separator that fits most of the lines; tab before comma before semicolon before blanks.
+
+    One that leaves the names of images alone in their cells comes first: the comma of ``a.jpg;1,5`` is of a number.
+    """
 
     def sense(separator: bytes) -> int:
         points = 0
         for cells in rows_of(lines, separator):
             if columns is not None and columns.fits(len(cells)):
-                points += 2 if finds(columns.path(cells) or b"") else len(cells) > 1
+                path = columns.path(cells) or b""
+                points += 2 if _looks_like_file(path) or finds(path) else len(cells) > 1
         return points
 
     best = max(SEPARATORS, key=sense)  # the first of equals
     if columns is not None and sense(best):
         return best
-    halves = len(lines) / 2
-    return next((s for s in (TAB, COMMA, SEMICOLON) if sum(s in line for line in lines) > halves), BLANKS)
+
+    def names(separator: bytes) -> int:
+        return sum(any(map(_looks_like_file, cells)) for cells in rows_of(lines, separator))
+
+    found = [s for s in (TAB, COMMA, SEMICOLON) if 2 * sum(s in line for line in lines) > len(lines)]
+    return max(found, key=names) if found else BLANKS
 
 
 def _count(line: bytes) -> bytes:

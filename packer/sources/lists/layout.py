@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from packer.errors import UsageError, plural, printable
 from packer.sources.lists.columns import NUMBERS, TAGS, Columns, parse_columns
-from packer.sources.lists.guess import Rows, by_header, by_shape, unclear, words_of
+from packer.sources.lists.guess import Rows, by_header, by_shape, example, unclear, words_of
 from packer.sources.lists.header import Opening, Shape
 from packer.sources.lists.lines import Lines
 from packer.sources.path_finder import PathFinder
-from packer.sources.paths import is_number
+from packer.sources.paths import as_bytes, is_number, is_utf8, quoted
 from packer.sources.points import flip_index_of
 
 FIRST_LINES, SPREAD_LINES = 64, 448
@@ -72,6 +72,8 @@ def read_layout(lines: Lines, finder: PathFinder, text: str | None, name: str) -
     names = opening.names(columns)
     places = [i for i, column in enumerate(columns.head) if column == "tag"]
     tags = tuple(names[i] if names else str(number) for number, i in enumerate(places)) or None
+    if odd := next((tag for tag in tags or () if not is_utf8(as_bytes(tag))), None):
+        raise UsageError(name, f"the name {quoted(odd)} in its header is not in UTF-8", "save the list as UTF-8")
     if tags and len(set(tags)) < len(tags):
         twice = next(tag for tag, count in Counter(tags).items() if count > 1)
         raise UsageError(name, f"two tag columns are called {printable(twice)}", "rename one in the header")
@@ -91,10 +93,13 @@ def guess(shape: Shape, opening: Opening, name: str) -> tuple[Columns, list[str]
     if len(opening.header) == shape.width:
         header = tuple(cell.decode("utf-8", "surrogateescape") for cell in opening.header)
     head = by_header(words_of(header), rows, shape.place) if header else by_shape(rows, shape.place, name)
+    if any("region_shape_attributes" in cell for cell in header):
+        raise UsageError(
+            name, "is a table of VGG Image Annotator, which packer does not read", "export it as COCO there"
+        )
     if head is None:
-        text = " ".join("path" if i == shape.place else "_" for i in range(shape.width))
         problem = f"the meaning of its columns is not clear: {printable(', '.join(header))}"
-        raise unclear(name, problem, f'--columns "{text.replace("_", "label", 1)}"')
+        raise unclear(name, problem, example(rows, shape.place, boxes=False))
     skipped = [word for word, column in zip(header, head, strict=False) if column == "_" and word]
     return parse_columns(" ".join(head)), skipped
 

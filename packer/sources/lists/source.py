@@ -7,32 +7,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
-from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.lists.columns import Row
+from packer.sources.lists.header import names_images
 from packer.sources.lists.layout import read_layout
-from packer.sources.lists.lines import COMMA, SEPARATORS, Lines, as_lines, rows_of
+from packer.sources.lists.lines import COMMA, Lines, as_lines, rows_of
 from packer.sources.lists.table import ListTable
-from packer.sources.path_finder import NOT_FOUND, PathFinder
-from packer.sources.paths import as_bytes, as_text, extension_of, file_of, files_beside, folder_of, quoted, stem_of
-from packer.sources.tree import MIB, lines_of, read_file, read_head
+from packer.sources.path_finder import PathFinder
+from packer.sources.paths import (
+    as_bytes,
+    as_text,
+    extension_of,
+    file_of,
+    files_beside,
+    folder_of,
+    quoted,
+    splits_of,
+    stem_of,
+)
+from packer.sources.splits import FolderSplit
+from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo.config import NAME_FILES
 from packer.types import RawAnnotation
 
 MOST_LIST_BYTES = 2048 * MIB
 LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
 MOST_CANDIDATES = 64
-LOOKED_AT, CELLS = 64, 32
-"""Lines, and columns at each end of a line, in which paths are searched to recognize a list."""
 SPLITS = {"train": b"0", "val": b"1", "valid": b"1", "validation": b"1", "test": b"2"}
 """How CelebA's list_eval_partition numbers the splits."""
 SHOWN_LINES = 3
 MOST_NAMES_BYTES = 16 * MIB
-FEWEST_ALIKE = 2
-"""Fewer paths that are not written as those of the images may be chance."""
 OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
 DESCRIPTIONS = b"class-descriptions"
 """In the name of the file in which Open Images gives the names of its classes."""
@@ -68,7 +77,12 @@ class ListSource:
         self._add_notes()
         self._selects = not options.by_auto
         self.has_splits = "split" in self._columns.head
-        self._split = self._find_split(options.split) if options.split is not None else None
+        self._folders: FolderSplit | None = None
+        if options.split is not None and not self.has_splits and splits_of(tree):
+            with suppress(UsageError):  # no folder is of that split
+                self._folders, self.has_splits = FolderSplit(tree, options.split), True
+        wanted = options.split if self._folders is None else None
+        self._split = None if wanted is None else self._find_split(wanted)
         self._repeats: dict[bytes, int] = {}
         """Image -> number of its lines that repeat another one."""
 
@@ -88,13 +102,18 @@ class ListSource:
         finder = PathFinder(tree, tree.root)
         for path in islice(candidates, MOST_CANDIDATES):
             folder = tree.root + b"/" + folder_of(path) if b"/" in path else tree.root
-            if _names_images(tree, path, finder.at(folder)):
+            if names_images(tree, path, finder.at(folder)):
                 file = as_text(tree.root.rstrip(b"/") + b"/" + path)
                 found.append(Choice(f"list:{file}", f"{printable(path)} names images and has labels for them"))
         return found
 
     def in_split(self, image: bytes) -> bool:
-        """Return whether the list names the image for the chosen split (True for every image without ``--split``)."""
+        """Return whether the image is of the chosen split (True for every image without ``--split``).
+
+        A column of the list says so, or else the image's folder.
+        """
+        if self._folders is not None:
+            return self._folders.in_split(image)
         if self._split is None:
             return True
         lines = self._table.lines_of(image)
@@ -142,7 +161,7 @@ class ListSource:
         """Yield the lines that name no image of the source; of several with one path, the first."""
         if self._repeats:
             what = plural(sum(self._repeats.values()), "line repeats", "lines repeat")
-            self.notes.append(f"{self._name}: {what} another one of the same image, and is not counted again")
+            self.notes.append(f"{self._name}: {what} another line of the same image; each is counted once")
         seen = set[bytes]()
         bad = [index for index in self._table.unplaced() if self._lines[index].strip(b" \t")]
         found = self._table.found + len(bad)
@@ -221,6 +240,12 @@ class ListSource:
                 f"{self._where([index])}: {name} is not a whole number, so that the classes are not numbered by the "
                 "list but by the order of their names"
             )
+        words = {word for name in table.names for word in re.split(r"[\s|;,]+", name)}
+        if self.classes is None and len(words) < len(table.names):
+            what = "labels seem to be several classes in one cell, and each combination is a class"
+            self.notes.append(
+                f"{self._name}: {what}; for several classes of an image, write a column of 0 and 1 for each"
+            )
         if self._display:
             self.notes.append(f"{self._name}: names of classes are from {DESCRIPTIONS.decode()}*.csv")
 
@@ -272,26 +297,3 @@ def _read(tree: Tree, path: bytes, file: str) -> bytes:
     except PackerError as error:
         raise UsageError(file, error.problem, error.next_step) from None
     return as_lines(data, file)
-
-
-def _names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
-    """Return whether lines name images and have other columns; a list of paths alone is a split.
-
-    One path as written is enough. Of paths that are compared in another way, most of the lines or images must match,
-    and for whole numbers, which may be anything, most of the images.
-    """
-    try:
-        lines = lines_of(read_head(tree, path, MIB))
-    except BadLabel:
-        return False
-    for separator in SEPARATORS:
-        rows = [[*row[:CELLS], *row[CELLS:][-CELLS:]] for row in rows_of(lines[:LOOKED_AT], separator) if len(row) > 1]
-        if any(finder.find(cell) != NOT_FOUND for row in rows[:LOOKS] for cell in row):
-            return True
-        for cells in zip(*rows, strict=False):
-            found = finder.manner(cells)
-            numbers = all(cell.isdigit() for cell in cells[1:])
-            enough = len(tree.images) if numbers else min(len(tree.images), len(rows))
-            if found is not None and found[1] >= max(FEWEST_ALIKE, enough / 2):
-                return True
-    return False

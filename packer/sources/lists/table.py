@@ -12,7 +12,7 @@ from packer.errors import UsageError, plural, printable
 from packer.sources.lists.columns import Columns
 from packer.sources.lists.lines import Block, Lines, split_line
 from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
-from packer.sources.paths import MOST_CLASSES, as_text, class_id, quoted
+from packer.sources.paths import MOST_CLASSES, as_text, class_id, is_utf8, quoted
 
 MOST_PATHS = 100_000
 """Number of paths looked at to learn how paths are to be compared, if none of the first leads to an image."""
@@ -57,6 +57,7 @@ class ListTable:
             unlike = (ordered[1:] == ordered[:-1]) & (own[1:] != own[:-1]) & (ordered[1:] != NOT_FOUND)
             self._unlike = set(ordered[1:][unlike].tolist())
         self._several: dict[int, bool] = {}
+        self._refuse_unknown_encoding(names)
         self.names = [as_text(name) for name in names]
         """All labels and classes of the list, in order of appearance."""
         self.classes, self.odd = self._numbered_classes(class_lines, class_codes, names)
@@ -93,6 +94,15 @@ class ListTable:
         if b - a == 1:
             return [int(self._order[a]) + self._start]
         return (self._order[a:b] + self._start).tolist()  # type: ignore[no-any-return]
+
+    def _refuse_unknown_encoding(self, names: list[bytes]) -> None:
+        """Raise UsageError if a class is not text: unlike the bytes of a path, its letters matter."""
+        for name in names:
+            if not is_utf8(name):
+                line = next((i + 1 for i in range(self._start, len(self._lines)) if name in self._lines[i]), 0)
+                raise UsageError(
+                    "", f"the class {quoted(name)} in line {line} is not in UTF-8", "save the list as UTF-8"
+                )
 
     def _find_manner(self) -> None:
         """Find out how paths are compared: as written if one of some leads to an image so."""
