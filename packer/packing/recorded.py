@@ -13,7 +13,7 @@ from packer.format.lists import selection_file
 from packer.format.manifest import Manifest, read_manifest
 from packer.packing.options import DEFAULT_CONTAINER, BuildOptions, parse_bytes, parse_timeout
 from packer.sources.paths import as_bytes, quoted
-from packer.sources.tree import MIB, read_file
+from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import parse_yaml
 
 BELOW_SOURCE = "SRC/"
@@ -78,11 +78,14 @@ def read_config(path: str) -> dict[str, Any]:
         UsageError: It cannot be read, or an option in it is unknown or of the wrong type.
     """
     try:
-        loaded = parse_yaml(read_file(b"/", os.path.abspath(as_bytes(path)), MIB), as_bytes(path))
+        data = read_file(b"/", os.path.abspath(as_bytes(path)), MIB)
+        loaded = parse_yaml(data, as_bytes(path))
     except UsageError:
         raise
     except PackerError as error:
         raise UsageError(path, error.problem, "give a YAML file such as: resize: 256") from None
+    if not loaded and any(line.strip() and not line.lstrip().startswith(b"#") for line in lines_of(data)):
+        raise UsageError(path, "holds no options", "write each on a line of its own: resize: 256")
     hints = get_type_hints(BuildOptions)
     options = {}
     for written, value in loaded.items():

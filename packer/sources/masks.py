@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -46,9 +47,10 @@ def masks(tree: Tree) -> str | None:
 
 def _masks_beside(tree: Tree) -> str | None:
     """Describe images called like another one in their folder, with an ending such as _mask."""
-    images = {image.rpartition(b".")[0] for image in tree.images}
-    plain = {image: MASK_ENDING.sub(b"", image.rpartition(b".")[0]) for image in tree.images}
-    found = [image for image, name in plain.items() if name in images and not image.startswith(name + b".")]
+    names = {image: os.path.join(folder_of(image), stem_of(image)) for image in tree.images}
+    images = set(names.values())
+    plain = {image: MASK_ENDING.sub(b"", name) for image, name in names.items()}
+    found = [image for image, name in plain.items() if name in images and name != names[image]]
     if len(found) < SEVERAL:
         return None
     return f"{len(found)} images are named like masks of others ({named(found)}); packer has no mask field yet"

@@ -105,11 +105,11 @@ def test_labels_of_excluded_images_are_not_left_over(tmp_path: Path) -> None:
     good("build", source, "-o", tmp_path / "p", "--labels", "voc", "--exclude", tmp_path / "some.txt")
 
 
-@pytest.mark.parametrize("content", [None, "folder"])
-def test_a_file_that_cannot_be_read(tmp_path: Path, content: str | None) -> None:
+@pytest.mark.parametrize(("content", "problem"), [(None, "no such file"), ("folder", "is not a regular file")])
+def test_a_file_that_cannot_be_read(tmp_path: Path, content: str | None, problem: str) -> None:
     if content == "folder":
         (tmp_path / "some").mkdir()
-    with pytest.raises(UsageError, match=r"some: .*; give a file with one path, key or glob per line"):
+    with pytest.raises(UsageError, match=rf"some: {problem}; give a file with one path, key or glob per line"):
         read_selection(str(tmp_path / "some"), [b"a.jpg"])
 
 
@@ -275,6 +275,8 @@ WRONG = [
     ("labels: {a: b}", "labels must be a text, or a list of texts"),
     ("shard-size: huge", "must be a size such as 128MB"),
     ("a: b: c", "is not YAML"),
+    ("- resize: 64", "holds no options; write each on a line of its own: resize: 256"),
+    ("resize 64", "holds no options"),
 ]
 
 

@@ -32,6 +32,11 @@ def test_one_fits(make_tree, files, spec):
     assert choice.spec == spec and choice.why
 
 
+def test_images_without_an_extension_are_no_masks_of_each_other(make_tree):
+    tree = make_tree({f"{name}/{i}": b"\xff\xd8\xff\xe0" + bytes(20) for name in ("cat", "dog") for i in range(4)})
+    assert len(tree.images) == 8 and recognize(tree, SourceOptions()).spec == "folder"
+
+
 def test_a_list_is_found(make_tree):
     tree = make_tree({"1.jpg": "", "labels.csv": "filename,label\n1.jpg,cat\n"})
     source = open_source("auto", tree, SourceOptions())
