@@ -35,6 +35,7 @@ def paths(pack: Path) -> list[str]:
         ("003\r\n", ["003.jpg"]),
         ("00[12].jpg\n", ["001.jpg", "002.jpg"]),
         ("sub/\n", ["sub/x.jpg"]),
+        ("sub\n", ["sub/x.jpg"]),
         ("*x.jpg\n", ["sub/x.jpg"]),
         ("x\n", ["sub/x.jpg"]),
         ("path\treason\tproblem\n001.jpg\tbad-image\tis cut\n", ["001.jpg"]),
@@ -96,6 +97,20 @@ def test_a_list_of_rejected_inputs_excludes_them(tmp_path: Path) -> None:
     run("build", source, "-o", tmp_path / "p", "--quarantine", tmp_path)
     ran = good("build", source, "-o", tmp_path / "p", "--exclude", tmp_path / "rejected.tsv")
     assert "4 found = 3 packed + 0 rejected + 1 skipped" in ran.out
+
+
+def test_a_list_of_rejected_inputs_excludes_labels_and_links_too(tmp_path: Path) -> None:
+    source = draw_voc(tmp_path / "src", 4)
+    (source / "JPEGImages" / "001.jpg").unlink()
+    (source / "JPEGImages" / "001.jpg").symlink_to("nothing.jpg")
+    (source / "JPEGImages" / "002.jpg").unlink()
+    (source / "Annotations" / "003.xml").write_text("<broken")
+    ran = run("build", source, "-o", tmp_path / "p", "--labels", "voc", "--quarantine", tmp_path)
+    assert ran.code == 1 and "4 of 5 inputs are bad" in ran.err
+    ran = good("build", source, "-o", tmp_path / "p", "--labels", "voc", "--exclude", tmp_path / "rejected.tsv")
+    assert "5 found = 1 packed + 0 rejected + 4 skipped" in ran.out and "names no image" not in ran.out
+    ran = good("build", source, "-o", tmp_path / "q", "--like", tmp_path / "p")  # by its copy in the pack
+    assert "1 packed + 0 rejected + 4 skipped" in ran.out
 
 
 def test_labels_of_excluded_images_are_not_left_over(tmp_path: Path) -> None:
