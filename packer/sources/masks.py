@@ -61,6 +61,10 @@ def _odd_folders(tree: Tree) -> str | None:
     folders = image_folders(tree)
     base = images_below(folders, b"")
     tops = tops_of(folders, base)
+    if tops >= {b"blobs", b"snapshots"}:
+        inside = {image.split(b"/")[1] for image in tree.images if image.startswith(b"snapshots/")}
+        snapshots = named([b"snapshots/" + name + b"/" for name in sorted(inside)])
+        return f"it is a cache of Hugging Face, with the images of blobs/ again in {snapshots}"
     odd = sorted(top for top in tops if top.lower() in NEVER_CLASSES) or sorted(filter(SPLIT_FOLDER.fullmatch, tops))
     if len(tops) < 2 or (len(odd) == len(tops) and SPLIT_FOLDER.fullmatch(odd[0])) or not odd:
         return None
