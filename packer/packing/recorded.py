@@ -48,7 +48,9 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
         if name in recorded:
             recorded[name] = os.path.join(folder, selection_file(name))
     if "labels" in given:
-        recorded.pop("columns", None)
+        kinds = sorted(spec.partition(":")[0] for spec in given["labels"])
+        if kinds != sorted(manifest.options["labels"]):  # else they are the same lists elsewhere
+            recorded.pop("columns", None)
     else:
         recorded["labels"] = tuple(_labels(manifest, folder, os.fspath(source)))
     return BuildOptions(**{**recorded, **given, "source": source, "like": folder})
@@ -171,7 +173,8 @@ def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:
         if source is not None and file and kind != "datumaro":  # which has a format instead
             if not file.startswith(BELOW_SOURCE):
                 problem = f"was made with --labels {kind}:{printable(file)}, which is not below its source"
-                raise UsageError(pack, problem, f"pass --labels {kind}:FILE as well")
+                every = (f"--labels {k}:FILE" if f else f"--labels {k}" for k, f in zip(kinds, files, strict=True))
+                raise UsageError(pack, problem, f"pass {' '.join(every)} as well")
             specs.append(f"{kind}:{os.path.join(source, file.removeprefix(BELOW_SOURCE))}")
         else:
             specs.append(f"{kind}:{file}" if file else kind)

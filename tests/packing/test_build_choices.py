@@ -226,7 +226,8 @@ def test_like_with_a_list(tmp_path: Path) -> None:
     good("build", source, "-o", tmp_path / "r", "--labels", f"list:{outside}", *columns)
     line = refused(2, "build", source, "-o", tmp_path / "s", "--like", tmp_path / "r")
     assert "r: was made with --labels list:marks.txt, which is not below its source; pass --labels list:FILE" in line
-    good("build", source, "-o", tmp_path / "s", "--like", tmp_path / "r", "--labels", f"list:{outside}", *columns)
+    good("build", source, "-o", tmp_path / "s", "--like", tmp_path / "r", "--labels", f"list:{outside}")
+    assert digests(tmp_path / "s")["data.mdb"] == digests(tmp_path / "r")["data.mdb"]
 
 
 def test_the_command_makes_the_pack_again(tmp_path: Path) -> None:
