@@ -67,7 +67,7 @@ class Output:
                 self._open()
         except OSError as error:
             self._close()
-            raise StorageError(self.partial, error.strerror or str(error)) from None
+            raise StorageError(self.partial, error.strerror or str(error), "choose another --out") from None
         except (KeyboardInterrupt, SystemExit):  # raised at the end of `held_signals`
             self.__exit__()
             raise

@@ -13,7 +13,7 @@ from packer.format.lists import selection_file
 from packer.format.manifest import Manifest, read_manifest
 from packer.packing.options import DEFAULT_CONTAINER, BuildOptions, parse_bytes, parse_timeout
 from packer.sources.paths import as_bytes, quoted
-from packer.sources.tree import MIB, read_file
+from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo.config import parse_yaml
 
 BELOW_SOURCE = "SRC/"
@@ -50,7 +50,9 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
         if name in recorded:
             recorded[name] = os.path.join(folder, selection_file(name))
     if "labels" in given:
-        recorded.pop("columns", None)
+        kinds = sorted(spec.partition(":")[0] for spec in given["labels"])
+        if kinds != sorted(manifest.options["labels"]):  # else they are the same lists elsewhere
+            recorded.pop("columns", None)
     else:
         recorded["labels"] = tuple(_labels(manifest, folder, os.fspath(source)))
     return BuildOptions(**{**recorded, **given, "source": source, "like": folder})
@@ -80,11 +82,14 @@ def read_config(path: str) -> dict[str, Any]:
         UsageError: It cannot be read, or an option in it is unknown or of the wrong type.
     """
     try:
-        loaded = parse_yaml(read_file(b"/", os.path.abspath(as_bytes(path)), MIB), as_bytes(path))
+        data = read_file(b"/", os.path.abspath(as_bytes(path)), MIB)
+        loaded = parse_yaml(data, as_bytes(path))
     except UsageError:
         raise
     except PackerError as error:
         raise UsageError(path, error.problem, "give a YAML file such as: resize: 256") from None
+    if not loaded and any(line.strip() and not line.lstrip().startswith(b"#") for line in lines_of(data)):
+        raise UsageError(path, "holds no options", "write each on a line of its own: resize: 256")
     hints = get_type_hints(BuildOptions)
     options = {}
     for written, value in loaded.items():
@@ -170,7 +175,8 @@ def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:
         if source is not None and file and kind != "datumaro":  # which has a format instead
             if not file.startswith(BELOW_SOURCE):
                 problem = f"was made with --labels {kind}:{printable(file)}, which is not below its source"
-                raise UsageError(pack, problem, f"pass --labels {kind}:FILE as well")
+                every = (f"--labels {k}:FILE" if f else f"--labels {k}" for k, f in zip(kinds, files, strict=True))
+                raise UsageError(pack, problem, f"pass {' '.join(every)} as well")
             specs.append(f"{kind}:{os.path.join(source, file.removeprefix(BELOW_SOURCE))}")
         else:
             specs.append(f"{kind}:{file}" if file else kind)

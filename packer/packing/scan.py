@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import cast
 
 from packer.errors import NoImage, UsageError, plural, printable
 from packer.format.lists import Skipped
-from packer.format.manifest import names_a_pack
+from packer.format.manifest import Rejected, names_a_pack
 from packer.images.base import OnAnimation
 from packer.packing.convert import refused, rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
@@ -65,14 +66,18 @@ def read_inputs(
         raise UsageError(options.source, "is a pack, not a folder of images", step)
     tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links)
     inputs = Inputs(table=BASE_SCHEMA.empty_table(), archives=tree.members.archives if tree.members else ())
+    faults = {path: fault for path, reason in skipped if (fault := refused(path, reason)) is not None}
+    if options.exclude is not None:
+        inputs.left_out = read_selection(options.exclude, [*tree.images, *faults], options.like)
+        inputs.selections["exclude"] = inputs.left_out.content
     for path, reason in skipped:
-        if (fault := refused(path, reason)) is not None:
-            inputs.rejected.add(fault)
+        if path in faults:
+            _reject(faults[path], inputs)
         else:
             inputs.skipped.add(Skipped(os.fsdecode(path), reason))
     if not tree.images:
-        first = next(iter(inputs.rejected), None)
-        also = "" if first is None else f"; {first.path} {first.problem}"
+        also = "".join(f"; {fault.path} {fault.problem}" for fault in islice(inputs.rejected, 1))
+        also = also or "".join(f"; {printable(row.path)}: {row.reason}" for row in islice(inputs.skipped, 1))
         raise UsageError(options.source, f"no images found{also}", "give the folder that holds the images")
     sources = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
@@ -165,7 +170,17 @@ def _read_all(
             following += 1
     for source in sources:
         for unmatched in source.unmatched_labels():
-            inputs.rejected.add(rejected(os.fsencode(unmatched.where), unmatched))
+            _reject(rejected(os.fsencode(unmatched.where), unmatched), inputs)
+    if inputs.left_out is not None and inputs.left_out.unmatched:
+        inputs.notes.append(inputs.left_out.note)
+
+
+def _reject(fault: Rejected, inputs: Inputs) -> None:
+    """List a bad input as rejected, or as skipped if ``--exclude`` names it."""
+    if inputs.left_out is not None and inputs.left_out.names(os.fsencode(fault.path)):
+        inputs.skipped.add(Skipped(fault.path, "excluded"))
+    else:
+        inputs.rejected.add(fault)
 
 
 def _kept(paths: Sequence[bytes], left_out: Callable[[bytes], str | None], inputs: Inputs) -> Sequence[bytes]:
@@ -186,14 +201,10 @@ def _selected(paths: Sequence[bytes], tree: Tree, options: BuildOptions, inputs:
         chosen = read_selection(options.include, tree.images, options.like)
         inputs.selections["include"] = chosen.content
         name = os.path.basename(options.include)
-        for number, line in chosen.unmatched:
+        for line, number in chosen.unmatched.items():
             error = NoImage(f"{name}:{number}", f"there is no image {quoted(line)}", "correct the line, or remove it")
             inputs.rejected.add(rejected(os.fsencode(error.where), error))
         paths = _kept(paths, lambda path: None if path in chosen.images else "not included", inputs)
-    if options.exclude is not None:
-        left_out = read_selection(options.exclude, tree.images, options.like)
-        inputs.selections["exclude"] = left_out.content
-        if left_out.unmatched:
-            inputs.notes.append(left_out.note)
+    if (left_out := inputs.left_out) is not None:
         paths = _kept(paths, lambda path: "excluded" if path in left_out.images else None, inputs)
     return paths

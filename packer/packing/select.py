@@ -12,7 +12,8 @@ from typing import Any
 from packer.errors import PackerError, UsageError, plural, printable
 from packer.format.lists import cell_of, path_in
 from packer.format.pack import open_pack
-from packer.sources.paths import as_bytes, as_text, quoted, stem_of
+from packer.sources.archives.listing import add_folder
+from packer.sources.paths import as_bytes, as_text, folder_of, quoted, stem_of
 from packer.sources.tree import MIB, lines_of, read_file
 
 MOST_BYTES = 1024 * MIB
@@ -28,8 +29,12 @@ class Selection:
     images: set[bytes] = field(default_factory=set)
     lines: list[bytes] = field(default_factory=list)
     """The lines in a form that holds without the file's surroundings: paths, and globs."""
-    unmatched: list[tuple[int, bytes]] = field(default_factory=list)
-    """Number and text of the lines that name no image."""
+    unmatched: dict[bytes, int] = field(default_factory=dict)
+    """The lines that name no image, and the number of each."""
+
+    def names(self, path: bytes) -> bool:
+        """Return whether a line names an input that is bad, such as a label without an image."""
+        return path in self.images or self.unmatched.pop(path, 0) > 0
 
     @property
     def content(self) -> bytes:
@@ -43,7 +48,7 @@ class Selection:
     @property
     def note(self) -> str:
         """What the lines without an image are, as one line."""
-        number, text = self.unmatched[0]
+        text, number = next(iter(self.unmatched.items()))
         name = printable(os.path.basename(self.file))
         lines = plural(len(self.unmatched), "line names", "lines name")
         return f"{name}: {lines} no image, for example line {number}: {quoted(text)}"
@@ -53,8 +58,8 @@ def read_selection(file: str, images: Sequence[bytes], like: str | None = None) 
     """Return the images that a file names.
 
     A line is a path relative to the source, a folder that ends with a slash, a glob (``*`` also matches slashes), a
-    key of the pack `like`, or else the name of one image, with or without its extension. A list of packer
-    (rejected.tsv, ...) is read by its first column.
+    key of the pack `like`, the name of one image, with or without its extension, or else a folder without a slash.
+    A list of packer (rejected.tsv, ...) is read by its first column.
 
     Args:
         file: The file.
@@ -85,7 +90,7 @@ def read_selection(file: str, images: Sequence[bytes], like: str | None = None) 
             selection.images.update(found)
             selection.lines.append(line)
             if not found:
-                selection.unmatched.append((number, line))
+                selection.unmatched.setdefault(line, number)
     if later:
         _find_names(selection, later, images, like)
     return selection
@@ -110,7 +115,7 @@ def _entries(data: bytes, file: str) -> Iterator[tuple[int, bytes]]:
 def _find_names(
     selection: Selection, lines: list[tuple[int, bytes]], images: Sequence[bytes], like: str | None
 ) -> None:
-    """Find keys, names and stems."""
+    """Find keys, names, stems, and folders without a slash."""
     keys = {line for _, line in lines if KEY.fullmatch(line)}
     of_key = _paths_of(like, keys) if like is not None and keys else {}
     wanted = {line for _, line in lines}
@@ -120,13 +125,20 @@ def _find_names(
         for spelling in {name, stem, image[: len(image) - len(name) + len(stem)]} & wanted:
             named.setdefault(spelling, []).append(image)
     there = set(images) if of_key else set[bytes]()
+    folders: set[bytes] = set()
+    for image in images if wanted - named.keys() else ():
+        add_folder(folders, folder_of(image))
     for number, line in lines:
         found = [of_key[line]] if of_key.get(line) in there else named.get(line, [])
         if len(found) > 1:
             several = f"{quoted(line)} fits {len(found)} images, for example {printable(found[0])}"
             raise UsageError(f"{selection.file}:{number}", several, "give its path, or a glob for all of them")
+        if not found and line in folders:
+            selection.images.update(image for image in images if image.startswith(line + b"/"))
+            selection.lines.append(line + b"/")
+            continue
         if not found:
-            selection.unmatched.append((number, line))
+            selection.unmatched.setdefault(line, number)
         selection.images.update(found)
         selection.lines.append(found[0] if found else line)
 

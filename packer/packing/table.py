@@ -27,6 +27,7 @@ from packer.packing.convert import PLACE_SCHEMA, rejected
 from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import Resolver
+from packer.packing.select import Selection
 from packer.sources.archives.places import Archive, Members
 from packer.sources.base import Source
 from packer.sources.paths import as_text
@@ -73,6 +74,8 @@ class Inputs:
     """The FILE of each of them, as ``SRC/FILE`` if it is below the source; empty if none has one."""
     selections: dict[str, bytes] = field(default_factory=dict)
     """The images that include and exclude name, as files for the pack."""
+    left_out: Selection | None = None
+    """What exclude names."""
     losses: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     tags: tuple[str, ...] = ()

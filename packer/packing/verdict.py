@@ -53,7 +53,9 @@ def fail(options: BuildOptions, inputs: Inputs, asked: int, decoded: bool, progr
         progress.note(f"note: {error.line}")
     rejected = inputs.rejected
     bad = inputs.bad
-    problem = f"{bad} of {asked} {'input is' if asked == 1 else 'inputs are'} bad, {options.bad_allowed(asked)} allowed"
+    allowed = options.bad_allowed(asked)
+    problem = f"{bad} of {asked} {'input is' if asked == 1 else 'inputs are'} bad"
+    problem += f", {allowed} allowed" if bad > allowed else ": no image is left to pack"
     if not decoded:
         problem += " (images were not decoded to the end: there may be more)"
     remedies = [option for reason, option in REMEDIES.items() if rejected.counts[reason]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -46,9 +47,10 @@ def masks(tree: Tree) -> str | None:
 
 def _masks_beside(tree: Tree) -> str | None:
     """Describe images called like another one in their folder, with an ending such as _mask."""
-    images = {image.rpartition(b".")[0] for image in tree.images}
-    plain = {image: MASK_ENDING.sub(b"", image.rpartition(b".")[0]) for image in tree.images}
-    found = [image for image, name in plain.items() if name in images and not image.startswith(name + b".")]
+    names = {image: os.path.join(folder_of(image), stem_of(image)) for image in tree.images}
+    images = set(names.values())
+    plain = {image: MASK_ENDING.sub(b"", name) for image, name in names.items()}
+    found = [image for image, name in plain.items() if name in images and name != names[image]]
     if len(found) < SEVERAL:
         return None
     return f"{len(found)} images are named like masks of others ({named(found)}); packer has no mask field yet"
@@ -59,6 +61,10 @@ def _odd_folders(tree: Tree) -> str | None:
     folders = image_folders(tree)
     base = images_below(folders, b"")
     tops = tops_of(folders, base)
+    if tops >= {b"blobs", b"snapshots"}:
+        inside = {image.split(b"/")[1] for image in tree.images if image.startswith(b"snapshots/")}
+        snapshots = named([b"snapshots/" + name + b"/" for name in sorted(inside)])
+        return f"it is a cache of Hugging Face, with the images of blobs/ again in {snapshots}"
     odd = sorted(top for top in tops if top.lower() in NEVER_CLASSES) or sorted(filter(SPLIT_FOLDER.fullmatch, tops))
     if len(tops) < 2 or (len(odd) == len(tops) and SPLIT_FOLDER.fullmatch(odd[0])) or not odd:
         return None

@@ -279,7 +279,8 @@ def read_head(tree: Tree | bytes, path: bytes, num_bytes: int, tail_bytes: int =
     except PermissionError:
         raise BadLabel(path, "cannot be read: permission denied", "make it readable") from None
     except FileNotFoundError:
-        raise BadLabel(path, "vanished during the build", "start again") from None
+        problem = "vanished during the build" if isinstance(tree, Tree) else "no such file"
+        raise BadLabel(path, problem, "start again") from None
     except OSError as error:
         raise BadLabel(path, f"cannot be read: {error.strerror}", "check the disk") from None
 

@@ -58,7 +58,7 @@ def test_on_bad_skip(tmp_path: Path) -> None:
     assert "10 found = 1 packed + 9 rejected + 0 skipped" in ran.out
     (source / "000.jpg").unlink()
     ran = run("build", source, "-o", tmp_path / "q", "--on-bad", "skip")
-    assert ran.code == 1 and "9 of 9 inputs are bad" in ran.err
+    assert ran.code == 1 and "9 of 9 inputs are bad: no image is left to pack; fix them" in ran.err
     ran = run("build", source, "-o", tmp_path / "q", "--on-bad", "fail", "--max-bad", 3)
     assert ran.code == 1 and "are bad, 3 allowed" in ran.err
 
@@ -233,7 +233,7 @@ def test_permissions(tmp_path: Path) -> None:
     assert done.returncode == 1 and "001.jpg: cannot be read: Permission denied" in done.stderr
     done = packer("build", source, "-o", tmp_path / "fixed" / "p", "--max-bad", 1, "--workers", 1)
     assert done.returncode == 3
-    assert done.stderr == f"packer: {tmp_path}/fixed/p.partial: Permission denied\n"
+    assert done.stderr == f"packer: {tmp_path}/fixed/p.partial: Permission denied; choose another --out\n"
     (tmp_path / "fixed").chmod(0o755)
 
 

@@ -37,6 +37,7 @@ def paths(pack: Path) -> list[str]:
         ("003\r\n", ["003.jpg"]),
         ("00[12].jpg\n", ["001.jpg", "002.jpg"]),
         ("sub/\n", ["sub/x.jpg"]),
+        ("sub\n", ["sub/x.jpg"]),
         ("*x.jpg\n", ["sub/x.jpg"]),
         ("x\n", ["sub/x.jpg"]),
         ("path\treason\tproblem\n001.jpg\tbad-image\tis cut\n", ["001.jpg"]),
@@ -100,6 +101,20 @@ def test_a_list_of_rejected_inputs_excludes_them(tmp_path: Path) -> None:
     assert "4 found = 3 packed + 0 rejected + 1 skipped" in ran.out
 
 
+def test_a_list_of_rejected_inputs_excludes_labels_and_links_too(tmp_path: Path) -> None:
+    source = draw_voc(tmp_path / "src", 4)
+    (source / "JPEGImages" / "001.jpg").unlink()
+    (source / "JPEGImages" / "001.jpg").symlink_to("nothing.jpg")
+    (source / "JPEGImages" / "002.jpg").unlink()
+    (source / "Annotations" / "003.xml").write_text("<broken")
+    ran = run("build", source, "-o", tmp_path / "p", "--labels", "voc", "--quarantine", tmp_path)
+    assert ran.code == 1 and "4 of 5 inputs are bad" in ran.err
+    ran = good("build", source, "-o", tmp_path / "p", "--labels", "voc", "--exclude", tmp_path / "rejected.tsv")
+    assert "5 found = 1 packed + 0 rejected + 4 skipped" in ran.out and "names no image" not in ran.out
+    ran = good("build", source, "-o", tmp_path / "q", "--like", tmp_path / "p")  # by its copy in the pack
+    assert "1 packed + 0 rejected + 4 skipped" in ran.out
+
+
 def test_labels_of_excluded_images_are_not_left_over(tmp_path: Path) -> None:
     (tmp_path / "some.txt").write_text("JPEGImages/003.jpg\n")
     source = draw_voc(tmp_path / "src", 5)
@@ -107,11 +122,11 @@ def test_labels_of_excluded_images_are_not_left_over(tmp_path: Path) -> None:
     good("build", source, "-o", tmp_path / "p", "--labels", "voc", "--exclude", tmp_path / "some.txt")
 
 
-@pytest.mark.parametrize("content", [None, "folder"])
-def test_a_file_that_cannot_be_read(tmp_path: Path, content: str | None) -> None:
+@pytest.mark.parametrize(("content", "problem"), [(None, "no such file"), ("folder", "is not a regular file")])
+def test_a_file_that_cannot_be_read(tmp_path: Path, content: str | None, problem: str) -> None:
     if content == "folder":
         (tmp_path / "some").mkdir()
-    with pytest.raises(UsageError, match=r"some: .*; give a file with one path, key or glob per line"):
+    with pytest.raises(UsageError, match=rf"some: {problem}; give a file with one path, key or glob per line"):
         read_selection(str(tmp_path / "some"), [b"a.jpg"])
 
 
@@ -230,7 +245,8 @@ def test_like_with_a_list(tmp_path: Path) -> None:
     good("build", source, "-o", tmp_path / "r", "--labels", f"list:{outside}", *columns)
     line = refused(2, "build", source, "-o", tmp_path / "s", "--like", tmp_path / "r")
     assert "r: was made with --labels list:marks.txt, which is not below its source; pass --labels list:FILE" in line
-    good("build", source, "-o", tmp_path / "s", "--like", tmp_path / "r", "--labels", f"list:{outside}", *columns)
+    good("build", source, "-o", tmp_path / "s", "--like", tmp_path / "r", "--labels", f"list:{outside}")
+    assert digests(tmp_path / "s")["data.mdb"] == digests(tmp_path / "r")["data.mdb"]
 
 
 def test_the_command_makes_the_pack_again(tmp_path: Path) -> None:
@@ -294,6 +310,8 @@ WRONG = [
     ("labels: {a: b}", "labels must be a text, or a list of texts"),
     ("shard-size: huge", "must be a size such as 128MB"),
     ("a: b: c", "is not YAML"),
+    ("- resize: 64", "holds no options; write each on a line of its own: resize: 256"),
+    ("resize 64", "holds no options"),
 ]
 
 

@@ -95,6 +95,9 @@ def test_no_image(tmp_path: Path) -> None:
     for text in ("", "no image", "BMW\n", "0 0.5 0.5 0.1 0.1\n", "some twenty-eight characters", "GIF and PNG " * 4):
         (tmp_path / "src" / f"{len(text)}.txt").write_text(text)
     assert "no images found" in refused(2, "build", tmp_path / "src", "-o", tmp_path / "p")
+    (tmp_path / "src" / "subset").symlink_to("/usr")
+    where = "subset: symlink to a folder outside the source (--follow-links reads it)"
+    assert f"no images found; {where}" in refused(2, "build", tmp_path / "src", "-o", tmp_path / "p")
     assert [p.name for p in tmp_path.iterdir()] == ["src"]
 
 

@@ -202,7 +202,7 @@ TWO = a_tar(("a.jpg", IMAGE), ("b.jpg", IMAGE))
         (TWO[:1024], "has no end mark: it may be truncated"),
         (TWO[:1024] + b"x" * 512 + TWO[1536:], "has no valid header at byte 1024"),
         (TWO + a_tar(("c.jpg", IMAGE)), "has data after its end mark, at byte 10240"),
-        (TWO[:124] + b"77777777777\0" + TWO[136:], "has no valid header|is not a tar"),
+        (TWO[:124] + b"77777777777\0" + TWO[136:], "has no valid header|is not a zip or tar archive"),
         (b"text" * 999, "is not a"),
     ],
 )

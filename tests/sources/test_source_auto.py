@@ -32,6 +32,17 @@ def test_one_fits(make_tree, files, spec):
     assert choice.spec == spec and choice.why
 
 
+def test_images_without_an_extension_are_no_masks_of_each_other(make_tree):
+    tree = make_tree({f"{name}/{i}": b"\xff\xd8\xff image" for name in ("cat", "dog") for i in range(4)})
+    assert len(tree.images) == 8 and recognize(tree, SourceOptions()).spec == "folder"
+
+
+def test_a_cache_of_hugging_face_is_not_two_classes(make_tree):
+    files = {f"blobs/{i}a": b"\xff\xd8\xff image" for i in range(4)} | {f"snapshots/ab1/{i}.jpg": "" for i in range(4)}
+    with pytest.raises(UsageError, match=r"images of blobs/ again in snapshots/ab1/; choose .* alone as the source"):
+        recognize(make_tree(files | {"refs/main": "ab1"}), SourceOptions())
+
+
 def test_a_list_is_found(make_tree):
     tree = make_tree({"1.jpg": "", "labels.csv": "filename,label\n1.jpg,cat\n"})
     source = open_source("auto", tree, SourceOptions())

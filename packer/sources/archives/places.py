@@ -115,7 +115,7 @@ class SourceFile:
         try:
             facts = os.fstat(self.descriptor)
             if not stat.S_ISREG(facts.st_mode):
-                raise BadImage("", "is not a regular file any more", AT_REST)
+                raise BadImage("", "is not a regular file", AT_REST)
             if archive is not None and (facts.st_size, facts.st_mtime_ns) != archive[1:]:
                 raise BadImage("", f"{printable(archive.path)} changed while the source was being read", AT_REST)
         except BaseException:

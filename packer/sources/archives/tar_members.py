@@ -115,8 +115,8 @@ class _Headers:
         total = sum(header) - sum(header[148:156]) + 8 * ord(" ")
         if len(header) < BLOCK or not written.isdigit() or not self._has_sum(header, written, total):
             what = "is truncated, in the" if len(header) < BLOCK else "has no valid"
-            problem = f"{what} header at byte {self._at}" if self._at else "is not a tar archive"
-            raise UsageError(self._name, problem, GET_AGAIN if self._at else "name a folder, a zip or a tar")
+            problem = f"{what} header at byte {self._at}" if self._at else "is not a zip or tar archive"
+            raise UsageError(self._name, problem, GET_AGAIN)
         self._at += BLOCK
         return header
 
