@@ -10,7 +10,7 @@ from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
 from packer.sources.masks import masks
 from packer.sources.paths import as_bytes, extension_of, folder_of, named, quoted, splits_of
 from packer.sources.splits import is_of_split
-from packer.sources.unread import unread_labels
+from packer.sources.unread import called_labels, unread_labels
 
 MOST_PARTS = 16
 """Number of folders at the top of a source that are searched for class folders."""
@@ -37,10 +37,10 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         _refuse_to_pass_over(tree, fits)
         if not fits:
             _refuse_a_wrapper(tree, types["folder"])
-    if options.split and all(choice.spec.startswith("list:") for choice in fits):
+    if options.split and all(choice.spec.startswith(("list:", "coco:")) for choice in fits):
         wanted = as_bytes(options.split)  # train/metadata.csv, not test/metadata.csv
         fits = [c for c in fits if is_of_split(tree.below(as_bytes(c.spec[5:])), wanted)] or fits
-    if any(choice.spec == "widerface" for choice in fits):  # its folders are events
+    if any(choice.spec in ("widerface", "pts") for choice in fits):  # their folders are events and parts
         fits = [choice for choice in fits if choice.spec != "folder"]
     if len(fits) > 1:
         what = "; ".join(f"--labels {printable(choice.spec)} ({choice.why})" for choice in fits)
@@ -83,6 +83,8 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
     problem, instead = masks(tree), "the folder of the images alone as the source"
     if problem is None:
         problem, instead = unread_labels(tree), "--labels list:FILE (a list that you create from them)"
+        if problem is None and not folders and (called := called_labels(tree)):
+            problem = f"{named(called)} {'has' if len(called) == 1 else 'have'} a name of labels"
         problem = problem and f"there are labels that --labels auto cannot read: {problem}"
     if problem is not None:
         choices = ["--labels none (no labels)", instead]

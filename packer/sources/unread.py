@@ -26,6 +26,8 @@ OTHERS = frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .anno .bbox .gt .la
 LABEL_EXTENSIONS = TABLES | TREES | OTHERS
 SIDECARS = LABEL_EXTENSIONS | {b""}
 """Extensions of label files that have an image's name; Stanford Dogs' XML files have none."""
+SHEETS = frozenset(b".xlsx .xls .ods .h5 .hdf5 .pickle".split())
+CALLED_LABELS = re.compile(rb"labels?\Z|\Alabels?|annotations?\Z|ground[-_]?truth")
 AFFIX = re.compile(rb"(?<=[A-Za-z])[-_.]|[-_.](?=[A-Za-z])")
 """Where a name may be divided into that of an image and an affix: gt_img_1.txt, 1_boxes.json."""
 LOOKED_AT_A_FOLDER, MOST_LOOKED_AT = 4, 64
@@ -102,6 +104,14 @@ def _is_kept_as_label(path: bytes) -> bool:
     folders = {part.lower() for part in folder_of(path).split(b"/")}
     is_label = extension_of(path) in LABEL_EXTENSIONS and path.rpartition(b"/")[2].lower() not in NAME_FILES
     return is_label and bool(folders & ANNOTATION_FOLDERS) and stem_of(path).lower() not in NOT_LABELS
+
+
+def called_labels(tree: Tree) -> list[bytes]:
+    """Return the files that have a name of labels: imagelabels.mat, labels.npy, ILSVRC2012_validation_ground_truth.txt."""
+    endings = LABEL_EXTENSIONS | SHEETS
+    return [
+        path for path in tree.files if extension_of(path) in endings and CALLED_LABELS.search(stem_of(path).lower())
+    ]
 
 
 def _plain(name: bytes) -> bytes:

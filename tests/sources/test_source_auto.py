@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
+from drawn import packed_of
 
 from packer.errors import NoLabel, UsageError
 from packer.sources import check_options, check_sources, open_source, recognize
@@ -289,3 +291,44 @@ def test_classes_below_the_parts_of_a_dataset_are_named(make_tree, parts):
 def test_a_class_may_have_the_word_of_a_split(make_tree):
     tree = make_tree({f"{name}/{name}.jpg": "" for name in ("bullet_train", "test tube", "ant", "bee", "cat")})
     assert recognize(tree, SourceOptions()).spec == "folder"
+
+
+@pytest.mark.parametrize("name", [
+    "imagelabels.mat", "labels.npy", "labels.xlsx", "ILSVRC2012_validation_ground_truth.txt", "train_labels.csv",
+])  # fmt: skip
+def test_files_with_a_name_of_labels_stop_auto(make_tree, name):
+    """They name no image, so that nothing else would show that they are labels."""
+    tree = make_tree({f"{i}.jpg": "" for i in range(3)} | {name: "3\n1\n2\n"})
+    with pytest.raises(UsageError, match="has a name of labels; choose one: labels=.none. .* or labels=.list:FILE."):
+        recognize(tree, SourceOptions())
+    folders = make_tree({"a/1.jpg": "", "b/2.jpg": "", "labels.txt": "a\nb\n"})
+    assert recognize(folders, SourceOptions()).spec == "folder"
+
+
+def test_a_split_chooses_among_coco_files(make_tree):
+    """COCO 2017 as it is: boxes and keypoints of both splits."""
+    files = {f"{split}2017/1.jpg": "" for split in ("train", "val")}
+    for split in ("train", "val"):
+        for kind, more in (("instances", {}), ("person_keypoints", {"keypoints": [1, 1, 2]})):
+            thing = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 1, 2, 2], "segmentation": [], **more}
+            files[f"annotations/{kind}_{split}2017.json"] = json.dumps({
+                "images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [thing],
+                "categories": [{"id": 1, "name": "person", **({"keypoints": ["nose"]} if more else {})}],
+            })  # fmt: skip
+    tree = make_tree(files)
+    with pytest.raises(UsageError, match="2 kinds of labels fit") as caught:
+        recognize(tree, SourceOptions("val"))
+    assert "train2017.json" not in caught.value.line and "person_keypoints_val2017.json" in caught.value.line
+    source = open_source(
+        f"coco:{os.fsdecode(tree.root)}/annotations/instances_val2017.json", tree, SourceOptions("val")
+    )
+    assert packed_of(tree, source) == [b"val2017/1.jpg"]
+
+
+def test_parts_of_landmarks_are_no_classes(make_tree):
+    """300-W."""
+    points = "version: 1\nn_points: 1\n{\n1 1\n}\n"
+    tree = make_tree(
+        {"01_Indoor/1.png": "", "02_Outdoor/1.png": "", "01_Indoor/1.pts": points, "02_Outdoor/1.pts": points}
+    )
+    assert recognize(tree, SourceOptions()).spec == "pts"
