@@ -149,14 +149,17 @@ def header_of(kind: type[Any]) -> bytes:
 
 def _line(row: Any) -> bytes:
     path, *rest = astuple(row)
-    # backslashes of a path are doubled, so that it can be recovered from its escapes
-    cells = [printable(path.replace("\\", "\\\\")), *map(printable, rest)]
-    return ("\t".join(cells) + "\n").encode("utf-8")
+    return ("\t".join([cell_of(path), *map(printable, rest)]) + "\n").encode("utf-8")
 
 
 def _row(kind: type[T], line: bytes) -> T:
     path, *rest = line.rstrip(b"\n").decode("utf-8").split("\t")
     return kind(path_in(path), *rest)
+
+
+def cell_of(path: str) -> str:
+    """Return a path as a cell of a list. Its backslashes are doubled, so that `path_in` can undo the escapes."""
+    return printable(path.replace("\\", "\\\\"))
 
 
 def path_in(cell: str) -> str:
@@ -191,7 +194,7 @@ def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Ite
             for line in file:
                 yield _row(kind, line)
     except (OSError, ValueError, TypeError) as error:
-        problem = getattr(error, "strerror", None) or error
+        problem = getattr(error, "strerror", None) or ("a line is damaged" if isinstance(error, TypeError) else error)
         raise DamagedPack(path, f"cannot be read: {problem}", "restore it, or build the pack again") from None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packer.errors import PackerError, UsageError, plural, printable
-from packer.format.lists import path_in
+from packer.format.lists import cell_of, path_in
 from packer.format.pack import open_pack
 from packer.sources.archive import add_folder
 from packer.sources.paths import as_bytes, as_text, folder_of, quoted, stem_of
@@ -38,8 +38,12 @@ class Selection:
 
     @property
     def content(self) -> bytes:
-        """The lines as a file."""
-        return b"".join(line + b"\n" for line in self.lines)
+        """The lines as a file; as a list of packer if a name has blanks at its ends or a line break."""
+        plain = b"".join(line + b"\n" for line in self.lines)
+        if [line for _, line in _entries(plain)] == self.lines:
+            return plain
+        cells = (cell_of(as_text(line)).encode("utf-8") for line in self.lines)
+        return b"path\t\n" + b"".join(cell + b"\n" for cell in cells)
 
     @property
     def note(self) -> str:
