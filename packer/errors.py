@@ -39,6 +39,8 @@ def printable(path: AnyPath) -> str:
     A file name may contain terminal escapes and line breaks, which must not reach the terminal.
     """
     text = os.fsdecode(path)
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
@@ -164,6 +166,12 @@ class NotAnImage(BadImage):
     """The file is not in an image format that packer reads."""
 
     reason = "not-an-image"
+
+
+class SeveralFrames(BadImage):
+    """An animation, or several pages, with ``--on-animation fail``."""
+
+    reason = "animation"
 
 
 class BadLabel(BadInput):

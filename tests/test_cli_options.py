@@ -24,7 +24,7 @@ WRONG = [
     ),
     (["--encode", "tiff"], "--encode: must be one of raw, jpeg, png, bmp, copy; got tiff"),
     (["--mode", "bgr"], "--mode: must be one of rgb, gray, unchanged; got bgr"),
-    (["--decoder", "pil"], "--decoder: must be one of auto, simplejpeg, opencv, jpeg4py; got pil"),
+    (["--decoder", "pil"], "--decoder: must be one of auto, simplejpeg, opencv, jpeg4py, lenient; got pil"),
     (["--boxes", "keep"], "--boxes: must be one of fail, clip, drop; got keep"),
     (["--fit", "squash", "--resize", "9"], "--fit: must be one of stretch, short, long, crop, pad; got squash"),
     (["--fit", "pad"], "--fit: pad says how to resize, but there is no size; add --resize"),

@@ -24,7 +24,8 @@ from packer.errors import PackerError
 from packer.format import salvage
 from packer.packing.options import BOX_POLICIES
 from packer.sources import CHOICES
-from packer.sources.columns import parse_columns
+from packer.sources.lists.columns import parse_columns
+from packer.sources.parquet.objects import FORMATS
 
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -239,4 +240,5 @@ def test_the_labels_page_has_every_kind_and_policy() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_columns_that_are_shown_are_understood(page: Path) -> None:
     for columns in re.findall(r"--columns \"([^\"]+)\"", page.read_text()):
-        parse_columns(columns)
+        if columns not in FORMATS:  # of the boxes in a Parquet file
+            parse_columns(columns)

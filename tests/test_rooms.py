@@ -42,7 +42,7 @@ ONLY_IN = {
     "lmdb": ("packer/containers/",),
     "h5py": ("packer/containers/",),
     "tarfile": ("packer/containers/",),
-    "zipfile": ("packer/sources/zip_members.py",),
+    "zipfile": ("packer/sources/archives/zip_members.py",),
     "google": (),
     "tfrecord": (),
     "webdataset": (),

@@ -16,7 +16,7 @@ from packer.packing import BuildOptions, build_pack, plan_pack
 SECTIONS = {
     "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links"),
     "Labels": ("labels", "columns", "classes", "boxes", "missing_labels", "rle"),
-    "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder"),
+    "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder", "on_animation"),
     "Output": ("out", "format", "shard_size", "overwrite", "force"),
     "Bad data": ("max_bad", "on_bad", "fail_fast", "quarantine", "decode_timeout"),
 }
@@ -62,16 +62,16 @@ class BuildCommand(click.Command):
     multiple=True,
     default=("auto",),
     metavar="KIND",
-    help="Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], list:FILE, pts, dlib[:FILE], cvat[:FILE], "
-    "labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the annotations of "
-    "an image are merged.  [default: auto]",
+    help="Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, pts, dlib[:FILE], "
+    "cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the "
+    "annotations of an image are merged.  [default: auto]",
 )
 @click.option(
     "--columns",
     multiple=True,
     metavar="TEXT",
     help='Columns of a list: "path label", "path (x y)*5", "path (xmin ymin xmax ymax class)*". '
-    "One for each list, in the same order.",
+    "One for each list, in the same order. Of Parquet: what the numbers of boxes are.",
 )
 @click.option(
     "--classes",
@@ -136,7 +136,19 @@ class BuildCommand(click.Command):
     help="Color mode of the packed images; unchanged keeps alpha and 16 bits.",
 )
 @click.option(
-    "--decoder", default="auto", show_default=True, metavar="auto|simplejpeg|opencv|jpeg4py", help="JPEG decoder."
+    "--decoder",
+    default="auto",
+    show_default=True,
+    metavar="auto|simplejpeg|opencv|jpeg4py|lenient",
+    help="JPEG decoder; lenient also packs damaged images of any format, as far as they can be decoded, and lists "
+    "them.",
+)
+@click.option(
+    "--on-animation",
+    default="fail",
+    show_default=True,
+    metavar="fail|first",
+    help="An animation, or several pages: fail rejects it, first packs its first frame.",
 )
 @click.option("-o", "--out", type=click.Path(), help="Path of the new pack.  [default: SRC.FORMAT beside SRC]")
 @click.option(

@@ -85,12 +85,15 @@ def summary_lines(summary: BuildSummary) -> list[str]:
     ]
     boxes = [f"{counts[name]} {name.removeprefix('boxes_')}" for name in BOX_COUNTS if counts.get(name)]
     if boxes:
-        listed = " (packer info --changed lists them)" if counts.get("changed") else ""
+        listed = LISTED if counts.get("changed") else ""
         lines.append(f"boxes: {counts.get('boxes', 0)} packed, {', '.join(boxes)}{listed}")
+    if lenient := counts.get("lenient"):
+        lines.append(f"images: {lenient} damaged, packed as far as they can be decoded{LISTED}")
     lines.append(f'read it: packer.PackedDataset("{printable(summary.path)}")')
     return lines
 
 
+LISTED = " (packer info --changed lists them)"
 BOX_COUNTS = ("boxes_clamped", "boxes_clipped", "boxes_dropped", "boxes_cropped")
 
 

@@ -21,7 +21,7 @@ SHOWN_CLASSES = 20
 @click.argument("pack", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--rejected", is_flag=True, help="List the rejected inputs with their reasons.")
-@click.option("--changed", is_flag=True, help="List the boxes that --boxes clipped or dropped, before and after.")
+@click.option("--changed", is_flag=True, help="List the boxes that --boxes clipped or dropped, and damaged images.")
 @click.option("--skipped", is_flag=True, help="List the skipped inputs with their reasons.")
 @click.option("--command", is_flag=True, help="Print only the command that made it, with SRC for the source.")
 def info(pack: str, as_json: bool, command: bool, **lists: bool) -> None:
@@ -55,8 +55,10 @@ def info(pack: str, as_json: bool, command: bool, **lists: bool) -> None:
     if lists["changed"]:
         for entry in read_list(pack, "changed", manifest):
             after = f" -> {entry.after}" if entry.after else ""
-            where = f"{printable(entry.path)}: {printable(entry.label)}"
-            echo(f"{where}: box {printable(entry.box)}: {entry.change}: {entry.before}{after}")
+            where = printable(entry.path)
+            if entry.box:
+                where += f": {printable(entry.label)}: box {printable(entry.box)}"
+            echo(f"{where}: {entry.change}: {entry.before}{after}")
     if lists["skipped"]:
         for entry in read_list(pack, "skipped", manifest):
             echo(f"{printable(entry.path)}: {printable(entry.reason)}")

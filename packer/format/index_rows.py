@@ -12,6 +12,8 @@ import pyarrow as pa
 from packer.format.schema import DTYPES, ENCODINGS, TAGGED_SCHEMA
 from packer.types import Annotation
 
+_encoded = json.JSONEncoder(allow_nan=False).encode  # json.dumps would make an encoder for each record
+
 
 def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> Any:
     """Return rows as one record batch: TAGGED_SCHEMA without `offset`.
@@ -93,4 +95,4 @@ def _nested(width: int) -> Callable[[list[Any]], Any]:
 
 def _json(fields: Mapping[str, Any]) -> str | None:
     """Return fields as ASCII JSON, with undecodable bytes of names as escaped surrogates; None if there are none."""
-    return json.dumps(dict(fields), allow_nan=False) if fields else None
+    return _encoded(dict(fields)) if fields else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import os
+import re
 import tempfile
 import weakref
 from collections import Counter
@@ -36,24 +37,26 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An object whose label was changed by ``--boxes clip`` or ``--boxes drop``."""
+    """An object whose label was changed by ``--boxes clip`` or ``--boxes drop``, or a damaged image that was packed."""
 
     path: str
     """Path of the image, as in `Rejected`."""
     change: str
-    """clipped or dropped."""
+    """clipped or dropped; lenient for an image that only ``--decoder lenient`` decodes."""
     label: str
-    """The label's file and, if known, its line: ``labels/1.txt:3``."""
+    """The label's file and, if known, its line: ``labels/1.txt:3``. Empty for an image."""
     box: str
-    """Number of the box in the image, from 1, and its class."""
+    """Number of the box in the image, from 1, and its class. Empty for an image."""
     before: str
-    """xmin ymin xmax ymax in pixels of the labelled image, before the change."""
+    """xmin ymin xmax ymax in pixels of the labelled image, before the change; or what is wrong with the image."""
     after: str
-    """The same after the change; empty if the box was dropped."""
+    """The same after the change; empty if the box was dropped, and for an image."""
 
 
 KINDS: dict[str, type[Any]] = {"rejected": Rejected, "skipped": Skipped, "changed": Changed}
 """Name of a list -> its rows. The first column is the path of the input, the second says what happened to it."""
+
+ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 
 T = TypeVar("T", Rejected, Skipped, Changed)
 
@@ -149,7 +152,8 @@ def header_of(kind: type[Any]) -> bytes:
 
 def _line(row: Any) -> bytes:
     path, *rest = astuple(row)
-    return ("\t".join([cell_of(path), *map(printable, rest)]) + "\n").encode("utf-8")
+    cells = [cell_of(path), *map(printable, rest)]
+    return ("\t".join(cells) + "\n").encode("utf-8")
 
 
 def _row(kind: type[T], line: bytes) -> T:
@@ -158,13 +162,17 @@ def _row(kind: type[T], line: bytes) -> T:
 
 
 def cell_of(path: str) -> str:
-    """Return a path as a cell of a list. Its backslashes are doubled, so that `path_in` can undo the escapes."""
+    """Return a path as the cell of a list: backslashes are doubled, so that `path_in` recovers it from its escapes."""
     return printable(path.replace("\\", "\\\\"))
 
 
 def path_in(cell: str) -> str:
-    """Return the path in a cell of a list."""
-    return cell.encode("ascii", "backslashreplace").decode("unicode_escape") if "\\" in cell else cell
+    """Return the path in a cell of a list. Raise ValueError if it has escapes that `printable` does not write."""
+    if "\\" not in cell:
+        return cell
+    if "\\" in ESCAPE.sub("", cell):
+        raise ValueError("a path has an escape that is not valid")
+    return ESCAPE.sub(lambda escape: escape[0].encode("ascii").decode("unicode_escape"), cell)
 
 
 def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Iterator[Any]:

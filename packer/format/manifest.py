@@ -96,6 +96,11 @@ class Manifest:
     """Versions of the libraries that produced its bytes."""
     version: int = FORMAT_VERSION
 
+    @property
+    def lenient(self) -> bool:
+        """Whether it may hold copies of damaged files, which only a lenient decoder reads."""
+        return self.encoding == "copy" and self.options.get("decoder") == "lenient"
+
     def to_json(self) -> bytes:
         """Return the content of the file: ASCII JSON with a digest of everything else in it."""
         content = {**self._content(), "digest": self.digest}

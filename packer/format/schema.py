@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff")
+ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm")
+FIRST_ENCODINGS = ENCODINGS[:7]
+"""All names that an index lists if it needs no others, as those of earlier versions."""
 DTYPES = ("uint8", "uint16")
 
 _NAME = pa.dictionary(pa.int8(), pa.string())

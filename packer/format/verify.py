@@ -209,7 +209,7 @@ class _ShardCheck:
             found = enumerate(record_problems(self._container, table))
             bad = [Problem(name, text_of(keys[row]), problem) for row, problem in found if problem is not None]
             if self._deep:
-                self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest.mode)
+                self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest)
         altered = container.result()
         if altered is None:
             return [*bad, *self._rows(table), *(self._entries(table) if self._deep else ())]

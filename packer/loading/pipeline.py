@@ -152,7 +152,10 @@ class Pipeline:
 
     def _begin(self, threads: ThreadPool, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
         records = block[0] if len(block) == 1 else np.concatenate(block)
-        rows = self._buffers.take()[: len(records) * self._row_bytes]
+        size = len(records) * self._row_bytes
+        if size > self._buffers.size:  # a sampler may have more samples than in the epoch before
+            self._buffers = BufferPool(size, self.work.pinned)
+        rows = self._buffers.take()[:size]
         shaped = rows.view(self.filler.dtype).reshape(len(records), *self.filler.row_shape)
         size, step = self._part_size(len(records)), len(block[0])
         if len(block) > 1:

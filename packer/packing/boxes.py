@@ -50,6 +50,9 @@ def check_boxes(
         return annotation
     boxes = annotation.boxes
     width, height = size
+    inside = not np.signbit(boxes).any() and (boxes[:, 2:] <= size).all() and (boxes[:, :2] < boxes[:, 2:]).all()
+    if inside and policy != "clip":
+        return annotation
     border = np.array([width, height, width, height], np.float32)
     clamped = np.clip(boxes, 0, border)
     excess = np.abs(boxes - clamped).max(axis=1)

@@ -211,6 +211,8 @@ def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[Sh
     for number, result in pool.run(pack_shard, jobs, _advancing(progress)):
         for row in result.rejected:
             inputs.rejected.add(row)
+        for change in result.changed:
+            inputs.changed.add(change)
         if not failing and too_many(options, inputs.bad, asked):
             failing = True
             if options.fail_fast:
@@ -218,7 +220,7 @@ def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[Sh
             progress.note(f"note: {going_on(options, inputs.bad, asked)}")
         if not result.unchanged:
             output.journal.add(jobs[number].name, result)
-        results[number] = replace(result, rejected=[])  # they are in the list, which may be long
+        results[number] = replace(result, rejected=[], changed=[])  # they are in the list, which may be long
     if failing:
         raise fail(options, inputs, asked, not options.fail_fast, progress)
     if before:

@@ -13,15 +13,15 @@ from xxhash import xxh3_128_digest
 from packer.errors import BadInput
 from packer.format.manifest import Rejected
 from packer.images.base import Header
-from packer.images.decode import Decoder, decode
+from packer.images.decode import Decoder, decode, decode_leniently
 from packer.images.encode import Encoding, encode
 from packer.images.geometry import clip, move
 from packer.images.header import Mode, decoded_shape
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
 from packer.packing.headers import unreadable
-from packer.sources.archive import FAULT
-from packer.sources.places import OWN_FILE, Archive, Place, SourceFile
+from packer.sources.archives.listing import FAULT
+from packer.sources.archives.places import OWN_FILE, Archive, Place, SourceFile
 from packer.system.child import Decoding, Report
 from packer.types import Annotation, Image, Record
 
@@ -93,32 +93,39 @@ class Recipe:
         except OSError as error:
             raise unreadable(error) from None
 
-    def image(self, data: bytes, row: Row, header: Header) -> Image:
-        """Return the decoded, resized image of a file's bytes. Raise BadImage if it is damaged."""
-        if self.resize is None:
-            return decode(data, self.mode, self.decoder, None, self.max_pixels, header)
-        size = (row.width, row.height)
-        image = decode(data, self.mode, self.decoder, self.resize.at_least(*size), self.max_pixels, header)
-        return self.resize.apply(image, size)
+    def image(self, data: bytes, row: Row, header: Header) -> tuple[Image, str]:
+        """Return the decoded, resized image of a file's bytes, and its damage if the decoder is lenient, else "".
 
-    def record(self, key: str, row: Row, data: bytes, annotation: Annotation) -> Record:
-        """Return the record of a row whose file holds `data`.
+        Raises:
+            BadImage: It is damaged.
+        """
+        size = (row.width, row.height)
+        at_least = None if self.resize is None else self.resize.at_least(*size)
+        if self.decoder == "lenient":
+            image, damage = decode_leniently(data, self.mode, at_least, self.max_pixels, header)
+        else:
+            image, damage = decode(data, self.mode, self.decoder, at_least, self.max_pixels, header), ""
+        return image if self.resize is None else self.resize.apply(image, size), damage
+
+    def record(self, key: str, row: Row, data: bytes, annotation: Annotation) -> tuple[Record, str]:
+        """Return the record of a row whose file holds `data`, and the damage that was accepted, else "".
 
         Raises:
             BadImage: The image is damaged, or cannot be stored in the encoding.
         """
         header = row.header
-        image = self.image(data, row, header)
+        image, damage = self.image(data, row, header)
         if self.resize is not None:
             annotation = self._resized(annotation, (row.width, row.height))
         stored, encoding = (
             (data, header.format) if self.encode == "copy" else (encode(image, self.encode, self.quality), self.encode)
         )
         height, width, channels = image.shape
-        return Record(
+        record = Record(
             key, stored, encoding, height, width, channels, decoded_shape(header, self.mode)[3],
             annotation, row.path, xxh3_128_digest(data),
         )  # fmt: skip
+        return record, damage
 
     def _resized(self, annotation: Annotation, size: tuple[int, int]) -> Annotation:
         assert self.resize is not None
@@ -169,7 +176,7 @@ def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[i
         try:
             data = job.recipe.read(row)
             with decoding(number):
-                image = job.recipe.image(data, row, row.header)
+                image, _ = job.recipe.image(data, row, row.header)
                 sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
         except BadInput:
             continue  # packing will reject it with the reason

@@ -10,10 +10,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, BadInput
-from packer.images.base import Header
-from packer.images.header import IncompleteHeader, check_header, read_header
-from packer.sources.places import AT_REST, OWN_FILE, Archive, Place, SourceFile
+from packer.errors import BadImage, BadInput, NotAnImage
+from packer.images.base import Header, OnAnimation
+from packer.images.header import IncompleteHeader, check_header, read_header, read_header_leniently
+from packer.sources.archives.places import AT_REST, OWN_FILE, Archive, Place, SourceFile
 from packer.system.child import Decoding, Report, unmarked
 
 HEAD_BYTES = 16 * 1024  # enough for the header of nearly every image; the others are read whole
@@ -28,6 +28,8 @@ class HeaderJob:
     paths: tuple[bytes, ...]
     """Relative to `root`."""
     max_pixels: int
+    on_animation: OnAnimation = "fail"
+    lenient: bool = False
     threads: int = 0
     """1 on the second try, after a worker has crashed, so that the counters name the image."""
     refused: Mapping[int, BadInput] = field(default_factory=dict)
@@ -67,8 +69,8 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number) if job.threads else at_once:
-                header, size = _read_file_header(*job.place(number))
-            check_header(header, job.max_pixels)
+                header, size = _read_file_header(*job.place(number), lenient=job.lenient)
+            check_header(header, job.max_pixels, job.on_animation)
             rows.append((size, header.width, header.height, header.code))
         except BadInput as error:
             rows.append((0, 0, 0, 0))
@@ -76,20 +78,33 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
     return Headers(np.array(rows, np.int64).reshape(-1, 4), bad)
 
 
-def _read_file_header(path: bytes, place: Place = OWN_FILE, archives: Sequence[Archive] = ()) -> tuple[Header, int]:
+def _read_file_header(
+    path: bytes, place: Place = OWN_FILE, archives: Sequence[Archive] = (), lenient: bool = False
+) -> tuple[Header, int]:
     try:
         with SourceFile(path, place, archives) as file:
-            size = file.size
-            head = file.read(min(HEAD_BYTES, size))
             try:
-                return read_header(head, size <= len(head), size), size
-            except IncompleteHeader:
-                if size < READ_WHOLE_BYTES:
-                    return read_header(file.read(size)), size
-                # a PNG's orientation may follow its pixels, which are not read from the disk
-                return read_header(cast(bytes, file.view())), size
+                return _header_of(file), file.size
+            except NotAnImage:
+                raise
+            except BadImage:
+                if not lenient:
+                    raise
+                return read_header_leniently(file.read(file.size)), file.size
     except OSError as error:
         raise unreadable(error) from None
+
+
+def _header_of(file: SourceFile) -> Header:
+    size = file.size
+    head = file.read(min(HEAD_BYTES, size))
+    try:
+        return read_header(head, size <= len(head), size)
+    except IncompleteHeader:
+        if size < READ_WHOLE_BYTES:
+            return read_header(file.read(size))
+        # a PNG's orientation may follow its pixels, which are not read from the disk
+        return read_header(cast(bytes, file.view()))
 
 
 def unreadable(error: OSError) -> BadImage:

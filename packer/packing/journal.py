@@ -19,6 +19,7 @@ from xxhash import xxh3_128, xxh3_128_digest
 from packer.containers.storage import storage_errors
 from packer.errors import BadInput
 from packer.format.digests import crc32c_of, sha256_of
+from packer.format.lists import Changed
 from packer.format.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
 from packer.packing.convert import Recipe, rows_of
 
@@ -31,6 +32,8 @@ class ShardResult:
 
     entry: ShardEntry | None
     rejected: list[Rejected] = field(default_factory=list)
+    changed: list[Changed] = field(default_factory=list)
+    """Images that were decoded leniently."""
     counts: Counter[str] = field(default_factory=Counter)
     label_counts: Counter[int] = field(default_factory=Counter)
     box_counts: Counter[int] = field(default_factory=Counter)
@@ -119,6 +122,7 @@ def _content(result: ShardResult) -> dict[str, Any]:
     return {
         "entry": None if result.entry is None else asdict(result.entry),
         "rejected": [asdict(item) for item in result.rejected],
+        "changed": [asdict(item) for item in result.changed],
         "counts": dict(result.counts),
         "label_counts": sorted(result.label_counts.items()),  # JSON keys cannot be integers
         "box_counts": sorted(result.box_counts.items()),
@@ -134,6 +138,7 @@ def _result(content: dict[str, Any]) -> ShardResult:
             int(entry["records"]), FileEntry(**entry["container"]), IndexEntry(**entry["index"])
         ),
         rejected=[Rejected(**item) for item in content["rejected"]],
+        changed=[Changed(**item) for item in content["changed"]],
         counts=Counter(content["counts"]),
         label_counts=Counter(dict(content["label_counts"])),
         box_counts=Counter(dict(content["box_counts"])),

@@ -13,7 +13,8 @@ from packer.errors import UsageError, printable
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
 FITS = ("stretch", "short", "long", "crop", "pad")
 MODES = ("rgb", "gray", "unchanged")
-DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
+DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py", "lenient")
+ANIMATION_POLICIES = ("fail", "first")
 BOX_POLICIES = ("fail", "clip", "drop")
 RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
@@ -51,7 +52,9 @@ class BuildOptions:
         encode: How images are stored: raw, jpeg, png, bmp, or copy (each file's bytes).
         quality: JPEG quality, 1 to 100.
         mode: rgb, gray, or unchanged, which keeps alpha and 16 bits.
-        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py; or lenient, which also takes damaged images of any
+            format and lists them.
+        on_animation: An animation, or several pages: fail (it is bad) or first (its first frame is packed).
         max_pixels: Larger images are bad, and not decoded.
         shard_bytes: Approximate bytes of images per shard. None: a single shard.
         shuffle: Seed of a random packing order. None: by path.
@@ -90,6 +93,7 @@ class BuildOptions:
     quality: int = 90
     mode: str = "rgb"
     decoder: str = "auto"
+    on_animation: str = "fail"
     max_pixels: int = DEFAULT_MAX_PIXELS
     shard_bytes: int | None = DEFAULT_SHARD_BYTES
     shuffle: int | None = None
@@ -122,6 +126,7 @@ class BuildOptions:
         _choice("--encode", self.encode, ENCODINGS)
         _choice("--mode", self.mode, MODES)
         _choice("--decoder", self.decoder, DECODERS)
+        _choice("--on-animation", self.on_animation, ANIMATION_POLICIES)
         _choice("--boxes", self.boxes, BOX_POLICIES)
         _choice("--rle", self.rle, RLE_POLICIES)
         _choice("--on-bad", self.on_bad, BAD_POLICIES)

@@ -28,7 +28,7 @@ from packer.packing.publish import PACK
 from packer.packing.table import Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
-from packer.sources.places import Archive
+from packer.sources.archives.places import Archive
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16

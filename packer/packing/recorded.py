@@ -14,7 +14,7 @@ from packer.format.manifest import Manifest, read_manifest
 from packer.packing.options import DEFAULT_CONTAINER, BuildOptions, parse_bytes, parse_timeout
 from packer.sources.paths import as_bytes, quoted
 from packer.sources.tree import MIB, lines_of, read_file
-from packer.sources.yolo_config import parse_yaml
+from packer.sources.yolo.config import parse_yaml
 
 BELOW_SOURCE = "SRC/"
 WRITTEN = {"shard_bytes": "shard-size"}
@@ -36,6 +36,8 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
         UsageError: It is not a pack, or a file that it was made with is not recorded.
     """
     folder = os.fsdecode(pack)
+    if not folder:
+        raise UsageError("--like", "is empty", "name a pack")
     manifest = read_manifest(folder)
     recorded = {name: value for name, value in manifest.options.items() if name in _names()}
     if "columns" in recorded:
@@ -160,7 +162,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
         if name == "labels" or value in (default, []):
             continue
         for item in value if isinstance(value, list) else [value]:
-            words += [f"--{_flag(name)}", _text(name, item)]
+            words += [f"--{_flag(name)}"] if item is True else [f"--{_flag(name)}", _text(name, item)]
     return shlex.join([*words, "-o", pack])
 
 

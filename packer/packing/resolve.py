@@ -18,6 +18,7 @@ from packer.format.manifest import names_a_pack, read_manifest
 from packer.images.geometry import move, orientation_geometry
 from packer.images.header import Header
 from packer.packing.boxes import Changes, check_boxes
+from packer.sources.paths import is_text
 from packer.types import Annotation, Point, RawAnnotation
 
 NOTHING = (None,) * 5
@@ -41,6 +42,8 @@ class ClassIds:
         if known is not None:
             return known
         if self._fixed is None:
+            if not is_text(name):
+                raise BadLabel(origin, f"class {printable(name)} is not valid text", "correct the label")
             return self._ids.setdefault(name, len(self._ids))
         if name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(self._fixed):
             return int(name)

@@ -10,10 +10,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import cast
 
 from packer.errors import NoImage, UsageError, plural, printable
 from packer.format.lists import Skipped
 from packer.format.manifest import Rejected, names_a_pack
+from packer.images.base import OnAnimation
 from packer.packing.convert import refused, rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
@@ -21,10 +23,10 @@ from packer.packing.resolve import ClassIds, Resolver, read_classes, similar_nam
 from packer.packing.select import read_selection
 from packer.packing.table import BASE_SCHEMA, Inputs, InputTable
 from packer.sources import check_options, check_sources, joined, open_source, recognize
+from packer.sources.archives.places import Scratch
 from packer.sources.auto import what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.paths import as_text, file_of, quoted
-from packer.sources.places import Scratch
 from packer.sources.tree import find_tree
 from packer.types import Progress
 
@@ -116,7 +118,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Sou
     columns: Iterator[str | None] = iter(options.columns)
     sources = []
     for spec, more_files in sources_of:
-        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith("list:") else None
+        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
         by_auto = options.labels == ("auto",)
         source_options = SourceOptions(options.split, of_list, None, by_auto, more_files, options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))
@@ -154,7 +156,8 @@ def _read_all(
         paths = _kept(paths, lambda path: None if all(each.in_split(path) for each in sources) else other, inputs)
     paths = _selected(paths, tree, options, inputs)
     starts = range(0, len(paths), IMAGES_A_JOB)
-    jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), options.max_pixels) for start in starts]
+    how = options.max_pixels, cast(OnAnimation, options.on_animation), options.decoder == "lenient"
+    jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), *how) for start in starts]
     if (members := tree.members) is not None:
         jobs = [replace(job, archives=members.archives, places=members.rows(job.paths)) for job in jobs]
     waiting: dict[int, Headers] = {}

@@ -12,7 +12,7 @@ from typing import Any
 from packer.errors import PackerError, UsageError, plural, printable
 from packer.format.lists import cell_of, path_in
 from packer.format.pack import open_pack
-from packer.sources.archive import add_folder
+from packer.sources.archives.listing import add_folder
 from packer.sources.paths import as_bytes, as_text, folder_of, quoted, stem_of
 from packer.sources.tree import MIB, lines_of, read_file
 
@@ -38,12 +38,12 @@ class Selection:
 
     @property
     def content(self) -> bytes:
-        """The lines as a file; as a list of packer if a name has blanks at its ends or a line break."""
-        plain = b"".join(line + b"\n" for line in self.lines)
-        if [line for _, line in _entries(plain)] == self.lines:
-            return plain
-        cells = (cell_of(as_text(line)).encode("utf-8") for line in self.lines)
-        return b"path\t\n" + b"".join(cell + b"\n" for cell in cells)
+        """The lines as a file; as a list of packer, with its escapes, if they would not be read as they are."""
+        content = b"".join(line + b"\n" for line in self.lines)
+        if not content.startswith(b"path\t") and [line for _, line in _entries(content, self.file)] == self.lines:
+            return content
+        cells = (cell_of(as_text(line)).encode() for line in self.lines)
+        return b"".join(cell + b"\n" for cell in (b"path\t", *cells))
 
     @property
     def note(self) -> str:
@@ -76,7 +76,7 @@ def read_selection(file: str, images: Sequence[bytes], like: str | None = None) 
     selection = Selection(file)
     there = set(images)
     later: list[tuple[int, bytes]] = []
-    for number, line in _entries(data):
+    for number, line in _entries(data, file):
         glob = line + b"*" if line.endswith(b"/") else line if GLOB.search(line) else None
         if line in there:
             selection.images.add(line)
@@ -96,14 +96,18 @@ def read_selection(file: str, images: Sequence[bytes], like: str | None = None) 
     return selection
 
 
-def _entries(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the entry of each line that is not blank."""
+def _entries(data: bytes, file: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the entry of each line that is not blank. Raise UsageError for a damaged list of packer."""
     lines = lines_of(data)
     listed = bool(lines) and lines[0].startswith(b"path\t")
     for number, line in enumerate(lines, 1):
         entry = line.strip().removeprefix(b"./")
         if listed:
-            entry = as_bytes(path_in(as_text(line.partition(b"\t")[0]))) if number > 1 else b""
+            try:
+                entry = as_bytes(path_in(as_text(line.partition(b"\t")[0]))) if number > 1 else b""
+            except ValueError:
+                problem = f"{quoted(line)} is not a line of a list of packer"
+                raise UsageError(f"{file}:{number}", problem, "write one path, key or glob per line") from None
         if entry:
             yield number, entry
 

@@ -76,6 +76,8 @@ def _options(plan: Plan) -> dict[str, Any]:
         options["pad_value"] = plan.options.pad_value
     if plan.recipe.resize is not None and plan.recipe.resize.interpolation != "area":
         options["interpolation"] = plan.recipe.resize.interpolation  # by default the manifest is as before
+    if plan.options.on_animation != "fail":
+        options["on_animation"] = plan.options.on_animation
     if plan.options.follow_links:
         options["follow_links"] = True
     if plan.options.missing_labels != "error":

@@ -21,18 +21,19 @@ from packer.format.lists import Changed, Listing, Skipped
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
-from packer.images.base import Header
+from packer.images.base import Header, orientations
 from packer.images.header import Mode, decoded_shape, losses
 from packer.packing.convert import PLACE_SCHEMA, rejected
 from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import Resolver
 from packer.packing.select import Selection
+from packer.sources.archives.places import Archive, Members
 from packer.sources.base import Source
 from packer.sources.paths import as_text
-from packer.sources.places import Archive, Members
 from packer.types import Annotation, RawAnnotation
 
+_encoded = json.JSONEncoder(allow_nan=False).encode
 TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height are swapped."""
 
@@ -157,7 +158,8 @@ class InputTable:
                 annotation = self._resolver.of_label(raws)
                 if annotation is None:
                     annotation = self._resolver.annotation(raws, Header.from_code(code, width, height), path)
-                    self._look_at(annotation, path)
+                    look_at(annotation, path)
+                    self._fields.update(f"box_fields.{name}" for name in annotation.box_fields)
             except BadInput as error:
                 self.inputs.rejected.add(rejected(path, error))
                 if isinstance(error, BadBox | NoLabel):
@@ -170,13 +172,6 @@ class InputTable:
             self.inputs.suspects.append(pa.RecordBatch.from_arrays(columns, schema=self.inputs.base))
         if good:
             self._append([paths[number] for number in good], headers.facts[good], annotations, unlabeled)
-
-    def _look_at(self, annotation: Annotation, path: bytes) -> None:
-        try:
-            json.dumps([dict(annotation.box_fields), dict(annotation.extras)], allow_nan=False)
-        except ValueError as error:
-            raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
-        self._fields.update(f"box_fields.{name}" for name in annotation.box_fields)
 
     def _append(
         self, paths: list[bytes], facts: NDArray[np.int64], annotations: list[Annotation], unlabeled: list[int]
@@ -192,7 +187,7 @@ class InputTable:
     def _columns(self, paths: list[bytes], facts: NDArray[np.int64], lost: Counter[str]) -> list[Any]:
         """Return the columns that are not annotations, and count what the mode loses of these images."""
         size, width, height, codes = facts.T
-        turned = (codes >> 3 & 15) >= TURNED_BY_A_QUARTER
+        turned = orientations(codes) >= TURNED_BY_A_QUARTER
         unique, which, counts = np.unique(codes, return_inverse=True, return_counts=True)
         headers = [Header.from_code(code, 1, 1) for code in unique.tolist()]
         shapes = [decoded_shape(header, self._mode) for header in headers]
@@ -234,6 +229,14 @@ class InputTable:
             batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
         self.inputs.table = pa.Table.from_batches(batches, schema)
         self.inputs.fields = tuple(sorted(self._fields))
+
+
+def look_at(annotation: Annotation, path: bytes) -> None:
+    """Raise BadLabel for an annotation that an index cannot hold."""
+    try:
+        _encoded([dict(annotation.box_fields), dict(annotation.extras)])
+    except (ValueError, RecursionError) as error:
+        raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
 
 
 def _labels_there(path: bytes, sources: Sequence[Source]) -> list[RawAnnotation]:

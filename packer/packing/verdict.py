@@ -11,7 +11,7 @@ from packer.packing.table import Inputs
 from packer.types import Progress
 
 MOST_IN_ERROR = 100_000
-REMEDIES = {"bad-box": "--boxes drop", "no-label": "--missing-labels skip"}
+REMEDIES = {"bad-box": "--boxes drop", "no-label": "--missing-labels skip", "animation": "--on-animation first"}
 """Reason -> the option with which such an input is no longer bad."""
 
 

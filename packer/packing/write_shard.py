@@ -20,9 +20,10 @@ from xxhash import xxh3_128_digest
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.containers.storage import storage_errors
-from packer.errors import BadInput, DamagedPack, StorageError
+from packer.errors import BadInput, DamagedPack, StorageError, printable
 from packer.format.columns import Annotations
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
+from packer.format.lists import Changed
 from packer.format.manifest import FileEntry, Rejected, ShardEntry
 from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
@@ -83,6 +84,8 @@ class Made(NamedTuple):
     """XXH3-128 of the source file, b"" if it cannot be read."""
     cropped: int = 0
     """Number of boxes outside the crop."""
+    damage: str = ""
+    """What is wrong with an image that was decoded leniently."""
 
 
 @quiet_opencv()
@@ -221,14 +224,14 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number):
-                record = recipe.record(f"{number:0{job.key_digits}d}", row, data, annotation)
+                record, damage = recipe.record(f"{number:0{job.key_digits}d}", row, data, annotation)
         except BadInput as error:
             digest = b"" if data is None else xxh3_128_digest(data)
             results.append(Made(None, rejected(row.path, error), digest))
         else:
             before, after = annotation.boxes, record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-            results.append(Made(record, None, record.source_xxh3, cropped))
+            results.append(Made(record, None, record.source_xxh3, cropped, damage))
     return results
 
 
@@ -255,6 +258,9 @@ def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list
 
 def _count(made: Made, result: ShardResult) -> None:
     assert made.record is not None
+    if made.damage:
+        result.counts["lenient"] += 1
+        result.changed.append(Changed(os.fsdecode(made.record.path), "lenient", "", "", printable(made.damage), ""))
     annotation = made.record.annotation
     if annotation.label is not None:
         result.label_counts[annotation.label] += 1

@@ -15,12 +15,13 @@ GROUP = "packer.sources"
 SOURCES = {
     "none": "packer.sources.folder:NoneSource",
     "voc": "packer.sources.voc:VocSource",
-    "yolo": "packer.sources.yolo:YoloSource",
+    "yolo": "packer.sources.yolo.source:YoloSource",
     "folder": "packer.sources.folder:FolderSource",
-    "coco": "packer.sources.coco:CocoSource",
+    "coco": "packer.sources.coco.source:CocoSource",
     "pts": "packer.sources.pts:PtsSource",
     "dlib": "packer.sources.dlib:DlibSource",
-    "list": "packer.sources.list:ListSource",
+    "parquet": "packer.sources.parquet.source:ParquetSource",
+    "list": "packer.sources.lists.source:ListSource",
     "cvat": "packer.sources.cvat:CvatSource",
     "labelme": "packer.sources.labelme:LabelMeSource",
     "createml": "packer.sources.createml:CreateMlSource",
@@ -31,8 +32,8 @@ SOURCES = {
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 
 CHOICES = (
-    "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "list:FILE", "pts", "dlib[:FILE]", "cvat[:FILE]", "labelme",
-    "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
+    "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "pts", "dlib[:FILE]",
+    "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 
@@ -88,7 +89,7 @@ def joined(specs: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
 def check_options(specs: Sequence[str], options: SourceOptions) -> None:
     """Raise UsageError for ``--columns`` if no source can use it."""
     names = {spec.partition(":")[0] for spec in specs}
-    if options.columns is not None and not names & {"list", "auto"}:
+    if options.columns is not None and not names & {"list", "parquet", "auto"}:
         raise UsageError("", "--columns is for lists", "pass --labels list:FILE, or leave out --columns")
 
 

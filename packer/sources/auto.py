@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from packer.errors import UsageError, plural, printable
 from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
 from packer.sources.masks import masks
-from packer.sources.paths import extension_of, folder_of, named, quoted, splits_of
+from packer.sources.paths import as_bytes, extension_of, folder_of, named, quoted, splits_of
+from packer.sources.splits import is_of_split
 from packer.sources.unread import unread_labels
 
+MOST_PARTS = 16
+"""Number of folders at the top of a source that are searched for class folders."""
 NOUNS = ("image", "class", "box", "landmark")
 
 
@@ -26,7 +29,7 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         UsageError: No source fits, or several do; the error lists them.
     """
     only_lists = options.columns is not None
-    asked = [types["list"]] if only_lists else types.values()
+    asked = [types[name] for name in ("list", "parquet") if name in types] if only_lists else types.values()
     fits = [choice for kind in asked for choice in kind.recognize(tree)]
     if only_lists and not fits:
         raise UsageError(tree.root, "--columns is given, but no list was found", "pass --labels list:FILE")
@@ -34,9 +37,15 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         _refuse_to_pass_over(tree, fits)
         if not fits:
             _refuse_a_wrapper(tree, types["folder"])
+    if options.split and all(choice.spec.startswith("list:") for choice in fits):
+        wanted = as_bytes(options.split)  # train/metadata.csv, not test/metadata.csv
+        fits = [c for c in fits if is_of_split(tree.below(as_bytes(c.spec[5:])), wanted)] or fits
+    if any(choice.spec == "widerface" for choice in fits):  # its folders are events
+        fits = [choice for choice in fits if choice.spec != "folder"]
     if len(fits) > 1:
         what = "; ".join(f"--labels {printable(choice.spec)} ({choice.why})" for choice in fits)
-        raise UsageError(tree.root, f"{len(fits)} kinds of labels fit", f"choose one, or pass several: {what}")
+        step = f"choose one, or pass several that label the same images: {what}"
+        raise UsageError(tree.root, f"{len(fits)} kinds of labels fit", step)
     choice = fits[0] if fits else _none(tree)
     splits = [] if options.split or choice.spec == "folder" else splits_of(tree)
     if splits:
@@ -83,17 +92,26 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
 
 
 def _refuse_a_wrapper(tree: Tree, folder: SourceType) -> None:
-    """Raise UsageError if the class folders are below the only folder, as in many archives."""
-    top = os.path.commonpath([b"/" + folder_of(image) for image in tree.images])[1:]
-    if not top:
+    """Raise UsageError if class folders are below the only folder, as in many archives, or below one of a few parts."""
+    parts = {folder_of(image).split(b"/")[0] for image in tree.images}
+    if b"" in parts or len(parts) > MOST_PARTS:
         return
+    for part in sorted(parts, key=lambda part: (b"train" not in part.lower(), part)):
+        inside = _below(tree, part)
+        if inside is not None and (found := folder.recognize(inside)):
+            source, top = printable(inside.root), quoted(tree.below(inside.root) + b"/")
+            others = ", ".join(quoted(other + b"/") for other in sorted(parts - {part}))
+            problem = f"its images are all below {top}" if len(parts) == 1 else f"{top} and {others} are no classes"
+            choices = f"{source} as the source ({found[0].why}), --labels folder, or --labels none (no labels)"
+            raise UsageError(tree.root, problem, f"choose one: {choices}")
 
-    def below(paths: list[bytes]) -> list[bytes]:
+
+def _below(tree: Tree, part: bytes) -> Tree | None:
+    """Return the deepest folder that has all images of a part of the tree."""
+    images = [image for image in tree.images if image.startswith(part + b"/")]
+    top = os.path.commonpath([b"/" + folder_of(image) for image in images])[1:]
+
+    def below(paths: Sequence[bytes]) -> list[bytes]:
         return [path[len(top) + 1 :] for path in paths if path.startswith(top + b"/")]
 
-    images, files, folders = (below(list(paths)) for paths in (tree.images, tree.files, tree.folders))
-    inside = Tree(os.path.join(tree.root, top), images, files, folders)
-    if found := folder.recognize(inside):
-        source = printable(inside.root)
-        choices = f"{source} as the source ({found[0].why}), --labels folder, or --labels none (no labels)"
-        raise UsageError(tree.root, f"its images are all below {quoted(top + b'/')}", f"choose one: {choices}")
+    return Tree(os.path.join(tree.root, top), below(images), below(tree.files), below(tree.folders))

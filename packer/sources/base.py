@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
-from packer.sources.decompress import decompress
-from packer.sources.places import Members, SourceFile
+from packer.sources.archives.decompress import decompress
+from packer.sources.archives.places import Members, SourceFile
 from packer.types import RawAnnotation
 
 HELD_BYTES = 64 << 20
@@ -64,11 +64,12 @@ class Tree:
             return file
         copies = self.members.copies
         with file:
-            if path not in copies:
-                name = path.decode("utf-8", "surrogateescape")
-                copies[path] = self.members.scratch(name)
-                decompress(file, None, name, copies[path])
-        return SourceFile(copies[path].encode("utf-8", "surrogateescape"))
+            below = self.below(os.path.join(self.root, path))
+            if below not in copies:
+                name = below.decode("utf-8", "surrogateescape")
+                copies[below] = self.members.scratch(name)
+                decompress(file, None, name, copies[below])
+        return SourceFile(copies[below].encode("utf-8", "surrogateescape"))
 
     def below(self, path: bytes) -> bytes:
         """Return an absolute path as one relative to `root`; b"" if it is elsewhere."""

@@ -15,7 +15,8 @@ from typing import Any
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.image_names import FileImages, ImageNames
-from packer.sources.paths import file_of, named, quoted, split_folders
+from packer.sources.paths import coordinate, file_of, named, quoted, split_folders
+from packer.sources.points import check_count
 from packer.sources.tree import MIB, read_file, read_head
 from packer.types import Json, Point, RawAnnotation
 
@@ -51,15 +52,15 @@ class Objects:
         fields: Mapping[str, Json] | None = None,
     ) -> None:
         """Add an object. Its box (xyxy) is by default the extent of its polygon or visible keypoints."""
-        corners = tuple((float(x), float(y)) for x, y in polygon)
-        points = tuple((float(x), float(y), float(v)) for x, y, v in keypoints)
+        corners = tuple((coordinate(x), coordinate(y)) for x, y in polygon)
+        points = tuple((coordinate(x), coordinate(y), float(v)) for x, y, v in keypoints)
         if box is None:
             seen = [*corners, *((x, y) for x, y, v in points if v > 0)]
             if not seen:
                 raise ValueError("an object has no points")
             xs, ys = zip(*seen, strict=True)
             box = (min(xs), min(ys), max(xs), max(ys))
-        left, top, right, bottom = map(float, box)
+        left, top, right, bottom = map(coordinate, box)
         self.boxes.append((left, top, right, bottom))
         self.names.append(name or NO_CLASS)
         self.polygons.append(corners)
@@ -75,6 +76,7 @@ class Objects:
         count = max(map(len, self.keypoints), default=0)
         if count and {len(points) for points in self.keypoints} - {0, count}:
             raise ValueError("its objects have different numbers of keypoints")
+        check_count(len(self.boxes), count)
         if len(set(self.labels)) > 1:
             raise ValueError(f"it has several classes ({', '.join(map(printable, self.labels))})")
         there = bool(self.boxes) or has_boxes
@@ -142,10 +144,12 @@ class ByNameSource:
         left_out: Counter[str] = Counter()
         for objects in sound:
             left_out.update(objects.no_field)
-        kinds = ", ".join(plural(count, kind) for kind, count in sorted(left_out.items()))
+        kinds = ", ".join(plural(count, printable(kind)) for kind, count in sorted(left_out.items()))
         if left_out and not any(objects.boxes or objects.labels or objects.landmarks for objects in sound):
             step = "pass --labels none to pack the images without them"
-            raise UsageError("--labels", f"there are only {kinds}, which packer has no field for", step)
+            raise UsageError(
+                named(sorted(self.label_files)), f"there are only {kinds}, which packer has no field for", step
+            )
         if left_out:
             self.notes.append(f"left out, because packer has no field for them: {kinds}")
         names, in_folder = ImageNames(tree), dict[bytes, FileImages]()

@@ -7,7 +7,7 @@ from typing import Any
 from packer.errors import BadLabel, UsageError, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.by_name import ByNameSource, Entry, Objects, asked_files, files_like, read_json
-from packer.sources.paths import as_bytes, folder_of, named
+from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, named
 
 
 class CreateMlSource(ByNameSource):
@@ -51,8 +51,8 @@ def _entry(path: bytes, number: int, item: Any) -> Entry:
         name = as_bytes(item["image"] if "image" in item else item["imagefilename"])
         for box in item["annotations"] if "annotations" in item else item["annotation"]:
             place = box["coordinates"]
-            x, y, w, h = (float(place[key]) for key in ("x", "y", "width", "height"))
-            boxes.add(str(box["label"]), (x - w / 2, y - h / 2, x + w / 2, y + h / 2))
+            x, y, w, h = (coordinate(place[key]) for key in ("x", "y", "width", "height"))
+            boxes.add(name_in(box["label"]), (x - w / 2, y - h / 2, x + w / 2, y + h / 2))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         objects = BadLabel(origin, f"is not as Create ML writes it: {error!r}", "fix the entry")
     return Entry(origin, name, objects, folder_of(path))

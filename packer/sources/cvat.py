@@ -7,6 +7,7 @@ image if no image has two of them, and keypoints otherwise.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element, ParseError
@@ -15,14 +16,15 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import iterparse
 
 from packer.errors import BadImage, BadLabel, UsageError, printable
+from packer.sources.archives.decompress import stream_of
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.by_name import ByNameSource, Entry, Objects, asked_files, files_like
-from packer.sources.decompress import stream_of
-from packer.sources.paths import as_bytes, folder_of, is_number, named, number, quoted
+from packer.sources.paths import as_bytes, folder_of, is_number, named, number, quoted, stem_of
 from packer.types import Json
 
 SHAPES = frozenset({"box", "polygon", "points", "skeleton", "polyline", "ellipse", "mask", "cuboid"})
 NO_FIELD = frozenset({"polyline", "ellipse", "mask", "cuboid"})
+FRAME = re.compile(rb"frame_([0-9]{6,9})")
 HIDDEN, VISIBLE = 1.0, 2.0
 
 
@@ -70,6 +72,8 @@ class _File:
         """Attribute -> its kind: number, checkbox, ..."""
         self._frames: dict[int, Objects] = defaultdict(Objects)
         self._num_frames = 0
+        self._problems: dict[int, str] = {}
+        """Frame -> what is wrong with a shape in it."""
 
     def entries(self) -> Iterator[Entry]:
         """Yield the images of the file, then the frames of its tracks."""
@@ -78,6 +82,7 @@ class _File:
                 for _, element in iterparse(stream_of(file), events=("end",), forbid_dtd=True):
                     if element.tag == "meta":
                         self._read_meta(element)
+                        element.clear()
                     elif element.tag == "image":
                         yield self._image(element)
                         element.clear()
@@ -88,11 +93,19 @@ class _File:
             raise UsageError(self._path, "has a DTD or entities, which may hide an attack", "remove them") from None
         except BadImage as error:
             raise UsageError(self._path, error.problem, error.next_step) from None
-        except (ParseError, ValueError, OSError) as error:
+        except (ParseError, ValueError, LookupError, OSError) as error:  # LookupError: an unknown encoding
             raise UsageError(self._path, f"cannot be read: {error}", "export it again") from None
-        for frame in range(max(self._num_frames, max(self._frames, default=-1) + 1) if self._frames else 0):
+        for frame in sorted(self._frames.keys() | self._empty_frames()) if self._frames else ():
             origin = f"{printable(self._path)}: frame {frame}"
-            yield Entry(origin, f"frame_{frame:06d}".encode(), self._frames[frame], folder_of(self._path))
+            objects: Objects | BadLabel = self._frames[frame]
+            if frame in self._problems:
+                objects = BadLabel(origin, self._problems[frame], "fix the label")
+            yield Entry(origin, f"frame_{frame:06d}".encode(), objects, folder_of(self._path))
+
+    def _empty_frames(self) -> set[int]:
+        """Return the frames of which there is an image: a short file may say that it has a billion of them."""
+        found = {int(name[1]) for image in self._tree.images if (name := FRAME.fullmatch(stem_of(image)))}
+        return {frame for frame in found if frame < self._num_frames}
 
     def _read_meta(self, meta: Element) -> None:
         for label in meta.iter("label"):
@@ -120,8 +133,11 @@ class _File:
     def _track(self, track: Element) -> None:
         for shape in track:
             if shape.get("outside") != "1":  # the object has left the picture
-                frame = int(number(shape.get("frame", "").encode()))
-                self._add(self._frames[frame], shape, track.get("label"), {"track": int(track.get("id", "0"))})
+                frame = _whole(shape, "frame")
+                try:
+                    self._add(self._frames[frame], shape, track.get("label"), {"track": _whole(track, "id", "0")})
+                except ValueError as error:
+                    self._problems.setdefault(frame, str(error))
 
     def _add(self, objects: Objects, shape: Element, name: str | None, more: dict[str, Json] | None = None) -> None:
         if shape.tag == "tag":
@@ -170,6 +186,13 @@ def _number(shape: Element, name: str) -> float:
         return number(shape.get(name, "").encode())
     except ValueError as error:
         raise ValueError(f"<{shape.tag}> {name}: {error}") from None
+
+
+def _whole(element: Element, name: str, default: str = "") -> int:
+    text = element.get(name, default)
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
+        raise ValueError(f"<{element.tag}> {name}: {quoted(text)} is not a whole number")
+    return int(text)
 
 
 def _points(shape: Element) -> tuple[tuple[float, float], ...]:

@@ -18,7 +18,7 @@ from packer.sources.paths import as_bytes
 
 FORMATS = {
     "kitti_detection": ("label_2/",),
-    "open_images": ("-annotations-bbox.csv", "-annotations-human-imagelabels.csv"),
+    "open_images": ("-annotations-human-imagelabels.csv",),
     "lfw": ("annotations/pairs.txt",),
     "vgg_face2": ("bb_landmark/loose_bb_",),
     "celeba": ("anno/identity_celeba.txt",),
@@ -47,7 +47,7 @@ class DatumaroSource(ByNameSource):
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         if tree.members is not None:
             raise UsageError(
-                tree.root, "is read by Datumaro, which reads no archives", "unpack it, and give the folder"
+                tree.root, "cannot be read by Datumaro, which reads no archives", "unpack it, and give the folder"
             )
         name = options.file or _only_format(tree)
         if name not in FORMATS:

@@ -9,7 +9,7 @@ from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.dlib_xml import FLAGS, read_dlib
 from packer.sources.image_names import ImageNames
 from packer.sources.paths import as_text, extension_of, file_of, named, quoted
-from packer.sources.points import flip_index_of
+from packer.sources.points import check_count, flip_index_of
 from packer.sources.splits import FolderSplit
 from packer.sources.tree import read_head
 from packer.types import RawAnnotation
@@ -75,6 +75,10 @@ class DlibSource:
         if row in entries.problems:
             raise entries.problems[row]
         boxes = range(entries.boxes_end[row - 1] if row else 0, entries.boxes_end[row])
+        try:
+            check_count(len(boxes), len(entries.points))
+        except ValueError as error:
+            raise BadLabel(origin, str(error), "give the parts of all boxes the same names") from None
         return RawAnnotation(
             origin=origin,
             boxes=tuple(entries.box(i) for i in boxes),

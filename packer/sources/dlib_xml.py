@@ -15,8 +15,8 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.sax import parse
 
 from packer.errors import BadImage, BadLabel, NoImage, PackerError, UsageError, printable
+from packer.sources.archives.decompress import stream_of
 from packer.sources.base import Tree
-from packer.sources.decompress import stream_of
 from packer.sources.image_names import FileImages
 from packer.sources.paths import as_bytes, class_id, named, number, quoted
 
@@ -26,6 +26,8 @@ VISIBLE = 2.0  # COCO's value for a labelled and visible point
 PIXEL_CENTER = 0.5
 MOST_LABEL_CHARACTERS = 4096
 MOST_POINTS = 65536
+DEEPEST = 5
+"""Elements that are read lie no deeper."""
 
 
 class Entries:
@@ -81,14 +83,15 @@ class _Handler(ContentHandler):
             raise UsageError(
                 self._where(), f"its root is <{printable(name)[:40]}>, not dlib's <dataset>", "name another"
             )
+        below = self._path[2:] if len(self._path) <= DEEPEST else []
         try:
-            if self._path[2:] == ["image"]:
+            if below == ["image"]:
                 self._image(attrs)
-            elif self._path[2:] == ["image", "box"]:
+            elif below == ["image", "box"]:
                 self._box(attrs)
-            elif self._path[2:] == ["image", "box", "part"]:
+            elif below == ["image", "box", "part"]:
                 self._part(attrs)
-            elif self._path[2:] == ["image", "box", "label"]:
+            elif below == ["image", "box", "label"]:
                 self._text = []
         except ValueError as error:
             self._refuse(str(error))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.parquet.file import parquet_files
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     LABEL_FOLDERS,
@@ -16,6 +18,7 @@ from packer.sources.paths import (
     named,
     split_folders,
 )
+from packer.sources.splits import splits_in
 from packer.types import RawAnnotation
 
 NOTHING = RawAnnotation(origin="")
@@ -91,6 +94,8 @@ class FolderSource:
         A single folder may just be the name of the dataset. Folders called images, masks, annotations or train are
         never classes, nor are whole datasets with images and labels of their own.
         """
+        if parquet_files(tree):
+            return []
         folders = image_folders(tree)
         base = images_below(folders, b"")
         classes = tops_of(folders, base)
@@ -99,6 +104,8 @@ class FolderSource:
             inner = [images_below(folders, base + split + b"/") for split in splits]
             classes = (classes - splits).union(*(tops_of(folders, prefix) for prefix in inner))
         if len(classes) < 2 or any(top.lower() in NEVER_CLASSES for top in classes):
+            return []
+        if 2 * sum(map(_is_part, classes)) >= len(classes):
             return []
         if splits and tops_of(folders, base) - splits:
             return []  # some of the folders are splits and others are not
@@ -161,6 +168,11 @@ class NoneSource:
 def _subfolders(tree: Tree, prefix: bytes) -> list[bytes]:
     below = (path[len(prefix) :] for path in tree.folders if path.startswith(prefix))
     return sorted(name for name in below if b"/" not in name)
+
+
+def _is_part(name: bytes) -> bool:
+    """Return whether a folder is a part of a dataset by a word in its name: seg_train, test_images, images_part_1."""
+    return bool(splits_in(name) or {*re.split(rb"[-_. ]", name.lower())} & IMAGE_FOLDERS)
 
 
 def _is_dataset(tree: Tree, folder: bytes) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packer.sources.base import Tree
-from packer.sources.list_paths import NOT_FOUND, PathFinder
+from packer.sources.path_finder import NOT_FOUND, PathFinder
 from packer.sources.paths import folder_of
 from packer.sources.splits import Split, splits_in
 
@@ -37,6 +37,7 @@ class FileImages:
         self._finder = finder
         self._folder = folder + b"/"
         self._splits = splits
+        self._of_another: dict[bytes, bool] = {}
         self.moved: tuple[bytes, bytes] | None = None
         """The first path with a folder that was found in another one, and where."""
         self.count = 0
@@ -62,9 +63,12 @@ class FileImages:
         return found
 
     def _is_of_another_split(self, image: bytes) -> bool:
-        theirs = {name for name, _ in splits_in(folder_of(image))}
-        ours = {name for name, _ in self._splits}
-        return bool(theirs and ours and not theirs & ours)
+        folder = folder_of(image)
+        if folder not in self._of_another:
+            theirs = {name for name, _ in splits_in(folder)}
+            ours = {name for name, _ in self._splits}
+            self._of_another[folder] = bool(theirs and ours and not theirs & ours)
+        return self._of_another[folder]
 
 
 def _common(image: bytes, parts: list[bytes]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from packer.errors import BadLabel, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.by_name import ByNameSource, Entry, Objects, files_like, read_json, whole_size
-from packer.sources.paths import as_bytes, folder_of, spread, stem_of
+from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, spread, stem_of
 from packer.sources.tree import read_head
 from packer.types import Point
 
@@ -75,8 +75,11 @@ def _is_labelme(head: bytes) -> bool:
 
 
 def _add(objects: Objects, shape: dict[str, Any], points: dict[str, Point]) -> None:
-    kind, name, corners = shape.get("shape_type") or "polygon", str(shape["label"]), shape["points"]
-    fields = {"group": shape["group_id"]} if shape.get("group_id") is not None else {}
+    kind, name, corners = name_in(shape.get("shape_type") or "polygon"), name_in(shape["label"]), shape["points"]
+    fields = {}
+    if (group := shape.get("group_id")) is not None:
+        name_in(group)
+        fields = {"group": group}
     if kind == "polygon":
         objects.add(name, polygon=corners, fields=fields)
     elif kind == "rectangle":
@@ -86,7 +89,7 @@ def _add(objects: Objects, shape: dict[str, Any], points: dict[str, Point]) -> N
         if name in points:
             raise ValueError(f"there are two points {name}")
         ((x, y),) = corners
-        points[name] = (float(x), float(y))
+        points[name] = (coordinate(x), coordinate(y))
     else:
         objects.no_field[kind] += 1
 

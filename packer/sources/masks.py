@@ -121,8 +121,8 @@ def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool]]:
 
 
 def _is_count(stems: set[bytes]) -> bool:
-    """Return whether the stems are just numbered, such as img_001, img_002, img_003."""
-    found = [re.fullmatch(rb"(\D*)(\d{1,18})(\D*)", stem) for stem in stems]
+    """Return whether the stems are just numbered, such as img_001, img_002, or 1 (1), 1 (2)."""
+    found = [re.fullmatch(rb"(.*?)(\d{1,18})(\D*)", stem, re.DOTALL) for stem in stems]
     matches = [match for match in found if match]
     if len(matches) < len(found) or len({(match[1], match[3]) for match in matches}) > 1:
         return False

@@ -9,6 +9,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from packer.errors import UsageError, printable
 from packer.sources.base import Tree
@@ -26,9 +27,13 @@ SPLIT_FOLDER = re.compile(
     rb"(?:train|trainval|training|val|valid|validation|test|testing)(?:[-_]?[0-9]{4})?", re.IGNORECASE
 )
 """Folders of splits: train, val, test2017."""
+NUMBERED = re.compile(rb"-[0-9]{5}-of-[0-9]{5}\Z")
+"""The end of the names of files of which there are several."""
 
 
-ARCHIVE_NAME = re.compile(rb"(.*[^/])\.(?:zip|tar|(?:tar\.|t)(?:gz|bz2|bz|xz|zst|zstd))", re.IGNORECASE | re.DOTALL)
+ARCHIVE_NAME = re.compile(
+    rb"(.*[^/])\.(?:zip|parquet|tar|(?:tar\.|t)(?:gz|bz2|bz|xz|zst|zstd))", re.IGNORECASE | re.DOTALL
+)
 MOST_CLASSES = 65536
 """Class ids are 0..65535; a larger one is a typing error, and must not cost memory."""
 
@@ -44,9 +49,27 @@ def as_text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")  # os.fsdecode would depend on the locale
 
 
+def is_utf8(text: bytes) -> bool:
+    """Return whether bytes are text in UTF-8."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def as_bytes(path: str) -> bytes:
     """Return the inverse of `as_text`; also for arguments of the shell in a UTF-8 locale."""
     return path.encode("utf-8", "surrogateescape")
+
+
+def is_text(name: str) -> bool:
+    """Return whether `as_bytes` has bytes for a name: JSON may have half of a surrogate pair."""
+    try:
+        as_bytes(name)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def folder_of(path: bytes) -> bytes:
@@ -140,7 +163,7 @@ def splits_of(tree: Tree) -> list[bytes]:
     """Return the names of the folders such as train/ and val/ that hold images and lie side by side; [] for one."""
     beside: dict[bytes, set[bytes]] = {}
     for folder in {folder_of(image) for image in tree.images}:
-        parts = folder.split(b"/")
+        parts = [NUMBERED.sub(b"", part) for part in folder.split(b"/")]
         for i, part in enumerate(parts):
             if SPLIT_FOLDER.fullmatch(part):
                 beside.setdefault(b"/".join(parts[:i]), set()).add(part)
@@ -178,6 +201,28 @@ def number(token: bytes) -> float:
     if not is_number(token):
         raise ValueError(f"{quoted(token)} is not a number")
     return float(token)
+
+
+def coordinate(value: Any) -> float:
+    """Return a value of a JSON file as a number, -1e9..1e9. Raise ValueError if it is not one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"{json_text(value)} is not a coordinate")
+    return float(value)
+
+
+def name_in(value: Any) -> str:
+    """Return the name of a class in a JSON file, which may be a number. Raise ValueError if it is neither."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{json_text(value)} is not a name")
+    return str(value)
+
+
+def json_text(value: Any) -> str:
+    """Return a value of a JSON file for a message."""
+    try:
+        return quoted(value) if isinstance(value, str) else quoted(str(value))[1:-1]
+    except RecursionError:
+        return "a deep list"
 
 
 def exact_number(token: bytes) -> int | float:

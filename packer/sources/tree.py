@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageError, UsageError
 from packer.images.header import IncompleteHeader, read_header
-from packer.sources.archive import FAULT, Archives, check_file, fault
+from packer.sources.archives.listing import FAULT, Archives, check_file, fault
+from packer.sources.archives.places import Scratch, SourceFile
 from packer.sources.base import Tree
+from packer.sources.parquet.file import EXTENSION as PARQUET
 from packer.sources.paths import archive_of, archive_stem, extension_of, folder_of
-from packer.sources.places import Scratch, SourceFile
 
 IMAGE_EXTENSIONS = frozenset(
-    b".jpg .jpeg .jpe .jfif .png .bmp .dib .gif .webp .tif .tiff"
+    b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
+    b" .jp2 .j2k .j2c .jpc .jpf .jpx .avif .avifs"
     # packer cannot decode these, but they are images: they must be rejected, not overlooked
-    b" .ppm .pgm .pbm .pnm .jp2 .avif .heic .heif".split()
+    b" .heic .heif".split()
 )
 
 MIB = 1024 * 1024
@@ -41,8 +43,8 @@ def looks_like_image(path: bytes) -> bool:
 
 def begins_like_image(head: bytes) -> bool:
     """Return whether a file that begins with these SNIFFED_BYTES (or has fewer) is an image, even a damaged one."""
-    if len(head) < SMALLEST_IMAGE_BYTES:
-        return False  # a short text, whatever it begins with
+    if len(head) < SMALLEST_IMAGE_BYTES or head[:1] == b"P":
+        return False  # a short text, whatever it begins with; a PNM file has an extension
     try:
         read_header(head, complete=len(head) < SNIFFED_BYTES)
     except NotAnImage:
@@ -77,6 +79,8 @@ def find_tree(
     archives = Archives(_is_member_image, scratch)
     archive, inside = archive_of(absolute)
     if archive:
+        if extension_of(archive) == PARQUET and archive != absolute:
+            raise UsageError(root, "is in a Parquet file, which is read as a whole", "give the Parquet file")
         with _readable(archive):
             check_file(archive, _is_member_image)
             archives.add(archive, b"")
@@ -96,6 +100,7 @@ def find_tree(
     tree = Tree(absolute, walk.images, walk.files, walk.folders)
     there = [path for path in walk.files if archive_stem(path)]
     if walk.images or not there:
+        there = [path for path in there if extension_of(path) != PARQUET]  # labels of the images, probably
         walk.skipped += [(path, "archive beside images, which is not read") for path in there]
         return tree, walk.skipped
     return _with_archives(tree, there, archives), walk.skipped + archives.skipped
@@ -103,7 +108,7 @@ def find_tree(
 
 def _with_archives(tree: Tree, paths: Sequence[bytes], archives: Archives) -> Tree:
     """Return a tree without images with the members of the archives in it."""
-    others = set(tree.files) - set(paths)
+    others = {path for path in tree.files if path not in paths or extension_of(path) == PARQUET}  # it has labels too
     for path in paths:
         stem = archive_stem(path)
         assert stem is not None
@@ -281,7 +286,10 @@ def read_head(tree: Tree | bytes, path: bytes, num_bytes: int, tail_bytes: int =
 
 
 def lines_of(data: bytes) -> list[bytes]:
-    """Return the lines of a text file, split only at LF, CRLF or CR, without BOM."""
+    """Return the lines of a text file, split only at LF, CRLF or CR, in UTF-8 and without BOM."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        with suppress(ValueError):
+            data = data.decode("utf-16").encode()
     data = data.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

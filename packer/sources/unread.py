@@ -18,11 +18,16 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_head
-from packer.sources.yolo_config import NAME_FILES
+from packer.sources.yolo.config import NAME_FILES
 
 TABLES = frozenset(b".txt .csv .tsv .lst .list".split())
 TREES = frozenset(b".json .jsonl .ndjson .xml .yaml .yml".split())
-LABEL_EXTENSIONS = TABLES | TREES | frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .bbox .lms".split())
+OTHERS = frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .anno .bbox .gt .label .lms".split())
+LABEL_EXTENSIONS = TABLES | TREES | OTHERS
+SIDECARS = LABEL_EXTENSIONS | {b""}
+"""Extensions of label files that have an image's name; Stanford Dogs' XML files have none."""
+AFFIX = re.compile(rb"(?<=[A-Za-z])[-_.]|[-_.](?=[A-Za-z])")
+"""Where a name may be divided into that of an image and an affix: gt_img_1.txt, 1_boxes.json."""
 LOOKED_AT_A_FOLDER, MOST_LOOKED_AT = 4, 64
 """Maximum number of files to open: of one extension in one folder, and in total."""
 MOST_LINES, MOST_CELLS = 4096, 128
@@ -52,12 +57,13 @@ def unread_labels(tree: Tree) -> str | None:
     """Extension -> the files that have an image's name, such as 1.pts and 1.jpg.json."""
     for path in tree.files:
         # the inner stem is that of an image whose own extension was kept
-        if (ending := extension_of(path)) in LABEL_EXTENSIONS and {stem_of(path), _plain(stem_of(path))} & stems:
+        if (ending := extension_of(path)) in SIDECARS and {stem_of(path), _plain(stem_of(path))} & stems:
             beside[ending].append(path)
-    found = []
+    found = _with_an_affix(tree, stems)
     for ending, paths in sorted(beside.items()):
         if len(paths) >= SEVERAL:
-            found.append(f"{len(paths)} {printable(ending)} files have names of images ({named(paths)})")
+            kind = f"{printable(ending)} files" if ending else "files without an extension"
+            found.append(f"{len(paths)} {kind} have names of images ({named(paths)})")
         else:
             del beside[ending]
     kept = [path for path in tree.files if _is_kept_as_label(path) and extension_of(path) not in beside]
@@ -71,6 +77,24 @@ def unread_labels(tree: Tree) -> str | None:
     elif kept and not beside:
         found.append(f"{named(kept)} {'lies' if len(kept) == 1 else 'lie'} in a folder of annotations")
     return "; ".join(found) or None
+
+
+def _with_an_affix(tree: Tree, stems: set[bytes]) -> list[str]:
+    """Describe the files that are called as half of the images or more, but for one affix, as gt_img_1.txt."""
+    groups: dict[tuple[bytes, bytes, bytes], list[bytes]] = defaultdict(list)
+    for path in tree.files:
+        stem, ending = stem_of(path), extension_of(path)
+        if ending in LABEL_EXTENSIONS and stem not in stems:
+            for match in AFFIX.finditer(stem):
+                if stem[match.end() :] in stems:
+                    groups[ending, stem[: match.end()], b""].append(path)
+                if stem[: match.start()] in stems:
+                    groups[ending, b"", stem[match.start() :]].append(path)
+    return [
+        f"{len(paths)} {printable(ending)} files have names of images ({named(paths)})"
+        for (ending, _, _), paths in sorted(groups.items())
+        if len(paths) >= max(SEVERAL, len(stems) / 2)
+    ]
 
 
 def _is_kept_as_label(path: bytes) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from packer.errors import BadLabel, UsageError, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.by_name import ByNameSource, Entry, Objects, asked_files, files_like, read_json, whole_size
-from packer.sources.paths import as_bytes, folder_of, named
+from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, named
 
 
 class VottSource(ByNameSource):
@@ -57,9 +57,11 @@ def _entries(tree: Tree, path: bytes) -> Iterator[Entry]:
 def _add(objects: Objects, region: dict[str, Any]) -> None:
     if len(region["tags"]) > 1:
         raise ValueError(f"a region has several tags: {', '.join(region['tags'])}")
-    name = str(region["tags"][0]) if region["tags"] else None
+    name = name_in(region["tags"][0]) if region["tags"] else None
     if region.get("type", "RECTANGLE") in ("RECTANGLE", "SQUARE"):
-        left, top, width, height = (float(region["boundingBox"][key]) for key in ("left", "top", "width", "height"))
+        left, top, width, height = (
+            coordinate(region["boundingBox"][key]) for key in ("left", "top", "width", "height")
+        )
         objects.add(name, (left, top, left + width, top + height))
     else:
         objects.add(name, polygon=[(point["x"], point["y"]) for point in region["points"]])

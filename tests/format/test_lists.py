@@ -90,6 +90,13 @@ def test_a_damaged_list_is_found_and_left_out_by_repair(pack: Path, damage: str)
     good("verify", repaired)
 
 
+@pytest.mark.parametrize("cell", [rb"\N{DOG}.jpg", rb"\101.jpg", rb"\q", b"a\\", rb"\U00110000", rb"\xZZ"])
+def test_escapes_that_packer_does_not_write(tmp_path: Path, pack: Path, cell: bytes) -> None:
+    (tmp_path / "rejected.tsv").write_bytes(b"path\treason\tproblem\n%s\tx\ty\n" % cell)
+    with pytest.raises(DamagedPack, match=r"rejected\.tsv: cannot be read"):
+        list(read_list(tmp_path, "rejected", read_manifest(pack)))
+
+
 def test_repair_adds_what_is_lost(pack: Path) -> None:
     manifest = read_manifest(pack)
     for file in (manifest.shards[0].container, manifest.shards[0].index):

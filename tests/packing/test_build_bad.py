@@ -21,7 +21,7 @@ from packer.packing.plan import make_plan
 from packer.packing.scan import read_inputs
 from packer.packing.table import write_table
 from packer.packing.write_shard import pack_shard
-from packer.sources import places
+from packer.sources.archives import places
 
 
 def with_bad(root: Path, good_ones: int, bad: int) -> Path:

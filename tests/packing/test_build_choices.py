@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,10 @@ from running import digests, good, refused, run
 
 from packer import options_from, options_like
 from packer.errors import UsageError
-from packer.format.lists import read_list
+from packer.format.lists import cell_of, read_list
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions
-from packer.packing.recorded import as_config, read_config
+from packer.packing.recorded import _labels, as_config, read_config
 from packer.packing.select import read_selection
 
 
@@ -137,6 +139,23 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: str | None, problem
         (tmp_path / "some").mkdir()
     with pytest.raises(UsageError, match=rf"some: {problem}; give a file with one path, key or glob per line"):
         read_selection(str(tmp_path / "some"), [b"a.jpg"])
+
+
+@pytest.mark.parametrize("line", [rb"\udc41x", rb"\ud800", rb"\ x.jpg", rb"\N{DOG}"])
+def test_a_list_of_packer_that_is_damaged(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "some").write_bytes(b"path\treason\n" + line + b"\tx\n")
+    with pytest.raises(UsageError, match=r"some:2: .* is not a line of a list of packer"):
+        read_selection(str(tmp_path / "some"), [b"a.jpg"])
+
+
+@pytest.mark.parametrize("name", [b" a.jpg", b"a\nb.jpg", b"path\tb", b"./x*", b"\xff\\n", b"\xef\xbb\xbfa", b"a\r"])
+def test_lines_of_any_bytes_select_the_same_again(tmp_path: Path, name: bytes) -> None:
+    images = [b"a.jpg", b"b.jpg", name]
+    (tmp_path / "some.tsv").write_bytes(b"path\t\n" + cell_of(name.decode("utf-8", "surrogateescape")).encode() + b"\n")
+    found = read_selection(str(tmp_path / "some.tsv"), images)
+    assert found.images == {name}
+    (tmp_path / "again").write_bytes(found.content)
+    assert read_selection(str(tmp_path / "again"), images).images == {name}
 
 
 def test_another_selection_does_not_resume(tmp_path: Path) -> None:
@@ -336,3 +355,35 @@ def test_the_extension_of_the_output_is_stronger_than_like(tmp_path: Path) -> No
     good("build", source, "-o", tmp_path / "p.lmdb")
     good("build", source, "-o", tmp_path / "q.hdf5", "--like", tmp_path / "p.lmdb")
     assert open_pack(tmp_path / "q.hdf5").manifest.container == "hdf5"
+
+
+def coco_of(*names: str) -> str:
+    images = [{"id": i, "file_name": name} for i, name in enumerate(names)]
+    box = {"id": 1, "image_id": 0, "category_id": 1, "bbox": [1, 1, 9, 9]}
+    return json.dumps({"images": images, "categories": [{"id": 1, "name": "ant"}], "annotations": [box]})
+
+
+def test_like_and_the_command_of_several_files_in_an_archive(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 4)
+    (source / "a.json").write_text(coco_of("000.jpg", "001.jpg"))
+    (source / "b.json").write_text(coco_of("002.jpg", "003.jpg"))
+    archive = shutil.make_archive(str(tmp_path / "set"), "zip", source)
+    specs = ["--labels", "coco:a.json", "--labels", f"coco:{archive}/b.json"]
+    good("build", archive, "-o", tmp_path / "p", "--follow-links", *specs)
+    assert open_pack(tmp_path / "p").manifest.options["label_files"] == ["SRC/a.json", "SRC/b.json"]
+    line = good("info", tmp_path / "p", "--command").out
+    assert "--labels coco:SRC/a.json --labels coco:SRC/b.json --follow-links -o" in line
+    for other in (archive, str(source)):
+        options = options_like(tmp_path / "p", other)
+        assert options.labels == (f"coco:{other}/a.json", f"coco:{other}/b.json") and options.follow_links
+        good("build", other, "-o", tmp_path / "q", "--overwrite", "--like", tmp_path / "p")
+        first, second = digests(tmp_path / "p"), digests(tmp_path / "q")
+        assert first.pop("pack.json") and second.pop("pack.json") and first == second
+
+
+def test_like_a_pack_of_datumaro(tmp_path: Path) -> None:
+    """Its labels have a format, not a file."""
+    good("build", draw_plain(tmp_path / "src", 1), "-o", tmp_path / "p")
+    manifest = open_pack(tmp_path / "p").manifest
+    made = replace(manifest, options={**manifest.options, "labels": ["datumaro"], "label_files": ["celeba"]})
+    assert _labels(made, "p", "src") == _labels(made, "p", None) == ["datumaro:celeba"]

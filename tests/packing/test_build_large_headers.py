@@ -16,8 +16,8 @@ from packer.errors import BadImage
 from packer.images.header import IncompleteHeader, read_header
 from packer.packing import headers
 from packer.packing.headers import _read_file_header
-from packer.sources import places
-from packer.sources.places import FileView, SourceFile
+from packer.sources.archives import places
+from packer.sources.archives.places import FileView, SourceFile
 
 FORMATS: dict[str, dict[str, Any]] = {
     "PNG": {"compress_level": 0},

@@ -50,9 +50,9 @@ def drawn(files: Files) -> dict[str, bytes]:
     return found
 
 
-def zipped(files: Files) -> bytes:
+def zipped(files: Files, method: int = zipfile.ZIP_STORED) -> bytes:
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
+    with zipfile.ZipFile(archive, "w", method) as file:
         for name, data in drawn(files).items():
             file.writestr(name, data)
     return archive.getvalue()

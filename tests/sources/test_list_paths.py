@@ -9,8 +9,9 @@ import pytest
 from drawn import packed_of
 
 from packer.errors import BadLabel, NoImage, UsageError
-from packer.sources import list_lines, open_source
+from packer.sources import open_source
 from packer.sources.base import SourceOptions
+from packer.sources.lists import lines as list_lines
 
 BOXES = "path xmin ymin xmax ymax class"
 
@@ -153,7 +154,7 @@ def test_lines_of_an_image_are_collected(open_list):
     assert found == source.annotate(b"a.jpg") and found.origin == "list.csv:1,3,4 and 1 more"
     assert list(source.unmatched_labels()) == []
     (note,) = [note for note in source.notes if "repeat" in note]
-    assert note == "list.csv: 1 line repeats another one of the same image, and is not counted again"
+    assert note == "list.csv: 1 line repeats another line of the same image; each is counted once"
 
 
 def test_identical_lines_without_boxes_are_one(open_list):

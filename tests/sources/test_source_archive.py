@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.errors import BadImage, BadLabel, UsageError
-from packer.sources.base import Tree
-from packer.sources.places import SourceFile
-from packer.sources.tar_members import tar_members
+from packer.errors import BadImage, BadLabel, PackerError, UsageError
+from packer.packing.options import BuildOptions
+from packer.sources import open_source
+from packer.sources.archives.places import SourceFile
+from packer.sources.archives.tar_members import tar_members
+from packer.sources.base import SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file, read_head
 
 IMAGE = b"\xff\xd8\xff image"
@@ -361,3 +363,55 @@ def test_files_that_are_no_source_say_what_to_give(tmp_path, name, data, problem
     with pytest.raises(UsageError) as error:
         find_tree(str(tmp_path / name))
     assert problem in error.value.line
+
+
+def test_datumaro_reads_no_archives(found):
+    tree, _ = found(a_zip({"training/image_2/1.png": IMAGE, "training/label_2/1.txt": b"dog 0 0 0 1 1 9 9\n"}), "s.zip")
+    with pytest.raises(UsageError, match="reads no archives; unpack it, and give the folder"):
+        open_source("auto", tree, SourceOptions())
+
+
+def test_a_folder_in_an_archive(found, tmp_path):
+    """By its path in the archive; in a folder of archives also by the path that its images have."""
+    files = {"a/b/1.jpg": IMAGE, "a/b/c/2.jpg": IMAGE, "a/bb.jpg": IMAGE, "a/b/1.txt": b"", "a/b/.3.jpg": IMAGE}
+    found(a_zip(files), "s.zip")
+    for place in ("s.zip/a/b", "s.zip/a/b/", "s/a/b"):
+        tree, skipped = find_tree(str(tmp_path / place))
+        assert (tree.images, tree.files, tree.folders) == ([b"1.jpg", b"c/2.jpg"], [b"1.txt"], [b"c"])
+        assert skipped == [(b".3.jpg", "hidden")] and content(tree, b"c/2.jpg") == IMAGE
+    with pytest.raises(UsageError, match="no such folder in the archive"):
+        find_tree(str(tmp_path / "s.zip" / "a" / "c"))
+    assert BuildOptions(str(tmp_path / "s.zip" / "a" / "b")).output == str(tmp_path / "b.lmdb")
+
+
+def test_labels_beside_the_archive_and_in_it(found, tmp_path, monkeypatch):
+    (tmp_path / "outside").mkdir()
+    monkeypatch.chdir(tmp_path / "outside")
+    (tmp_path / "outside" / "a.csv").write_bytes(b"1.jpg,cat\n")
+    tree, _ = found(a_zip({"1.jpg": IMAGE, "2.jpg": IMAGE, "l/a.csv": b"1.jpg,dog\n2.jpg,dog\n"}), "s.zip")
+    for file, label in (("a.csv", "cat"), ("l/a.csv", "dog"), ("../s.zip/l/a.csv", "dog"), ("./l/a.csv", "dog")):
+        assert open_source(f"list:{file}", tree, SourceOptions(columns="path label")).annotate(b"1.jpg").label == label
+    for kind in ("list", "coco", "dlib", "cvat", "createml", "vott", "widerface"):
+        with pytest.raises(UsageError, match="there is no such file; name the file, relative to this folder or to the"):
+            open_source(f"{kind}:b.csv", tree, SourceOptions())
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("coco", "a.json"), ("dlib", "a.xml"), ("cvat", "a.xml"), ("vott", "a.json")]
+)
+def test_damaged_labels_are_refused(found, kind, name, method):
+    """Also those that are mapped, or read as a stream."""
+    data = bytearray(a_zip({"1.jpg": IMAGE, name: b'<annotations a="%s"/>' % (b" " * 99)}, method))
+    data[data.index(name.encode()) + len(name) + 17] ^= 1
+    tree, _ = found(bytes(data), "s.zip")
+    with pytest.raises(PackerError, match="is damaged in its archive"):
+        open_source(f"{kind}:{name}", tree, SourceOptions())
+
+
+def test_a_zip_whose_first_member_begins_before_it(found):
+    data = bytearray(a_zip({"a.jpg": IMAGE}))
+    end = data.rindex(b"PK\x05\x06")
+    data[end + 16 : end + 20] = struct.pack("<L", struct.unpack("<L", data[end + 16 : end + 20])[0] + 9)
+    with pytest.raises(UsageError, match="is damaged"):
+        found(bytes(data), "s.zip")

@@ -104,7 +104,10 @@ WIDER = "0--Parade/0_Parade_1.jpg\n2\n1 2 3 4 0\n5 6 7 8 0\n1--Fair/1_Fair_2.jpg
     (PLAIN | {"labels/b.txt": "cat 1 2 3 4\n", "labels/c.txt": "dog 1 2 3 4\n"}, r"2 \.txt files have names of images"),
     (PLAIN | {"labels/b.txt": "0 .5 .5 1 1\n", "labels/c.txt": "0 .5 .5 1 1\n"}, r"2 \.txt files have names of images"),
     ({"cat/1.jpg": "", "cat/1.mat": "", "dog/2.jpg": "", "dog/2.mat": ""}, r"2 \.mat files have names of images"),
-    (PLAIN | {"x.csv": "file;x;y\nb.jpg;1;2\nc.jpg;1;2\n".encode("utf-16")}, r"x\.csv names images"),
+    (PLAIN | {"x.json": COCO.encode("utf-16")}, r"x\.json names images"),
+    ({"cat/a1.jpg": "", "dog/b1.jpg": "", "Annotation/cat/a1": "", "Annotation/dog/b1": ""}, r"2 files without an ext"),
+    ({"im/img_1.jpg": "", "im/img_2.jpg": "", "t/gt_img_1.txt": "1,2,x", "t/gt_img_2.txt": ""}, r"2 \.txt files have"),
+    (PLAIN | {"b_boxes.txt": "", "c_boxes.txt": ""}, r"2 \.txt files have names of images"),
     ({"0_Parade_1.jpg": "", "1_Fair_2.jpg": "", "wider.txt": WIDER}, r"wider\.txt names images"),
 ])  # fmt: skip
 def test_labels_that_cannot_be_read_stop(make_tree, files, message):
@@ -159,6 +162,7 @@ def test_pairs_are_packed_where_the_labels_are_said(make_tree):
     {f"{d}/{i:03d}.jpg": "" for d in ("cat", "dog") for i in range(5)},  # counted alike
     {f"{d}/img_{i}.jpg": "" for d in ("cat", "dog", "ant") for i in range(5)},
     {f"{d}/{i}.jpg": "" for d in ("happy", "sad", "calm") for i in ("ann", "bob")},
+    {f"{d}/1 ({i}).jpg": "" for d in ("cat", "dog") for i in range(5)},
     {"mask/1.jpg": "", "mask/2.jpg": "", "no mask/3.jpg": "", "no mask/4.jpg": ""},
     {f"{d}/{i}.jpg": "" for d in ("mask", *"abcdefgh") for i in range(3)},
 ])  # fmt: skip
@@ -201,3 +205,87 @@ def test_the_path_may_stand_at_the_end_of_a_long_line(make_tree):
     tree = make_tree({"cat/1.jpg": "", "dog/2.jpg": "", "faces.txt": f"{numbers} 1.jpg\n{numbers} cat/1.jpg\n"})
     with pytest.raises(UsageError, match=r"2 kinds of labels fit.*faces\.txt"):
         recognize(tree, SourceOptions())
+
+
+BOXES_OF = "".join(f"v_{image}.jpg,1,2,3,{4 + box},cat\n" for image in range(3) for box in range(50))
+
+
+@pytest.mark.parametrize("lines", [
+    "filename,xmin,ymin,xmax,ymax,class\n" + BOXES_OF,
+    "".join(f"v_{image % 2}.jpg\tcat\t1\t2\t3\t{4 + image}\n" for image in range(40)),
+    "\ufefffilename\tlabel\r\nv_0.jpg\tcat\r\nv_1.jpg\tdog\r\n".encode("utf-16-le"),
+])  # fmt: skip
+def test_a_list_of_many_lines_per_image_or_in_utf16_is_found(make_tree, lines):
+    tree = make_tree({f"images/v_{image}.jpg": "" for image in range(4)} | {"data/labels.csv": lines})
+    assert recognize(tree, SourceOptions()).spec.endswith("data/labels.csv")
+
+
+SPLIT_LISTS = {
+    f"{split}/{name}": f"file_name,label\n{split}.jpg,cat\n" if name == "metadata.csv" else ""
+    for split in ("train", "test")
+    for name in ("metadata.csv", f"{split}.jpg")
+}
+
+
+def test_a_split_chooses_among_lists(make_tree):
+    tree = make_tree(SPLIT_LISTS)
+    with pytest.raises(
+        UsageError, match="2 kinds of labels fit; choose one, or pass several that label the same images"
+    ):
+        recognize(tree, SourceOptions())
+    choice = recognize(tree, SourceOptions(split="test"))
+    assert choice.spec.endswith("/test/metadata.csv")
+    source = open_source(choice.spec, tree, SourceOptions(split="test", by_auto=True))
+    assert source.in_split(b"test/test.jpg") and not source.in_split(b"train/train.jpg")
+
+
+def test_the_splits_of_a_list_are_folders_where_it_has_no_column(make_tree):
+    tree = make_tree({"train/1.jpg": "", "val/2.jpg": "", "l.csv": "file,label\ntrain/1.jpg,cat\nval/2.jpg,dog\n"})
+    choice = recognize(tree, SourceOptions())
+    assert "--split train packs one" in choice.why
+    source = open_source(choice.spec, tree, SourceOptions(split="train"))
+    check_sources([source], "train")
+    assert source.in_split(b"train/1.jpg") and not source.in_split(b"val/2.jpg")
+    with pytest.raises(UsageError, match="the list has no column of splits"):
+        check_sources([open_source(choice.spec, tree, SourceOptions(split="extra"))], "extra")
+
+
+def test_the_events_of_wider_face_are_no_classes(make_tree):
+    wider = "0--Parade/0_Parade_1.jpg\n1\n1 2 3 4 0 0 0 0 0 0\n1--Fair/1_Fair_2.jpg\n1\n1 2 3 4 0 0 0 0 0 0\n"
+    images = {"WIDER_train/images/0--Parade/0_Parade_1.jpg": "", "WIDER_train/images/1--Fair/1_Fair_2.jpg": ""}
+    tree = make_tree(images | {"wider_face_split/wider_face_train_bbx_gt.txt": wider})
+    assert recognize(tree, SourceOptions()).spec == "widerface"
+
+
+def test_a_box_list_of_open_images_is_one_kind(make_tree):
+    lines = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax\n" + "0a1b2c,x,/m/01,1,.1,.2,.1,.2\n" * 2
+    tree = make_tree(
+        {
+            "train/0a1b2c.jpg": "",
+            "train/0a1b2d.jpg": "",
+            "oidv6-train-annotations-bbox.csv": lines + lines.replace("2c", "2d"),
+        }
+    )
+    assert recognize(tree, SourceOptions()).spec.startswith("list:")
+
+
+PARTS = ("seg_pred", "seg_test", "seg_train"), ("images_part_1", "images_part_2")
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_parts_of_a_dataset_are_no_classes(make_tree, parts):
+    tree = make_tree({f"{part}/{i}{part}.jpg": "" for part in parts for i in range(2)})
+    assert recognize(tree, SourceOptions()).spec == "none"
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_classes_below_the_parts_of_a_dataset_are_named(make_tree, parts):
+    images = (f"{part}/{part}/{name}/{i}.jpg" for part in parts for name in ("ant", "bee") for i in range(2))
+    first = "seg_train/seg_train" if "seg_train" in parts else "images_part_1/images_part_1"
+    with pytest.raises(UsageError, match=rf'"{first}/" and .* are no classes; .*/{first} as the source'):
+        recognize(make_tree(dict.fromkeys(images, "")), SourceOptions())
+
+
+def test_a_class_may_have_the_word_of_a_split(make_tree):
+    tree = make_tree({f"{name}/{name}.jpg": "" for name in ("bullet_train", "test tube", "ant", "bee", "cat")})
+    assert recognize(tree, SourceOptions()).spec == "folder"

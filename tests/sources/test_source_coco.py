@@ -12,9 +12,10 @@ from drawn import packed_of
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.images.geometry import clip_polygon
-from packer.sources import json_map, open_source, recognize
+from packer.sources import open_source, recognize
 from packer.sources.base import SourceOptions
-from packer.sources.coco_rle import joined, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
+from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
+from packer.sources.coco.source import json_map
 from packer.sources.splits import is_of_split, splits_in
 
 PEOPLE = ["nose", "left_eye", "right_eye"]
@@ -181,7 +182,7 @@ def test_masks_of_run_lengths(mask):
     assert (mask_of(*mask.shape, counts) == mask).all()
     if mask.any():
         ys, xs = np.nonzero(mask)
-        assert mask_box(mask) == (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
+        assert mask_box(len(mask), counts) == (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
         polygon = joined(outline(mask))
         assert math.isclose(area(polygon), mask.sum())
         assert (centers_inside(polygon, *mask.shape) == mask).all()

@@ -74,7 +74,7 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=sorted(SOURCES.keys() - {"datumaro"}))  # tests/integration/test_datumaro.py
+@pytest.fixture(params=sorted(SOURCES.keys() - {"datumaro", "parquet"}))  # test_datumaro.py, test_source_parquet.py
 def opened(request, make_tree):
     tree = make_tree(LAYOUTS[request.param])
     spec = request.param
@@ -146,7 +146,7 @@ def test_the_folder_is_never_written_to(opened):
 
 
 def test_sources_import_nothing_heavy():
-    code = "import sys, packer.sources.auto, packer.sources.list, packer.sources.folder\n"
+    code = "import sys, packer.sources.auto, packer.sources.lists.source, packer.sources.folder\n"
     code += "names = {m.split('.')[0] for m in sys.modules} & {'cv2', 'torch', 'lmdb', 'h5py', 'pyarrow'}\n"
     code += "above = {m for m in sys.modules if m.startswith(('packer.format', 'packer.packing'))}\n"
     code += "print(names | above)"

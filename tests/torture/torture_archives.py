@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from packer.errors import BadInput, UsageError
-from packer.sources.json_map import JsonMap
-from packer.sources.tar_members import tar_members
+from packer.sources.archives.tar_members import tar_members
+from packer.sources.archives.zip_members import zip_members
+from packer.sources.coco.json_map import JsonMap
 from packer.sources.tree import find_tree, read_file
-from packer.sources.zip_members import zip_members
 
 TAR_MAGIC = b"ustar"
 MOST_MEMBER_BYTES = 1 << 20
