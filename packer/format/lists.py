@@ -202,7 +202,7 @@ def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Ite
             for line in file:
                 yield _row(kind, line)
     except (OSError, ValueError, TypeError) as error:
-        problem = getattr(error, "strerror", None) or error
+        problem = getattr(error, "strerror", None) or ("a line is damaged" if isinstance(error, TypeError) else error)
         raise DamagedPack(path, f"cannot be read: {problem}", "restore it, or build the pack again") from None
 
 

@@ -115,6 +115,17 @@ def test_a_list_of_rejected_inputs_excludes_labels_and_links_too(tmp_path: Path)
     assert "1 packed + 0 rejected + 4 skipped" in ran.out
 
 
+@pytest.mark.parametrize("name", [" blank.jpg", "line\nbreak.jpg", "back\\slash\r.jpg", "\udcff\n.jpg"])
+def test_the_copy_in_the_pack_names_odd_images(tmp_path: Path, name: str) -> None:
+    source = draw_plain(tmp_path / "src", 2)
+    draw(source / name, 5)
+    (tmp_path / "some.txt").write_text("000.jpg\n*[!0-9].jpg\n")
+    good("build", source, "-o", tmp_path / "p", "--exclude", tmp_path / "some.txt")
+    good("build", source, "-o", tmp_path / "q", "--exclude", tmp_path / "p" / "skipped.tsv")
+    good("build", source, "-o", tmp_path / "r", "--like", tmp_path / "q")
+    assert paths(tmp_path / "q") == paths(tmp_path / "r") == ["001.jpg"]
+
+
 def test_labels_of_excluded_images_are_not_left_over(tmp_path: Path) -> None:
     (tmp_path / "some.txt").write_text("JPEGImages/003.jpg\n")
     source = draw_voc(tmp_path / "src", 5)
