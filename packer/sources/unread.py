@@ -107,7 +107,7 @@ def _is_kept_as_label(path: bytes) -> bool:
 
 
 def called_labels(tree: Tree) -> list[bytes]:
-    """Return the files that have a name of labels: imagelabels.mat, labels.npy, ILSVRC2012_validation_ground_truth.txt."""
+    """Return the files that have a name of labels: imagelabels.mat, labels.npy, ILSVRC2012_ground_truth.txt."""
     endings = LABEL_EXTENSIONS | SHEETS
     return [
         path for path in tree.files if extension_of(path) in endings and CALLED_LABELS.search(stem_of(path).lower())

@@ -14,8 +14,8 @@ from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.images.geometry import clip_polygon
 from packer.sources import open_source, recognize
 from packer.sources.base import SourceOptions
+from packer.sources.coco import json_map
 from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
-from packer.sources.coco.source import json_map
 from packer.sources.splits import is_of_split, splits_in
 
 PEOPLE = ["nose", "left_eye", "right_eye"]
