@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from packer.loading.loader import PackedLoader
     from packer.loading.to_device import CudaPrefetcher
     from packer.packing import BuildOptions, BuildSummary, build_pack
+    from packer.packing.recorded import options_from, options_like
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,8 @@ _HOMES = {
     "build_pack": "packer.packing",
     "collate": "packer.loading.collate",
     "open_pack": "packer.format.pack",
+    "options_from": "packer.packing.recorded",
+    "options_like": "packer.packing.recorded",
 }
 
 _ADAPTERS = frozenset(("ultralytics",))
@@ -57,6 +60,8 @@ __all__ = [
     "build_pack",
     "collate",
     "open_pack",
+    "options_from",
+    "options_like",
 ]
 
 

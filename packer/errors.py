@@ -39,6 +39,8 @@ def printable(path: AnyPath) -> str:
     A file name may contain terminal escapes and line breaks, which must not reach the terminal.
     """
     text = os.fsdecode(path)
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
@@ -166,10 +168,22 @@ class NotAnImage(BadImage):
     reason = "not-an-image"
 
 
+class SeveralFrames(BadImage):
+    """An animation, or several pages, with ``--on-animation fail``."""
+
+    reason = "animation"
+
+
 class BadLabel(BadInput):
     """An invalid annotation: a bad line, a class outside the list, a box outside the image."""
 
     reason = "bad-label"
+
+
+class BadBox(BadLabel):
+    """A box outside its image, or without area, with ``--boxes fail``."""
+
+    reason = "bad-box"
 
 
 class NoLabel(BadLabel):
@@ -185,22 +199,43 @@ class NoImage(BadLabel):
 
 
 class TooManyBad(PackerError):
-    """More bad inputs than ``--max-bad`` allows; `rejected` are all of them (`packer.format.manifest.Rejected`)."""
+    """More bad inputs than ``--max-bad`` allows.
+
+    `rejected` are the bad inputs (`packer.format.manifest.Rejected`), sorted by path; at most the first 100,000.
+    `reasons` has (reason, number of bad inputs, one of them) for each reason, the most frequent first.
+    """
 
     def __init__(
-        self, where: AnyPath, problem: str | None = None, next_step: str = "", rejected: Sequence[Any] = ()
+        self,
+        where: AnyPath,
+        problem: str | None = None,
+        next_step: str = "",
+        rejected: Sequence[Any] = (),
+        reasons: Sequence[tuple[str, int, Any]] = (),
     ) -> None:
         super().__init__(where, problem, next_step)
-        self.args = (*self.args, tuple(rejected))
+        self.args = (*self.args, tuple(rejected), tuple(reasons))
         self.rejected = tuple(rejected)
+        self.reasons = tuple(reasons)
 
     @property
     def line(self) -> str:
-        """The error and the first bad inputs, as the command line prints them."""
-        lines = [super().line, *(f"{printable(r.path)}: {r.problem}" for r in self.rejected[:SHOWN_REJECTED])]
-        if len(self.rejected) > SHOWN_REJECTED:
-            lines.append(f"... and {len(self.rejected) - SHOWN_REJECTED} more (--json lists all)")
+        """The error, and the bad inputs by reason: all of them if they are few, else an example of each."""
+        lines = [super().line]
+        total = sum(count for _, count, _ in self.reasons)
+        for reason, count, example in self.reasons:
+            if total <= SHOWN_REJECTED:
+                lines += [f"{reason}: {_bad_input(r)}" for r in self.rejected if r.reason == reason]
+            else:
+                several = f"{count:,}, for example " if count > 1 else ""
+                lines.append(f"{reason}: {several}{_bad_input(example)}")
+        if total > SHOWN_REJECTED:
+            lines.append("(--quarantine DIR or --json lists all of them)")
         return "\n  ".join(lines)
+
+
+def _bad_input(rejected: Any) -> str:
+    return f"{printable(rejected.path)}: {rejected.problem}"
 
 
 class UsageError(PackerError, ValueError):

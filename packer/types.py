@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     Float32 = NDArray[np.float32]
     Int64 = NDArray[np.int64]
+    UInt8 = NDArray[np.uint8]
     Image = NDArray[Any]
 else:  # the command line needs Progress before numpy
-    Float32 = Int64 = Image = Any
+    Float32 = Int64 = UInt8 = Image = Any
 """uint8 (height, width, channels), RGB or gray; uint16 and 2 or 4 channels only with ``--mode unchanged``."""
 
 Point = tuple[float, float]
@@ -54,10 +55,16 @@ class RawAnnotation:
     """Its file and line, for messages: ``Annotations/cat3.xml`` or ``landmarks.txt:17``."""
     label: str | None = None
     """Class name of the whole image."""
+    tags: tuple[bool, ...] | None = None
+    """Whether the image has each of the source's tags (multi-label classes)."""
     boxes: tuple[tuple[float, float, float, float], ...] | None = None
     """xyxy; pixels, or fractions of width and height if `relative`."""
     box_labels: tuple[str, ...] | None = None
     """Class name of each box; same length as `boxes`."""
+    box_lines: tuple[int, ...] | None = None
+    """Line of each box in its file, from 1, for messages; None if `origin` says it, or it is not known."""
+    box_texts: tuple[str, ...] | None = None
+    """Each box as its file has it, for messages; None if that is `boxes`."""
     landmarks: tuple[Point, ...] | None = None
     """Points of the whole image (a face's five points)."""
     polygons: tuple[tuple[Point, ...], ...] | None = None
@@ -80,6 +87,8 @@ class Annotation:
 
     label: int | None = None
     """Class id of the whole image."""
+    tags: UInt8 | None = None
+    """uint8 (k,), 0 or 1: which of the pack's tags the image has (multi-label classes)."""
     boxes: Float32 | None = None
     """float32 (n, 4), xyxy, pixels."""
     box_labels: Int64 | None = None

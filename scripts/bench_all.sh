@@ -28,7 +28,7 @@ run bench_loader "--photos 60 --small 600 --records 1000" "--photos 2000 --small
 run bench_peers "--photos 20 --share 0.05" ""
 run bench_gpu "" ""
 run bench_build "--cifar 300 --photos 20" "--photos 3000"
-run bench_plan "--count 2000" ""
+run bench_plan "--count 2000 --lines 20000" ""
 run bench_memory "--counts 100" "--rounds 1 --counts 20000 80000"
 run bench_verify "--records 500" "--records 40000"
 run bench_stats "--images 20" "--images 1000"

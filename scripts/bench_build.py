@@ -3,13 +3,17 @@
 CIFAR-like: files of 32x32 to raw, against two processes that read and decode with Pillow and keep nothing, and against
 two threads of simplejpeg. Photos: to 256 px JPEG, against processes that decode, resize and encode the same pixels.
 The bare loops write nothing, check nothing and know no labels: what packer adds is all that lies between.
+
+Archives: a zip and a tar of the small files, against packer on the folder that they hold.
 """
 
 from __future__ import annotations
 
 import io
 import multiprocessing
+import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
@@ -103,12 +107,34 @@ def compare(table: Table, what: str, paths: list[str], bare: Loops, given: Any, 
             table.row(f"{what}, {container}, against {name}", *cells, f"{rate.median:,.0f}", f"{limit.median:,.0f}")
 
 
+def archives(table: Table, paths: list[str], given: Any) -> None:
+    """Measure packs of the small files in archives against that of their folder; print a row for each archive."""
+    folder = Path(paths[0]).parents[1]
+    sources = {"the folder": folder, **{name: folder.with_name(f"cifar.{name}") for name in ("zip", "tar")}}
+    with zipfile.ZipFile(sources["zip"], "w") as stored:
+        for path in paths:
+            stored.write(path, Path(path).relative_to(folder))
+    with tarfile.open(sources["tar"], "w", format=tarfile.GNU_FORMAT) as tar:
+        tar.add(folder, ".")
+
+    def build(source: Path) -> None:
+        out = str(folder.with_name("pack"))
+        build_pack(BuildOptions(str(source), out, labels=("folder",), overwrite=True, workers=given.workers))
+
+    seconds = take_turns({name: partial(build, source) for name, source in sources.items()}, given.rounds)
+    limit = seconds["the folder"].per_second(len(paths))
+    for name in ("zip", "tar"):
+        rate = seconds[name].per_second(len(paths))
+        what = f"{len(paths):,} files of 32x32 in a {name}, against the folder"
+        table.row(what, *against_goal(rate / limit, 1.0), f"{rate.median:,.0f}", f"{limit.median:,.0f}")
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--cifar", type=int, default=50_000, help="files of 32x32; 0: none [%(default)s]")
     arguments.add_argument("--photos", type=int, default=2000, help="photos; 0: none [%(default)s]")
     arguments.add_argument("--workers", type=int, default=usable_cores())
-    arguments.add_argument("--formats", nargs="+", default=list(CONTAINERS), choices=CONTAINERS)
+    arguments.add_argument("--formats", nargs="*", default=list(CONTAINERS), choices=CONTAINERS)
     given = arguments.parse_args()
     table = Table("build", "goal", "ratio", "packer, images/s", "bare loop, images/s")
     with tempfile.TemporaryDirectory(prefix="bench-build-", dir=given.work_dir) as given.folder:
@@ -119,7 +145,9 @@ def main() -> None:
                 "2 threads of simplejpeg": (lambda: in_two_threads(paths), 0.35),
             }
             what = f"{given.cifar:,} files of 32x32 to raw"
-            compare(table, what, paths, loops, given, labels=("folder",))
+            if given.formats:
+                compare(table, what, paths, loops, given, labels=("folder",))
+            archives(table, paths, given)
         if given.photos:
             photos = images("photos", given.data, Path(given.folder, "photos"), given.photos)
             bare = {f"{given.workers} bare processes": (lambda: in_processes(smaller, photos, given.workers), 0.92)}

@@ -1,17 +1,28 @@
-"""What it costs to plan a build of many tiny files, and to start.
+"""What it costs to plan a build of many tiny files, to read a long list or a large COCO file, and to start.
 
 Plan: `plan_pack` of class folders of JPEG files of 32x32 (up to LINKS links to one file), which are in memory; each
 round in a new process. Memory: peak PSS of the process and its workers, less its PSS after a plan of 100 files.
+
+Lists: a list of classes (a line per image) and one of boxes (five lines per image), from the file to the lines of each
+image, in lines per CPU second; then the annotations of all images. Memory is the peak RSS of a process that also holds
+the paths of all images.
+
+COCO: `plan_pack` of a file of 163 MB with 45,000 images and 315,000 objects with polygons; the images are links to one
+file. Memory as for the plan; the mapped pages of the file count.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import simplejpeg
 from bench_common import Table, against_goal, drawn, parser
 
 from packer.bench.measure import PSS, Figure, memory_bytes, peak_memory, take_turns
@@ -24,7 +35,8 @@ from packer.packing import plan_pack
 
 def plan(folder):
     started = time.perf_counter()
-    plan_pack(BuildOptions(folder, folder + ".pack", labels=("folder",)))
+    found = plan_pack(BuildOptions(folder, folder + ".pack", labels=(sys.argv[3],), encode="copy")).inputs
+    assert len(found.table) == found.found
     return time.perf_counter() - started
 
 plan(sys.argv[1])
@@ -33,6 +45,51 @@ sys.stdin.readline()
 print(plan(sys.argv[2]), flush=True)
 sys.stdin.readline()
 """
+LIST = """
+import resource, sys, time
+from packer.sources.base import SourceOptions, Tree
+from packer.sources.lists.source import ListSource
+
+folder, file, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+images = [b"images/%04d/%08d.jpg" % (i // 10_000, i) for i in range(count)]
+tree = Tree(folder.encode(), images, [], [])
+start = time.process_time()
+source = ListSource(tree, SourceOptions(file=file))
+read = time.process_time() - start
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+start = time.process_time()
+for image in images:
+    source.annotate(image)
+assert not list(source.unmatched_labels())
+print(read, peak, time.process_time() - start)
+"""
+LINES_OF_BOXES = 5
+PARTS = ("start", "plan", "lists", "coco")
+WIDTH, HEIGHT = 640, 427
+OBJECTS, CORNERS, CATEGORIES = 7, 22, 90
+
+
+def write_list(folder: Path, kind: str, lines: int) -> tuple[str, int]:
+    """Write a list of classes or boxes; return its path and the number of its images."""
+    path = folder / f"{kind}.csv"
+    each = 1 if kind == "classes" else LINES_OF_BOXES
+    with path.open("w") as file:
+        file.write("filename,label\n" if each == 1 else "filename,width,height,class,xmin,ymin,xmax,ymax\n")
+        for i in range(lines // each):
+            image = f"images/{i // 10_000:04d}/{i:08d}.jpg"
+            if each == 1:
+                file.write(f"{image},{i % 1000}\n")
+            else:
+                file.writelines(f"{image},640,480,dog,{i % 97},{k},{i % 97 + 40},{k + 30}\n" for k in range(each))
+    return str(path), lines // each
+
+
+def read_list(path: str, count: int) -> tuple[float, float, float]:
+    """Return CPU seconds to read a list, peak bytes, and CPU seconds of all annotations, in a new process."""
+    command = [sys.executable, "-c", LIST, os.path.dirname(path), path, str(count)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    read, peak, annotations = map(float, done.stdout.split())
+    return read, peak, annotations
 
 
 def link_files(target: Path, count: int) -> str:
@@ -52,10 +109,49 @@ def link_files(target: Path, count: int) -> str:
     return str(target)
 
 
-def plan(few: str, many: str, count: int) -> tuple[float, float]:
+def write_coco(target: Path, count: int) -> str:
+    """Make a COCO set of `count` images, as its own files are: one line, two decimals, with links nobody reads."""
+    dice = random.Random(0)
+    (target / "train2017").mkdir(parents=True)
+    (target / "annotations").mkdir()
+    origin = target / "train2017" / f"{0:012d}.jpg"
+    origin.write_bytes(simplejpeg.encode_jpeg(np.full((HEIGHT, WIDTH, 3), 128, np.uint8)))
+    for number in range(1, count):
+        if number % LINKS == 0:
+            origin = target / "train2017" / f"{number:012d}.jpg"
+            origin.write_bytes((target / "train2017" / f"{0:012d}.jpg").read_bytes())
+        else:
+            os.link(origin, target / "train2017" / f"{number:012d}.jpg")
+
+    def image(number: int) -> str:
+        host = "http://images.cocodataset.org/train2017"
+        return json.dumps({
+            "license": 3, "file_name": f"{number:012d}.jpg", "coco_url": f"{host}/{number:012d}.jpg", "height": HEIGHT,
+            "width": WIDTH, "date_captured": "2013-11-14 11:18:45", "flickr_url": f"http://flickr.com/{number}_z.jpg",
+            "id": number,
+        })  # fmt: skip
+
+    def thing(number: int) -> str:
+        outline = [round(dice.random() * 420, 2) for _ in range(2 * CORNERS)]
+        return json.dumps({
+            "segmentation": [outline], "area": 702.1, "iscrowd": 0, "image_id": number // OBJECTS,
+            "bbox": [473.07, 295.93, 38.65, 28.67], "category_id": dice.randint(1, CATEGORIES), "id": number,
+        })  # fmt: skip
+
+    with (target / "annotations" / "instances_train2017.json").open("w") as file:
+        file.write('{"info":{"year":2017},"images":[')
+        file.writelines("," * (number > 0) + image(number) for number in range(count))
+        file.write('],"annotations":[')
+        file.writelines("," * (number > 0) + thing(number) for number in range(count * OBJECTS))
+        names = [{"supercategory": "s", "id": number + 1, "name": f"c{number}"} for number in range(CATEGORIES)]
+        file.write(f'],"categories":{json.dumps(names)}}}')
+    return str(target)
+
+
+def plan(few: str, many: str, count: int, labels: str = "folder") -> tuple[float, float]:
     """Return seconds and bytes per image of one plan."""
     with subprocess.Popen(
-        [sys.executable, "-c", PLAN, few, many], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PLAN, few, many, labels], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdout.readline()
@@ -81,20 +177,58 @@ def start_times(rounds: int) -> dict[str, Figure]:
     return take_turns({name: (lambda command=command: run(command)) for name, command in commands.items()}, rounds)
 
 
+def plan_files(table: Table, folder: Path, count: int, rounds: int) -> None:
+    """Print what plans of `count` files cost."""
+    few, many = link_files(folder / "few", 100), link_files(folder / "many", count)
+    seconds, size = (Figure(values) for values in zip(*(plan(few, many, count) for _ in range(rounds)), strict=True))
+    what = f"plan of {count:,} files"
+    table.row(f"{what}, s", *against_goal(seconds, 30, 1, most=True))
+    table.row(f"{what}, bytes of memory per image", *against_goal(size, 150, 0, most=True))
+
+
+def read_lists(table: Table, folder: Path, lines: int, rounds: int) -> None:
+    """Print what lists of `lines` lines cost."""
+    for kind in ("classes", "boxes"):
+        path, count = write_list(folder, kind, lines)
+        read, peak, annotations = zip(*(read_list(path, count) for _ in range(rounds)), strict=True)
+        os.unlink(path)
+        what = f"list of {kind}, {lines:,} lines, {count:,} images"
+        table.row(f"{what}, lines/s", *against_goal(Figure([lines / s for s in read]), 500_000, 0))
+        table.row(f"{what}, peak GB", *against_goal(Figure([size / 1e9 for size in peak]), 3, 2, most=True))
+        table.row(f"{what}, annotations/s", *against_goal(Figure([count / s for s in annotations]), None, 0))
+
+
+def plan_coco(table: Table, folder: Path, count: int, rounds: int) -> None:
+    """Print what plans of a COCO file of `count` images cost."""
+    few, many = write_coco(folder / "coco-few", 100), write_coco(folder / "coco", count)
+    size = os.path.getsize(f"{many}/annotations/instances_train2017.json")
+    measured = [plan(few, many, count, "coco") for _ in range(rounds)]
+    what = f"plan of COCO, {size / 1e6:.0f} MB, {count:,} images, {count * OBJECTS:,} objects"
+    table.row(f"{what}, s", *against_goal(Figure([seconds for seconds, _ in measured]), 6, 2, most=True))
+    memory = Figure([bytes_of_one * count / 1e6 for _, bytes_of_one in measured])
+    table.row(f"{what}, MB of memory", *against_goal(memory, 350, 0, most=True))
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--count", type=int, default=1_000_000, help="files [%(default)s]")
+    arguments.add_argument("--lines", type=int, default=10_000_000, help="lines of the lists [%(default)s]")
+    arguments.add_argument("--images", type=int, default=45_000, help="images of the COCO file [%(default)s]")
+    arguments.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} [all]")
     given = arguments.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        arguments.error(f"no such part: {', '.join(sorted(unknown))}")
+    parts = given.parts or PARTS
     table = Table("what", "goal", "median (lowest to highest)")
-    for name, figure in start_times(max(given.rounds, 5)).items():
+    for name, figure in start_times(max(given.rounds, 5)).items() if "start" in parts else ():
         table.row(f"`{name}`, s", *against_goal(figure, 0.15 if "--help" in name else None, 3, most=True))
     with tempfile.TemporaryDirectory(prefix="bench-plan-", dir=given.work_dir) as folder:
-        few, many = link_files(Path(folder, "few"), 100), link_files(Path(folder, "many"), given.count)
-        rounds = [plan(few, many, given.count) for _ in range(given.rounds)]
-    seconds, size = (Figure(values) for values in zip(*rounds, strict=True))
-    what = f"plan of {given.count:,} files"
-    table.row(f"{what}, s", *against_goal(seconds, 30, 1, most=True))
-    table.row(f"{what}, bytes of memory per image", *against_goal(size, 150, 0, most=True))
+        if "plan" in parts:
+            plan_files(table, Path(folder), given.count, given.rounds)
+        if "lists" in parts:
+            read_lists(table, Path(folder), given.lines, given.rounds)
+        if "coco" in parts:
+            plan_coco(table, Path(folder), given.images, given.rounds)
 
 
 if __name__ == "__main__":

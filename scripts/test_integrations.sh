@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Tests with the real trainers, in an environment of their own, .venv-integrations (some gigabytes, installed once). A library
-# that cannot be installed is reported, and its tests skip. Arguments go to pytest: scripts/test_integrations.sh -k lightning
+# that cannot be installed is reported, and its tests skip. Arguments go to pytest, and leave out Datumaro, which has an
+# environment of its own: scripts/test_integrations.sh -k lightning
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=.venv-integrations
+datumaro=.venv-datumaro
+failed=0
 pins=scripts/constraints-integrations.txt
-libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle)
+libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools)
 
 install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$pins" "$@"
@@ -22,4 +25,18 @@ if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$want" ]; then
     done
     [ "$missing" = 1 ] || echo "$want" >"$venv/.installed"
 fi
-YOLO_OFFLINE=true "$venv/bin/python" -m pytest -rs tests/integration "$@"
+YOLO_OFFLINE=true "$venv/bin/python" -m pytest -rs tests/integration "$@" || failed=$?
+
+# Datumaro wants an older OpenCV, pillow, pandas and pyarrow than the trainers.
+if [ "$(cat "$datumaro/.installed" 2>/dev/null)" != "$want" ]; then
+    echo "installing Datumaro into $datumaro"
+    [ -x "$datumaro/bin/python" ] || "${PYTHON:-python3}" -m venv "$datumaro"
+    if "$datumaro/bin/python" -m pip install --quiet --disable-pip-version-check torch==2.13.0 pytest hypothesis --editable '.[datumaro]'; then
+        echo "$want" >"$datumaro/.installed"
+    else
+        echo "Datumaro was not installed: its tests do not run"
+        exit "$failed"
+    fi
+fi
+[ $# -gt 0 ] || "$datumaro/bin/python" -m pytest -rs tests/integration/test_datumaro.py || failed=$?
+exit "$failed"

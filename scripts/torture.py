@@ -13,11 +13,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+import time
+import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TORTURE = ROOT / "tests" / "torture"
+WORD = re.compile(rb'"[A-Za-z_]+"|</?[A-Za-z_]+|[A-Za-z_]+=|[A-Za-z_-]{3,}|<!\[?[A-Z]+')
+"""What the mutations of fuzzing put in, besides single bytes."""
+LONGEST_S = 1.0
+"""Processor time of an input."""
 
 
 def fuzz(name: str, options: list[str]) -> None:
@@ -26,17 +33,31 @@ def fuzz(name: str, options: list[str]) -> None:
 
     sys.path.insert(0, str(TORTURE))
     with atheris.instrument_imports(include=["packer", "yaml"]):
-        from torture_parsers import TARGETS
+        from torture_labels import in_memory
+        from torture_parsers import LABELS, TARGETS
     target = TARGETS[name]
+    if name in LABELS:
+        in_memory()
+    warnings.simplefilter("error")
     corpus = ROOT / "build" / "fuzz" / name
     corpus.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(target.inputs(name)):
         (corpus / f"kept-{number:03d}").write_bytes(data)
 
-    def read(data: bytes) -> None:
-        target.read(data)
+    def quoted(word: bytes) -> str:
+        return '"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n'
 
-    atheris.Setup([sys.argv[0], "-timeout=10", f"-artifact_prefix={corpus.parent}/", *options, str(corpus)], read)
+    words = {word for seed in target.seeds for word in WORD.findall(seed)}
+    dictionary = corpus.parent / f"{name}.words"
+    dictionary.write_text("".join(quoted(word) for word in sorted(words)))
+
+    def read(data: bytes) -> None:
+        started = time.process_time()  # other processes do not count
+        target.read(data)
+        assert time.process_time() - started < LONGEST_S
+
+    settings = ["-timeout=10", f"-artifact_prefix={corpus.parent}/{name}-", f"-dict={dictionary}", "-rss_limit_mb=1024"]
+    atheris.Setup([sys.argv[0], *settings, *options, str(corpus)], read)
     atheris.Fuzz()
 
 

@@ -133,3 +133,9 @@ def _filter(pixels: int, start: float, length: float, outputs: int) -> Any:
         return np.clip(np.minimum(left + step, k + 1) - np.maximum(left, k), 0, None) / step
     centre = np.clip(left + step / 2, start + 0.5, start + length - 0.5)
     return np.clip(1 - np.abs(centre - 0.5 - k), 0, None)
+
+
+def packed_of(tree, source):
+    """Return the images of a tree that a build would take from this source."""
+    left_out = getattr(source, "left_out", lambda image: None)
+    return [image for image in tree.images if source.in_split(image) and left_out(image) is None]

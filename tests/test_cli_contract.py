@@ -20,7 +20,7 @@ from running import ROOT, good, run
 from packer import __version__
 from packer.cli.build import build
 
-FIELDS = {"error", "where", "problem", "next_step", "exit_code", "rejected", "pack", "shard", "key"}
+FIELDS = {"error", "where", "problem", "next_step", "exit_code", "reasons", "rejected", "pack", "shard", "key"}
 
 
 def _nothing(folder: Path) -> None:

@@ -85,11 +85,13 @@ def test_choices_in_the_help_are_those_that_are_taken() -> None:
 
     printable = {p.name: str(p.metavar) for p in build.params if isinstance(p, click.Option)}
     choices = {
-        "format": CONTAINERS, "labels": CHOICES, "encode": ENCODINGS, "fit": FITS, "mode": MODES, "decoder": DECODERS,
+        "format": CONTAINERS, "encode": ENCODINGS, "fit": FITS, "mode": MODES, "decoder": DECODERS,
         "boxes": BOX_POLICIES, "on_bad": BAD_POLICIES, "interpolation": ANTIALIASED,
     }  # fmt: skip
     for name, values in choices.items():
         assert set(printable[name].split("|")) == set(values)
+    labels = next(p.help for p in build.params if isinstance(p, click.Option) and p.name == "labels")
+    assert labels.partition(".")[0] == f"Kind of labels: {', '.join(CHOICES)}"
     defaults = BuildOptions("src")
     context = click.Context(build)
     for parameter in build.params:

@@ -24,7 +24,7 @@ WRONG = [
     ),
     (["--encode", "tiff"], "--encode: must be one of raw, jpeg, png, bmp, copy; got tiff"),
     (["--mode", "bgr"], "--mode: must be one of rgb, gray, unchanged; got bgr"),
-    (["--decoder", "pil"], "--decoder: must be one of auto, simplejpeg, opencv, jpeg4py; got pil"),
+    (["--decoder", "pil"], "--decoder: must be one of auto, simplejpeg, opencv, jpeg4py, lenient; got pil"),
     (["--boxes", "keep"], "--boxes: must be one of fail, clip, drop; got keep"),
     (["--fit", "squash", "--resize", "9"], "--fit: must be one of stretch, short, long, crop, pad; got squash"),
     (["--fit", "pad"], "--fit: pad says how to resize, but there is no size; add --resize"),
@@ -67,7 +67,10 @@ WRONG = [
     (["--decode-timeout", "nan"], "--decode-timeout: must be a number of seconds"),
     (["--decode-timeout", "-1"], "--decode-timeout: must be a number of seconds"),
     (["--decode-timeout", "9999999"], "--decode-timeout: must be more than 0 and at most"),
-    (["--labels", "coco3d"], "--labels coco3d is not known; choose one of auto, none, folder, voc, yolo, list:FILE"),
+    (
+        ["--labels", "coco3d"],
+        "--labels coco3d is not known; choose one of auto, none, folder, voc, yolo, coco[:FILE], ",
+    ),
     (["--labels", "list:"], "--labels list: is not known"),
     (["--labels", "list:absent.txt"], "--labels list:absent.txt: there is no such file"),
     (["--labels", "auto", "--labels", "voc"], "--labels: auto and none cannot be combined with other kinds"),
@@ -100,7 +103,7 @@ def test_wrong_option_with_json(source: Path) -> None:
         facts = json.loads(ran.out)
         assert ran.code == facts["exit_code"] == 2 and facts["error"] == "UsageError" and facts["problem"]
         assert set(facts) == {
-            "error", "where", "problem", "next_step", "exit_code", "rejected", "pack", "shard", "key",
+            "error", "where", "problem", "next_step", "exit_code", "reasons", "rejected", "pack", "shard", "key",
         }  # fmt: skip
 
 
@@ -114,7 +117,8 @@ def test_no_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [("absent", "no such folder"), ("src/000.jpg", "is not a folder"), ("", "SRC: is empty")]
+    ("name", "problem"),
+    [("absent", "no such folder"), ("src/000.jpg", "is one image; give the folder"), ("", "SRC: is empty")],
 )
 def test_source_that_is_none(source: Path, tmp_path: Path, name: str, problem: str) -> None:
     assert problem in refused(2, "build", source.parent / name if name else "", "-o", tmp_path / "p")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -24,7 +25,7 @@ NOT_RUN = {
 
 
 def draw_folder(home: Path) -> None:
-    """The folders that the pages name: class folders, VOC, YOLO, landmarks, a list beside VOC, names with classes."""
+    """The folders that the pages name: classes, VOC, YOLO, COCO, landmarks, a list beside VOC, names with classes."""
     draw_classes(home / "imgs", each=16)
     draw_classes(home / "photos", each=3)
     draw_classes(home / "val", each=3)
@@ -39,6 +40,11 @@ def draw_folder(home: Path) -> None:
         label = home / "coco" / "labels" / "train" / f"{i}.txt"
         label.parent.mkdir(parents=True, exist_ok=True)
         label.write_text("0 0.5 0.5 0.25 0.5\n")
+    draw(home / "crossing" / "1.jpg", 1)
+    images = [{"id": 7, "file_name": "1.jpg", "width": 40, "height": 30}]
+    objects = [{"id": 1, "image_id": 7, "category_id": 18, "bbox": [10, 5, 20, 15]}]
+    content = {"images": images, "annotations": objects, "categories": [{"id": 18, "name": "dog"}]}
+    (home / "crossing" / "instances.json").write_text(json.dumps(content))
     with h5py.File(home / "train.h5", "w") as file:
         file["images"] = np.arange(24 * 16 * 16 * 3, dtype=np.uint64).reshape(24, 16, 16, 3).astype(np.uint8)
         file["labels"] = np.arange(24) % 3

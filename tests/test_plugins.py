@@ -107,7 +107,7 @@ def test_a_pack_of_somebody_elses_names(installed: Path, tmp_path: Path) -> None
 def test_names_that_nobody_adds(installed: Path, tmp_path: Path) -> None:
     draw_named(tmp_path)
     refused = run(installed, tmp_path, "build", "named", "--labels", "suffix", code=2)
-    assert "choose one of auto, none, folder, voc, yolo, list:FILE, prefix" in refused
+    assert "choose one of auto, none, folder, voc, yolo, " in refused and ", prefix" in refused
     assert "webdataset, plain; got zip" in run(installed, tmp_path, "build", "named", "--format", "zip", code=2)
     assert "--labels prefix:x is not known" in run(
         installed, tmp_path, "build", "named", "--labels", "prefix:x", code=2
@@ -161,8 +161,8 @@ def test_a_name_of_packer_itself_is_refused_by_both_packages_names(add, tmp_path
 
 
 def test_two_packages_with_one_name_are_refused(add) -> None:
-    add(("packer-a", "coco", "a:Source"), ("packer-b", "coco", "b:Source"))
-    with pytest.raises(UsageError, match="the package packer-b and the package packer-a both add 'coco'"):
+    add(("packer-a", "kitti", "a:Source"), ("packer-b", "kitti", "b:Source"))
+    with pytest.raises(UsageError, match="the package packer-b and the package packer-a both add 'kitti'"):
         plugins("packer.sources", tuple(SOURCES))
 
 

@@ -42,6 +42,7 @@ ONLY_IN = {
     "lmdb": ("packer/containers/",),
     "h5py": ("packer/containers/",),
     "tarfile": ("packer/containers/",),
+    "zipfile": ("packer/sources/archives/zip_members.py",),
     "google": (),
     "tfrecord": (),
     "webdataset": (),

@@ -16,6 +16,7 @@ from packer.bench.process import measuring, one_round
 from packer.bench.report import PACED, Report, Row, cold_notes, compared
 from packer.bench.sample import Images, sample_images
 from packer.errors import StorageError, size_text
+from packer.format.lists import read_list
 from packer.packing import BuildOptions, build_pack
 from packer.sources.synthetic import draw_sample
 from packer.types import Progress
@@ -153,7 +154,7 @@ class _Comparison:
         row.disk_bytes = summary.pack_bytes
         if encoding == "jpeg":
             row.stored_bytes = sum(s.container.bytes for s in summary.manifest.shards) / summary.manifest.records
-        rejected = {entry.path for entry in summary.manifest.rejected}
+        rejected = {entry.path for entry in read_list(summary.path, "rejected", summary.manifest)}
         copies = sorted(set(os.listdir(self._images.folder)) - rejected)
         self._packed = tuple(self._images.original(name) for name in copies)
         progress.advance(1)

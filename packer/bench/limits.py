@@ -27,7 +27,7 @@ from packer.bench.sample import sample_records
 from packer.errors import DamagedPack
 from packer.format.mmap import map_files
 from packer.format.pack import open_pack
-from packer.images.jpeg import HEADROOM, reduction
+from packer.images.jpeg import HEADROOM, is_known, reduction
 from packer.system import tells_pages
 
 POLL_S = 0.002
@@ -153,7 +153,7 @@ def file_decodes(job: Job) -> Work:
 
 
 def _decodes(files: Sequence[bytes], factors: Sequence[int], space: str) -> Work:
-    sizes = [simplejpeg.decode_jpeg_header(data)[:2] if simplejpeg.is_jpeg(data) else None for data in files]
+    sizes = [simplejpeg.decode_jpeg_header(data)[:2] if is_known(data) else None for data in files]
     plans = [_plan(size, factor) for size, factor in zip(sizes, factors, strict=True)]
     most = max((3 * height * width for height, width in filter(None, sizes)), default=0)
     flags = cv2.IMREAD_COLOR if space == "RGB" else cv2.IMREAD_GRAYSCALE

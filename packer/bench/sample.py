@@ -50,6 +50,8 @@ class Images:
 def sample_images(source: str, folder: str, options: BenchOptions) -> Images:
     """Draw a sample of the images in `source`, and copy it to `folder`; raise UsageError if there are too few."""
     tree = find_tree(source, lambda path: False)[0]
+    if tree.members is not None:
+        raise UsageError(source, "its images are in archives", "unpack them: a folder of files is measured")
     found = list(tree.images)
     files, shapes, total, most = [], [], 0, available_bytes() // 4
     for i in np.random.default_rng(options.seed).permutation(len(found)).tolist():

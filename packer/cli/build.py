@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from packer.cli.output import ProgressBar, counts_text, echo
+from packer.cli.build_report import plan_facts, plan_lines, summary_facts, summary_lines
+from packer.cli.output import ProgressBar, echo
 from packer.containers import CONTAINERS
-from packer.errors import printable, size_text, time_text
-from packer.packing import BuildOptions, BuildSummary, build_pack, plan_pack
+from packer.errors import UsageError
+from packer.packing import BuildOptions, build_pack, plan_pack
 
-if TYPE_CHECKING:
-    from packer.format.manifest import Rejected
-    from packer.packing.plan import Plan
-
-SHOWN_REJECTIONS = 5
 SECTIONS = {
-    "Input": ("split", "shuffle", "max_pixels"),
-    "Labels": ("labels", "columns", "classes", "boxes"),
-    "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder"),
-    "Output": ("out", "format", "shard_size", "overwrite"),
-    "Bad data": ("max_bad", "on_bad", "quarantine", "decode_timeout"),
+    "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links"),
+    "Labels": ("labels", "columns", "classes", "boxes", "missing_labels", "rle"),
+    "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder", "on_animation"),
+    "Output": ("out", "format", "shard_size", "overwrite", "force"),
+    "Bad data": ("max_bad", "on_bad", "fail_fast", "quarantine", "decode_timeout"),
 }
 """Heading -> the options below it; all others are below Run."""
 
@@ -44,8 +39,15 @@ class BuildCommand(click.Command):
 
 
 @click.command(cls=BuildCommand)
-@click.argument("source", metavar="SRC", type=click.Path())
+@click.argument("source", metavar="SRC", type=click.Path(), required=False)
 @click.option("--split", metavar="NAME", help="Pack only this split: train, val, test, ...")
+@click.option(
+    "--include",
+    type=click.Path(),
+    metavar="FILE",
+    help="Pack only the images in FILE: one path, name, glob or key (of --like PACK) per line.",
+)
+@click.option("--exclude", type=click.Path(), metavar="FILE", help="Skip the images in FILE, in the same form.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Pack in the random order of this seed.")
 @click.option(
     "--max-pixels",
@@ -54,25 +56,28 @@ class BuildCommand(click.Command):
     show_default=True,
     help="Maximum pixels of an image; a larger one is bad, and is not decoded.",
 )
+@click.option("--follow-links", is_flag=True, help="Follow symlinks to folders outside SRC.")
 @click.option(
     "--labels",
     multiple=True,
     default=("auto",),
-    metavar="auto|none|folder|voc|yolo|list:FILE",
-    help="Kind of labels. May be repeated: the annotations of an image are merged.  [default: auto]",
+    metavar="KIND",
+    help="Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, pts, dlib[:FILE], "
+    "cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the "
+    "annotations of an image are merged.  [default: auto]",
 )
 @click.option(
     "--columns",
     multiple=True,
     metavar="TEXT",
     help='Columns of a list: "path label", "path (x y)*5", "path (xmin ymin xmax ymax class)*". '
-    "One for each list, in the same order.",
+    "One for each list, in the same order. Of Parquet: what the numbers of boxes are.",
 )
 @click.option(
     "--classes",
     type=click.Path(),
     metavar="FILE",
-    help="Class names in the order of their ids, one per line. A label with another name is bad.",
+    help="Class names in the order of their ids, one per line; or a pack. A label with another name is bad.",
 )
 @click.option(
     "--boxes",
@@ -81,6 +86,20 @@ class BuildCommand(click.Command):
     metavar="fail|clip|drop",
     help="Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
     "(and drops those without area), drop drops them.",
+)
+@click.option(
+    "--missing-labels",
+    default="error",
+    show_default=True,
+    metavar="error|empty|skip",
+    help="An image without a label: error rejects it, empty packs it as an image in which nothing is, skip skips it.",
+)
+@click.option(
+    "--rle",
+    default="text",
+    show_default=True,
+    metavar="text|polygons",
+    help="Masks of run lengths, as of COCO's crowds: kept as text, or also made polygons.",
 )
 @click.option("--resize", metavar="N|WxH", help="Size of the packed images in pixels.")
 @click.option(
@@ -117,7 +136,19 @@ class BuildCommand(click.Command):
     help="Color mode of the packed images; unchanged keeps alpha and 16 bits.",
 )
 @click.option(
-    "--decoder", default="auto", show_default=True, metavar="auto|simplejpeg|opencv|jpeg4py", help="JPEG decoder."
+    "--decoder",
+    default="auto",
+    show_default=True,
+    metavar="auto|simplejpeg|opencv|jpeg4py|lenient",
+    help="JPEG decoder; lenient also packs damaged images of any format, as far as they can be decoded, and lists "
+    "them.",
+)
+@click.option(
+    "--on-animation",
+    default="fail",
+    show_default=True,
+    metavar="fail|first",
+    help="An animation, or several pages: fail rejects it, first packs its first frame.",
 )
 @click.option("-o", "--out", type=click.Path(), help="Path of the new pack.  [default: SRC.FORMAT beside SRC]")
 @click.option(
@@ -133,6 +164,7 @@ class BuildCommand(click.Command):
     help="Approximate size of the images in a shard; none writes a single shard.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
+@click.option("--force", is_flag=True, help="Build even if the pack is not expected to fit on the disk.")
 @click.option(
     "--max-bad",
     default="0",
@@ -146,6 +178,9 @@ class BuildCommand(click.Command):
     show_default=True,
     metavar="fail|skip",
     help="fail: follow --max-bad. skip: skip every bad input.",
+)
+@click.option(
+    "--fail-fast", is_flag=True, help="Stop as soon as there are too many bad inputs, before all of them are found."
 )
 @click.option(
     "--quarantine",
@@ -163,33 +198,39 @@ class BuildCommand(click.Command):
 @click.option(
     "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
 )
-@click.option("--dry-run", is_flag=True, help="Read the source, print the plan and stop.")
+@click.option("--like", type=click.Path(), metavar="PACK", help="Take every option that is not given from PACK.")
+@click.option(
+    "--config",
+    type=click.Path(),
+    metavar="FILE",
+    help="Take options that are not given from a YAML file with the same names: resize: 256.",
+)
+@click.option("--dry-run", is_flag=True, help="Read headers and labels, print options and plan, and stop.")
+@click.option("--deep", is_flag=True, help="With --dry-run: decode every image too.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, also after an error.")
-def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
-    """Pack the images and labels in the folder SRC.
+@click.pass_context
+def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+    """Pack the images and labels in SRC: a folder, a zip or a tar.
 
     \b
     Examples:
       packer build ./imgs --resize 256 --encode jpeg
+      packer build train.tar --labels folder -o train.lmdb
       packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
       packer build faces --labels list:marks.txt --columns "path x*5 y*5"
       packer build VOC --labels voc --labels list:a.txt --columns "path (x y)*5"
     """
-    options = _options(given)
+    if deep and not dry_run:
+        raise UsageError("--deep", "is for --dry-run: a build decodes every image anyway", "leave it out")
+    options = _options(context, given)
     with ProgressBar(hidden=quiet or as_json) as progress:
         if dry_run:
-            plan = plan_pack(options, progress)
-            facts, rejected = plan_facts(plan), plan.inputs.rejected
-            lines = [
-                *(f"note: {printable(note)}" for note in plan.inputs.notes),
-                plan.summary,
-                *rejected_lines(rejected),
-            ]
+            plan = plan_pack(options, progress, deep)
+            facts, lines = plan_facts(plan), plan_lines(plan, deep)
         else:
             summary = build_pack(options, progress)
-            facts = summary_facts(summary)
-            lines = [*rejected_lines(summary.manifest.rejected), *summary_lines(summary)]
+            facts, lines = summary_facts(summary), summary_lines(summary)
         progress.close()
         for line in lines:
             progress.note(line)  # not `echo`: the build has succeeded even if nobody reads this
@@ -200,75 +241,20 @@ def build(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> None:
         echo(json.dumps({**facts, "quarantine": listed}))
 
 
-def _options(given: dict[str, Any]) -> BuildOptions:
+def _options(context: click.Context, given: dict[str, Any]) -> BuildOptions:
+    """Return the options: those of the command line, else of ``--config``, else of ``--like``, else the defaults."""
     from packer.packing.options import parse_bytes, parse_timeout
+    from packer.packing.recorded import options_like, read_config
 
-    shard_bytes = parse_bytes(given.pop("shard_size"))
-    timeout = parse_timeout(given.pop("decode_timeout"))
-    return BuildOptions(**given, shard_bytes=shard_bytes, decode_timeout=timeout)
-
-
-def rejected_lines(rejected: Sequence[Rejected]) -> list[str]:
-    """Return a line for each of the first bad inputs."""
-    lines = [f"rejected: {printable(entry.path)}: {entry.problem}" for entry in rejected[:SHOWN_REJECTIONS]]
-    if len(rejected) > SHOWN_REJECTIONS:
-        lines.append(f"rejected: ... and {len(rejected) - SHOWN_REJECTIONS} more (packer info --rejected lists all)")
-    return lines
-
-
-def plan_facts(plan: Plan) -> dict[str, Any]:
-    """Return the plan as JSON values."""
-    from dataclasses import asdict
-
-    inputs = plan.inputs
-    return {
-        "path": plan.options.output,
-        "images": len(plan.table),
-        "shards": plan.shards,
-        "pack_bytes": plan.pack_bytes,
-        "source_bytes": plan.source_bytes,
-        "free_bytes": plan.free_bytes,
-        "found": inputs.found,
-        "rejected": [asdict(entry) for entry in inputs.rejected],
-        "skipped": [{"path": path, "reason": reason} for path, reason in inputs.skipped],
-        "classes": list(inputs.classes),
-        "labels": list(inputs.labels),
-        "fields": list(inputs.fields),
-        "boxes": inputs.boxes,
-        "landmarks": inputs.landmarks,
-        "notes": inputs.notes,
-    }
-
-
-def summary_lines(summary: BuildSummary) -> list[str]:
-    """Return the result of the build, and how to read the pack."""
-    counts = summary.manifest.counts
-    lines = [
-        f"{counts_text(counts)}; {size_text(summary.pack_bytes)} in {time_text(summary.seconds)} "
-        f"({summary.images_per_s:,.0f} images/s)"
-    ]
-    boxes = [f"{counts[name]} {name.removeprefix('boxes_')}" for name in BOX_COUNTS if counts.get(name)]
-    if boxes:
-        lines.append(f"boxes: {counts.get('boxes', 0)} packed, {', '.join(boxes)}")
-    lines.append(f'read it: packer.PackedDataset("{printable(summary.path)}")')
-    return lines
-
-
-BOX_COUNTS = ("boxes_clamped", "boxes_clipped", "boxes_dropped", "boxes_cropped")
-
-
-def summary_facts(summary: BuildSummary) -> dict[str, Any]:
-    """Return the summary as JSON values."""
-    from dataclasses import asdict
-
-    manifest = summary.manifest
-    return {
-        "path": summary.path,
-        "bytes": summary.pack_bytes,
-        "seconds": round(summary.seconds, 3),
-        "images_per_s": round(summary.images_per_s, 1),
-        "counts": dict(manifest.counts),
-        "classes": list(manifest.classes),
-        "rejected": [asdict(entry) for entry in manifest.rejected],
-        "notes": list(manifest.notes),
-    }
+    default = click.core.ParameterSource.DEFAULT
+    chosen = {name: value for name, value in given.items() if context.get_parameter_source(name) != default}
+    if "shard_size" in chosen:
+        chosen["shard_bytes"] = parse_bytes(chosen.pop("shard_size"))
+    if "decode_timeout" in chosen:
+        chosen["decode_timeout"] = parse_timeout(chosen["decode_timeout"])
+    config = chosen.pop("config", None)
+    merged = {**({} if config is None else read_config(config)), **chosen}
+    if "source" not in merged:
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
+    like = merged.pop("like", None)
+    return BuildOptions(**merged) if like is None else options_like(like, **merged)

@@ -69,11 +69,13 @@ def failure_facts(error: BaseException) -> dict[str, Any]:
         "where": "",
         "next_step": "",
         "rejected": [],
+        "reasons": {},
         **dict.fromkeys(_PLACE),
     }
     if isinstance(error, PackerError):
         rejected = [{"path": r.path, "reason": r.reason, "problem": r.problem} for r in getattr(error, "rejected", ())]
         facts |= {"where": printable(error.where), "next_step": error.next_step, "rejected": rejected}
+        facts["reasons"] = {reason: count for reason, count, _ in getattr(error, "reasons", ())}
         facts |= {name: printable(value) for name in _PLACE if (value := getattr(error, name, None)) is not None}
         return {**facts, "problem": error.problem, "exit_code": error.exit_code}
     if isinstance(error, click.Abort | KeyboardInterrupt):

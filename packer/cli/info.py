@@ -21,26 +21,47 @@ SHOWN_CLASSES = 20
 @click.argument("pack", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--rejected", is_flag=True, help="List the rejected inputs with their reasons.")
-def info(pack: str, as_json: bool, rejected: bool) -> None:
+@click.option("--changed", is_flag=True, help="List the boxes that --boxes clipped or dropped, and damaged images.")
+@click.option("--skipped", is_flag=True, help="List the skipped inputs with their reasons.")
+@click.option("--command", is_flag=True, help="Print only the command that made it, with SRC for the source.")
+def info(pack: str, as_json: bool, command: bool, **lists: bool) -> None:
     """Show what PACK holds and how it was built.
 
     \b
     Example:
       packer info imgs.lmdb
     """
+    from packer.format.lists import as_json as list_as_json
+    from packer.format.lists import read_list
     from packer.format.manifest import read_manifest
+    from packer.packing.recorded import command_of
 
     manifest = read_manifest(pack)
     if as_json:
-        echo(json.dumps({**facts(pack, manifest), "missing": missing_files(pack, manifest)}))
+        asked = {name: list_as_json(read_list(pack, name, manifest)) for name, is_asked in lists.items() if is_asked}
+        command_line = {"command": command_of(manifest, pack)}
+        echo(json.dumps({**facts(pack, manifest), "missing": missing_files(pack, manifest), **command_line, **asked}))
+        return
+    if command:
+        echo(command_of(manifest, pack))
         return
     for name, value in rows(manifest):
         echo(f"{name:<10} {value}")
     for name in missing_files(pack, manifest):
         echo(f"missing    {printable(name)}: packer repair {printable(pack)} restores what it can")
-    if rejected:
-        for entry in manifest.rejected:
+    if lists["rejected"]:
+        for entry in read_list(pack, "rejected", manifest):
             echo(f"{printable(entry.path)}: {entry.problem}")
+    if lists["changed"]:
+        for entry in read_list(pack, "changed", manifest):
+            after = f" -> {entry.after}" if entry.after else ""
+            where = printable(entry.path)
+            if entry.box:
+                where += f": {printable(entry.label)}: box {printable(entry.box)}"
+            echo(f"{where}: {entry.change}: {entry.before}{after}")
+    if lists["skipped"]:
+        for entry in read_list(pack, "skipped", manifest):
+            echo(f"{printable(entry.path)}: {printable(entry.reason)}")
 
 
 def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
@@ -51,9 +72,8 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
 
 
 def missing_files(pack: str, manifest: Manifest) -> list[str]:
-    """Return the names of missing containers and indexes."""
-    names = [name for shard in manifest.shards for name in (shard.container.name, shard.index.name)]
-    return [name for name in names if not os.path.isfile(os.path.join(pack, name))]
+    """Return the names of missing files."""
+    return [file.name for file in manifest.files if not os.path.isfile(os.path.join(pack, file.name))]
 
 
 def pack_bytes(manifest: Manifest) -> int:
@@ -75,6 +95,9 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
     ]
     if manifest.classes:
         found.append(("classes", _classes(manifest)))
+    if tags := manifest.tags:
+        more = f" and {len(tags) - SHOWN_CLASSES} more" if len(tags) > SHOWN_CLASSES else ""
+        found.append(("tags", f"{len(tags)}: {', '.join(map(printable, tags[:SHOWN_CLASSES]))}{more}"))
     found += [("note", printable(note)) for note in manifest.notes]
     found.append(("made by", f"packer {manifest.packer}: {_options(manifest)}"))
     return found

@@ -56,6 +56,8 @@ def _members(a: Annotation, classes: tuple[str, ...]) -> dict[str, Any]:
         members["polygons"] = [p.tolist() for p in a.polygons]
     if a.keypoints is not None:
         members["keypoints"] = a.keypoints.tolist()
+    if a.tags is not None:
+        members["tags"] = a.tags.tolist()
     if a.box_fields:
         members["box_fields"] = dict(a.box_fields)
     if a.extras:
@@ -115,6 +117,7 @@ def _record(members: dict[str, Any], data: bytes) -> Record:
         keypoints=None if keypoints is None else _keypoints(keypoints),
         box_fields={name: tuple(values) for name, values in members.get("box_fields", {}).items()},
         extras=members.get("extras", {}),
+        tags=None if (tags := members.get("tags")) is None else np.array(tags, np.uint8),
     )
     return Record(
         key=str(members["key"]),

@@ -89,6 +89,7 @@ class Container(Protocol):
     """Each image takes a multiple of this many bytes: pages of LMDB, blocks of tar."""
     overhead_bytes: int
     """Approximate bytes per record besides image and annotation: keys, headers, framing."""
+    # stored_bytes(image_bytes, note_bytes) -> int, optional: the size of a file where small images share blocks
 
     def create(self, path: str, spec: ShardSpec) -> Writer:
         """Begin a new shard at `path`, which must not exist."""

@@ -55,6 +55,7 @@ class AnnotationColumns:
         self._landmarks = _Column(2)
         self._keypoints = _Column(3)
         self._keypoints_a_box: set[int] = set()
+        self._tags: list[Any] = []
 
     def append(self, a: Annotation) -> None:
         self._labels.append(-1 if a.label is None else a.label)
@@ -63,6 +64,7 @@ class AnnotationColumns:
             labels = np.full(len(a.boxes), -1) if a.box_labels is None else a.box_labels
             self._box_labels.frombytes(np.asarray(labels, np.int64).tobytes())
         self._landmarks.append(a.landmarks)
+        self._tags.append(a.tags)
         if a.boxes is not None and len(a.boxes):
             self._keypoints_a_box.add(-1 if a.keypoints is None else a.keypoints.shape[1])
             self._keypoints.append(a.keypoints)
@@ -86,6 +88,9 @@ class AnnotationColumns:
             else:
                 yield "landmarks", self._landmarks.flat()
                 yield "landmark_offsets", self._landmarks.offsets()
+        if len({-1 if tags is None else len(tags) for tags in self._tags} - {-1}) == 1:
+            count = max(len(tags) for tags in self._tags if tags is not None)
+            yield "tags", np.array([np.zeros(count) if tags is None else tags for tags in self._tags], np.uint8)
         # an array only if all boxes have the same number of points; the JSON always has them
         if len(self._keypoints_a_box) == 1 and (k := min(self._keypoints_a_box)) >= 0:
             yield "keypoints", self._keypoints.flat().reshape(-1, k, 3)

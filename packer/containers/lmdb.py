@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import lmdb
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.base import Entry, Places, ShardSpec
@@ -31,6 +33,15 @@ from packer.types import Record
 _TRANSACTION_BYTES = 16 << 20
 _MIB = 1 << 20
 _MAGIC_BYTES = 12
+_PAGE_BYTES = 4096
+_LEAF_BYTES = _PAGE_BYTES - 16
+"""What a page holds after its header."""
+_INLINE_BYTES = _LEAF_BYTES // 2 - 2
+"""A larger entry (MDB_env.me_nodemax) gets pages of its own; its leaf only refers to them."""
+_ENTRY_BYTES = 8 + len("00000000.json") + 2
+"""Header, key and index of an entry in a leaf."""
+_REFERENCE_BYTES = _ENTRY_BYTES + 8
+_SAMPLED_RECORDS = 4096
 _EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 
 
@@ -94,13 +105,40 @@ class LmdbContainer:
 
     name = "lmdb"
     suffix = ".lmdb"
-    block_bytes = 4096
+    block_bytes = _PAGE_BYTES
     overhead_bytes = 256
 
     def create(self, path: str, spec: ShardSpec) -> LmdbWriter:
         # address space, not disk: page rounding and JSON take up to two pages a record
         content = spec.planned_bytes + spec.planned_records * 2 * 4096
         return LmdbWriter(path, spec, -(-2 * content // _MIB) * _MIB + 64 * _MIB)
+
+    def stored_bytes(self, image_bytes: NDArray[np.int64], note_bytes: float) -> int:
+        """Return the approximate size of the file.
+
+        Small entries share pages, in the order in which they are appended; the pages of a sample of the records are
+        filled to see how well that goes.
+
+        Args:
+            image_bytes: Size of each image file, (n,).
+            note_bytes: Mean size of the annotations.
+        """
+        alone = image_bytes + _ENTRY_BYTES > _INLINE_BYTES
+        pages = int((((image_bytes[alone] + 15) // _PAGE_BYTES) + 1).sum())
+        entries = np.where(alone, _REFERENCE_BYTES, image_bytes + _ENTRY_BYTES)
+        note = int(note_bytes) + _ENTRY_BYTES
+        if note > _INLINE_BYTES:
+            pages += len(image_bytes) * (int(note_bytes + 15) // _PAGE_BYTES + 1)
+            note = _REFERENCE_BYTES
+        drawn = np.unique(np.linspace(0, len(entries) - 1, min(_SAMPLED_RECORDS, len(entries))).astype(int))
+        leaves, free = 0, 0
+        for image in entries[drawn].tolist():
+            for size in (image, note):
+                if size > free:
+                    leaves, free = leaves + 1, _LEAF_BYTES
+                free -= size
+        share = leaves / max(1, len(drawn))
+        return int((pages + share * len(entries) * 1.01 + 2) * _PAGE_BYTES)  # a hundredth: the inner nodes of the tree
 
     def scan(self, path: str) -> Iterator[Entry]:
         """Yield the values whose key has an image extension, or that begin like an image file.

@@ -11,7 +11,7 @@ import numpy as np
 from packer.types import Record
 
 _NPY = b"\x93NUMPY"
-_MAGIC = (_NPY, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\0", b"MM\0*")
+_MAGIC = (_NPY, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
 _LITTLE_ENDIAN = {"uint8": "|u1", "uint16": "<u2"}
 
 
@@ -28,7 +28,7 @@ def looks_like_image(start: bytes) -> bool:
     """Return whether data is an image or .npy file by its first bytes, for names without an extension."""
     if start.startswith(b"BM"):
         return start[6:10] == bytes(4)  # reserved, always zero: many texts begin with the same two letters
-    return start.startswith(_MAGIC) or (start.startswith(b"RIFF") and start[8:12] == b"WEBP")
+    return start.startswith(_MAGIC) or start[8:12] in (b"WEBP", b"avif", b"avis")
 
 
 def npy_payload_offset(start: bytes) -> int:
@@ -68,10 +68,13 @@ EXTENSIONS = {
     "gif": "gif",
     "webp": "webp",
     "tiff": "tiff",
+    "avif": "avif",
+    "jp2": "jp2",
+    "pnm": "pnm",
 }
 """File extension of a record's image by its encoding."""
 
-IMAGE_EXTENSIONS = frozenset((*EXTENSIONS.values(), "jpeg", "tif"))
+IMAGE_EXTENSIONS = frozenset((*EXTENSIONS.values(), "jpeg", "tif", "j2k", "ppm", "pgm", "pbm"))
 """Including those of other tools, in lower case."""
 
 

@@ -57,6 +57,8 @@ def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     if a.landmarks is not None:
         more[b"image/landmarks/x"] = _floats(a.landmarks[:, 0])
         more[b"image/landmarks/y"] = _floats(a.landmarks[:, 1])
+    if a.tags is not None:
+        more[b"image/tags"] = _integers(a.tags.tolist())
     entries.update((name, _entry(name, feature)) for name, feature in more.items())
     size = len(header) + len(image)
     value_head = b"\x0a" + _varint(size)

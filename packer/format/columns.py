@@ -18,7 +18,9 @@ from packer.format.ragged import Ragged
 from packer.types import Annotation
 
 # by name: Arrow's own table of numpy dtypes asks for pandas in some versions
-_DTYPES = {"float": np.float32, **{name: np.dtype(name) for name in ("int8", "int32", "int64", "uint32")}}
+_DTYPES = {"float": np.float32, **{name: np.dtype(name) for name in ("int8", "int32", "int64", "uint8", "uint32")}}
+OPTIONAL = ("tags",)
+"""Columns that an index may lack."""
 
 
 def column(table: Any, name: str) -> NDArray[Any] | Ragged:
@@ -28,13 +30,17 @@ def column(table: Any, name: str) -> NDArray[Any] | Ragged:
     index.DTYPES and index.ENCODINGS; `source_xxh3`: uint8 (n, 16). Lists: Ragged, in which a missing list
     is empty. Text and bytes (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
     """
+    if name not in table.column_names and name in OPTIONAL:
+        return Ragged(np.zeros(0, np.uint8), np.zeros(len(table) + 1, np.int32))
     values: NDArray[Any] | Ragged = _values(_array(table, name))
     return values
 
 
 def present(table: Any, name: str) -> NDArray[np.bool_]:
     """Return which rows have a value in the column `name`, bool (n,); an empty list counts."""
-    flags = _bitmap(table, name)
+    flags = (
+        _bitmap(table, name) if name in table.column_names or name not in OPTIONAL else np.zeros(len(table), np.bool_)
+    )
     return np.ones(len(table), np.bool_) if flags is None else flags
 
 
@@ -46,7 +52,7 @@ def annotation_of(table: Any, i: int) -> Annotation:
 class Annotations:
     """The annotations of an index, created on demand; arrays are read-only views of the map."""
 
-    _LISTS = ("boxes", "box_labels", "landmarks", "polygons", "keypoints", "box_fields", "extras")
+    _LISTS = ("boxes", "box_labels", "landmarks", "polygons", "keypoints", "box_fields", "extras", "tags")
 
     def __init__(self, table: Any, path: AnyPath = "") -> None:
         """Read from this index; the file name is for messages."""
@@ -91,6 +97,7 @@ class Annotations:
             keypoints=None if keypoints is None else np.asarray(keypoints),
             box_fields={name: tuple(values) for name, values in fields.items()},
             extras=extras,
+            tags=self._row("tags", row),
         )
 
     def _row(self, name: str, row: int) -> Any:

@@ -19,7 +19,7 @@ from packer.format.columns import Annotations, annotation_of, column
 from packer.format.index_rows import rows_batch
 from packer.format.manifest import IndexEntry
 from packer.format.mmap import map_files
-from packer.format.schema import DTYPES, ENCODINGS, SCHEMA
+from packer.format.schema import DTYPES, ENCODINGS, FIRST_ENCODINGS, SCHEMA, TAGGED_SCHEMA
 from packer.types import Annotation, Record
 
 __all__ = [
@@ -83,7 +83,7 @@ class IndexBuilder:
         self._flush()
         batch = self._one_batch(path, *places)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, SCHEMA) as writer:
+        with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
         data = memoryview(sink.getvalue())
         try:
@@ -115,12 +115,18 @@ class IndexBuilder:
         written = arrays[SCHEMA.get_field_index("size") - 1].to_numpy()
         for number in np.flatnonzero(written != sizes)[:1].tolist():
             raise DamagedPack(path, f"record {number} has {sizes[number]} bytes, but {written[number]} were written")
+        place = SCHEMA.get_field_index("encoding") - 1
+        codes = arrays[place].indices
+        if len(codes) == 0 or int(codes.to_numpy().max()) < len(FIRST_ENCODINGS):
+            arrays[place] = pa.DictionaryArray.from_arrays(codes, pa.array(FIRST_ENCODINGS, pa.string()))
         arrays.insert(SCHEMA.get_field_index("offset"), pa.array(offsets))
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        if arrays[-1].null_count == len(self):
+            return pa.RecordBatch.from_arrays(arrays[:-1], schema=SCHEMA)
+        return pa.RecordBatch.from_arrays(arrays, schema=TAGGED_SCHEMA)
 
 
 def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
-    """Return the index as a pyarrow.Table (columns as in SCHEMA) over a memory map, fully validated by Arrow.
+    """Return the index as a pyarrow.Table (of SCHEMA or TAGGED_SCHEMA) over a memory map, fully validated by Arrow.
 
     `data` is the content of the file if the caller has already mapped it; `path` then is only for messages.
     Raise DamagedPack if it is not an index of this version, StorageError if it cannot be opened. The caller
@@ -130,7 +136,7 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
         data = _mapped(path)
     try:
         reader = pa.ipc.open_file(pa.py_buffer(data))
-        if not reader.schema.equals(SCHEMA, check_metadata=True):
+        if not any(reader.schema.equals(schema, check_metadata=True) for schema in (SCHEMA, TAGGED_SCHEMA)):
             raise DamagedPack(path, "not an index of this version of packer", "build the pack again")
         if reader.num_record_batches != 1:
             raise DamagedPack(path, f"an index of {reader.num_record_batches} parts, not one")
@@ -170,11 +176,11 @@ def _check_layout(path: AnyPath, batch: Any) -> None:
     for field in SCHEMA:
         if not field.nullable and batch.column(field.name).null_count:
             raise DamagedPack(path, f"rows of the index have no {field.name}", "restore it or build the pack again")
-    for name, expected in (("dtype", DTYPES), ("encoding", ENCODINGS)):
+    for name, *expected in (("dtype", DTYPES), ("encoding", ENCODINGS, FIRST_ENCODINGS)):
         names = batch.column(name).dictionary
         names.validate(full=True)  # the dictionaries are small, so their values are checked here
-        if tuple(names.to_pylist()) != expected:
-            raise DamagedPack(path, f"the index lists other values of {name} than {', '.join(expected)}")
+        if tuple(names.to_pylist()) not in expected:
+            raise DamagedPack(path, f"the index lists other values of {name} than {', '.join(expected[0])}")
 
 
 def _first_line(error: Exception) -> str:

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packer.format.schema import DTYPES, ENCODINGS, SCHEMA
+from packer.format.schema import DTYPES, ENCODINGS, TAGGED_SCHEMA
 from packer.types import Annotation
+
+_encoded = json.JSONEncoder(allow_nan=False).encode  # json.dumps would make an encoder for each record
 
 
 def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> Any:
-    """Return rows as one record batch: SCHEMA without `offset`.
+    """Return rows as one record batch: TAGGED_SCHEMA without `offset`.
 
     A row is (key, size, crc32c, height, width, channels, codes of dtype and encoding, path, source_xxh3).
     """
@@ -33,7 +35,7 @@ def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> An
         pa.array(sources, pa.binary(16)),
         *annotation_arrays(annotations),
     ]
-    schema = SCHEMA.remove(SCHEMA.get_field_index("offset"))
+    schema = TAGGED_SCHEMA.remove(TAGGED_SCHEMA.get_field_index("offset"))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -50,6 +52,7 @@ def annotation_arrays(annotations: list[Annotation]) -> list[Any]:
         _lists([a.keypoints for a in annotations], _nested(3)),
         pa.array([_json(a.box_fields) for a in annotations], pa.string()),
         pa.array([_json(a.extras) for a in annotations], pa.string()),
+        _lists([a.tags for a in annotations], _flags),
     ]
 
 
@@ -70,6 +73,10 @@ def _integers(rows: list[Any]) -> Any:
     return pa.array(np.concatenate([np.zeros(0, np.int64), *(np.asarray(r, np.int64) for r in rows)]))
 
 
+def _flags(rows: list[Any]) -> Any:
+    return pa.array(np.concatenate([np.zeros(0, np.uint8), *(np.asarray(r, np.uint8) for r in rows)]))
+
+
 def _floats(width: int) -> Callable[[list[Any]], Any]:
     def values(rows: list[Any]) -> Any:
         flat = [np.asarray(row, np.float32).reshape(-1, width) for row in rows]
@@ -88,4 +95,4 @@ def _nested(width: int) -> Callable[[list[Any]], Any]:
 
 def _json(fields: Mapping[str, Any]) -> str | None:
     """Return fields as ASCII JSON, with undecodable bytes of names as escaped surrogates; None if there are none."""
-    return json.dumps(dict(fields), allow_nan=False) if fields else None
+    return _encoded(dict(fields)) if fields else None

@@ -81,15 +81,25 @@ class Manifest:
     """The build options that affect the result."""
     shards: tuple[ShardEntry, ...]
     rejected: tuple[Rejected, ...] = ()
+    """The first rejected inputs; `packer.format.lists` reads all of them."""
     notes: tuple[str, ...] = ()
     """Messages of the build to the user."""
     flip_index: tuple[int, ...] | None = None
     """Which landmark or keypoint each one becomes in a mirrored image; not in the file if it is not known."""
+    lists: Mapping[str, FileEntry] = field(default_factory=dict)
+    """The files that list the rejected, skipped and changed inputs; not in pack.json if there are none."""
+    tags: tuple[str, ...] = ()
+    """Names of the tags (multi-label classes), in the order of their flags; not in the file if there are none."""
     packer: str = ""
     """Version of packer that wrote the pack."""
     libraries: Mapping[str, str] = field(default_factory=dict)
     """Versions of the libraries that produced its bytes."""
     version: int = FORMAT_VERSION
+
+    @property
+    def lenient(self) -> bool:
+        """Whether it may hold copies of damaged files, which only a lenient decoder reads."""
+        return self.encoding == "copy" and self.options.get("decoder") == "lenient"
 
     def to_json(self) -> bytes:
         """Return the content of the file: ASCII JSON with a digest of everything else in it."""
@@ -105,7 +115,17 @@ class Manifest:
         content = {"format": "packer", **asdict(self)}
         if self.flip_index is None:  # as packs of before have it, which must stay what they are
             del content["flip_index"]
+        if not self.lists:
+            del content["lists"]
+        if not self.tags:
+            del content["tags"]
         return content
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """Every file of the pack except pack.json."""
+        shards = (file for shard in self.shards for file in (shard.container, shard.index))
+        return (*shards, *self.lists.values())
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -203,8 +223,13 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
     index = manifest.flip_index
     if index is not None and sorted(index) != list(range(len(index))):
         raise ValueError(f"the flip_index is {index}")
+    for file in manifest.files:
+        _check_file(file)
     for shard in manifest.shards:
-        _check_shard(shard)
+        if not 0 <= shard.index.crc32c < 1 << 32:
+            raise ValueError(f"checksum of {shard.index.name} is {shard.index.crc32c}")
+        if not 0 <= shard.records < 1 << 48:
+            raise ValueError(f"{shard.records} records in {shard.container.name}")
     return manifest
 
 
@@ -216,16 +241,11 @@ _CHOICES = {
 _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
 
 
-def _check_shard(shard: ShardEntry) -> None:
-    for file in (shard.container, shard.index):
-        if os.path.basename(file.name) != file.name or file.name in ("", ".", "..") or "\0" in file.name:
-            raise ValueError(f"file name {file.name!r} leaves the pack")
-        if not 0 <= file.bytes < 1 << 62:
-            raise ValueError(f"size of {file.name} is {file.bytes}")
-    if not 0 <= shard.index.crc32c < 1 << 32:
-        raise ValueError(f"checksum of {shard.index.name} is {shard.index.crc32c}")
-    if not 0 <= shard.records < 1 << 48:
-        raise ValueError(f"{shard.records} records in {shard.container.name}")
+def _check_file(file: FileEntry) -> None:
+    if os.path.basename(file.name) != file.name or file.name in ("", ".", "..") or "\0" in file.name:
+        raise ValueError(f"file name {file.name!r} leaves the pack")
+    if not 0 <= file.bytes < 1 << 62:
+        raise ValueError(f"size of {file.name} is {file.bytes}")
 
 
 @cache

@@ -215,7 +215,7 @@ class Pack:
         from packer.images.decode import decode
         from packer.images.opencv import quiet_opencv
 
-        mode = cast("Mode", self.manifest.mode)
+        mode, decoder = cast("Mode", self.manifest.mode), "lenient" if self.manifest.lenient else decoder
         try:
             # the build has already limited the number of pixels
             with quiet_opencv():

@@ -19,6 +19,7 @@ from packer.containers.base import Places, ShardSpec
 from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError, plural
 from packer.format.digests import sha256_of
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
+from packer.format.lists import carry_over
 from packer.format.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -109,16 +110,19 @@ class _Repair:
     """Files that were rebuilt byte for byte."""
     whole: bool = True
     """Whether all files so far are identical to the originals."""
+    damaged: frozenset[str] = frozenset()
+    """Names of damaged files."""
 
     def run(self) -> RepairReport:
         manifest, known = self._manifest()
         problems = check_pack(self.folder, manifest, self.progress).problems if known else ()
         if known and not problems and not self.healed:
             return RepairReport(self.folder, None, manifest.records, (), (), (), ())
-        damaged = {problem.file for problem in problems}
+        self.damaged = frozenset(problem.file for problem in problems)
+        self.whole = not any(file.name in self.damaged for file in manifest.lists.values())
         shards = []
         for entry in manifest.shards:
-            container, index = (known and file.name not in damaged for file in (entry.container, entry.index))
+            container, index = (known and file.name not in self.damaged for file in (entry.container, entry.index))
             shards.append(FoundShard(entry, manifest.container, self.folder, container, index, known))
         notes: tuple[str, ...] = ()
         if not known:
@@ -129,8 +133,9 @@ class _Repair:
                 self._make(work, manifest, shard)
             if self.whole and known and self.in_place:
                 return self._put_back(work, manifest)
+            before = len(manifest.notes)
             manifest = self._finished(work, manifest, notes)
-            notes = manifest.notes[len(manifest.notes) - len(notes) - 1 :]
+            notes = manifest.notes[before:]
             _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
             sync_path(work)
             os.rename(work, self.target)
@@ -204,14 +209,20 @@ class _Repair:
         )
         counts = {**old.counts, "packed": records, "rejected": old.counts["rejected"] + lost}
         counts["found"] = sum(counts[name] for name in ("packed", "rejected", "skipped"))
+        gone = (Rejected(e.path or "", "lost", f"{e}, was damaged") for e in self.lost)
+        listed, more = carry_over(self.folder, work, old, self.damaged, gone)
         return replace(
-            old,
+            listed,
             records=records,
             counts={**counts, **({"boxes": boxes} if "boxes" in counts or boxes else {})},
             class_counts=class_counts,
             shards=tuple(entry for entry, _ in self.made),
-            rejected=(*old.rejected, *(Rejected(e.path or "", "lost", f"{e}, was damaged") for e in self.lost)),
-            notes=(*old.notes, *notes, f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost"),
+            notes=(
+                *old.notes,
+                *notes,
+                *more,
+                f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost",
+            ),
         )
 
     def _copy(self, work: str, file: FileEntry) -> None:

@@ -189,7 +189,7 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
     """
     encodings, dtypes, fields = set[str](), set[str](), set[str]()
     shapes = set[tuple[int, int, int]]()
-    labels, classes, copied = {-1}, dict[int, str](), True
+    labels, classes, copied, tags = {-1}, dict[int, str](), True, 0
     folder = ""
     for shard in shards:
         folder = shard.folder
@@ -200,6 +200,7 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
             fields.update(_fields_of(record.annotation))
             a = record.annotation
             labels.update([] if a.label is None else [a.label], [] if a.box_labels is None else a.box_labels.tolist())
+            tags = max(tags, 0 if a.tags is None else len(a.tags))
             copied = copied and xxh3_128_digest(record.data) == record.source_xxh3
     if not encodings:
         raise DamagedPack(folder, "none of its records can be verified", "build the pack again")
@@ -213,17 +214,18 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
         shape=min(shapes) if len(shapes) == 1 else None,
         classes=tuple(classes.get(i, str(i)) for i in range(max(labels) + 1)),
         fields=tuple(sorted(fields)),
+        tags=tuple(map(str, range(tags))),
     )
     numbers = [int(digits) for s in listed.shards if (digits := "".join(filter(str.isdigit, s.index.name)))]
     missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
     notes = [f"{MANIFEST_NAME} was damaged or missing, and was rebuilt from the shards"]
-    notes.append("unknown: the options of the build, names of classes that no record has, inputs and notes")
+    notes.append("unknown: the options of the build, names of classes that no record has and of tags, inputs and notes")
     notes += [f"shards that are missing: {', '.join(map(str, missing))}"] if missing else []
     return manifest, tuple(notes)
 
 
 def _fields_of(annotation: Annotation) -> Iterator[str]:
-    for name in ("label", "boxes", "box_labels", "landmarks", "polygons", "keypoints"):
+    for name in ("label", "boxes", "box_labels", "landmarks", "polygons", "keypoints", "tags"):
         if getattr(annotation, name) is not None:
             yield name
     for name in annotation.box_fields:

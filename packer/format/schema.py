@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff")
+ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm")
+FIRST_ENCODINGS = ENCODINGS[:7]
+"""All names that an index lists if it needs no others, as those of earlier versions."""
 DTYPES = ("uint8", "uint16")
 
 _NAME = pa.dictionary(pa.int8(), pa.string())
@@ -38,5 +40,8 @@ SCHEMA = pa.schema(
 )
 """A missing field is null; an empty list means "none in this image". A missing label is null with the value -1."""
 
-ANNOTATION_FIELDS = tuple(SCHEMA.names[SCHEMA.get_field_index("label") :])
+TAGGED_SCHEMA = pa.schema([*SCHEMA, pa.field("tags", pa.list_(pa.uint8()))], metadata={"packer.index": "3"})
+"""The columns if a record of the shard has tags; all other indexes are as those of earlier versions."""
+
+ANNOTATION_FIELDS = tuple(TAGGED_SCHEMA.names[SCHEMA.get_field_index("label") :])
 """The columns that hold an annotation."""

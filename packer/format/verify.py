@@ -89,8 +89,9 @@ def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool =
     looks_like_shards, unknown_files = unlisted(folder, manifest)
     problems = [*check_names(manifest), *looks_like_shards]
     jobs: list[DecodeJob] = []
-    total = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
+    total = sum(file.bytes for file in manifest.files)
     progress.stage("verifying", total, "bytes")
+    problems += filter(None, (check_file(folder, file, progress) for file in manifest.lists.values()))
     with _checked_files(folder, manifest, progress) as files:
         for shard, (container, index) in zip(manifest.shards, files, strict=True):
             check = _ShardCheck(folder, manifest, shard, deep)
@@ -99,7 +100,7 @@ def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool =
     if jobs:
         progress.stage("decoding", sum(job.rows[1] - job.rows[0] for job in jobs), "images")
         problems += check_images(jobs, progress)
-    return VerifyReport(folder, 2 * len(files), manifest.records, total, tuple(problems), tuple(unknown_files))
+    return VerifyReport(folder, len(manifest.files), manifest.records, total, tuple(problems), tuple(unknown_files))
 
 
 def check_file(folder: str, file: FileEntry, progress: Progress) -> Problem | None:
@@ -124,7 +125,7 @@ def check_file(folder: str, file: FileEntry, progress: Progress) -> Problem | No
 
 def check_names(manifest: Manifest) -> list[Problem]:
     """List the names that are twice in the manifest."""
-    names = [MANIFEST_NAME, *(file.name for shard in manifest.shards for file in (shard.container, shard.index))]
+    names = [MANIFEST_NAME, *(file.name for file in manifest.files)]
     again = [name for name, times in Counter(names).items() if times > 1]
     return [Problem(name, None, "is listed twice in the manifest") for name in again]
 
@@ -134,7 +135,7 @@ def unlisted(folder: str, manifest: Manifest) -> tuple[list[Problem], list[str]]
 
     Shards and indexes are problems: the pack was combined from two, or files were renamed. Others are only listed.
     """
-    listed = {file.name for shard in manifest.shards for file in (shard.container, shard.index)}
+    listed = {file.name for file in manifest.files}
     try:
         others = sorted(set(os.listdir(folder)) - listed - {MANIFEST_NAME})
     except OSError as error:
@@ -208,7 +209,7 @@ class _ShardCheck:
             found = enumerate(record_problems(self._container, table))
             bad = [Problem(name, text_of(keys[row]), problem) for row, problem in found if problem is not None]
             if self._deep:
-                self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest.mode)
+                self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest)
         altered = container.result()
         if altered is None:
             return [*bad, *self._rows(table), *(self._entries(table) if self._deep else ())]

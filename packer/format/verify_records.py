@@ -20,12 +20,14 @@ from packer.errors import AnyPath, BadInput, DamagedPack
 from packer.format.columns import Annotations, column
 from packer.format.index import read_index
 from packer.format.indexes import lies_outside, overlapping
+from packer.format.manifest import Manifest
 from packer.format.schema import DTYPES, ENCODINGS
 from packer.system import READ_FLAGS, read_at, usable_cores
 from packer.system.pool import Pool
 from packer.types import Progress, Record
 
 if TYPE_CHECKING:
+    from packer.images.decode import Decoder
     from packer.images.header import Mode
 
 WINDOW_BYTES = 1 << 20
@@ -189,15 +191,17 @@ class DecodeJob:
     """Name of the container, for messages."""
     rows: tuple[int, int]
     mode: str
+    decoder: str
     threads: int = 1
     refused: Mapping[int, BadInput] = field(default_factory=dict)
     """Rows on which the decoder crashed or hung."""
 
 
-def decode_jobs(paths: tuple[str, str], name: str, records: int, mode: str) -> list[DecodeJob]:
+def decode_jobs(paths: tuple[str, str], name: str, records: int, manifest: Manifest) -> list[DecodeJob]:
     """Return the jobs of a shard; `paths` are of its container and its index."""
     starts = range(0, records, ROWS_A_JOB)
-    return [DecodeJob(*paths, name, (start, min(start + ROWS_A_JOB, records)), mode) for start in starts]
+    how = manifest.mode, "lenient" if manifest.lenient else "auto"
+    return [DecodeJob(*paths, name, (start, min(start + ROWS_A_JOB, records)), *how) for start in starts]
 
 
 def check_images(jobs: Sequence[DecodeJob], progress: Progress) -> list[Problem]:
@@ -234,7 +238,7 @@ def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[P
                     if row in job.refused:
                         raise job.refused[row]
                     with decoding(row):
-                        problem = _wrong_image(rows, row, window, job.mode)
+                        problem = _wrong_image(rows, row, window, job)
                 except BadInput as error:
                     problem = f"cannot be decoded: {error.problem}"
                 except (DamagedPack, ValueError) as error:
@@ -244,14 +248,16 @@ def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[P
             report(1, int(problem is not None))
 
 
-def _wrong_image(rows: Rows, row: int, window: Window, mode: str) -> str | None:
+def _wrong_image(rows: Rows, row: int, window: Window, job: DecodeJob) -> str | None:
     from packer.images.decode import decode  # imported here because it loads OpenCV
+
+    mode, decoder = cast("Mode", job.mode), cast("Decoder", job.decoder)
 
     record = rows.record(row, bytes(window.bytes(rows.number("offset", row), rows.number("size", row))))
     if record.encoding == "raw":
         size = record.height * record.width * record.channels * (2 if record.dtype == "uint16" else 1)
         return None if len(record.data) == size else f"has {len(record.data)} bytes, but its shape says {size}"
-    image = decode(record.data, cast("Mode", mode), max_pixels=max(1, record.height * record.width))
+    image = decode(record.data, mode, decoder, max_pixels=max(1, record.height * record.width))
     if (image.shape, image.dtype.name) != (record.shape, record.dtype):
         return f"decodes to {image.dtype.name} {image.shape}, but its row says {record.dtype} {record.shape}"
     return None

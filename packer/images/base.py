@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import struct
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from packer.errors import BadImage
 
-Mode = Literal["rgb", "gray", "unchanged"]
-FORMATS = ("jpeg", "png", "bmp", "gif", "webp", "tiff")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
+Mode = Literal["rgb", "gray", "unchanged"]
+OnAnimation = Literal["fail", "first"]
+FORMATS = ("jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm")
 
 ORIENTATION_TAG = 274
 _SHORT = 3
@@ -24,7 +28,7 @@ class Header(NamedTuple):
     """The properties of an image file, read without decoding."""
 
     format: str
-    """jpeg, png, bmp, gif, webp or tiff."""
+    """One of `FORMATS`."""
     width: int
     """Pixels, as stored, before the orientation is applied."""
     height: int
@@ -36,7 +40,7 @@ class Header(NamedTuple):
     orientation: int = 1
     """Exif orientation 1..8, which turns the stored image upright."""
     frames: int = 1
-    """1, or at least 2 for an animation or several pages, which are not always counted."""
+    """1, or at least 2 for an animation or several pages, which are not always counted; the first is decoded."""
     cmyk: bool = False
     """Stored as CMYK or YCCK."""
     hidden_alpha: bool = False
@@ -45,26 +49,41 @@ class Header(NamedTuple):
     """Whether it is a JPEG with a coding in which short scans can take long to decode (progressive, arithmetic)."""
     obstacle: str = ""
     """Why packer does not decode this variant of the format; empty if it does."""
+    pillow: bool = False
+    """Whether Pillow decodes it: OpenCV does not, or not with the right colors."""
+    hidden_depth: bool = False
+    """Whether its samples have more bits than `bit_depth`, which the decoder drops."""
+    lab: bool = False
+    """Stored as CIE L*a*b*."""
 
     @property
     def code(self) -> int:
-        """A checked header without size and frames, as a number of 18 bits; see `from_code`."""
-        flags = self.cmyk | self.hidden_alpha << 1 | self.many_scans << 2
-        kind = self.orientation << 3 | self.channels << 7 | self.bit_depth << 10
-        return FORMATS.index(self.format) | kind | flags << 15
+        """A checked header without its size, as a number of 23 bits; see `from_code`. Of its frames it has 1 or 2."""
+        flags = self.cmyk | self.hidden_alpha << 1 | self.many_scans << 2 | (self.frames > 1) << 3
+        flags |= self.pillow << 4 | self.hidden_depth << 5 | self.lab << 6
+        kind = self.orientation << 4 | self.channels << 8 | self.bit_depth << 11
+        return FORMATS.index(self.format) | kind | flags << 16
 
     @staticmethod
     def from_code(code: int, width: int, height: int) -> Header:
         """Return the header with this code and stored size."""
+        cmyk, hidden_alpha, many_scans, several, pillow, hidden_depth, lab = (
+            bool(code >> n & 1) for n in range(16, 23)
+        )
         return Header(
-            FORMATS[code & 7], width, height, code >> 7 & 7, code >> 10 & 31, code >> 3 & 15, 1,
-            bool(code >> 15 & 1), bool(code >> 16 & 1), bool(code >> 17 & 1),
+            FORMATS[code & 15], width, height, code >> 8 & 7, code >> 11 & 31, code >> 4 & 15, 1 + several,
+            cmyk, hidden_alpha, many_scans, "", pillow, hidden_depth, lab,
         )  # fmt: skip
 
     @property
     def upright_size(self) -> tuple[int, int]:
         """(width, height) of the image with its orientation applied."""
         return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
+
+
+def orientations(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the orientation in each `Header.code`."""
+    return codes >> 4 & 15
 
 
 def orientation_of(block: bytes) -> int:

@@ -8,14 +8,21 @@ from typing import Literal, get_args
 import numpy as np
 
 from packer.errors import BadImage, UsageError
-from packer.images import jpeg, png_header, tiff_header
+from packer.images import jpeg, pillow, png_header, tiff_header
 from packer.images.base import Header, bad
-from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, decoded_shape, read_header
+from packer.images.header import (
+    DEFAULT_MAX_PIXELS,
+    Mode,
+    check_header,
+    decoded_shape,
+    read_header,
+    read_header_leniently,
+)
 from packer.images.jpeg import extents, reduction
 from packer.images.opencv import cv2
 from packer.types import Image
 
-Decoder = Literal["auto", "simplejpeg", "opencv", "jpeg4py"]
+Decoder = Literal["auto", "simplejpeg", "opencv", "jpeg4py", "lenient"]
 DECODERS: tuple[str, ...] = get_args(Decoder)
 _DTYPES = {"uint8": np.dtype(np.uint8), "uint16": np.dtype(np.uint16)}
 _SCANS_MAX = 100
@@ -66,25 +73,28 @@ def decode(
     reveals hidden colors. CMYK becomes RGB as in Pillow, without a color profile, in every mode.
 
     A JPEG about which libjpeg warns is rejected, because the extent of the damage is unknown, even if only
-    its last two bytes are missing. Bytes after the end of an image are ignored.
+    its last two bytes are missing. Bytes after the end of an image are ignored. Of an animation or several pages,
+    the first is decoded.
 
     Args:
         data: All bytes of the file.
         mode: The channels and bits to decode to.
-        decoder: JPEG decoder.
+        decoder: JPEG decoder; lenient as `decode_leniently`.
         at_least: (width, height) in the upright frame: a JPEG may be decoded at 1/2, 1/4 or 1/8 if it still
             covers that.
         max_pixels: Larger images are rejected before they are decoded.
         header: The file's header, if the caller has read and checked it already.
 
     Raises:
-        BadImage: The file is not an image, or is truncated, damaged, too large or has several frames.
+        BadImage: The file is not an image, or is truncated, damaged or too large.
         UsageError: jpeg4py or its system library is missing.
     """
+    if decoder == "lenient":
+        return decode_leniently(data, mode, at_least, max_pixels, header)[0]
     if header is None:
         header = read_header(data)
-        check_header(header, max_pixels)
-    height, width, channels, dtype = decoded_shape(header, mode)
+        check_header(header, max_pixels, "first")
+    height, width, channels, _ = decoded_shape(header, mode)
     factor = 1
     try:
         if header.format == "jpeg":
@@ -93,10 +103,58 @@ def decode(
             if at_least is not None:
                 factor = reduction((width, height), at_least, header.orientation)
             image = _JPEG_DECODERS[decoder](data, header, channels, factor)
+        elif header.pillow:
+            image = _in_mode(pillow.decode(data, header), mode)
         else:
             image = _by_opencv(data, header, mode)
     except MemoryError:
         raise bad(f"no memory to decode {header.width}x{header.height} pixels", "lower --workers") from None
+    return _upright(image, header, mode, factor)
+
+
+def decode_leniently(
+    data: bytes,
+    mode: Mode = "rgb",
+    at_least: tuple[int, int] | None = None,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    header: Header | None = None,
+) -> tuple[Image, str]:
+    """Return the image as `decode` does, also of a damaged file, and what is wrong with it ("" if nothing is).
+
+    Of a damaged file it returns what Pillow does if it is told to load truncated images: the missing part is gray in
+    a JPEG, else black. The arguments are those of `decode`.
+
+    Raises:
+        BadImage: Pillow cannot decode anything of it, or it is too large.
+    """
+    if header is None:
+        header = read_header_leniently(data)
+        check_header(header, max_pixels, "first")
+    try:
+        return decode(data, mode, "auto", at_least, max_pixels, read_header(data)), ""
+    except BadImage as error:
+        strict = error
+    height, width, channels, _ = decoded_shape(header, mode)
+    factor = 1
+    try:
+        if header.format != "jpeg":
+            image = _in_mode(pillow.decode(data, header, lenient=True), mode)
+        elif _too_many_scans(data, header):
+            raise strict
+        else:
+            if at_least is not None:
+                factor = reduction((width, height), at_least, header.orientation)
+            image = jpeg.decode_leniently(data, header, channels, factor)
+        return _upright(image, header, mode, factor), strict.problem
+    except MemoryError:
+        raise bad(f"no memory to decode {header.width}x{header.height} pixels", "lower --workers") from None
+    except BadImage:
+        raise strict from None
+
+
+def _upright(image: Image, header: Header, mode: Mode, factor: int) -> Image:
+    """Return a stored image upright. Raise BadImage if it has not the shape that the header says."""
+    height, width, channels, dtype = decoded_shape(header, mode)
     if header.orientation != 1:
         image = orient(image, header.orientation)
     if image.shape != (extents(height, factor), extents(width, factor), channels) or image.dtype != _DTYPES[dtype]:
@@ -115,7 +173,9 @@ def is_plain_jpeg(data: bytes, mode: Mode, shape: tuple[int, int, int]) -> bool:
     except BadImage:
         return False
     upright_jpeg = header.format == "jpeg" and header.orientation == 1 and not header.cmyk
-    return upright_jpeg and decoded_shape(header, mode) == (*shape, "uint8") and not _too_many_scans(data, header)
+    if not upright_jpeg or decoded_shape(header, mode) != (*shape, "uint8") or _too_many_scans(data, header):
+        return False
+    return jpeg.is_known(data)
 
 
 def check_available(decoder: str) -> None:
@@ -162,6 +222,20 @@ def _by_opencv(data: bytes, header: Header, mode: Mode) -> Image:
     # libpng rounds gray differently from OpenCV: decode to color first, so that equal pixels of any format stay equal
     flags = _FLAGS["rgb" if mode == "gray" and header.channels >= 3 else mode]
     return _in_order(_imdecode(data, flags, header), channels)
+
+
+def _in_mode(image: Image, mode: Mode) -> Image:
+    """Return an image with the channels of its header, gray to RGBA, in that mode."""
+    if mode == "unchanged":
+        return image
+    if image.dtype == np.uint16:
+        image = (image >> 8).astype(np.uint8)
+    colors = np.ascontiguousarray(image[..., : 1 if image.shape[2] < 3 else 3])
+    have, want = colors.shape[2], 1 if mode == "gray" else 3
+    if have == want:
+        return colors
+    converted: Image = cv2.cvtColor(colors, cv2.COLOR_RGB2GRAY if want == 1 else cv2.COLOR_GRAY2RGB)
+    return converted.reshape(*image.shape[:2], want)
 
 
 def _jpeg_by_opencv(data: bytes, header: Header, channels: int, factor: int) -> Image:

@@ -1,26 +1,23 @@
 """Reads image headers, and rejects images that must not be decoded before anything is allocated.
 
 JPEG and PNG have their own readers for speed and strictness. TIFF has one because Pillow reads every field of a
-directory completely, however often it is repeated, and OpenCV needs a corrected copy. Pillow opens BMP, GIF and WebP.
+directory completely, however often it is repeated, and OpenCV needs a corrected copy. Pillow opens all others.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Any
+import re
 
-from packer.errors import NotAnImage, PackerError
+from packer.errors import BadImage, NotAnImage, SeveralFrames
 from packer.images import jpeg_header, png_header, tiff_header
-from packer.images.base import Header, IncompleteHeader, Mode, bad, cut_short, orientation_of
+from packer.images.base import Header, IncompleteHeader, Mode, OnAnimation, bad
 
 __all__ = ["DEFAULT_MAX_PIXELS", "Header", "IncompleteHeader", "Mode", "check_header", "decoded_shape"]
-__all__ += ["losses", "read_header"]
+__all__ += ["losses", "read_header", "read_header_leniently"]
 
 DEFAULT_MAX_PIXELS = 64_000_000
 _SNIFF_BYTES = 32
-_READS_MAX = 1 << 22
-"""Limit because Pillow reads a GIF block by block, and blocks of a few bytes would take minutes."""
-_BMP_RAW_MODES = {"BGR;15": 3, "BGR;16": 3, "BGR": 3, "BGRX": 3, "BGRA": 4}
+_PNM = re.compile(rb"P[1-6](\s+\d+\s+\d+\s|\s*#)").match
 
 
 def read_header(data: bytes, complete: bool = True, file_bytes: int | None = None) -> Header:
@@ -46,103 +43,66 @@ def read_header(data: bytes, complete: bool = True, file_bytes: int | None = Non
     if (kind or len(data) < _SNIFF_BYTES) and not complete:
         raise IncompleteHeader  # the formats below need the whole file
     if kind:
-        return _by_pillow(data, kind)
+        from packer.images import pillow
+
+        return pillow.read(data, kind)
     raise NotAnImage("", f"not an image: {_looks_like(data)}", "remove it or convert it to JPEG or PNG")
 
 
+def read_header_leniently(data: bytes) -> Header:
+    """Return the header of a file that `read_header` may refuse, but Pillow opens; `data` are all its bytes.
+
+    Raises:
+        NotAnImage: The format is unknown.
+        BadImage: Pillow does not open it either.
+    """
+    try:
+        return read_header(data)
+    except NotAnImage:
+        raise
+    except BadImage as strict:
+        from packer.images import pillow
+
+        signatures = {jpeg_header.SIGNATURE: "jpeg", png_header.SIGNATURE: "png"}
+        kind = next((kind for start, kind in signatures.items() if data.startswith(start)), _format_of(data))
+        if not kind:  # TIFF: Pillow needs as much of it
+            raise
+        try:
+            return pillow.read(data, kind, lenient=True)
+        except BadImage:
+            raise strict from None
+
+
 def _format_of(data: bytes) -> str:
-    """Return bmp, gif or webp if the bytes begin like such a file, else ""."""
+    """Return the format that Pillow opens and whose files begin with these bytes, else ""."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     if data[:6] in (b"GIF87a", b"GIF89a"):
         return "gif"
+    if data[4:8] == b"ftyp" and {b"avif", b"avis"} & {data[at : at + 4] for at in (8, *range(16, data[3], 4))}:
+        return "avif"
+    if data[:12] == b"\0\0\0\x0cjP  \r\n\x87\n" or data[:4] == b"\xff\x4f\xff\x51":
+        return "jp2"
+    if data[:1] == b"P" and _PNM(data[:_SNIFF_BYTES]):
+        return "pnm"
     # text may begin with BM, but has other bytes at the size of the header
     return "bmp" if data[:2] == b"BM" and (len(data) < 18 or data[15:18] == b"\0\0\0") else ""
 
 
-class _File:
-    """Bytes as the file that Pillow reads; `data` may be a view of a file on the disk."""
+def check_header(header: Header, max_pixels: int = DEFAULT_MAX_PIXELS, on_animation: OnAnimation = "fail") -> None:
+    """Raise BadImage if packer does not decode the image: too many pixels, several frames, unusual variants.
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at, self._left = data, 0, _READS_MAX
-
-    def read(self, size: int = -1) -> bytes:
-        self._left -= 1
-        if self._left < 0:
-            raise bad("a file of too many blocks")
-        start = self._at
-        self._at = len(self._data) if size < 0 else min(start + size, len(self._data))
-        return self._data[start : self._at]
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
-        self._at = max(0, min(base + offset, len(self._data)))
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-
-def _by_pillow(data: bytes, kind: str) -> Header:
-    """Return the header of a BMP, GIF or WebP file as Pillow opens it; no pixel is decoded.
-
-    It calls the class of the format rather than `PIL.Image.open`, which warns about large images by a global limit.
+    Args:
+        header: The header.
+        max_pixels: Maximum number of pixels.
+        on_animation: first decodes the first of several frames or pages.
     """
-    from PIL import BmpImagePlugin, GifImagePlugin, WebPImagePlugin
-
-    opener: Any = {
-        "bmp": BmpImagePlugin.BmpImageFile,
-        "gif": GifImagePlugin.GifImageFile,
-        "webp": WebPImagePlugin.WebPImageFile,
-    }[kind]
-    try:
-        image = opener(_File(data))
-        width, height = image.size
-        frames = 2 if getattr(image, "is_animated", False) else 1
-    except PackerError:
-        raise
-    except Exception as error:  # damaged bytes may raise anything in Pillow
-        reason = str(error).strip().partition("\n")[0]
-        if reason.startswith("Unsupported"):
-            raise bad(f"cannot decode this {kind} file: {reason}", "convert it to an 8-bit PNG") from None
-        raise bad(f"truncated or damaged {kind} file" + (f" ({reason})" if reason else "")) from None
-    if not width or not height:
-        raise bad(f"{kind} of {width}x{height} pixels")
-    if kind == "bmp":
-        return _bmp(data, image)
-    alpha = image.mode == "RGBA" if kind == "webp" else "transparency" in image.info
-    orientation = orientation_of(image.info.get("exif", b"")) if kind == "webp" else 1
-    return Header(kind, width, height, 4 if alpha else 3, 8, orientation, frames)
-
-
-def _bmp(data: bytes, image: Any) -> Header:
-    """Return the header of a BMP file opened by Pillow. Raise BadImage if pixels are missing."""
-    width, height = image.size
-    _, _, offset, (raw_mode, stride, *_) = image.tile[0]
-    compression = image.info["compression"]
-    channels, obstacle = _BMP_RAW_MODES.get(raw_mode, 0), ""
-    if compression not in (0, 3):
-        obstacle = f"BMP with compression {compression}"
-    elif not channels and image.mode not in ("1", "L", "P"):
-        obstacle = "BMP with unusual color masks"  # OpenCV would silently read wrong colors
-    elif not channels:
-        palette = image.palette.palette if image.mode == "P" else b""
-        entry = 4 if image.palette and image.palette.rawmode == "BGRX" else 3
-        gray = palette[0::entry] == palette[1::entry] == palette[2::entry]
-        channels = 1 if gray else 3
-    if not obstacle and offset + stride * height > len(data):
-        raise cut_short("BMP", complete=True)
-    return Header("bmp", width, height, channels or 3, 8, obstacle=obstacle)
-
-
-def check_header(header: Header, max_pixels: int = DEFAULT_MAX_PIXELS) -> None:
-    """Raise BadImage if packer does not decode the image: too many pixels, several frames, unusual variants."""
     if header.width * header.height > max_pixels:
         pixels = f"{header.width}x{header.height} pixels"
         raise bad(f"{pixels} are more than {max_pixels}", "raise --max-pixels if this is intended")
-    if header.frames > 1:
+    if header.frames > 1 and on_animation == "fail":
         kind = "several pages" if header.format == "tiff" else "an animation"
-        raise bad(f"{header.format} with {kind}, not one image", "extract the frame to use")
+        raise SeveralFrames("", f"{header.format} with {kind}, not one image", "take the first: --on-animation first")
     if header.obstacle:
         raise bad(f"cannot decode a {header.obstacle}", "convert it to an 8-bit JPEG or PNG")
 
@@ -158,6 +118,12 @@ def decoded_shape(header: Header, mode: Mode) -> tuple[int, int, int, str]:
 def losses(header: Header, mode: Mode) -> tuple[str, ...]:
     """Return the losses of decoding in `mode`: "16 to 8 bits", "alpha dropped", "color dropped", ..."""
     lost = []
+    if header.frames > 1:
+        lost.append(
+            "all pages but the first dropped" if header.format == "tiff" else "all frames but the first dropped"
+        )
+    if header.hidden_depth:
+        lost.append("samples reduced to 8 bits")
     if header.bit_depth == 16 and mode != "unchanged":
         lost.append("16 to 8 bits")
     has_alpha = header.channels in (2, 4) and not header.cmyk
@@ -165,8 +131,8 @@ def losses(header: Header, mode: Mode) -> tuple[str, ...]:
         lost.append("alpha dropped")
     if mode == "gray" and header.channels >= 3:
         lost.append("color dropped")
-    elif header.cmyk:
-        lost.append("CMYK to RGB")
+    elif header.cmyk or header.lab:
+        lost.append("CMYK to RGB" if header.cmyk else "Lab to RGB")
     return tuple(lost)
 
 
@@ -187,14 +153,13 @@ def _looks_like(data: bytes) -> str:
         b"%pdf": "a PDF document",
         b"\x89png": "a PNG damaged in transfer (line ends changed?)",
         b"\xff\xd8": "a damaged JPEG",
-        b"\0\0\0\x0cjp": "a JPEG 2000 image, which packer does not read",
         b"version https://git-lfs": "a Git LFS pointer, not the file",
     }
     for prefix, words in known.items():
         if start.startswith(prefix):
             return words
     if data[4:8] == b"ftyp":
-        return "a HEIC, AVIF or video file, which packer does not read"
-    if data[:1] == b"P" and data[1:2] in b"123456" and data[2:3].isspace():
-        return "a PNM image, which packer does not read"
+        return "a HEIC or video file, which packer does not read"
+    if start[:2] in (b"p7", b"pf"):
+        return "a PAM or PFM image, which packer does not read"
     return f"it begins with {data[:8]!r}"

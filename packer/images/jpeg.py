@@ -8,6 +8,7 @@ import numpy as np
 import simplejpeg
 
 from packer.errors import UsageError
+from packer.images import pillow
 from packer.images.base import Header, bad
 from packer.images.opencv import cv2
 from packer.types import Image
@@ -65,8 +66,40 @@ def decode(data: bytes | memoryview, header: Header, channels: int, factor: int)
             rows, columns = extents(header.height, factor), extents(header.width, factor)
             image = simplejpeg.decode_jpeg(data, space, min_height=rows, min_width=columns, min_factor=factor)
     except ValueError as error:
+        if is_unknown_sampling(error):
+            return pillow.decode_jpeg(bytes(data), header, channels, factor)
         raise damaged(error) from None
     return _from_cmyk(image, channels) if header.cmyk else image
+
+
+def decode_leniently(data: bytes, header: Header, channels: int, factor: int) -> Image:
+    """Return what libjpeg can decode of a damaged JPEG, as `decode` does; the rest is gray.
+
+    Raises:
+        BadImage: It cannot decode anything.
+    """
+    space = "CMYK" if header.cmyk else "RGB" if channels == 3 else "GRAY"
+    rows, columns = extents(header.height, factor), extents(header.width, factor)
+    limits = (0, 0, 1) if factor == 1 else (rows, columns, factor)
+    try:
+        image: Image = simplejpeg.decode_jpeg(data, space, False, False, *limits, None, False)
+    except ValueError:
+        return pillow.decode_jpeg(data, header, channels, factor, lenient=True)
+    return _from_cmyk(image, channels) if header.cmyk else image
+
+
+def is_known(data: bytes | memoryview) -> bool:
+    """Return whether simplejpeg can decode a JPEG with this header."""
+    try:
+        simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return False
+    return True
+
+
+def is_unknown_sampling(error: Exception) -> bool:
+    """Return whether an error of simplejpeg means a sampling such as 4:1:0, which only libjpeg itself reads."""
+    return "subsampling" in str(error)
 
 
 def decode_into(data: bytes | memoryview, row: Image, factor: int = 1) -> None:
@@ -120,7 +153,9 @@ def check(data: bytes, header: Header) -> None:
     try:
         simplejpeg.decode_jpeg(data, space, min_height=1, min_width=1, min_factor=8)
     except ValueError as error:
-        raise damaged(error) from None
+        if not is_unknown_sampling(error):
+            raise damaged(error) from None
+        pillow.decode_jpeg(data, header, 3, 1)
 
 
 def damaged(error: Exception) -> Exception:
@@ -173,6 +208,8 @@ def decode_by_jpeg4py(data: bytes, header: Header, channels: int, factor: int) -
         if jpeg.decompressor is not None:
             jpeg.decompressor.release()
             jpeg.decompressor = None
+        if is_unknown_sampling(error):
+            return decode(data, header, channels, factor)
         raise damaged(error) from None
     return image.reshape(*size, channels)
 

@@ -8,19 +8,30 @@ from packer.images.base import ORIENTATION_TAG, Header, bad, cut_short
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 256, 257, 258, 262, 277, 338, 339
-_PLANES = 284
+_PLANES, _COMPRESSION = 284, 259
 _TAGS = frozenset((_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _PLANES, _EXTRA, _SAMPLE_FORMAT, ORIENTATION_TAG))
+_TAGS |= {_COMPRESSION}
 _VALUE_FORMATS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the TIFF types that these tags may have
-_WHITE_IS_0, _BLACK_IS_0, _RGB, _PALETTE, _CMYK, _YCBCR = 0, 1, 2, 3, 5, 6
-_DECODED = {
+_WHITE_IS_0, _BLACK_IS_0, _RGB, _PALETTE, _CMYK, _YCBCR, _LAB = 0, 1, 2, 3, 5, 6, 8
+_Layouts = dict[int, tuple[tuple[int, int], ...]]
+_DECODED: _Layouts = {
     _WHITE_IS_0: ((1, 1), (1, 8)),
     _BLACK_IS_0: ((1, 1), (1, 8), (1, 16), (2, 8)),
     _RGB: ((3, 8), (3, 16), (4, 8), (4, 16)),
-    _PALETTE: ((1, 1), (1, 4), (1, 8)),
+    _PALETTE: ((1, 4), (1, 8)),
     _CMYK: ((4, 8),),
     _YCBCR: ((3, 8),),
 }
 """Photometric interpretation -> (samples, bits) that OpenCV decodes correctly, as compared with Pillow."""
+_BY_PILLOW: _Layouts = {
+    _WHITE_IS_0: ((1, 2), (1, 4)),
+    _BLACK_IS_0: ((1, 2), (1, 4)),
+    _PALETTE: ((1, 1), (1, 2), (2, 8)),
+    _CMYK: ((4, 16), (5, 8)),
+    _LAB: ((3, 8),),
+}
+"""The same for Pillow, which also knows compressions that OpenCV does not."""
+_PILLOW_COMPRESSIONS = (34925, 50000, 50001)  # LZMA, Zstandard, WebP
 _UNASSOCIATED, _ASSOCIATED = 2, 1
 _SEPARATE = 2
 
@@ -41,19 +52,26 @@ def read(data: bytes, complete: bool) -> Header:
     if not width or not height:
         raise bad(f"TIFF of {width}x{height} pixels")
     orientation = first(ORIENTATION_TAG, 1)
+    layout = photometric, samples, first(_PLANES, 1)
+    with_alpha = layout[:2] == (_BLACK_IS_0, 2) and bits[0] == 8 and first(_EXTRA, 0) == _UNASSOCIATED
+    known = _BY_PILLOW.get(photometric, ())
+    deep = photometric == _CMYK and bits[0] == 16
     color = 1 if photometric in (_WHITE_IS_0, _BLACK_IS_0) else 3
-    alpha = samples == 4 and photometric == _RGB
+    alpha = with_alpha or (samples == 4 and photometric == _RGB) or (samples == 2 and photometric == _PALETTE)
     return Header(
         "tiff",
         width,
         height,
-        4 if alpha or photometric == _CMYK else color,
-        bits[0],
+        4 if photometric == _CMYK else color + alpha,
+        8 if deep else bits[0],
         orientation if 1 <= orientation <= 8 else 1,
         2 if next_directory else 1,
         cmyk=photometric == _CMYK,
-        hidden_alpha=samples == 2,  # OpenCV reads gray + alpha as gray
-        obstacle=_obstacle((photometric, samples, first(_PLANES, 1)), bits, first(_SAMPLE_FORMAT, 1)),
+        hidden_alpha=samples == 2 and not alpha,  # OpenCV reads gray + alpha as gray
+        obstacle=_obstacle(layout, bits, first(_SAMPLE_FORMAT, 1)),
+        pillow=with_alpha or (samples, bits[0]) in known or first(_COMPRESSION, 1) in _PILLOW_COMPRESSIONS,
+        hidden_depth=deep,
+        lab=photometric == _LAB,
     )
 
 
@@ -63,11 +81,20 @@ def plain(data: bytes) -> bytes:
     OpenCV always rotates TIFFs, and multiplies separate alpha into the colors. With these changes it returns
     the pixels as stored (premultiplied colors stay so).
     """
+    return _changed(data, ((ORIENTATION_TAG, 1), (_EXTRA, _ASSOCIATED)))
+
+
+def unturned(data: bytes) -> bytes:
+    """Return the TIFF with orientation 1."""
+    return _changed(data, ((ORIENTATION_TAG, 1),))
+
+
+def _changed(data: bytes, values: tuple[tuple[int, int], ...]) -> bytes:
     fields, _ = _directory(data, complete=True)
     out = bytearray(data)
-    for tag, value in ((ORIENTATION_TAG, 1), (_EXTRA, _ASSOCIATED)):
-        at, kind, values = fields.get(tag, (0, "", (value,)))
-        if values[0] != value and (tag != _EXTRA or values[0] == _UNASSOCIATED):
+    for tag, value in values:
+        at, kind, before = fields.get(tag, (0, "", (value,)))
+        if before[0] != value and (tag != _EXTRA or before[0] == _UNASSOCIATED):
             struct.pack_into(kind, out, at, value)
     return bytes(out)
 
@@ -78,7 +105,8 @@ def _obstacle(layout: tuple[int, int, int], bits: tuple[int, ...], sample_format
     if sample_format != 1:
         return f"TIFF of {depth}-bit {'floating point' if sample_format == 3 else 'signed'} samples"
     photometric, samples, planes = layout
-    if (samples, depth) not in _DECODED.get(photometric, ()) or len(set(bits)) > 1:
+    known = _DECODED.get(photometric, ()) + _BY_PILLOW.get(photometric, ())
+    if (samples, depth) not in known or len(set(bits)) > 1:
         return f"TIFF of photometric interpretation {photometric} with {samples} samples of {depth} bits"
     if planes == _SEPARATE and depth == 16 and samples > 1:
         return "TIFF of 16 bits with separate color planes"  # OpenCV silently mixes them up

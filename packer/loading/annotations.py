@@ -20,10 +20,13 @@ from packer.images.geometry import clip_polygon
 from packer.samplers.order import Float64
 from packer.types import Int64
 
-FLAGS = ("difficult", "truncated", "occluded")
+FLAGS = ("difficult", "truncated", "occluded", "iscrowd", "ignore")
 """Box fields that are always integers, and become int64 tensors (n,)."""
-ORIGINALS = ("voc_bndbox",)
-"""Original numbers of the source file, which are in the record (`Pack.annotation`) but not in the target."""
+ORIGINALS = ("voc_bndbox", "category_id", "area", "rle")
+"""Values of the source file, some of the image's original size, which are in the record (`Pack.annotation`) but not in
+the target."""
+WHOLE = ("landmarks", "tags")
+"""Columns that belong to the image, whatever its boxes are."""
 NAMES = {"box_labels": "labels"}
 """Field of an annotation -> name in a target, where they differ."""
 
@@ -81,7 +84,8 @@ class BatchAnnotations:
 
     records: Int64
     columns: dict[str, Column] = field(default_factory=dict)
-    """boxes float32 (m, 4), labels int64 (m,), landmarks and polygons (p, 2), keypoints (p, 3), other box fields."""
+    """boxes float32 (m, 4), labels int64 (m,), landmarks and polygons (p, 2), keypoints (p, 3), other box fields; tags
+    float32 (t,)."""
     images: dict[str, list[Any]] = field(default_factory=dict)
     """What an image has one of: label, extras."""
     points: int = 0
@@ -133,8 +137,7 @@ class BatchAnnotations:
         if "polygons" in columns:
             columns["polygons"] = _cut_polygons(columns["polygons"], width, height)
         if not keep.all():
-            whole = "landmarks"
-            columns = {n: c if n == whole else c.select(keep, column.counts) for n, c in columns.items()}
+            columns = {n: c if n in WHOLE else c.select(keep, column.counts) for n, c in columns.items()}
         return replace(self, columns=columns)
 
     def as_tensors(self) -> BatchAnnotations:
@@ -192,7 +195,7 @@ def read_annotations(pack: Pack, records: Int64, points: int = 0) -> BatchAnnota
         DamagedPack: if a row of the index makes no sense.
     """
     batch = BatchAnnotations(records, points=points)
-    fields = [name for name in pack.manifest.fields if name != "label"]
+    fields = [name for name in pack.manifest.fields if name not in ("label", "tags")]
     names = list(dict.fromkeys(name.partition(".")[0] for name in fields))
     try:
         rows = dict(zip(names, pack.rows(names, records) if names else (), strict=True))

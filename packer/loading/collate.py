@@ -19,13 +19,13 @@ def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int,
     """Return the targets of a batch out of those of its parts.
 
     Args:
-        parts: class ids (n,), `BatchAnnotations`, or lists of transformed targets: all of one kind.
+        parts: class ids (n,), tags (n, k), `BatchAnnotations`, or lists of transformed targets: all of one kind.
         collation: what becomes of boxes, one of COLLATIONS.
         size: (height, width) of the images.
 
     Returns:
-        Class ids as int64 (n,); transformed targets as a list; BatchAnnotations of tensors, whose `as_dicts` gives a
-        target for each image; or what `yolo_rows` and `padded_boxes` make of these.
+        Class ids as int64 (n,); tags as float32 (n, k); transformed targets as a list; BatchAnnotations of tensors,
+        whose `as_dicts` gives a target for each image; or what `yolo_rows` and `padded_boxes` make of these.
     """
     if isinstance(parts[0], np.ndarray):
         return torch.from_numpy(np.concatenate(parts) if len(parts) > 1 else parts[0])
@@ -40,6 +40,10 @@ def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int,
     if collation == "list":
         return annotations
     return (yolo_rows if collation == "yolo" else padded_boxes)(annotations, size)
+
+
+def _are_tags(target: Any) -> bool:
+    return isinstance(target, torch.Tensor) and target.dim() == 1 and target.dtype == torch.float32
 
 
 def _ids_as_tensor(targets: list[Any]) -> Any:
@@ -105,7 +109,7 @@ class Batch(Sequence[tuple[torch.Tensor, Any]]):
 
     Args:
         images: uint8 (n, channels, height, width), channels last in memory.
-        targets: int64 (n,) or a list of n.
+        targets: int64 (n,), tags float32 (n, k), or a list of n.
     """
 
     __slots__ = ("images", "targets")
@@ -125,10 +129,12 @@ class Batch(Sequence[tuple[torch.Tensor, Any]]):
         targets = self.targets[index]
         if isinstance(index, slice):
             return Batch(self.images[index], targets)
-        return self.images[index], int(targets) if isinstance(targets, torch.Tensor) else targets
+        return self.images[index], int(targets) if isinstance(targets, torch.Tensor) and not targets.dim() else targets
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
-        targets = self.targets.tolist() if isinstance(self.targets, torch.Tensor) else self.targets
+        targets: Any = self.targets
+        if isinstance(targets, torch.Tensor) and targets.dim() == 1:
+            targets = targets.tolist()
         return zip(self.images, targets, strict=True)
 
 
@@ -140,12 +146,15 @@ def collate(samples: Sequence[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor |
 
     Returns:
         (images, targets). Images of one shape become one tensor (n, channels, height, width), others stay a list, as
-        torchvision's detection models take them. Class ids become int64 (n,); dicts of boxes and landmarks stay a list.
+        torchvision's detection models take them. Class ids become int64 (n,), tags float32 (n, k); dicts of boxes and
+        landmarks stay a list.
     """
     if isinstance(samples, Batch):
         return samples.images, samples.targets
     images = [image for image, _ in samples]
     targets = _ids_as_tensor([target for _, target in samples])
+    if isinstance(targets, list) and targets and all(map(_are_tags, targets)) and len(set(map(len, targets))) == 1:
+        targets = torch.stack(targets)
     if images and all(isinstance(i, torch.Tensor) and i.shape == images[0].shape for i in images):
         return stack_images(images), targets
     return images, targets

@@ -29,7 +29,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     """The records of a pack: ``image, target = dataset[i]``.
 
     image: uint8 tensor (channels, height, width), channels last in memory (uint16 if a pack keeps it).
-    target: int if the pack has only class labels, else a dict (`packer.loading.targets.Targets.target`).
+    target: int if the pack has only class labels, float32 (k,) if only tags, else a dict
+    (`packer.loading.targets.Targets.target`).
 
     Pass `packer.collate` to the DataLoader as `collate_fn`, so that batches of raw images of one shape are not
     stacked or copied again. The dataset pickles small, and works under fork, spawn and forkserver. torch's DataLoader
@@ -181,6 +182,11 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def classes(self) -> list[str]:
         """Class names in id order."""
         return self.pack.classes
+
+    @property
+    def tags(self) -> list[str]:
+        """Names of the tags (multi-label classes), in the order of a target's flags; empty if the pack has none."""
+        return list(self.pack.manifest.tags)
 
     @property
     def class_to_idx(self) -> dict[str, int]:

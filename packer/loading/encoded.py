@@ -79,6 +79,8 @@ class EncodedReader:
             self._refuse("has raw images, which need no decoding", f'{HOST}, or cache="device"')
         if not self.known.any():
             self._refuse(f"has {self.unknown[0]} images, which {name} does not decode", HOST)
+        if self.pack.manifest.lenient:
+            self._refuse(f"may hold damaged images, which {name} does not decode", HOST)
         if host.filler.dtype != np.uint8:
             self._refuse(f"has 16-bit images, of which {name} makes 8-bit ones", HOST)
         if host.filler.channels not in (1, 3):

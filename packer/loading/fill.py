@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer.errors import BadImage, DamagedPack
 from packer.format.pack import Pack
 from packer.images.decode import Decoder, decode, is_plain_jpeg
-from packer.images.header import Mode, check_header, decoded_shape, read_header
+from packer.images.header import Mode, check_header, decoded_shape, read_header, read_header_leniently
 from packer.images.jpeg import HEADROOM, REDUCED_SIDE_MIN, decode_into, decode_rows, extents
 from packer.images.resample import Interpolation, one_call, resample
 from packer.loading.augmentation import Augmentation, CropParams
@@ -184,7 +184,8 @@ class ImageFiller:
         JPEGs encoded by packer are. Headers of copied files are read once, because the bytes of a record never change.
         """
         encoding = self.pack.manifest.encoding
-        if encoding not in ("jpeg", "copy") or self.decoder not in ("auto", "simplejpeg"):
+        fast = self.decoder in ("auto", "simplejpeg") and not self.pack.manifest.lenient
+        if encoding not in ("jpeg", "copy") or not fast:
             return np.zeros(len(records), np.bool_)
         if encoding == "jpeg":
             return np.ones(len(records), np.bool_)
@@ -239,12 +240,14 @@ class ImageFiller:
         data = bytes(self._data(np.array([record]))[0])
         at_least = None if part is None else self._at_least(part, width, height)
         try:
-            header = read_header(data)
-            check_header(header, width * height)  # the build has already limited the number of pixels
+            lenient = pack.manifest.lenient
+            header = read_header_leniently(data) if lenient else read_header(data)
+            # the build has already limited the number of pixels, and decided about animations
+            check_header(header, width * height, "first")
             found, expected = decoded_shape(header, self.mode)[:3], (height, width, self.channels)
             if found != expected:
                 raise BadImage("", f"decodes to shape {found}, but the index says {expected}")
-            image = decode(data, self.mode, self.decoder, at_least, header=header)
+            image = decode(data, self.mode, "lenient" if lenient else self.decoder, at_least, header=header)
         except BadImage as error:
             raise self._damaged(record, error) from None
         if part is None:

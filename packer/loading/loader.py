@@ -34,10 +34,10 @@ class PackedLoader(Rebuildable):
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
-    targets: int64 (n,) if the pack has only class labels, else a list of n dicts (`loading.targets.Targets.target`), on
-    `device`. The randomness of a sample depends only on (seed, epoch, record): batches are the same for any number of
-    threads, and each global batch has the same samples for any number of ranks. No record is read before the first
-    batch is requested.
+    targets: int64 (n,) if the pack has only class labels, float32 (n, k) if only tags, else a list of n dicts
+    (`loading.targets.Targets.target`), on `device`. The randomness of a sample depends only on (seed, epoch, record):
+    batches are the same for any number of threads, and each global batch has the same samples for any number of
+    ranks. No record is read before the first batch is requested.
 
     Args:
         data: a pack's directory, an open Pack, or a PackedDataset (whose transforms, decoder and offset are used).

@@ -152,7 +152,10 @@ class Pipeline:
 
     def _begin(self, threads: ThreadPool, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
         records = block[0] if len(block) == 1 else np.concatenate(block)
-        rows = self._buffers.take()[: len(records) * self._row_bytes]
+        size = len(records) * self._row_bytes
+        if size > self._buffers.size:  # a sampler may have more samples than in the epoch before
+            self._buffers = BufferPool(size, self.work.pinned)
+        rows = self._buffers.take()[:size]
         shaped = rows.view(self.filler.dtype).reshape(len(records), *self.filler.row_shape)
         size, step = self._part_size(len(records)), len(block[0])
         if len(block) > 1:
@@ -190,10 +193,10 @@ class Pipeline:
             self.filler.fill(records, params, rows)
         stats.add(self._stage, time.perf_counter() - started)
         cuts = [slice(start, start + step) for start in range(0, len(records), step)]
-        if self.targets.labels is None or self.transforms:
+        if not self.targets.is_array or self.transforms:
             return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts], replaced
         started = time.perf_counter()
-        labels = self.targets.labels[records]
+        labels: Any = self.targets.of(records)
         stats.add("targets", time.perf_counter() - started)
         return [_Piece(records[cut], labels[cut], None) for cut in cuts], replaced
 

@@ -9,17 +9,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from packer.errors import UsageError, printable
+from packer.errors import DamagedPack, UsageError, printable
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
-from packer.loading.annotations import BatchAnnotations, read_annotations
+from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.augmentation import CropParams
 from packer.samplers.ranks import as_number, check_int
 from packer.types import Int64
 
 Target = Any
-"""int if the pack has only class labels of whole images, else dict[str, Tensor | list | int]."""
+"""int if the pack has only class labels of images, float32 (k,) if only tags, else dict[str, Tensor | list | int]."""
 
 FACE = "(1, 0, 2, 4, 3) for eyes, nose and mouth corners"
 _warned: set[str] = set()
@@ -49,6 +51,9 @@ class Targets(Sequence[Target]):
         """Class ids (n,), if the pack has only labels of whole images; these are then the targets."""
         if tuple(self._fields) == ("label",):
             self.labels = np.asarray(pack.column("label")).astype(np.int64)
+        self._tags = _tags(pack) if "tags" in self._fields else None
+        self.is_array = tuple(self._fields) in (("label",), ("tags",))
+        """Whether `of` returns an array: class ids, or tags."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
         if label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
@@ -65,11 +70,12 @@ class Targets(Sequence[Target]):
         return self.target(record_number(index, len(self)))
 
     def target(self, record: int) -> Target:
-        """Return the target of `record`: a class id, or a dict with what the pack has.
+        """Return the target of `record`: a class id, tags, or a dict with what the pack has.
 
         Returns:
             boxes float32 (n, 4), xyxy in pixels; labels int64 (n,), of the boxes; label int, of the image, -1 if it has
-            none; landmarks float32 (k, 2); polygons list of n float32 (m, 2); keypoints float32 (n, k, 3);
+            none; tags float32 (k,), 1 for each of the pack's tags that the image has, else 0; landmarks float32 (k,
+            2); polygons list of n float32 (m, 2); keypoints float32 (n, k, 3);
             difficult, truncated, occluded int64 (n,); other box fields as lists of n; extras dict; image_id int, the
             number of the record. All images of a pack have the same keys. The tensors of a batch are views of one
             tensor per field: clone one to keep it without the others.
@@ -77,14 +83,21 @@ class Targets(Sequence[Target]):
         if self.labels is not None:
             return int(self.labels[record])
         found = self.of(np.array([record]))
+        if isinstance(found, np.ndarray):
+            return torch.from_numpy(found[0])
         assert isinstance(found, BatchAnnotations)
         return found.as_tensors().as_dicts()[0]
 
-    def of(self, records: Int64, params: CropParams | None = None) -> Int64 | BatchAnnotations:
+    def of(self, records: Int64, params: CropParams | None = None) -> NDArray[Any] | BatchAnnotations:
         """Return the targets of some records after the crops and flips of `params`. `join_targets` combines them."""
         if self.labels is not None:
             return self.labels[records]
+        tags = None if self._tags is None else self._tags[records].astype(np.float32)
+        if tags is not None and self.is_array:
+            return tags
         found = read_annotations(self._pack, records, self._points.get("keypoints", 0))
+        if tags is not None:
+            found.columns["tags"] = Column(tags.ravel(), np.full(len(tags), tags.shape[1]))
         if self._label_offset:
             labels = found.columns["labels"]
             found.columns["labels"] = replace(labels, values=labels.values + self._label_offset)
@@ -144,6 +157,17 @@ def check_flip_index(flip_index: Sequence[int], points: dict[str, int]) -> Int64
     if len(found) not in points.values():
         counts = ", ".join(f"{count} {name}" for name, count in points.items())
         raise UsageError("flip_index", f"has {len(found)} numbers, but the pack has {counts}", "pass one per point")
+    return found
+
+
+def _tags(pack: Pack) -> NDArray[np.uint8]:
+    """Return the tags of all images, uint8 (n, k); an image without tags has none of them."""
+    rows: Any = pack.column("tags")
+    found = np.zeros((len(pack), len(pack.manifest.tags)), np.uint8)
+    there = rows.lengths == found.shape[1]
+    if not (there | (rows.lengths == 0)).all():
+        raise DamagedPack(pack.path, f"has images with another number of tags than {found.shape[1]}")
+    found[there] = rows.flat().reshape(-1, found.shape[1])
     return found
 
 

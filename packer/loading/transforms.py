@@ -107,8 +107,10 @@ class Transforms:
 
 
 def as_list(targets: Any) -> list[Any]:
-    """Return targets as a list: class ids (n,), or BatchAnnotations."""
-    return targets.as_tensors().as_dicts() if isinstance(targets, BatchAnnotations) else targets.tolist()
+    """Return targets as a list: class ids (n,), tags (n, k), or BatchAnnotations."""
+    if isinstance(targets, BatchAnnotations):
+        return targets.as_tensors().as_dicts()
+    return targets.tolist() if targets.ndim == 1 else list(torch.from_numpy(targets))
 
 
 @contextmanager

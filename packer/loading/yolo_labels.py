@@ -59,9 +59,8 @@ def imread(file: ImageFile, flags: int = cv2.IMREAD_COLOR) -> Image:
     pack, record = file.pack, file.record
     encoding, data = pack.encoding_of(record), pack.record(record)
     # OpenCV turns JPEG files upright in every version, others not
-    if pack.manifest.mode != "gray" and (
-        encoding == "jpeg" or (encoding != "raw" and read_header(bytes(data)).orientation == 1)
-    ):
+    # those that OpenCV does not read, or with other colors, are left to packer
+    if pack.manifest.mode != "gray" and not pack.manifest.lenient and (encoding == "jpeg" or _is_plain(encoding, data)):
         image: Image | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
         if image is not None and image.shape[:2] == pack.shape_of(record)[:2]:
             return _high_bytes(image if image.ndim == 3 else image[..., None])
@@ -71,6 +70,13 @@ def imread(file: ImageFile, flags: int = cv2.IMREAD_COLOR) -> Image:
     code = _FROM_RGB.get((image.shape[2], flags))
     converted: Image = image.copy() if code is None else cv2.cvtColor(image, code)
     return converted.reshape(*image.shape[:2], -1)
+
+
+def _is_plain(encoding: str, data: memoryview) -> bool:
+    if encoding == "raw":
+        return False
+    header = read_header(bytes(data))
+    return header.orientation == 1 and not header.pillow
 
 
 class YoloLabels(Sequence[dict[str, Any]]):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from packer.errors import TooManyBad, UsageError, plural, printable
+from packer.errors import plural, printable
 from packer.packing.options import BuildOptions
 from packer.system import usable_cores
 from packer.types import Progress
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     from packer.packing.journal import ShardResult
     from packer.packing.plan import Plan
     from packer.packing.publish import Output
-    from packer.packing.scan import Inputs
     from packer.system.pool import Pool
 
 PRELOADED = "packer.packing.write_shard packer.packing.headers"
@@ -27,7 +29,7 @@ PRELOADED = "packer.packing.write_shard packer.packing.headers"
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """The result of a finished build."""
+    """The result of a finished build. `packer.format.lists.read_list` reads all rejected and changed inputs."""
 
     path: str
     manifest: Manifest
@@ -40,35 +42,42 @@ class BuildSummary:
         return self.manifest.records / self.seconds if self.seconds else 0.0
 
 
-def plan_pack(options: BuildOptions, progress: Progress | None = None) -> Plan:
-    """Read the source and plan the pack, as ``--dry-run`` does. Write nothing but the list for ``--quarantine``.
+def plan_pack(options: BuildOptions, progress: Progress | None = None, deep: bool = False) -> Plan:
+    """Read the source and plan the pack, as ``--dry-run`` does. Write nothing but the list for ``--quarantine``;
+    a compressed tar is decompressed to the folder for temporary files.
 
     Args:
         options: What to build.
         progress: Receives the images that were read.
+        deep: Decode every image too, to find those that are damaged behind their headers.
 
     Returns:
         The plan.
 
     Raises:
         UsageError: The options do not fit the source.
-        TooManyBad: More inputs than ``--max-bad`` have bad labels or headers.
+        TooManyBad: More inputs than ``--max-bad`` are bad.
         StorageError: The pack will not fit on the disk.
     """
     from packer.images.decode import check_available
     from packer.packing.publish import Output
-    from packer.packing.quarantine import listing
+    from packer.packing.quarantine import check_quarantine, list_rejected
     from packer.system.pool import Pool
 
     progress = progress or Progress()
     check_available(options.decoder)
     Output(options.output, options.source, options.overwrite)
+    check_quarantine(options)
     with (
-        listing(options, progress) as list_rejected,
+        ExitStack() as temporary,
         Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.headers") as pool,
     ):
-        plan = _planned(options, pool, progress)
-        list_rejected(plan.inputs.rejected)
+
+        def folder() -> str:
+            return temporary.enter_context(TemporaryDirectory(prefix="packer-build-"))
+
+        plan = _planned(options, pool, progress, folder, deep)
+    list_rejected(options, plan.inputs.rejected, progress)
     return plan
 
 
@@ -76,7 +85,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     """Build a pack. If it fails, nothing is written at its path.
 
     After an error, finished shards stay in NAME.partial, and the same call resumes from them. The resulting pack is
-    the same as without interruption.
+    the same as without interruption. If there are too many bad inputs, the build fails when it has found all of them.
 
     Args:
         options: What to build.
@@ -90,7 +99,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     """
     from packer.images.decode import check_available
     from packer.packing.publish import Output
-    from packer.packing.quarantine import listing
+    from packer.packing.quarantine import check_quarantine, list_rejected
     from packer.packing.resume import resume_or_restart
     from packer.packing.summary import make_manifest
     from packer.system.pool import Pool
@@ -99,26 +108,25 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     started = time.monotonic()
     check_available(options.decoder)
     output = Output(options.output, options.source, options.overwrite)
+    check_quarantine(options)
     try:
         workers = options.workers or usable_cores()
         with (
-            listing(options, progress) as list_rejected,
             output,
             Pool(workers, options.decode_timeout, PRELOADED) as pool,  # ends before the lock is released
         ):
             for note in resume_or_restart(output, options):
                 progress.note(f"note: {note}")
             pool.start(min(workers, usable_cores()))  # workers load their libraries while the source is listed
-            plan = _planned(options, pool, progress)
+            plan = _planned(options, pool, progress, lambda: output.source)
             for note in plan.inputs.notes:
                 progress.note(f"note: {printable(note)}")
             progress.note(plan.summary)
             results = _pack(plan, pool, output, progress)
-            manifest = make_manifest(plan, results)
-            list_rejected(manifest.rejected)
-            output.publish(manifest)
+            list_rejected(options, plan.inputs.rejected, progress)
+            manifest = output.publish(make_manifest(plan, results), plan.inputs)
     except BaseException:
-        if finished := len(output.journal.finished):
+        if finished := output.journal.finished_shards:
             shards = plural(finished, "finished shard is", "finished shards are")
             progress.note(f"{shards} kept in {printable(output.partial)}: run the same command to resume")
         raise
@@ -126,11 +134,24 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     return BuildSummary(output.path, manifest, size, time.monotonic() - started)
 
 
-def _planned(options: BuildOptions, pool: Pool, progress: Progress) -> Plan:
+def _planned(
+    options: BuildOptions, pool: Pool, progress: Progress, folder: Callable[[], str], deep: bool | None = None
+) -> Plan:
+    """Read the source and plan the pack.
+
+    Args:
+        options: What to build.
+        pool: The workers.
+        progress: Receives the images that were read.
+        folder: Returns a folder to decompress archives to.
+        deep: Decode every image. None: if the build fails for too many bad inputs, unless ``--fail-fast``.
+    """
+    from packer.packing.check import CheckJob, check_images, decode_all
     from packer.packing.convert import MeasureJob, measure
     from packer.packing.headers import read_headers
-    from packer.packing.plan import make_plan
+    from packer.packing.plan import make_plan, recipe_of
     from packer.packing.scan import read_inputs
+    from packer.packing.verdict import check_not_empty, fail, going_on, too_many
 
     def headers(jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]]:
         # a worker takes a moment to start, so a few images are read faster in this process
@@ -140,9 +161,28 @@ def _planned(options: BuildOptions, pool: Pool, progress: Progress) -> Plan:
         ((_, sizes),) = pool.run(measure, [job])
         return list(sizes)
 
+    def scratch(name: str) -> str:
+        source = folder()
+        os.makedirs(source, exist_ok=True)
+        progress.note(f"note: decompressing {printable(name)} once, to {printable(source)}")
+        return os.path.join(source, f"{len(os.listdir(source))}.tar")
+
+    def check(jobs: Sequence[CheckJob]) -> Iterator[tuple[int, dict[int, Rejected]]]:
+        progress.stage("decoding", jobs[-1].stop if jobs else 0)
+        return pool.run(check_images, jobs, _advancing(progress))
+
     progress.stage("reading")
-    inputs = read_inputs(options, progress, headers)
-    check_bad(options, inputs, inputs.rejected)
+    inputs = read_inputs(options, progress, headers, scratch)
+    check_not_empty(options, inputs)
+    asked = inputs.asked
+    failing = too_many(options, inputs.bad, asked)
+    decoding = failing and not options.fail_fast if deep is None else deep
+    if decoding:
+        if failing:
+            progress.note(f"note: {going_on(options, inputs.bad, asked)}")
+        decode_all(inputs, recipe_of(options, inputs.archives), suspects=failing, run=check)
+    if too_many(options, inputs.bad, asked):
+        raise fail(options, inputs, asked, decoding, progress)
     plan = make_plan(options, inputs, in_a_worker)
     plan.check_space()
     return plan
@@ -150,7 +190,8 @@ def _planned(options: BuildOptions, pool: Pool, progress: Progress) -> Plan:
 
 def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[ShardResult]:
     """Pack all shards and return their results in order."""
-    from packer.packing.scan import write_table
+    from packer.packing.table import write_table
+    from packer.packing.verdict import fail, going_on, too_many
     from packer.packing.write_shard import pack_shard
 
     write_table(plan.table, output.table)
@@ -163,21 +204,25 @@ def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[Sh
     if before:
         progress.note(f"note: resuming an unfinished build: {len(before)} of {plan.shards} shards are finished")
     progress.stage("packing", len(plan.table))
-    reported = (0, 0)
-
-    def tick(done: int, bad: int) -> None:
-        nonlocal reported
-        progress.advance(done - reported[0], bad - reported[1])
-        reported = done, bad
-
+    options, inputs = plan.options, plan.inputs
+    asked = inputs.asked
     results: dict[int, ShardResult] = {}
-    rejected = list(plan.inputs.rejected)
-    for number, result in pool.run(pack_shard, jobs, tick):
-        results[number] = result
-        rejected += result.rejected
-        check_bad(plan.options, plan.inputs, rejected)
+    failing = False
+    for number, result in pool.run(pack_shard, jobs, _advancing(progress)):
+        for row in result.rejected:
+            inputs.rejected.add(row)
+        for change in result.changed:
+            inputs.changed.add(change)
+        if not failing and too_many(options, inputs.bad, asked):
+            failing = True
+            if options.fail_fast:
+                break
+            progress.note(f"note: {going_on(options, inputs.bad, asked)}")
         if not result.unchanged:
             output.journal.add(jobs[number].name, result)
+        results[number] = replace(result, rejected=[], changed=[])  # they are in the list, which may be long
+    if failing:
+        raise fail(options, inputs, asked, not options.fail_fast, progress)
     if before:
         unchanged = sum(result.unchanged for result in results.values())
         changed = len(before) - unchanged
@@ -196,16 +241,13 @@ def threads_of(jobs: int, workers: int) -> list[int]:
     return threads + [-(-workers // max(1, last_round))] * last_round
 
 
-def check_bad(options: BuildOptions, inputs: Inputs, rejected: Sequence[Rejected]) -> None:
-    """Raise TooManyBad if more inputs are bad than ``--max-bad`` allows, or if all are bad."""
-    asked = inputs.asked
-    if not asked:
-        path, reason = inputs.skipped[0]
-        problem = f"nothing to pack: all {inputs.found} inputs are skipped ({printable(path)}: {reason})"
-        raise UsageError(options.source, problem, "choose another --split" if options.split else "give other images")
-    allowed = options.bad_allowed(asked)
-    if len(rejected) <= allowed and len(rejected) < asked:
-        return
-    problem = f"{len(rejected)} of {asked} {'input is' if asked == 1 else 'inputs are'} bad, {allowed} allowed"
-    fix = "fix them" if len(rejected) == asked else f"fix them, or skip them with --max-bad {len(rejected)}"
-    raise TooManyBad(options.source, problem, fix, rejected)
+def _advancing(progress: Progress) -> Callable[[int, int], None]:
+    """Return a function that reports the totals of a pool to `progress`."""
+    reported = (0, 0)
+
+    def tick(done: int, bad: int) -> None:
+        nonlocal reported
+        progress.advance(done - reported[0], bad - reported[1])
+        reported = done, bad
+
+    return tick

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import pyarrow as pa
 from xxhash import xxh3_128_digest
 
-from packer.errors import BadImage, BadInput
+from packer.errors import BadInput
 from packer.format.manifest import Rejected
 from packer.images.base import Header
-from packer.images.decode import Decoder, decode
+from packer.images.decode import Decoder, decode, decode_leniently
 from packer.images.encode import Encoding, encode
 from packer.images.geometry import clip, move
 from packer.images.header import Mode, decoded_shape
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
-from packer.packing.headers import AT_REST, unreadable
-from packer.system import READ_FLAGS
+from packer.packing.headers import unreadable
+from packer.sources.archives.listing import FAULT
+from packer.sources.archives.places import OWN_FILE, Archive, Place, SourceFile
 from packer.system.child import Decoding, Report
 from packer.types import Annotation, Image, Record
+
+FAULTS = ("permission", "vanished", "unreadable")
+"""Reasons of `find_tree` that are faults rather than choices: a folder that cannot be listed."""
+PLACE_SCHEMA = pa.schema([("archive", pa.int32()), ("offset", pa.int64()), ("packed", pa.int64()), ("crc", pa.int64())])
+"""More columns if the images are in archives: `Row.place`."""
 
 
 class Row(NamedTuple):
@@ -36,12 +43,29 @@ class Row(NamedTuple):
     width: int
     code: int
     """`Header.code`."""
+    archive: int = OWN_FILE.archive
+    """This and the following are the fields of the file's `Place`; the size is `bytes`."""
+    offset: int = 0
+    packed: int = OWN_FILE.packed
+    crc: int = OWN_FILE.crc
+
+    @property
+    def place(self) -> Place:
+        """Where the bytes of the file are."""
+        return Place(self.archive, self.offset, self.bytes, self.packed, self.crc) if self.archive >= 0 else OWN_FILE
 
     @property
     def header(self) -> Header:
         """The header of the file at the time of the scan."""
         header = Header.from_code(self.code, self.width, self.height)
         return header if header.orientation < 5 else header._replace(width=self.height, height=self.width)
+
+
+def rows_of(table: Any) -> Iterator[Row]:
+    """Yield the rows of a table of inputs; its last columns are only there if the source is an archive."""
+    names = [name for name in Row._fields if name in table.column_names]
+    for batch in table.select(names).to_batches(max_chunksize=1024):
+        yield from map(Row, *(column.to_pylist() for column in batch.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +79,7 @@ class Recipe:
     resize: Resize | None
     encode: Encoding | Literal["copy"]
     quality: int
+    archives: tuple[Archive, ...] = ()
 
     def read(self, row: Row) -> bytes:
         """Return the bytes of a source file, which must still have the planned size.
@@ -62,48 +87,45 @@ class Recipe:
         Raises:
             BadImage: The file changed, vanished or cannot be read.
         """
-        size = row.bytes
         try:
-            descriptor = os.open(self.root + b"/" + row.path, READ_FLAGS)
-            try:
-                data = os.read(descriptor, size + 1)
-                while 0 < len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
-                    data += more  # one read of a network file, or of 2 GB, may return less
-            finally:
-                os.close(descriptor)
+            with SourceFile(self.root + b"/" + row.path, row.place, self.archives) as file:
+                return file.content(row.bytes)
         except OSError as error:
             raise unreadable(error) from None
-        if len(data) != size:
-            problem = f"changed while the source was being read ({size} bytes planned, {len(data)} or more now)"
-            raise BadImage("", problem, AT_REST)
-        return data
 
-    def image(self, data: bytes, row: Row, header: Header) -> Image:
-        """Return the decoded, resized image of a file's bytes. Raise BadImage if it is damaged."""
-        if self.resize is None:
-            return decode(data, self.mode, self.decoder, None, self.max_pixels, header)
+    def image(self, data: bytes, row: Row, header: Header) -> tuple[Image, str]:
+        """Return the decoded, resized image of a file's bytes, and its damage if the decoder is lenient, else "".
+
+        Raises:
+            BadImage: It is damaged.
+        """
         size = (row.width, row.height)
-        image = decode(data, self.mode, self.decoder, self.resize.at_least(*size), self.max_pixels, header)
-        return self.resize.apply(image, size)
+        at_least = None if self.resize is None else self.resize.at_least(*size)
+        if self.decoder == "lenient":
+            image, damage = decode_leniently(data, self.mode, at_least, self.max_pixels, header)
+        else:
+            image, damage = decode(data, self.mode, self.decoder, at_least, self.max_pixels, header), ""
+        return image if self.resize is None else self.resize.apply(image, size), damage
 
-    def record(self, key: str, row: Row, data: bytes, annotation: Annotation) -> Record:
-        """Return the record of a row whose file holds `data`.
+    def record(self, key: str, row: Row, data: bytes, annotation: Annotation) -> tuple[Record, str]:
+        """Return the record of a row whose file holds `data`, and the damage that was accepted, else "".
 
         Raises:
             BadImage: The image is damaged, or cannot be stored in the encoding.
         """
         header = row.header
-        image = self.image(data, row, header)
+        image, damage = self.image(data, row, header)
         if self.resize is not None:
             annotation = self._resized(annotation, (row.width, row.height))
         stored, encoding = (
             (data, header.format) if self.encode == "copy" else (encode(image, self.encode, self.quality), self.encode)
         )
         height, width, channels = image.shape
-        return Record(
+        record = Record(
             key, stored, encoding, height, width, channels, decoded_shape(header, self.mode)[3],
             annotation, row.path, xxh3_128_digest(data),
         )  # fmt: skip
+        return record, damage
 
     def _resized(self, annotation: Annotation, size: tuple[int, int]) -> Annotation:
         assert self.resize is not None
@@ -121,6 +143,15 @@ def rejected(path: bytes, error: BadInput) -> Rejected:
     about_another_file = error.where and os.fsdecode(error.where) != name
     problem = error.line if about_another_file else type(error)("", error.problem, error.next_step).line
     return Rejected(name, error.reason, problem)
+
+
+def refused(path: bytes, reason: str) -> Rejected | None:
+    """Return the entry of a path that `find_tree` skipped although it may hold any number of images; else None."""
+    if reason.partition(":")[0] not in FAULTS:
+        return None
+    if not reason.startswith(FAULT):
+        return rejected(path, BadInput("", f"cannot be read: {reason}", "check its permissions"))
+    return rejected(path, BadInput("", f"cannot be read: {reason.removeprefix(FAULT)}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +176,7 @@ def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[i
         try:
             data = job.recipe.read(row)
             with decoding(number):
-                image = job.recipe.image(data, row, row.header)
+                image, _ = job.recipe.image(data, row, row.header)
                 sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
         except BadInput:
             continue  # packing will reject it with the reason

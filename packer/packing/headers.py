@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import cast
@@ -12,16 +10,14 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, BadInput
-from packer.images.base import Header
-from packer.images.header import IncompleteHeader, check_header, read_header
-from packer.system import READ_FLAGS, expect_random_reads
+from packer.errors import BadImage, BadInput, NotAnImage
+from packer.images.base import Header, OnAnimation
+from packer.images.header import IncompleteHeader, check_header, read_header, read_header_leniently
+from packer.sources.archives.places import AT_REST, OWN_FILE, Archive, Place, SourceFile
 from packer.system.child import Decoding, Report, unmarked
 
-AT_REST = "build again when the source no longer changes"
 HEAD_BYTES = 16 * 1024  # enough for the header of nearly every image; the others are read whole
 READ_WHOLE_BYTES = 256 * 1024
-VIEWED_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +28,20 @@ class HeaderJob:
     paths: tuple[bytes, ...]
     """Relative to `root`."""
     max_pixels: int
+    on_animation: OnAnimation = "fail"
+    lenient: bool = False
     threads: int = 0
     """1 on the second try, after a worker has crashed, so that the counters name the image."""
     refused: Mapping[int, BadInput] = field(default_factory=dict)
     """Images whose header crashed a worker twice, by index in `paths`."""
+    archives: tuple[Archive, ...] = ()
+    places: NDArray[np.int64] | None = None
+    """(n, 5): the fields of the `Place` of each image, if there are archives."""
+
+    def place(self, number: int) -> tuple[bytes, Place, tuple[Archive, ...]]:
+        """Return the arguments of `SourceFile` for an image."""
+        place = OWN_FILE if self.places is None else Place(*self.places[number].tolist())
+        return self.root + b"/" + self.paths[number], place, self.archives
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +64,13 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
     rows: list[tuple[int, int, int, int]] = []
     bad: dict[int, BadInput] = {}
     at_once = nullcontext()
-    for number, path in enumerate(job.paths):
+    for number in range(len(job.paths)):
         try:
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number) if job.threads else at_once:
-                header, size = _read_file_header(job.root + b"/" + path)
-            check_header(header, job.max_pixels)
+                header, size = _read_file_header(*job.place(number), lenient=job.lenient)
+            check_header(header, job.max_pixels, job.on_animation)
             rows.append((size, header.width, header.height, header.code))
         except BadInput as error:
             rows.append((0, 0, 0, 0))
@@ -72,66 +78,33 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
     return Headers(np.array(rows, np.int64).reshape(-1, 4), bad)
 
 
-def _read_file_header(path: bytes) -> tuple[Header, int]:
+def _read_file_header(
+    path: bytes, place: Place = OWN_FILE, archives: Sequence[Archive] = (), lenient: bool = False
+) -> tuple[Header, int]:
     try:
-        descriptor = os.open(path, READ_FLAGS)
-        try:
-            facts = os.fstat(descriptor)
-            if not stat.S_ISREG(facts.st_mode):
-                raise BadImage("", "is not a regular file any more", AT_REST)
-            size = facts.st_size
-            head = os.read(descriptor, HEAD_BYTES)
+        with SourceFile(path, place, archives) as file:
             try:
-                return read_header(head, size <= len(head), size), size
-            except IncompleteHeader:
-                if size < READ_WHOLE_BYTES:
-                    return read_header(head + _rest(descriptor, size - len(head))), size
-                # a PNG's orientation may follow its pixels, which are not read from the disk
-                return read_header(cast(bytes, FileView(descriptor, size))), size
-        finally:
-            os.close(descriptor)
+                return _header_of(file), file.size
+            except NotAnImage:
+                raise
+            except BadImage:
+                if not lenient:
+                    raise
+                return read_header_leniently(file.read(file.size)), file.size
     except OSError as error:
         raise unreadable(error) from None
 
 
-def _rest(descriptor: int, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size and (more := os.read(descriptor, size - len(parts))):
-        parts += more
-    return bytes(parts)
-
-
-class FileView:
-    """The bytes of an open file by index and slice, like `bytes`; reads only the requested parts from the disk.
-
-    It does not map the file, because a read error or a truncation of a mapped file kills the process.
-    """
-
-    def __init__(self, descriptor: int, size: int) -> None:
-        self._descriptor = descriptor
-        self._size = size
-        self._at, self._part = 0, b""
-        expect_random_reads(descriptor)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, key: int | slice) -> int | bytes:
-        if isinstance(key, slice):
-            start, stop, _ = key.indices(self._size)
-            return self._read(start, max(start, stop))
-        if not 0 <= key < self._size:
-            raise IndexError(key)
-        return self._read(key, key + 1)[0]
-
-    def _read(self, start: int, stop: int) -> bytes:
-        if start < self._at or stop > self._at + len(self._part):
-            os.lseek(self._descriptor, start, os.SEEK_SET)
-            self._at, self._part = start, os.read(self._descriptor, max(stop - start, VIEWED_BYTES))
-        part = self._part[start - self._at : stop - self._at]
-        if len(part) < stop - start:
-            raise BadImage("", "changed while the source was being read", AT_REST)
-        return part
+def _header_of(file: SourceFile) -> Header:
+    size = file.size
+    head = file.read(min(HEAD_BYTES, size))
+    try:
+        return read_header(head, size <= len(head), size)
+    except IncompleteHeader:
+        if size < READ_WHOLE_BYTES:
+            return read_header(file.read(size))
+        # a PNG's orientation may follow its pixels, which are not read from the disk
+        return read_header(cast(bytes, file.view()))
 
 
 def unreadable(error: OSError) -> BadImage:

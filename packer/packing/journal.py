@@ -19,8 +19,9 @@ from xxhash import xxh3_128, xxh3_128_digest
 from packer.containers.storage import storage_errors
 from packer.errors import BadInput
 from packer.format.digests import crc32c_of, sha256_of
+from packer.format.lists import Changed
 from packer.format.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
-from packer.packing.convert import Recipe, Row
+from packer.packing.convert import Recipe, rows_of
 
 MAX_JOURNAL_BYTES = 1 << 30
 
@@ -31,6 +32,8 @@ class ShardResult:
 
     entry: ShardEntry | None
     rejected: list[Rejected] = field(default_factory=list)
+    changed: list[Changed] = field(default_factory=list)
+    """Images that were decoded leniently."""
     counts: Counter[str] = field(default_factory=Counter)
     label_counts: Counter[int] = field(default_factory=Counter)
     box_counts: Counter[int] = field(default_factory=Counter)
@@ -52,6 +55,11 @@ class Journal:
         """Result of each finished shard by the name of its container file."""
         self._good_bytes = 0
         self._read()
+
+    @property
+    def finished_shards(self) -> int:
+        """Number of finished shards that have a file."""
+        return sum(result.entry is not None for result in self.finished.values())
 
     def _read(self) -> None:
         try:
@@ -114,6 +122,7 @@ def _content(result: ShardResult) -> dict[str, Any]:
     return {
         "entry": None if result.entry is None else asdict(result.entry),
         "rejected": [asdict(item) for item in result.rejected],
+        "changed": [asdict(item) for item in result.changed],
         "counts": dict(result.counts),
         "label_counts": sorted(result.label_counts.items()),  # JSON keys cannot be integers
         "box_counts": sorted(result.box_counts.items()),
@@ -129,6 +138,7 @@ def _result(content: dict[str, Any]) -> ShardResult:
             int(entry["records"]), FileEntry(**entry["container"]), IndexEntry(**entry["index"])
         ),
         rejected=[Rejected(**item) for item in content["rejected"]],
+        changed=[Changed(**item) for item in content["changed"]],
         counts=Counter(content["counts"]),
         label_counts=Counter(dict(content["label_counts"])),
         box_counts=Counter(dict(content["box_counts"])),
@@ -174,10 +184,9 @@ def is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) 
         except OSError:
             return False
     sources = SourcesDigest()
-    for batch in rows.select(Row._fields).to_batches(max_chunksize=1024):
-        for row in map(Row, *(column.to_pylist() for column in batch.columns)):
-            try:
-                sources.add(xxh3_128_digest(recipe.read(row)))
-            except BadInput:
-                sources.add(b"")
+    for row in rows_of(rows):
+        try:
+            sources.add(xxh3_128_digest(recipe.read(row)))
+        except BadInput:
+            sources.add(b"")
     return sources.hexdigest() == finished.sources

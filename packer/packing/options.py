@@ -13,10 +13,14 @@ from packer.errors import UsageError, printable
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
 FITS = ("stretch", "short", "long", "crop", "pad")
 MODES = ("rgb", "gray", "unchanged")
-DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py")
+DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py", "lenient")
+ANIMATION_POLICIES = ("fail", "first")
 BOX_POLICIES = ("fail", "clip", "drop")
+RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
+MISSING_POLICIES = ("error", "empty", "skip")
 NO_BAD = "0"
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_SHARD_BYTES = 128 * 1024**2
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -30,13 +34,17 @@ class BuildOptions:
     """The options of `packer build`.
 
     Args:
-        source: Folder of images and labels.
+        source: Folder, zip or tar of images and labels, or a folder in an archive.
         out: Path of the new pack. None: NAME.FORMAT beside the source.
         format: lmdb, hdf5, tfrecord or webdataset. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
         columns: The columns of each list, or once for all of them.
-        classes: File with the class names in id order, one per line.
+        classes: File with the class names in id order, one per line; or a pack, whose classes are used.
         split: Pack only this split.
+        include: File that lists the images to pack: one path, glob, key of the pack `like`, or name per line.
+        exclude: File that lists images to skip, in the same form.
+        missing_labels: An image without a label: error (it is bad), empty (nothing is in it) or skip.
+        like: The pack whose keys `include` and `exclude` may name; `options_like` takes its options.
         resize: Size of the packed images in pixels, ``N`` or ``WxH``. None: as they are.
         fit: How to reach that size: stretch, short, long, crop or pad.
         pad_value: Gray level of the border that pad adds, 0 to 255. None: 0, black.
@@ -44,7 +52,9 @@ class BuildOptions:
         encode: How images are stored: raw, jpeg, png, bmp, or copy (each file's bytes).
         quality: JPEG quality, 1 to 100.
         mode: rgb, gray, or unchanged, which keeps alpha and 16 bits.
-        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py; or lenient, which also takes damaged images of any
+            format and lists them.
+        on_animation: An animation, or several pages: fail (it is bad) or first (its first frame is packed).
         max_pixels: Larger images are bad, and not decoded.
         shard_bytes: Approximate bytes of images per shard. None: a single shard.
         shuffle: Seed of a random packing order. None: by path.
@@ -54,7 +64,11 @@ class BuildOptions:
         quarantine: Folder for rejected.tsv, the list of bad inputs.
         decode_timeout: Maximum seconds to decode an image. None: no limit.
         boxes: Boxes outside the image or without area: fail, clip or drop.
+        fail_fast: Stop as soon as there are too many bad inputs, instead of finding all of them first.
+        force: Build even if the pack is not expected to fit on the disk.
+        rle: How masks of run lengths (COCO) are kept: as text, or also as polygons.
         overwrite: Replace an existing pack.
+        follow_links: Follow symlinks to folders outside the source.
 
     Raises:
         UsageError: A value is out of range, or two options exclude each other.
@@ -67,6 +81,10 @@ class BuildOptions:
     columns: tuple[str, ...] = ()
     classes: str | None = None
     split: str | None = None
+    include: str | None = None
+    exclude: str | None = None
+    missing_labels: str = "error"
+    like: str | None = None
     resize: str | None = None
     fit: str | None = None
     pad_value: int | None = None
@@ -75,6 +93,7 @@ class BuildOptions:
     quality: int = 90
     mode: str = "rgb"
     decoder: str = "auto"
+    on_animation: str = "fail"
     max_pixels: int = DEFAULT_MAX_PIXELS
     shard_bytes: int | None = DEFAULT_SHARD_BYTES
     shuffle: int | None = None
@@ -84,14 +103,21 @@ class BuildOptions:
     quarantine: str | None = None
     decode_timeout: float | None = DEFAULT_DECODE_TIMEOUT_S
     boxes: str = "fail"
+    fail_fast: bool = False
+    force: bool = False
+    rle: str = "text"
     overwrite: bool = False
+    follow_links: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("source", "out", "classes", "quarantine"):
+        for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like"):
             if isinstance(path := getattr(self, name), os.PathLike):  # accept a Path
                 object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
+        if URL.match(self.source):
+            problem = "is a URL, and packer reads local files only"
+            raise UsageError(self.source, problem, "download it, and give the file")
         if self.format is not None:
             _choice("--format", self.format, container_names())
             if (meant := container_of(self.out)) not in (None, self.format):
@@ -100,8 +126,11 @@ class BuildOptions:
         _choice("--encode", self.encode, ENCODINGS)
         _choice("--mode", self.mode, MODES)
         _choice("--decoder", self.decoder, DECODERS)
+        _choice("--on-animation", self.on_animation, ANIMATION_POLICIES)
         _choice("--boxes", self.boxes, BOX_POLICIES)
+        _choice("--rle", self.rle, RLE_POLICIES)
         _choice("--on-bad", self.on_bad, BAD_POLICIES)
+        _choice("--missing-labels", self.missing_labels, MISSING_POLICIES)
         if self.fit is not None:
             _choice("--fit", self.fit, FITS)
             if self.resize is None:
@@ -166,10 +195,16 @@ class BuildOptions:
         """The pack's directory: ``--out``, else NAME.CONTAINER beside the source."""
         if self.out is not None:
             return self.out.rstrip("/") or self.out
+        from packer.sources.paths import archive_of, archive_stem
+
         source = os.path.abspath(self.source)
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
-        return f"{source}.{self.container}"
+        archive, inside = archive_of(os.fsencode(source))
+        if inside:
+            source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
+        stem = archive_stem(archive) if archive and not inside else None
+        return f"{os.fsdecode(stem or source)}.{self.container}"
 
 
 def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -17,20 +17,24 @@ from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.errors import StorageError, UsageError, plural, printable, size_text
 from packer.format.manifest import PARTIAL_SUFFIX
+from packer.format.schema import ANNOTATION_FIELDS
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.convert import MeasureJob, Recipe, Row
+from packer.packing.convert import MeasureJob, Recipe, rows_of
 from packer.packing.options import BuildOptions
 from packer.packing.publish import PACK
-from packer.packing.scan import BASE_SCHEMA, Inputs
+from packer.packing.table import Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
+from packer.sources.archives.places import Archive
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16
 INDEX_ROW_BYTES = 100
+JSON_BYTES = 195
+"""Of an annotation in a container, without path and labels."""
 NPY_HEADER_BYTES = 128
 ANNOTATION_COPIES = 3  # in the container, in the index, and one for longer names: measured
 
@@ -77,7 +81,9 @@ class Plan:
 
     def jobs(self, table: str, folder: str) -> list[ShardJob]:
         """Return one job per shard; `table` is the path of the written table of inputs."""
-        allowed = self.options.bad_allowed(self.inputs.asked) - len(self.inputs.rejected)
+        allowed = len(self.table)  # all bad inputs are to be found
+        if self.options.fail_fast:
+            allowed = self.options.bad_allowed(self.inputs.asked) - self.inputs.bad
         bounds = zip(self.cuts[:-1], self.cuts[1:], strict=True)
         return [
             ShardJob(
@@ -106,35 +112,38 @@ class Plan:
         about = "" if options.encode == "raw" else "about "
         shape, _ = self.shape
         sizes = "different sizes" if shape is None else f"{shape[1]}x{shape[0]}x{shape[2]}"
-        labels = ((len(inputs.classes), "class"), (inputs.boxes, "box"), (inputs.landmarks, "landmark"))
+        labels: tuple[tuple[int, str], ...] = (
+            (len(inputs.classes), "class"),
+            (inputs.boxes, "box"),
+            (inputs.landmarks, "landmark"),
+        )
+        if inputs.tags:
+            labels = (*labels, (len(inputs.tags), "tag"))
         return (
             f"plan: {plural(len(self.table), 'image')}, {size_text(self.source_bytes)} -> "
             f"{printable(options.output)}: {about}{size_text(self.pack_bytes)} in {plural(self.shards, 'shard')} "
             f"({options.container}, {options.encode}, {sizes}), {size_text(self.free_bytes)} free; "
             f"{', '.join(plural(count, noun) for count, noun in labels)}; "
-            f"{len(inputs.rejected)} rejected, {len(inputs.skipped)} skipped"
+            f"{inputs.bad} rejected, {len(inputs.skipped)} skipped"
         )
 
     def check_space(self) -> None:
-        """Raise StorageError if the pack will not fit on the disk."""
-        if self.pack_bytes > self.free_bytes:
+        """Raise StorageError if the pack will not fit on the disk, unless ``--force`` is given."""
+        if self.pack_bytes > self.free_bytes and not self.options.force:
             smaller = "--resize" if self.options.encode != "raw" else "--encode jpeg or --resize"
             raise StorageError(
                 self.options.output,
                 f"the pack needs about {size_text(self.pack_bytes)}, but only {size_text(self.free_bytes)} are free",
-                f"make it smaller with {smaller}, or choose another disk with --out",
+                f"make it smaller with {smaller}, choose another disk with --out, or try it with --force",
             )
 
 
-def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
-    """Divide the inputs into shards of about ``--shard-size``, the same way for any number of workers.
-
-    `measure` encodes a few images in a worker, because a decoder may crash.
-    """
+def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
+    """Return the conversion of every image."""
     resize = None
     if options.resize is not None:
         resize = Resize.of(options.resize, options.fit, options.pad_value, options.interpolation)
-    recipe = Recipe(
+    return Recipe(
         root=os.fsencode(os.path.abspath(options.source)),
         mode=cast(Mode, options.mode),
         decoder=cast(Decoder, options.decoder),
@@ -142,7 +151,17 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         resize=resize,
         encode=cast(Encoding, options.encode),
         quality=options.quality,
+        archives=archives,
     )
+
+
+def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
+    """Divide the inputs into shards of about ``--shard-size``, the same way for any number of workers.
+
+    `measure` encodes a few images in a worker, because a decoder may crash.
+    """
+    recipe = recipe_of(options, inputs.archives)
+    resize = recipe.resize
     table = inputs.table
     if options.shuffle is not None:
         table = table.take(pa.array(permutation(len(table), derive(options.shuffle))))
@@ -202,20 +221,26 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) 
     if recipe.encode == "copy":
         return facts.source_bytes
     drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
-    columns = table.select(Row._fields).take(pa.array(drawn)).columns
-    rows = map(Row, *(column.to_pylist() for column in columns))
-    sizes = measure(MeasureJob(tuple(rows), recipe))
+    sizes = measure(MeasureJob(tuple(rows_of(table.take(pa.array(drawn)))), recipe))
     encoded, raw = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (1, 1)
     estimated: NDArray[np.int64] = np.ceil(facts.raw_bytes * (encoded / raw)).astype(np.int64)
     return estimated
 
 
 def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: Any) -> int:
-    """Return the size of the pack: images rounded up to the container's blocks, annotations, index."""
+    """Return the size of the pack: images, annotations and index as the container stores them."""
     container = open_container(options.container)
     header = NPY_HEADER_BYTES if options.encode == "raw" else 0
+    if hasattr(container, "stored_bytes") and len(table):
+        mean_path, mean_labels = (
+            sum(int(table.column(name).nbytes) for name in names) / len(table)
+            for names in (("path",), [name for name in table.column_names if name in ANNOTATION_FIELDS])
+        )
+        note_bytes = JSON_BYTES + mean_path + (ANNOTATION_COPIES - 1) * mean_labels
+        index_bytes = int(len(table) * (INDEX_ROW_BYTES + mean_path + mean_labels))
+        return int(container.stored_bytes(image_bytes + header, note_bytes)) + index_bytes
     blocks = -(-(image_bytes + header) // container.block_bytes) * container.block_bytes
-    annotations = sum(int(table.column(name).nbytes) for name in table.column_names[len(BASE_SCHEMA) :])
+    annotations = sum(int(table.column(name).nbytes) for name in table.column_names if name in ANNOTATION_FIELDS)
     records = len(image_bytes) * (container.overhead_bytes + INDEX_ROW_BYTES)
     return int(blocks.sum()) + records + ANNOTATION_COPIES * annotations
 

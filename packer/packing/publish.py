@@ -8,16 +8,19 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 
 from packer.errors import StorageError, UsageError, printable
+from packer.format.lists import write_lists
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.packing.journal import Journal
+from packer.packing.table import Inputs
 from packer.system import exchange_names, sync_path
 from packer.system.locks import FolderLock, lock_folder, wait_until_unused
 from packer.system.signals import held_signals, run_held
 
 WORKERS_END_S = 30.0
-JOURNAL, TABLE, PACK, OLD = "journal", "inputs.arrow", "pack", "old"
+JOURNAL, TABLE, PACK, OLD, SOURCE = "journal", "inputs.arrow", "pack", "old", "source"
 
 
 class Output:
@@ -33,6 +36,8 @@ class Output:
         self.folder = os.path.join(self.partial, PACK)
         """The folder in which the pack grows."""
         self.table = os.path.join(self.partial, TABLE)
+        self.source = os.path.join(self.partial, SOURCE)
+        """The folder for archives that must be decompressed."""
         self.journal = Journal("")
         self._overwrite = overwrite
         self._lock: FolderLock | None = None
@@ -62,7 +67,7 @@ class Output:
                 self._open()
         except OSError as error:
             self._close()
-            raise StorageError(self.partial, error.strerror or str(error)) from None
+            raise StorageError(self.partial, error.strerror or str(error), "choose another --out") from None
         except (KeyboardInterrupt, SystemExit):  # raised at the end of `held_signals`
             self.__exit__()
             raise
@@ -73,7 +78,7 @@ class Output:
         if self._lock is None:
             problem = "another build is writing to it"
             raise UsageError(self.partial, problem, "wait for it, or choose another --out")
-        unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD})
+        unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD, SOURCE})
         if unknown_files:
             self._close()
             problem = f"holds {printable(unknown_files[0])}, which was not left by a build"
@@ -96,7 +101,7 @@ class Output:
         os.makedirs(self.folder, exist_ok=True)
         entries = [result.entry for result in self.journal.finished.values() if result.entry is not None]
         self._keep_only({file.name for entry in entries for file in (entry.container, entry.index)})
-        for name in (TABLE, OLD):
+        for name in (TABLE, OLD, SOURCE):
             _remove(os.path.join(self.partial, name))
 
     def _keep_only(self, names: set[str]) -> None:
@@ -108,7 +113,7 @@ class Output:
 
     def _leave(self) -> None:
         if self._lock is not None and not self._published:
-            if self.journal.finished:
+            if self.journal.finished_shards:
                 with suppress(OSError):
                     self.clear()
             else:
@@ -120,10 +125,16 @@ class Output:
             self._lock.close()
             self._lock = None
 
-    def publish(self, manifest: Manifest) -> None:
-        """Write the manifest, sync the pack, and rename it to its final name."""
+    def publish(self, manifest: Manifest, inputs: Inputs) -> Manifest:
+        """Write the lists of the inputs and the manifest, sync the pack, and rename it to its final name.
+
+        Returns:
+            The manifest with the entries of the lists.
+        """
         try:
-            self._keep_only({file.name for shard in manifest.shards for file in (shard.container, shard.index)})
+            self._keep_only({file.name for file in manifest.files})
+            listings = (inputs.rejected, inputs.skipped, inputs.changed)
+            manifest = replace(manifest, lists=write_lists(self.folder, listings, inputs.selections))
             _write(os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
             sync_path(self.folder)
             self._check_free()
@@ -134,6 +145,7 @@ class Output:
                 shutil.rmtree(self.partial, ignore_errors=True)
         except OSError as error:
             raise StorageError(self.path, f"cannot be published: {error.strerror or error}") from None
+        return manifest
 
     def _take_name(self) -> None:
         """Rename the new pack to its final name, exchanging names with an existing pack in one step if possible."""

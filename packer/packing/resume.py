@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 import packer
 from packer.errors import UsageError, printable
+from packer.format.digests import sha256_of
 from packer.format.manifest import FORMAT_VERSION
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
 from packer.packing.summary import library_versions
 
-FREE = ("out", "workers", "max_bad", "overwrite", "on_bad", "quarantine", "decode_timeout")
+FREE = (
+    "out",
+    "workers",
+    "max_bad",
+    "overwrite",
+    "on_bad",
+    "quarantine",
+    "decode_timeout",
+    "fail_fast",
+    "force",
+    "like",
+)
 """Options that do not affect the bytes of a shard, and may change between attempts."""
 
 
@@ -53,7 +66,16 @@ def _head(options: BuildOptions) -> dict[str, Any]:
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
     asked["source"] = os.path.abspath(options.source)
     asked["format"] = options.container
+    for name in ("include", "exclude"):
+        if asked[name] is not None:  # what is in the file counts, not only its name
+            asked[name] = f"{asked[name]} (SHA-256 {_digest(asked[name])[:12]})"
     return {"asked": asked, "made_with": {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}}
+
+
+def _digest(file: str) -> str:
+    with suppress(OSError):  # reading it will report it
+        return sha256_of(file)
+    return "unknown"
 
 
 def _differences(before: Any, now: Mapping[str, Any]) -> str:

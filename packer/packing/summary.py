@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from typing import Any
 
 import packer
 from packer.errors import printable
+from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, selection_file
 from packer.format.manifest import Manifest
 from packer.packing.journal import ShardResult
 from packer.packing.plan import Plan
@@ -23,12 +25,12 @@ OPTIONS = (
 
 
 def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
-    """Return the manifest of a pack whose shards are all written; `results` are in the order of the shards."""
+    """Return the manifest of a pack whose shards are all written, without its lists.
+
+    `results` are in the order of the shards; their rejected inputs are already in `plan.inputs`.
+    """
     inputs = plan.inputs
     shards = tuple(result.entry for result in results if result.entry is not None)
-    rejected = sorted(
-        [*inputs.rejected, *(r for result in results for r in result.rejected)], key=lambda r: (r.path, r.problem)
-    )
     records = sum(shard.records for shard in shards)
     counts = Counter(inputs.counts)
     label_counts: Counter[int] = Counter()
@@ -37,7 +39,8 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         counts.update(result.counts)
         label_counts.update(result.label_counts)
         box_counts.update(result.box_counts)
-    counts.update(found=inputs.found, packed=records, rejected=len(rejected), skipped=len(inputs.skipped))
+    counts.update(packed=records, rejected=len(inputs.rejected), skipped=len(inputs.skipped))
+    counts.update(found=records + len(inputs.rejected) + len(inputs.skipped), changed=len(inputs.changed))
     shape, dtype = plan.shape
     return Manifest(
         container=plan.options.container,
@@ -48,7 +51,7 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         classes=inputs.classes,
         fields=inputs.fields,
         records=records,
-        counts=dict(sorted(counts.items())),
+        counts={name: n for name, n in sorted(counts.items()) if n or name not in ("changed", "missing_labels")},
         class_counts={
             name: [counter[i] for i in range(len(inputs.classes))]
             for name, counter in (("label", label_counts), ("boxes", box_counts))
@@ -56,8 +59,9 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         },
         options=_options(plan),
         shards=shards,
-        rejected=tuple(rejected),
+        rejected=tuple(islice(inputs.rejected, MOST_IN_MANIFEST)),
         flip_index=inputs.flip_index,
+        tags=inputs.tags,
         notes=(*inputs.notes, *_skipped(inputs.skipped)),
         packer=packer.__version__,
         libraries=library_versions(),
@@ -72,6 +76,19 @@ def _options(plan: Plan) -> dict[str, Any]:
         options["pad_value"] = plan.options.pad_value
     if plan.recipe.resize is not None and plan.recipe.resize.interpolation != "area":
         options["interpolation"] = plan.recipe.resize.interpolation  # by default the manifest is as before
+    if plan.options.on_animation != "fail":
+        options["on_animation"] = plan.options.on_animation
+    if plan.options.follow_links:
+        options["follow_links"] = True
+    if plan.options.missing_labels != "error":
+        options["missing_labels"] = plan.options.missing_labels
+    if plan.options.classes is not None:
+        options["classes"] = "given"
+    if plan.inputs.label_files:
+        options["label_files"] = list(plan.inputs.label_files)
+    options |= {name: selection_file(name) for name in plan.inputs.selections}
+    if plan.options.rle != "text":
+        options["rle"] = plan.options.rle
     return dict(sorted(options.items()))
 
 
@@ -84,7 +101,8 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
-def _skipped(skipped: Sequence[tuple[str, str]]) -> list[str]:
-    reasons = Counter(reason for _, reason in skipped)
-    first = {reason: path for path, reason in reversed(skipped)}
-    return [f"skipped {count}: {reason} ({printable(first[reason])})" for reason, count in sorted(reasons.items())]
+def _skipped(skipped: Listing[Skipped]) -> list[str]:
+    return [
+        f"skipped {count}: {printable(reason)} ({printable(skipped.examples[reason].path)})"
+        for reason, count in sorted(skipped.counts.items())
+    ]

@@ -20,13 +20,14 @@ from xxhash import xxh3_128_digest
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.containers.storage import storage_errors
-from packer.errors import BadInput, DamagedPack, StorageError
+from packer.errors import BadInput, DamagedPack, StorageError, printable
 from packer.format.columns import Annotations
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
+from packer.format.lists import Changed
 from packer.format.manifest import FileEntry, Rejected, ShardEntry
 from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
-from packer.packing.convert import Recipe, Row, rejected
+from packer.packing.convert import Recipe, Row, rejected, rows_of
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.locks import in_use
@@ -83,6 +84,8 @@ class Made(NamedTuple):
     """XXH3-128 of the source file, b"" if it cannot be read."""
     cropped: int = 0
     """Number of boxes outside the crop."""
+    damage: str = ""
+    """What is wrong with an image that was decoded leniently."""
 
 
 @quiet_opencv()
@@ -100,7 +103,7 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
     Raises:
         StorageError: A file cannot be written.
     """
-    with in_use(job.folder), pa.memory_map(job.table) as source:
+    with in_use(job.folder), pa.memory_map(os.fsencode(job.table)) as source:
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
         inputs = _digest_of(job, rows)
         finished = job.finished
@@ -221,14 +224,14 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number):
-                record = recipe.record(f"{number:0{job.key_digits}d}", row, data, annotation)
+                record, damage = recipe.record(f"{number:0{job.key_digits}d}", row, data, annotation)
         except BadInput as error:
             digest = b"" if data is None else xxh3_128_digest(data)
             results.append(Made(None, rejected(row.path, error), digest))
         else:
             before, after = annotation.boxes, record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-            results.append(Made(record, None, record.source_xxh3, cropped))
+            results.append(Made(record, None, record.source_xxh3, cropped, damage))
     return results
 
 
@@ -238,27 +241,26 @@ def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list
     labels = annotations.labels_only
     chunk: list[Input] = []
     pixels = 0
-    number = job.start
-    for batch in rows.select(Row._fields).to_batches(max_chunksize=1024):
-        for row in map(Row, *(column.to_pylist() for column in batch.columns)):
-            place = number - job.start
-            if labels is None:
-                annotation = annotations[place]
-            else:
-                label = labels[place]
-                annotation = of_label.get(label) or of_label.setdefault(label, annotations[place])
-            chunk.append((number, row, annotation))
-            number += 1
-            pixels += row.width * row.height
-            if pixels * 3 >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
-                yield chunk
-                chunk, pixels = [], 0
+    for number, row in enumerate(rows_of(rows), job.start):
+        if labels is None:
+            annotation = annotations[number - job.start]
+        else:
+            label = labels[number - job.start]
+            annotation = of_label.get(label) or of_label.setdefault(label, annotations[number - job.start])
+        chunk.append((number, row, annotation))
+        pixels += row.width * row.height
+        if pixels * 3 >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
+            yield chunk
+            chunk, pixels = [], 0
     if chunk:
         yield chunk
 
 
 def _count(made: Made, result: ShardResult) -> None:
     assert made.record is not None
+    if made.damage:
+        result.counts["lenient"] += 1
+        result.changed.append(Changed(os.fsdecode(made.record.path), "lenient", "", "", printable(made.damage), ""))
     annotation = made.record.annotation
     if annotation.label is not None:
         result.label_counts[annotation.label] += 1

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from packer.errors import UsageError, plural
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
-from packer.format.schema import SCHEMA
+from packer.format.schema import TAGGED_SCHEMA
 from packer.samplers.order import Records, compact
 from packer.types import Int64
 
@@ -25,7 +25,7 @@ class PackColumns(Mapping[str, Any]):
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        self._names: list[str] = SCHEMA.names
+        self._names: list[str] = TAGGED_SCHEMA.names
 
     def __getitem__(self, name: str) -> Column:
         """Return a column. Raise UsageError if it does not exist."""

@@ -15,13 +15,26 @@ GROUP = "packer.sources"
 SOURCES = {
     "none": "packer.sources.folder:NoneSource",
     "voc": "packer.sources.voc:VocSource",
-    "yolo": "packer.sources.yolo:YoloSource",
+    "yolo": "packer.sources.yolo.source:YoloSource",
     "folder": "packer.sources.folder:FolderSource",
-    "list": "packer.sources.list:ListSource",
+    "coco": "packer.sources.coco.source:CocoSource",
+    "pts": "packer.sources.pts:PtsSource",
+    "dlib": "packer.sources.dlib:DlibSource",
+    "parquet": "packer.sources.parquet.source:ParquetSource",
+    "list": "packer.sources.lists.source:ListSource",
+    "cvat": "packer.sources.cvat:CvatSource",
+    "labelme": "packer.sources.labelme:LabelMeSource",
+    "createml": "packer.sources.createml:CreateMlSource",
+    "vott": "packer.sources.vott:VottSource",
+    "widerface": "packer.sources.widerface:WiderFaceSource",
+    "datumaro": "packer.sources.datumaro:DatumaroSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 
-CHOICES = ("auto", "none", "folder", "voc", "yolo", "list:FILE")
+CHOICES = (
+    "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "pts", "dlib[:FILE]",
+    "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
+)  # fmt: skip
 """The built-in values of ``--labels``."""
 
 
@@ -34,7 +47,7 @@ def recognize(tree: Tree, options: SourceOptions) -> Choice:
     from packer.sources.auto import choose
 
     names = (*SOURCES, *plugins(GROUP, tuple(SOURCES)))
-    return choose(tree, {name: _type_of(name) for name in names}, only_lists=options.columns is not None)
+    return choose(tree, {name: _type_of(name) for name in names}, options)
 
 
 def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
@@ -47,25 +60,46 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
     """
     if spec == "auto":
         choice = recognize(tree, options)
-        source = open_source(choice.spec, tree, options)
+        source = open_source(choice.spec, tree, replace(options, by_auto=True))
         source.notes.insert(0, f"--labels {choice.spec}: {choice.why}")
         return source
     added = plugins(GROUP, tuple(SOURCES))  # also for a built-in name: another package may claim it too
     name, colon, file = spec.partition(":")
     opener = _type_of(name) if name in SOURCES or name in added else None
-    if opener is None or bool(colon) != getattr(opener, "takes_file", False) or (colon and not file):
+    takes_file = getattr(opener, "takes_file", False)
+    if opener is None or (takes_file != "optional" and bool(colon) != takes_file) or (colon and not file):
         choices = ", ".join((*CHOICES, *added))
         raise UsageError("", f"--labels {spec} is not known", f"choose one of {choices}")
     return opener(tree, replace(options, file=file) if colon else options)
 
 
+def joined(specs: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return each source of ``--labels`` once, with the FILEs of further ones that it reads as well."""
+    result: list[tuple[str, tuple[str, ...]]] = []
+    for spec in specs:
+        name, colon, file = spec.partition(":")
+        first = next((i for i, (other, _) in enumerate(result) if other.startswith(name + ":")), None)
+        if colon and first is not None and name in SOURCES and getattr(_type_of(name), "joins_files", False):
+            result[first] = (result[first][0], (*result[first][1], file))
+        else:
+            result.append((spec, ()))
+    return result
+
+
 def check_options(specs: Sequence[str], options: SourceOptions) -> None:
-    """Raise UsageError for ``--split`` or ``--columns`` if no source can use it."""
+    """Raise UsageError for ``--columns`` if no source can use it."""
     names = {spec.partition(":")[0] for spec in specs}
-    if options.split is not None and names == {"list"}:
-        raise UsageError("", "--split with a list alone: a list has no splits", "write one list per split")
-    if options.columns is not None and not names & {"list", "auto"}:
+    if options.columns is not None and not names & {"list", "parquet", "auto"}:
         raise UsageError("", "--columns is for lists", "pass --labels list:FILE, or leave out --columns")
+
+
+def check_sources(sources: Sequence[Source], split: str | None) -> None:
+    """Raise UsageError for ``--split`` if no source can use it, or if several sources have tags."""
+    if split is not None and not any(getattr(source, "has_splits", True) for source in sources):
+        step = "write one list per split, or name the column of splits: split"
+        raise UsageError("", f"--split {split}: the list has no column of splits", step)
+    if sum(bool(getattr(source, "tags", None)) for source in sources) > 1:
+        raise UsageError("", "two lists have tag columns", "put them into one list")
 
 
 def _type_of(name: str) -> SourceType:

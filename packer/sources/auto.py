@@ -2,36 +2,77 @@
 
 from __future__ import annotations
 
-from packer.errors import UsageError, printable
-from packer.sources.base import Choice, SourceType, Tree
-from packer.sources.paths import extension_of, folder_of
-from packer.sources.unread import paired_folders, unread_labels
+import os
+from collections.abc import Sequence
+
+from packer.errors import UsageError, plural, printable
+from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
+from packer.sources.masks import masks
+from packer.sources.paths import as_bytes, extension_of, folder_of, named, quoted, splits_of
+from packer.sources.splits import is_of_split
+from packer.sources.unread import called_labels, unread_labels
+
+MOST_PARTS = 16
+"""Number of folders at the top of a source that are searched for class folders."""
+NOUNS = ("image", "class", "box", "landmark")
 
 
-def choose(tree: Tree, types: dict[str, SourceType], only_lists: bool) -> Choice:
+def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> Choice:
     """Return the only source that fits a tree.
 
     Args:
         tree: The tree.
         types: The sources to ask, by name.
-        only_lists: Whether ``--columns`` is given, so that it must be a list.
+        options: ``--columns`` means that it must be a list; without ``--split`` the reason names the splits.
 
     Raises:
         UsageError: No source fits, or several do; the error lists them.
     """
-    asked = [types["list"]] if only_lists else types.values()
+    only_lists = options.columns is not None
+    asked = [types[name] for name in ("list", "parquet") if name in types] if only_lists else types.values()
     fits = [choice for kind in asked for choice in kind.recognize(tree)]
     if only_lists and not fits:
         raise UsageError(tree.root, "--columns is given, but no list was found", "pass --labels list:FILE")
     if not only_lists and all(choice.spec == "folder" for choice in fits):
         _refuse_to_pass_over(tree, fits)
+        if not fits:
+            _refuse_a_wrapper(tree, types["folder"])
+    if options.split and all(choice.spec.startswith(("list:", "coco:")) for choice in fits):
+        wanted = as_bytes(options.split)  # train/metadata.csv, not test/metadata.csv
+        fits = [c for c in fits if is_of_split(tree.below(as_bytes(c.spec[5:])), wanted)] or fits
+    if any(choice.spec in ("widerface", "pts") for choice in fits):  # their folders are events and parts
+        fits = [choice for choice in fits if choice.spec != "folder"]
     if len(fits) > 1:
         what = "; ".join(f"--labels {printable(choice.spec)} ({choice.why})" for choice in fits)
-        raise UsageError(tree.root, f"{len(fits)} kinds of labels fit", f"choose one, or pass several: {what}")
-    if fits:
-        return fits[0]
+        step = f"choose one, or pass several that label the same images: {what}"
+        raise UsageError(tree.root, f"{len(fits)} kinds of labels fit", step)
+    choice = fits[0] if fits else _none(tree)
+    splits = [] if options.split or choice.spec == "folder" else splits_of(tree)
+    if splits:
+        together = f"{named([split + b'/' for split in splits], 10)} are packed together"
+        choice = choice._replace(why=f"{choice.why}; {together} (--split {printable(splits[0])} packs one)")
+    return choice
+
+
+def what_was_read(tree: Tree, sources: Sequence[Source], counts: Sequence[int]) -> str:
+    """Return what was read and what was not, to complete the note that says what was chosen.
+
+    Args:
+        tree: The tree.
+        sources: The open sources.
+        counts: The numbers of images, classes, boxes and landmarks.
+    """
+    text = ", ".join(plural(count, noun) for count, noun in zip(counts, NOUNS, strict=True))
+    if all(hasattr(source, "label_files") for source in sources):
+        read = {file for source in sources for file in getattr(source, "label_files", ())}
+        unread = [file for file in tree.files if file not in read]
+        text += f"; {plural(len(unread), 'file')} left unread{f' ({named(unread)})' if unread else ''}"
+    return f"; {text}"
+
+
+def _none(tree: Tree) -> Choice:
     others = sum(extension_of(path) == b".xml" for path in tree.files)
-    hint = f"; {others} XML {'file fits' if others == 1 else 'files fit'} no image by name" if others else ""
+    hint = f"; {plural(others, 'XML file fits', 'XML files fit')} no image by name" if others else ""
     if any(folder_of(image) for image in tree.images):
         hint += " (--labels folder takes a folder as a class even if there is only one)"
     return Choice("none", f"there are no class folders, no label files that fit the images, and no list{hint}")
@@ -39,12 +80,40 @@ def choose(tree: Tree, types: dict[str, SourceType], only_lists: bool) -> Choice
 
 def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
     """Raise UsageError if there seem to be labels that no source reads, rather than silently ignore them."""
-    problem, instead = paired_folders(tree), "the folder of the images alone as the source"
+    problem, instead = masks(tree), "the folder of the images alone as the source"
     if problem is None:
         problem, instead = unread_labels(tree), "--labels list:FILE (a list that you create from them)"
+        if problem is None and not folders and (called := called_labels(tree)):
+            problem = f"{named(called)} {'has' if len(called) == 1 else 'have'} a name of labels"
         problem = problem and f"there are labels that --labels auto cannot read: {problem}"
     if problem is not None:
         choices = ["--labels none (no labels)", instead]
         if any(map(folder_of, tree.images)):
             choices.insert(0, f"--labels folder ({folders[0].why if folders else 'the folders are classes'})")
         raise UsageError(tree.root, problem, f"choose one: {', '.join(choices[:-1])}, or {choices[-1]}")
+
+
+def _refuse_a_wrapper(tree: Tree, folder: SourceType) -> None:
+    """Raise UsageError if class folders are below the only folder, as in many archives, or below one of a few parts."""
+    parts = {folder_of(image).split(b"/")[0] for image in tree.images}
+    if b"" in parts or len(parts) > MOST_PARTS:
+        return
+    for part in sorted(parts, key=lambda part: (b"train" not in part.lower(), part)):
+        inside = _below(tree, part)
+        if inside is not None and (found := folder.recognize(inside)):
+            source, top = printable(inside.root), quoted(tree.below(inside.root) + b"/")
+            others = ", ".join(quoted(other + b"/") for other in sorted(parts - {part}))
+            problem = f"its images are all below {top}" if len(parts) == 1 else f"{top} and {others} are no classes"
+            choices = f"{source} as the source ({found[0].why}), --labels folder, or --labels none (no labels)"
+            raise UsageError(tree.root, problem, f"choose one: {choices}")
+
+
+def _below(tree: Tree, part: bytes) -> Tree | None:
+    """Return the deepest folder that has all images of a part of the tree."""
+    images = [image for image in tree.images if image.startswith(part + b"/")]
+    top = os.path.commonpath([b"/" + folder_of(image) for image in images])[1:]
+
+    def below(paths: Sequence[bytes]) -> list[bytes]:
+        return [path[len(top) + 1 :] for path in paths if path.startswith(top + b"/")]
+
+    return Tree(os.path.join(tree.root, top), below(images), below(tree.files), below(tree.folders))

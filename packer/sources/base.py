@@ -6,13 +6,18 @@ share, and returns the annotation of one image at a time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
+from packer.sources.archives.decompress import decompress
+from packer.sources.archives.places import Members, SourceFile
 from packer.types import RawAnnotation
 
+HELD_BYTES = 64 << 20
+"""A deflated file of labels up to this size is held in memory, a larger one decompressed to the disk."""
 LOOKS = 8
 """Maximum number of label files opened to recognize them."""
 
@@ -22,13 +27,54 @@ class Tree:
     """The files below the source folder, in byte order of their paths relative to `root`."""
 
     root: bytes
-    """Absolute path of the source folder."""
+    """Absolute path of the source folder, or of the archive that is the source."""
     images: Sequence[bytes]
     """Files that are images by their bytes or their extension."""
     files: Sequence[bytes]
     """All other regular files, including annotation files."""
     folders: Sequence[bytes]
     """All folders below `root`, including empty ones."""
+    members: Members | None = None
+    """Where the files are that are in archives."""
+
+    def open(self, path: bytes) -> SourceFile:
+        """Open a file of the source, wherever its bytes are, or another file by its absolute path.
+
+        Raises:
+            BadImage: It is not a regular file, or its archive has changed.
+            OSError: It cannot be opened.
+        """
+        file = os.path.join(self.root, path)
+        if self.members is None:
+            return SourceFile(file)
+        # the root may be an archive: the operating system cannot follow .. from there
+        file = os.path.normpath(file)
+        return SourceFile(file, self.members.place(self.below(file)), self.members.archives)
+
+    def open_plain(self, path: bytes) -> SourceFile:
+        """Open the same; if it is large and deflated in an archive, as the copy that is decompressed once.
+
+        Raises:
+            UsageError: It is damaged.
+            BadImage: The same as for `open`.
+            OSError: The same.
+        """
+        file = self.open(path)
+        if self.members is None or self.members.scratch is None or not file.is_deflated or file.size <= HELD_BYTES:
+            return file
+        copies = self.members.copies
+        with file:
+            below = self.below(os.path.join(self.root, path))
+            if below not in copies:
+                name = below.decode("utf-8", "surrogateescape")
+                copies[below] = self.members.scratch(name)
+                decompress(file, None, name, copies[below])
+        return SourceFile(copies[below].encode("utf-8", "surrogateescape"))
+
+    def below(self, path: bytes) -> bytes:
+        """Return an absolute path as one relative to `root`; b"" if it is elsewhere."""
+        top = self.root.rstrip(b"/") + b"/"
+        return path[len(top) :] if path.startswith(top) else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +87,17 @@ class SourceOptions:
     """``--columns``: the columns of a list."""
     file: str | None = None
     """The FILE of ``list:FILE``, as the user wrote it (relative to the working directory)."""
+    by_auto: bool = False
+    """Whether ``--labels auto`` chose the source, rather than the user."""
+    more_files: tuple[str, ...] = ()
+    """The FILEs of further ``--labels`` of this source, if its type has ``joins_files``."""
+    rle_polygons: bool = False
+    """``--rle polygons``: masks of run lengths become polygons as well."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All FILEs."""
+        return self.more_files if self.file is None else (self.file, *self.more_files)
 
 
 class Choice(NamedTuple):
@@ -60,7 +117,12 @@ class Source(Protocol):
     None if the ids follow from the names."""
     notes: list[str]
     """Messages for the user, such as `<filename>` fields that differ; complete after the last call."""
-    # flip_index: tuple[int, ...] | None, optional: the index of the mirror image of each landmark or keypoint
+    # Optional attributes:
+    # flip_index: tuple[int, ...] | None: the index of the mirror image of each landmark or keypoint
+    # tags: tuple[str, ...] | None: the names of the classes in `RawAnnotation.tags`
+    # has_splits: bool, True if it is missing: whether ``--split`` means something to this source
+    # left_out(image: bytes) -> str | None: why an image is not packed (a mask; a list does not name it); it is skipped
+    # label_files: Set[bytes]: the files of the tree that are read; --labels auto counts the others
 
     def in_split(self, image: bytes) -> bool:
         """Return whether this image is part of the chosen split (True for every image without ``--split``)."""
@@ -80,8 +142,12 @@ class Source(Protocol):
 class SourceType(Protocol):
     """A layout of labels, as named in the table of sources and by the entry points of ``packer.sources``.
 
-    Usually a class, whose ``__init__`` is the call and `recognize` a static method. If it has a true attribute
-    ``takes_file``, it is used as ``--labels NAME:FILE``, and FILE is in the options.
+    Usually a class, whose ``__init__`` is the call and `recognize` a static method. These attributes are False if it
+    does not have them:
+
+    - ``takes_file``: it is used as ``--labels NAME:FILE``, and FILE is in the options; with "optional", FILE may be
+      left out;
+    - ``joins_files``: if it is given several times, all FILEs are read by one source.
     """
 
     def __call__(self, tree: Tree, options: SourceOptions) -> Source:

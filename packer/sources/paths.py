@@ -9,20 +9,31 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from packer.errors import printable
+from packer.errors import UsageError, printable
 from packer.sources.base import Tree
 
 IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
 """Image folders of VOC and YOLO datasets (compared in lower case), which are never a class."""
 LABEL_FOLDERS = frozenset({b"annotations", b"annotation", b"labels", b"label", b"xml", b"xmls"})
 """Annotation folders of such datasets (compared in lower case)."""
+NEVER_CLASSES = IMAGE_FOLDERS | frozenset(
+    b"annotations annotation labels xmls anno annos masks groundtruth ground_truth ground-truth segmentations"
+    b" segmentationclass segmentationobject trimaps mattes".split()
+)
+"""Folders that are not classes unless the user says so (compared in lower case)."""
 SPLIT_FOLDER = re.compile(
     rb"(?:train|trainval|training|val|valid|validation|test|testing)(?:[-_]?[0-9]{4})?", re.IGNORECASE
 )
 """Folders of splits: train, val, test2017."""
+NUMBERED = re.compile(rb"-[0-9]{5}-of-[0-9]{5}\Z")
+"""The end of the names of files of which there are several."""
 
 
+ARCHIVE_NAME = re.compile(
+    rb"(.*[^/])\.(?:zip|parquet|tar|(?:tar\.|t)(?:gz|bz2|bz|xz|zst|zstd))", re.IGNORECASE | re.DOTALL
+)
 MOST_CLASSES = 65536
 """Class ids are 0..65535; a larger one is a typing error, and must not cost memory."""
 
@@ -31,10 +42,6 @@ WHOLE = re.compile(rb"[0-9]+")
 LONGEST = 64  # characters; 17 digits write every float64
 LARGEST = 1e9
 """No image is that large, and larger sums could exceed float32."""
-LONGEST_PATH = 4096
-"""The operating system accepts no longer path, and checking a million missing folders would take minutes."""
-MOST_FOLDERS = 65536
-"""Number of folders whose real paths are cached."""
 
 
 def as_text(path: bytes) -> str:
@@ -42,9 +49,27 @@ def as_text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")  # os.fsdecode would depend on the locale
 
 
+def is_utf8(text: bytes) -> bool:
+    """Return whether bytes are text in UTF-8."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def as_bytes(path: str) -> bytes:
     """Return the inverse of `as_text`; also for arguments of the shell in a UTF-8 locale."""
     return path.encode("utf-8", "surrogateescape")
+
+
+def is_text(name: str) -> bool:
+    """Return whether `as_bytes` has bytes for a name: JSON may have half of a surrogate pair."""
+    try:
+        as_bytes(name)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def folder_of(path: bytes) -> bytes:
@@ -64,6 +89,87 @@ def extension_of(path: bytes) -> bytes:
     name = path.rpartition(b"/")[2]
     stem, dot, extension = name.rpartition(b".")
     return (dot + extension).lower() if dot and stem else b""
+
+
+def archive_stem(path: bytes) -> bytes | None:
+    """Return the path of an archive without its extension; None if it has none of an archive."""
+    match = ARCHIVE_NAME.fullmatch(path)
+    return match[1] if match else None
+
+
+def archive_of(path: bytes) -> tuple[bytes, bytes]:
+    """Return the archive that an absolute path leads into, and the folder in it with a final slash; b"" without one.
+
+    In a folder an archive may be named without its extension, as in the paths of what it holds.
+    """
+    archive, inside = path, b""
+    while archive and not os.path.lexists(archive):
+        archive, _, name = archive.rpartition(b"/")
+        inside = name + b"/" + inside
+    if inside and os.path.isdir(archive):
+        name, _, inside = inside.partition(b"/")
+        stem = archive + b"/" + name
+        places = (archive + b"/" + entry for entry in sorted(os.listdir(archive)))
+        archive = next((place for place in places if archive_stem(place) == stem), b"")
+    return (archive, inside) if os.path.isfile(archive) else (b"", b"")
+
+
+def file_of(tree: Tree, kind: str, file: str) -> bytes:
+    """Return the absolute path of the FILE of ``--labels KIND:FILE``.
+
+    It is relative to the working directory, or else to the source, which may be an archive.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    path = os.path.realpath(as_bytes(file)) if file else b""
+    if os.path.isfile(path):
+        return path
+    for inside in (tree.below(path), posixpath.normpath(as_bytes(file))):
+        if inside in tree.files:
+            return tree.root.rstrip(b"/") + b"/" + inside
+    step = "name the file, relative to this folder or to the source"
+    raise UsageError(f"--labels {kind}:{file}", "there is no such file", step)
+
+
+def files_beside(tree: Tree, folder: bytes) -> list[bytes]:
+    """Return the absolute paths of the files in a folder: those of the tree if it is in the source."""
+    top = tree.root.rstrip(b"/") + b"/"
+    if (folder + b"/").startswith(top):
+        return [top + path for path in tree.files if folder_of(top + path) == folder]
+    with os.scandir(folder) as entries:
+        return sorted(entry.path for entry in entries if entry.is_file())
+
+
+def split_folders(tree: Tree, split: str | None) -> tuple[bytes, ...]:
+    """Return the folders called ``--split``, wherever they are, with a final slash; (b"",) without ``--split``.
+
+    Raises:
+        UsageError: No folder of that name holds images.
+    """
+    if split is None:
+        return (b"",)
+    ending = b"/" + as_bytes(split).strip(b"/") + b"/"
+    folders = {b"/" + folder_of(image) + b"/" for image in tree.images}
+    found = {folder[1 : folder.index(ending) + len(ending)] for folder in folders if ending in folder}
+    if not found:
+        there = sorted({part for folder in folders for part in folder.split(b"/") if SPLIT_FOLDER.fullmatch(part)})
+        next_step = f"the splits are: {named(there, 10)}" if there else "leave out --split"
+        raise UsageError(tree.root, f"no folder of images for --split {split}", next_step)
+    return tuple(sorted(found))
+
+
+def splits_of(tree: Tree) -> list[bytes]:
+    """Return the names of the folders such as train/ and val/ that hold images and lie side by side; [] for one."""
+    beside: dict[bytes, set[bytes]] = {}
+    for folder in {folder_of(image) for image in tree.images}:
+        parts = [NUMBERED.sub(b"", part) for part in folder.split(b"/")]
+        for i, part in enumerate(parts):
+            if SPLIT_FOLDER.fullmatch(part):
+                beside.setdefault(b"/".join(parts[:i]), set()).add(part)
+                break
+    names = {name for group in beside.values() if len(group) > 1 for name in group}
+    return sorted(names, key=lambda name: (not name.lower().startswith(b"train"), name))
 
 
 def named(paths: Iterable[bytes], limit: int = 3) -> str:
@@ -97,6 +203,28 @@ def number(token: bytes) -> float:
     return float(token)
 
 
+def coordinate(value: Any) -> float:
+    """Return a value of a JSON file as a number, -1e9..1e9. Raise ValueError if it is not one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"{json_text(value)} is not a coordinate")
+    return float(value)
+
+
+def name_in(value: Any) -> str:
+    """Return the name of a class in a JSON file, which may be a number. Raise ValueError if it is neither."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{json_text(value)} is not a name")
+    return str(value)
+
+
+def json_text(value: Any) -> str:
+    """Return a value of a JSON file for a message."""
+    try:
+        return quoted(value) if isinstance(value, str) else quoted(str(value))[1:-1]
+    except RecursionError:
+        return "a deep list"
+
+
 def exact_number(token: bytes) -> int | float:
     """Return the same as `number`, but an int if the token is written as one, to store it unchanged."""
     value = number(token)
@@ -109,61 +237,3 @@ def class_id(token: bytes) -> int | None:
         return None
     value = int(token)
     return value if value < MOST_CLASSES else None
-
-
-class PathFinder:
-    """Finds the image of a path in a list, inside the source only. Compares names without opening files."""
-
-    def __init__(self, tree: Tree, list_folder: bytes) -> None:
-        """Use this tree, and the absolute path of the folder of the list."""
-        self._root = tree.root.rstrip(b"/")
-        self._images = {image: image for image in tree.images}
-        self._folder = list_folder
-        self._real_folders: dict[bytes, bytes] = {}
-
-    def find(self, written: bytes) -> bytes | None:
-        """Return the image relative to the root; None if there is none.
-
-        Try the path as written first, then with backslashes as slashes; relative to the root first, then to the
-        list's folder.
-        """
-        image = self._images.get(written)  # the tree's own object, so that a million paths are not stored twice
-        if image is not None:
-            return image
-        for place in self._places(written):
-            if (image := self._images.get(place)) is not None:
-                return image
-        return None
-
-    def escapes(self, written: bytes) -> bool:
-        """Return whether the path may lead out of the source folder, through ``..``, ``/`` or a symlink."""
-        if b"\0" in written or len(written) > LONGEST_PATH:
-            return False
-        places = self._places(written)
-        if not places:
-            return True
-        top = os.path.realpath(self._root) + b"/"
-        return not all((self._real(place) + b"/").startswith(top) for place in places)
-
-    def _real(self, place: bytes) -> bytes:
-        """Return the real path of a path inside the root, looking up each folder once."""
-        folder, _, name = place.rpartition(b"/")
-        if folder not in self._real_folders:
-            if len(self._real_folders) >= MOST_FOLDERS:
-                self._real_folders.clear()
-            self._real_folders[folder] = os.path.realpath(self._root + b"/" + folder)
-        path = self._real_folders[folder] + b"/" + name
-        return os.path.realpath(path) if os.path.islink(path) else path
-
-    def _places(self, written: bytes) -> list[bytes]:
-        """Return the candidates for a path, relative to the root and inside it."""
-        if len(written) > LONGEST_PATH:
-            return []
-        spellings = [written, written.replace(b"\\", b"/")] if b"\\" in written else [written]
-        places = []
-        for spelling in spellings:
-            for base in (self._root, self._folder):
-                place = posixpath.normpath(posixpath.join(base, spelling))
-                if place.startswith(self._root + b"/"):
-                    places.append(place[len(self._root) + 1 :])
-        return places

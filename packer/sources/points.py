@@ -9,7 +9,15 @@ from typing import Any
 from packer.sources.paths import class_id
 
 SIDES = re.compile(r"left|right|(?<![a-z])[lr](?![a-z])")
+MOST_KEYPOINTS = 1 << 18
+"""Of an image."""
 OPPOSITE = {"left": "right", "right": "left", "l": "r", "r": "l"}
+
+
+def check_count(objects: int, points: int) -> None:
+    """Raise ValueError for more keypoints than an image has: a short file may give each object those of all others."""
+    if objects * points > MOST_KEYPOINTS:
+        raise ValueError(f"has {objects} objects with {points} keypoints each, more than {MOST_KEYPOINTS}")
 
 
 def flip_index_of(names: Sequence[str]) -> tuple[int, ...] | None:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from packer.errors import BadImage, BadLabel, NotAnImage, StorageError, UsageError
+from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageError, UsageError
 from packer.images.header import IncompleteHeader, read_header
+from packer.sources.archives.listing import FAULT, Archives, check_file, fault
+from packer.sources.archives.places import Scratch, SourceFile
 from packer.sources.base import Tree
-from packer.sources.paths import extension_of
-from packer.system import READ_FLAGS
+from packer.sources.parquet.file import EXTENSION as PARQUET
+from packer.sources.paths import archive_of, archive_stem, extension_of, folder_of
 
 IMAGE_EXTENSIONS = frozenset(
-    b".jpg .jpeg .jpe .jfif .png .bmp .dib .gif .webp .tif .tiff"
+    b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
+    b" .jp2 .j2k .j2c .jpc .jpf .jpx .avif .avifs"
     # packer cannot decode these, but they are images: they must be rejected, not overlooked
-    b" .ppm .pgm .pbm .pnm .jp2 .avif .heic .heif".split()
+    b" .heic .heif".split()
 )
 
 MIB = 1024 * 1024
 SNIFFED_BYTES = 64  # enough to tell an image by
 SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
+
 
 Skipped = tuple[bytes, str]
 """A path relative to the root, and why it was skipped."""
@@ -31,52 +36,128 @@ def looks_like_image(path: bytes) -> bool:
     """Return whether a file begins like an image, even a damaged one; False if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
-            head = file.read(SNIFFED_BYTES)
-        if len(head) < SMALLEST_IMAGE_BYTES:
-            return False  # a short text, whatever it begins with
+            return begins_like_image(file.read(SNIFFED_BYTES))
+    except OSError:
+        return False
+
+
+def begins_like_image(head: bytes) -> bool:
+    """Return whether a file that begins with these SNIFFED_BYTES (or has fewer) is an image, even a damaged one."""
+    if len(head) < SMALLEST_IMAGE_BYTES or head[:1] == b"P":
+        return False  # a short text, whatever it begins with; a PNM file has an extension
+    try:
         read_header(head, complete=len(head) < SNIFFED_BYTES)
-    except (NotAnImage, OSError):
+    except NotAnImage:
         return False
     except (BadImage, IncompleteHeader):
         return True
     return True
 
 
-def find_tree(root: bytes | str, is_image: Callable[[bytes], bool] = looks_like_image) -> tuple[Tree, list[Skipped]]:
-    """Return the tree below a folder, and the skipped paths with reasons.
+def find_tree(
+    root: bytes | str,
+    is_image: Callable[[bytes], bool] = looks_like_image,
+    scratch: Scratch | None = None,
+    follow_links: bool = False,
+) -> tuple[Tree, list[Skipped]]:
+    """Return the tree of a folder or of an archive, and the skipped paths with reasons.
 
-    Hidden names (``.x``, ``__MACOSX``) are left out, and listed if they have an image extension. A symlink is
-    followed only if it leads to a file inside the root.
+    Hidden names (``.x``, ``__MACOSX``) are left out, and listed if they have an image extension. If a folder has no
+    images, the archives in it are read.
 
     Args:
-        root: The folder.
+        root: The folder, zip or tar; or a folder in an archive, as ``set.zip/images``.
         is_image: Returns whether a file without an image extension, given by its absolute path, is an image.
+        scratch: Where to decompress compressed archives to. None: they are refused.
+        follow_links: Whether to follow links to folders outside `root`.
 
     Raises:
-        UsageError: `root` is not a folder.
+        UsageError: `root` is neither a folder nor an archive.
         StorageError: `root` cannot be read.
     """
     absolute = os.path.realpath(os.fsencode(root))
+    archives = Archives(_is_member_image, scratch)
+    archive, inside = archive_of(absolute)
+    if archive:
+        if extension_of(archive) == PARQUET and archive != absolute:
+            raise UsageError(root, "is in a Parquet file, which is read as a whole", "give the Parquet file")
+        with _readable(archive):
+            check_file(archive, _is_member_image)
+            archives.add(archive, b"")
+        if inside:
+            if inside[:-1] not in archives.folders:
+                raise UsageError(root, "no such folder in the archive", "give the archive, or another folder in it")
+            archives.keep(inside)
+        members, images, files = archives.finish()
+        return Tree(absolute, images, files, in_order(archives.folders), members), archives.skipped
     if not os.path.isdir(absolute):
-        problem = "is not a folder" if os.path.exists(absolute) else "there is no such folder"
-        raise UsageError(root, problem, "name the folder that holds the images")
-    try:
+        problem = "is not a folder or archive" if os.path.lexists(absolute) else "no such folder or archive"
+        raise UsageError(root, problem, "give the folder or archive that holds the images")
+    with _readable(absolute):
         os.scandir(absolute).close()
+    walk = _Walk(absolute, is_image, follow_links)
+    walk.run()
+    tree = Tree(absolute, walk.images, walk.files, walk.folders)
+    there = [path for path in walk.files if archive_stem(path)]
+    if walk.images or not there:
+        there = [path for path in there if extension_of(path) != PARQUET]  # labels of the images, probably
+        walk.skipped += [(path, "archive beside images, which is not read") for path in there]
+        return tree, walk.skipped
+    return _with_archives(tree, there, archives), walk.skipped + archives.skipped
+
+
+def _with_archives(tree: Tree, paths: Sequence[bytes], archives: Archives) -> Tree:
+    """Return a tree without images with the members of the archives in it."""
+    others = {path for path in tree.files if path not in paths or extension_of(path) == PARQUET}  # it has labels too
+    for path in paths:
+        stem = archive_stem(path)
+        assert stem is not None
+        try:
+            archives.add(os.path.join(tree.root, path), stem)
+        except (UsageError, BadImage) as error:
+            archives.skipped.append((path, fault(error)))
+        except OSError as error:
+            archives.skipped.append((path, reason_of(error)))
+    members, images, files = archives.finish()
+    folders = in_order(archives.folders.union(tree.folders))
+    return Tree(tree.root, images, sorted([*others, *files]), folders, members)
+
+
+def in_order(folders: set[bytes]) -> list[bytes]:
+    """Return folders in the order of a walk: each as its name with a slash."""
+    return sorted(folders, key=lambda folder: folder + b"/")
+
+
+def _is_member_image(path: bytes, head: Callable[[], bytes]) -> bool:
+    if extension_of(path) in IMAGE_EXTENSIONS:
+        return True
+    try:
+        return begins_like_image(head())
+    except BadImage:  # damaged: whoever needs it says so
+        return False
+
+
+@contextmanager
+def _readable(root: bytes) -> Iterator[None]:
+    try:
+        yield
+    except PackerError:
+        raise
     except OSError as error:
         raise StorageError(root, f"cannot be read: {error.strerror}", "check its permissions") from None
-    walk = _Walk(absolute, is_image)
-    walk.run()
-    return Tree(absolute, walk.images, walk.files, walk.folders), walk.skipped
 
 
 @dataclass(slots=True)
 class _Walk:
     root: bytes
     is_image: Callable[[bytes], bool]
+    follow_links: bool
     images: list[bytes] = field(default_factory=list)
     files: list[bytes] = field(default_factory=list)
     folders: list[bytes] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    linked: dict[bytes, bytes] = field(default_factory=dict)
+    """Links to folders that are followed, and the real path of the folder that each is in."""
 
     def run(self) -> None:
         pending: list[tuple[bytes, str]] = [(b"", "folder")]
@@ -88,8 +169,6 @@ class _Walk:
                 pending += self._entries(path, hidden=kind == "hidden folder")
             elif kind == "file":
                 self._take(path)
-            elif kind == "symlink":
-                self._follow(path)
             elif kind != "hidden" or extension_of(path) in IMAGE_EXTENSIONS:
                 self.skipped.append((path, kind))
 
@@ -104,8 +183,9 @@ class _Walk:
                 found = [(prefix + entry.name, _kind(entry, hidden)) for entry in entries]
         except OSError as error:
             if not hidden:
-                self.skipped.append((folder, _reason(error)))
+                self.skipped.append((folder, reason_of(error)))
             return []
+        found = [(path, self._behind(path) if kind == "symlink" else kind) for path, kind in found]
         if all(kind == "file" for _, kind in found):
             found.sort()
             for path, _ in found:
@@ -124,18 +204,27 @@ class _Walk:
         try:
             (self.images if self.is_image(os.path.join(self.root, path)) else self.files).append(path)
         except OSError as error:
-            self.skipped.append((path, _reason(error)))
+            self.skipped.append((path, reason_of(error)))
 
-    def _follow(self, path: bytes) -> None:
-        target = os.path.realpath(os.path.join(self.root, path))
-        if not target.startswith(self.root.rstrip(b"/") + b"/"):
-            self.skipped.append((path, "symlink out of the folder"))
-        elif os.path.isfile(target):
-            self._take(path)
-        elif os.path.isdir(target):
-            self.skipped.append((path, "symlink to a folder"))
-        else:
-            self.skipped.append((path, "symlink that leads to no file"))
+    def _behind(self, path: bytes) -> str:
+        """Return what a link leads to: file, folder, or the reason to skip it."""
+        try:
+            mode = os.stat(os.path.join(self.root, path)).st_mode
+        except OSError:
+            problem = "symlink that leads to no file"
+            is_image = extension_of(path) in IMAGE_EXTENSIONS
+            return f"{FAULT}{problem}; fetch it, or remove the link" if is_image else problem
+        if not stat.S_ISDIR(mode):
+            return "file" if stat.S_ISREG(mode) else "not a regular file"
+        target = os.path.realpath(os.path.join(self.root, path)).rstrip(b"/") + b"/"
+        around = os.path.realpath(os.path.join(self.root, folder_of(path)))
+        above = [around, *(real for link, real in self.linked.items() if path.startswith(link + b"/"))]
+        if any((real + b"/").startswith(target) for real in above):
+            return "symlink to a folder that it is in"
+        if not self.follow_links and not target.startswith(self.root.rstrip(b"/") + b"/"):
+            return "symlink to a folder outside the source (--follow-links reads it)"
+        self.linked[path] = around
+        return "folder"
 
 
 def _kind(entry: os.DirEntry[bytes], hidden: bool) -> str:
@@ -153,51 +242,54 @@ def _kind(entry: os.DirEntry[bytes], hidden: bool) -> str:
             return "symlink"
         return "not a regular file"
     except OSError as error:
-        return _reason(error)
+        return reason_of(error)
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """Return why a file cannot be read."""
     if isinstance(error, PermissionError):
         return "permission"
     return "vanished" if isinstance(error, FileNotFoundError) else f"unreadable: {error.strerror}"
 
 
-def read_file(root: bytes, path: bytes, most_bytes: int) -> bytes:
-    """Return the bytes of ``root/path``.
+def read_file(tree: Tree | bytes, path: bytes, most_bytes: int) -> bytes:
+    """Return the bytes of a file of the source, or of another folder.
 
     Raises:
         BadLabel: The file is unreadable, not a regular file, or larger than `most_bytes`.
     """
-    data = read_head(root, path, most_bytes + 1)
+    data = read_head(tree, path, most_bytes + 1)
     if len(data) > most_bytes:
         raise BadLabel(path, f"is larger than the {most_bytes} bytes allowed", "split it, or remove it")
     return data
 
 
-def read_head(root: bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> bytes:
-    """Return the first bytes of ``root/path``, and the last `tail_bytes` of the rest.
+def read_head(tree: Tree | bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> bytes:
+    """Return the first bytes of a file of the source, or of another folder, and the last `tail_bytes` of the rest.
 
     Raises:
         BadLabel: The file is unreadable or not a regular file.
     """
     try:
-        with open(os.open(os.path.join(root, path), READ_FLAGS), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise BadLabel(path, "is not a regular file", "replace it with one")
+        with tree.open(path) if isinstance(tree, Tree) else SourceFile(os.path.join(tree, path)) as file:
             head = file.read(num_bytes)
-            if tail_bytes:
-                file.seek(max(len(head), file.seek(0, os.SEEK_END) - tail_bytes))
-            return head + file.read(tail_bytes)
+            return head + file.read(tail_bytes, max(len(head), file.size - tail_bytes)) if tail_bytes else head
+    except BadImage as error:
+        raise BadLabel(path, error.problem, error.next_step) from None
     except PermissionError:
         raise BadLabel(path, "cannot be read: permission denied", "make it readable") from None
     except FileNotFoundError:
-        raise BadLabel(path, "vanished during the build", "start again") from None
+        problem = "vanished during the build" if isinstance(tree, Tree) else "no such file"
+        raise BadLabel(path, problem, "start again") from None
     except OSError as error:
         raise BadLabel(path, f"cannot be read: {error.strerror}", "check the disk") from None
 
 
 def lines_of(data: bytes) -> list[bytes]:
-    """Return the lines of a text file, split only at LF, CRLF or CR, without BOM."""
+    """Return the lines of a text file, split only at LF, CRLF or CR, in UTF-8 and without BOM."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        with suppress(ValueError):
+            data = data.decode("utf-16").encode()
     data = data.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -1,32 +1,35 @@
-"""Finds labels that ``--labels auto`` must not ignore: files that packer cannot read, and masks beside their images."""
+"""Finds labels that ``--labels auto`` must not ignore: files that no source reads."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from itertools import combinations
+from collections.abc import Iterable
 
 from packer.errors import BadLabel, printable
 from packer.sources.base import Tree
 from packer.sources.paths import (
-    IMAGE_FOLDERS,
     LABEL_FOLDERS,
-    SPLIT_FOLDER,
     extension_of,
     folder_of,
     is_number,
     named,
-    quoted,
     spread,
     stem_of,
 )
 from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_head
-from packer.sources.yolo_config import NAME_FILES
+from packer.sources.yolo.config import NAME_FILES
 
 TABLES = frozenset(b".txt .csv .tsv .lst .list".split())
 TREES = frozenset(b".json .jsonl .ndjson .xml .yaml .yml".split())
-LABEL_EXTENSIONS = TABLES | TREES | frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .bbox .lms".split())
+OTHERS = frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .anno .bbox .gt .label .lms".split())
+LABEL_EXTENSIONS = TABLES | TREES | OTHERS
+SIDECARS = LABEL_EXTENSIONS | {b""}
+"""Extensions of label files that have an image's name; Stanford Dogs' XML files have none."""
+SHEETS = frozenset(b".xlsx .xls .ods .h5 .hdf5 .pickle".split())
+CALLED_LABELS = re.compile(rb"labels?\Z|\Alabels?|annotations?\Z|ground[-_]?truth")
+AFFIX = re.compile(rb"(?<=[A-Za-z])[-_.]|[-_.](?=[A-Za-z])")
+"""Where a name may be divided into that of an image and an affix: gt_img_1.txt, 1_boxes.json."""
 LOOKED_AT_A_FOLDER, MOST_LOOKED_AT = 4, 64
 """Maximum number of files to open: of one extension in one folder, and in total."""
 MOST_LINES, MOST_CELLS = 4096, 128
@@ -37,13 +40,13 @@ ID_CHARACTERS = 6
 STRINGS = re.compile(rb"[^\"'<>\r\n\t]+")
 CELL_ENDS = (re.compile(rb"[,;\t|]"), re.compile(rb"[,;\s|]+"))
 
-MASK_FOLDERS = LABEL_FOLDERS | frozenset(
-    b"mask masks gt groundtruth ground_truth ground-truth anno annos seg segs segmentation segmentations"
-    b" segmentationclass segmentationobject depth depths target targets trimap trimaps matte mattes".split()
+NOT_LABELS = frozenset(b"readme license licence copying changelog requirements".split())
+"""Stems of files that say nothing about images (compared in lower case)."""
+ANNOTATION_FOLDERS = LABEL_FOLDERS | frozenset(
+    b"anno annos ann anns annot annots gt groundtruth ground_truth ground-truth landmarks keypoints points bbox bboxes"
+    b" boxes bounding_boxes labeltxt label_2 labels_2".split()
 )
-"""Folders with a second picture of each image (compared in lower case), which are not classes."""
-MASK_ENDING = re.compile(rb"[-_. ](?:mask|gt|seg|segmentation|labels?|annotation|depth|target|matte)\Z", re.IGNORECASE)
-MOST_FOLDERS, MOST_SIBLINGS = 10_000, 8
+"""Folders whose files are labels, whatever is in them (compared in lower case)."""
 
 
 def unread_labels(tree: Tree) -> str | None:
@@ -56,14 +59,16 @@ def unread_labels(tree: Tree) -> str | None:
     """Extension -> the files that have an image's name, such as 1.pts and 1.jpg.json."""
     for path in tree.files:
         # the inner stem is that of an image whose own extension was kept
-        if (ending := extension_of(path)) in LABEL_EXTENSIONS and {stem_of(path), _plain(stem_of(path))} & stems:
+        if (ending := extension_of(path)) in SIDECARS and {stem_of(path), _plain(stem_of(path))} & stems:
             beside[ending].append(path)
-    found = []
+    found = _with_an_affix(tree, stems)
     for ending, paths in sorted(beside.items()):
         if len(paths) >= SEVERAL:
-            found.append(f"{len(paths)} {printable(ending)} files have names of images ({named(paths)})")
+            kind = f"{printable(ending)} files" if ending else "files without an extension"
+            found.append(f"{len(paths)} {kind} have names of images ({named(paths)})")
         else:
             del beside[ending]
+    kept = [path for path in tree.files if _is_kept_as_label(path) and extension_of(path) not in beside]
     files = [path for path in _looked_at(tree) if extension_of(path) not in beside]
     naming = [path for path in files if extension_of(path) in TABLES and _is_table_of(tree, path, stems)]
     says = {path: _strings(tree, path, stems) for path in files if extension_of(path) in TREES}
@@ -71,7 +76,42 @@ def unread_labels(tree: Tree) -> str | None:
         naming += [path for path, strings in says.items() if strings]
     if naming:
         found.append(f"{named(naming)} {'names' if len(naming) == 1 else 'name'} images")
+    elif kept and not beside:
+        found.append(f"{named(kept)} {'lies' if len(kept) == 1 else 'lie'} in a folder of annotations")
     return "; ".join(found) or None
+
+
+def _with_an_affix(tree: Tree, stems: set[bytes]) -> list[str]:
+    """Describe the files that are called as half of the images or more, but for one affix, as gt_img_1.txt."""
+    groups: dict[tuple[bytes, bytes, bytes], list[bytes]] = defaultdict(list)
+    for path in tree.files:
+        stem, ending = stem_of(path), extension_of(path)
+        if ending in LABEL_EXTENSIONS and stem not in stems:
+            for match in AFFIX.finditer(stem):
+                if stem[match.end() :] in stems:
+                    groups[ending, stem[: match.end()], b""].append(path)
+                if stem[: match.start()] in stems:
+                    groups[ending, b"", stem[match.start() :]].append(path)
+    return [
+        f"{len(paths)} {printable(ending)} files have names of images ({named(paths)})"
+        for (ending, _, _), paths in sorted(groups.items())
+        if len(paths) >= max(SEVERAL, len(stems) / 2)
+    ]
+
+
+def _is_kept_as_label(path: bytes) -> bool:
+    """Return whether a file is in a folder called annotations or the like, and is neither a text nor class names."""
+    folders = {part.lower() for part in folder_of(path).split(b"/")}
+    is_label = extension_of(path) in LABEL_EXTENSIONS and path.rpartition(b"/")[2].lower() not in NAME_FILES
+    return is_label and bool(folders & ANNOTATION_FOLDERS) and stem_of(path).lower() not in NOT_LABELS
+
+
+def called_labels(tree: Tree) -> list[bytes]:
+    """Return the files that have a name of labels: imagelabels.mat, labels.npy, ILSVRC2012_ground_truth.txt."""
+    endings = LABEL_EXTENSIONS | SHEETS
+    return [
+        path for path in tree.files if extension_of(path) in endings and CALLED_LABELS.search(stem_of(path).lower())
+    ]
 
 
 def _plain(name: bytes) -> bytes:
@@ -91,7 +131,7 @@ def _looked_at(tree: Tree) -> list[bytes]:
 
 def _read(tree: Tree, path: bytes, ends: bool = False) -> bytes:
     try:
-        data = read_head(tree.root, path, MIB // 2, MIB // 2) if ends else read_head(tree.root, path, MIB)
+        data = read_head(tree, path, MIB // 2, MIB // 2) if ends else read_head(tree, path, MIB)
     except BadLabel:
         return b""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -156,59 +196,3 @@ def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
         or len(_ids(by_stem)) >= SEVERAL
         or len(by_stem) >= max(SEVERAL + 1, len(stems) / 2)  # 1, 2, 3 may be classes as well
     )
-
-
-def paired_folders(tree: Tree) -> str | None:
-    """Describe two folders with pictures of the same things, such as images/ and masks/; None if there are none.
-
-    Class folders may number their images alike (cat/001.jpg, dog/001.jpg). Two folders are a pair if one is named like
-    a folder of masks or images, or if they are the only two and the names they share are more than numbers.
-    """
-    folders = sorted({folder_of(image) for image in tree.images})[:MOST_FOLDERS]
-    pairs = list(_pairs(folders))
-    stems: dict[bytes, set[bytes]] = {folder: set() for first, second, _ in pairs for folder in (first, second)}
-    endings: dict[bytes, set[bytes]] = defaultdict(set)
-    for image in tree.images if pairs else ():
-        if (folder := folder_of(image)) in stems:
-            stems[folder].add(MASK_ENDING.sub(b"", stem_of(image)))
-            endings[folder].add(extension_of(image))
-    for first, second, is_named in pairs:
-        one, other = stems[first], stems[second]
-        if is_named:
-            alike = 2 * len(one & other) >= min(len(one), len(other))
-        else:
-            alike = one == other and len(one) >= SEVERAL
-            alike = alike and (not endings[first] & endings[second] or not _is_count(one))
-        if alike:
-            return f"{quoted(first + b'/')} and {quoted(second + b'/')} hold images of the same names"
-    return None
-
-
-def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Yield pairs of folders whose paths differ in one part: named as a pair (True), or the only two (False)."""
-    there = set(folders)
-    siblings: dict[tuple[bytes, bytes], list[tuple[bytes, bytes]]] = defaultdict(list)
-    for folder in folders:
-        parts = folder.split(b"/")
-        for i, part in enumerate(parts):
-            siblings[b"/".join(parts[:i]), b"/".join(parts[i + 1 :])].append((part, folder))
-        if parts[-1].lower() in MASK_FOLDERS and folder_of(folder) in there:
-            yield folder_of(folder), folder, True
-    for group in siblings.values():
-        if len(group) > MOST_SIBLINGS:
-            continue
-        for (name, first), (other, second) in combinations(group, 2):
-            is_named = bool({name.lower(), other.lower()} & (MASK_FOLDERS | IMAGE_FOLDERS))
-            are_splits = SPLIT_FOLDER.fullmatch(name) and SPLIT_FOLDER.fullmatch(other)
-            if not are_splits and (is_named or len(group) == 2):
-                yield first, second, is_named
-
-
-def _is_count(stems: set[bytes]) -> bool:
-    """Return whether the stems are just numbered, such as img_001, img_002, img_003."""
-    found = [re.fullmatch(rb"(\D*)(\d{1,18})(\D*)", stem) for stem in stems]
-    matches = [match for match in found if match]
-    if len(matches) < len(found) or len({(match[1], match[3]) for match in matches}) > 1:
-        return False
-    numbers = [int(match[2]) for match in matches]
-    return max(numbers) - min(numbers) < 2 * len(numbers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.masks import MASK_FOLDERS
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     LABEL_FOLDERS,
@@ -17,6 +18,7 @@ from packer.sources.paths import (
     folder_of,
     named,
     quoted,
+    split_folders,
     spread,
     stem_of,
 )
@@ -32,18 +34,26 @@ class VocSource:
     """A Pascal VOC dataset.
 
     Raises:
-        UsageError: ``--split`` names no file of the only ``ImageSets/Main`` in the tree.
+        UsageError: ``--split`` names neither a file in an ``ImageSets/Main`` nor a folder.
     """
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.classes: tuple[str, ...] | None = None
-        self._root = tree.root
-        self._matches = match_by_stem(tree.images, (path for path in tree.files if extension_of(path) == b".xml"))
+        self._tree = tree
         self._stems = {stem_of(image) for image in tree.images}
-        self._split: dict[bytes, str] | None = None
-        """Stem -> ``file:line`` for the images of the split."""
-        if options.split is not None:
+        photos = {stem_of(image) for image in tree.images if not _is_mask(image)}
+        self._masks = {image for image in tree.images if _is_mask(image) and stem_of(image) in photos}
+        images = [image for image in tree.images if image not in self._masks]
+        self._matches = match_by_stem(images, (path for path in tree.files if extension_of(path) == b".xml"))
+        self._split: dict[bytes, dict[bytes, str]] | None = None
+        """Folder of a dataset -> stem -> ``file:line`` for the images of the split."""
+        self._folders: tuple[bytes, ...] = (b"",)
+        if options.split is not None and any(map(_is_sets, tree.folders)):
             self._split = _read_split(tree, options.split, self._stems)
+        else:
+            self._folders = split_folders(tree, options.split)
+        sets = (path for path in tree.files if _is_sets(folder_of(path)))
+        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed, *sets}
         self._renamed: dict[bytes, str] = {}
         """Image -> the file name in its XML, if it differs."""
         self.notes: list[str] = []
@@ -54,21 +64,28 @@ class VocSource:
         xml = [path for path in tree.files if extension_of(path) == b".xml"]
         if not xml:
             return []
-        matches = match_by_stem(tree.images, xml)
+        images = [image for image in tree.images if not _is_mask(image)]
+        matches = match_by_stem(images, xml)
         # ambiguous images and XML files count too; each is rejected later
         fitting = len(matches.label_of) + len(matches.refused)
         if not fitting:
             return []
         unclaimed = set(matches.unclaimed)
         seen = list(matches.label_of.values()) or [path for path in xml if path not in unclaimed]
-        if not any(_is_annotation(tree.root, path, damaged=False) for path in spread(seen, LOOKS)):
+        if not any(_is_annotation(tree, path, damaged=False) for path in spread(seen, LOOKS)):
             return []
-        images = plural(len(tree.images), "image has", "images have")
-        return [Choice("voc", f"{fitting} of {images} a Pascal VOC XML file of their name")]
+        have = plural(len(images), "image has", "images have")
+        return [Choice("voc", f"{fitting} of {have} a Pascal VOC XML file of their name")]
 
     def in_split(self, image: bytes) -> bool:
-        """Return whether the stem of the image is in the split's file."""
-        return self._split is None or stem_of(image) in self._split
+        """Return whether the stem of the image is in the split's file, or the image in a folder of its name."""
+        if self._split is None:
+            return image.startswith(self._folders)
+        return any(stem_of(image) in stems for folder, stems in self._split.items() if image.startswith(folder))
+
+    def left_out(self, image: bytes) -> str | None:
+        """Return why an image is not one of the dataset: the masks of VOC are images, too."""
+        return "VOC mask: packer has no mask field" if image in self._masks else None
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the boxes of the image's XML file.
@@ -80,7 +97,7 @@ class VocSource:
         path = self._matches.of(image)
         if path is None:
             raise NoLabel(image, f"there is no {printable(stem_of(image))}.xml for it", "add it, or remove the image")
-        root = parse_xml(read_file(self._root, path, MOST_XML_BYTES), path)
+        root = parse_xml(read_file(self._tree, path, MOST_XML_BYTES), path)
         annotation = read_annotation(root, path)
         name, stem = as_text(image.rpartition(b"/")[2]), as_text(stem_of(image))
         for claim in claimed_names(root):
@@ -94,12 +111,13 @@ class VocSource:
         for path in self._matches.unclaimed:
             stem = stem_of(path)
             # a name in the split without an image is reported with its line, below
-            asked = self._split is None or (stem in self._split and stem in self._stems)
-            if asked and _is_annotation(self._root, path, damaged=True):
+            asked = self.in_split(path) and (self._split is None or stem in self._stems)
+            if asked and _is_annotation(self._tree, path, damaged=True):
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
-        for stem, where in (self._split or {}).items():
-            if stem not in self._stems:
-                yield NoImage(where, f"there is no image {printable(stem)}", "add the image, or remove the line")
+        for stems in (self._split or {}).values():
+            for stem, where in stems.items():
+                if stem not in self._stems:
+                    yield NoImage(where, f"there is no image {printable(stem)}", "add the image, or remove the line")
 
     def _note_renamed(self) -> None:
         if self._renamed:
@@ -111,26 +129,39 @@ class VocSource:
             )
 
 
-def _is_annotation(root: bytes, path: bytes, damaged: bool) -> bool:
+def _is_annotation(tree: Tree, path: bytes, damaged: bool) -> bool:
     """Return False for valid XML of another kind, and `damaged` if it cannot be read."""
     try:
-        return parse_xml(read_file(root, path, MOST_XML_BYTES), path).tag == "annotation"
+        return parse_xml(read_file(tree, path, MOST_XML_BYTES), path).tag == "annotation"
     except BadLabel:
         return damaged
 
 
-def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, str]:
-    folders = [path for path in tree.folders if (b"/" + path).endswith(b"/ImageSets/Main")]
-    if len(folders) != 1:
-        problem = f"--split {split} needs one ImageSets/Main folder, but there are {len(folders)}"
-        next_step = f"give one of these parts as the source: {named(folders)}" if folders else "leave out --split"
-        raise UsageError(tree.root, problem, next_step)
-    path = folders[0] + b"/" + as_bytes(split) + b".txt"
-    if path not in tree.files:
-        there = [stem_of(file) for file in tree.files if folder_of(file) == folders[0]]
-        raise UsageError(path, f"there is no such file for --split {split}", f"the splits are: {named(there, 10)}")
+def _is_mask(image: bytes) -> bool:
+    return folder_of(image).rpartition(b"/")[2].lower() in MASK_FOLDERS
+
+
+def _is_sets(folder: bytes) -> bool:
+    return (b"/" + folder).endswith(b"/ImageSets/Main")
+
+
+def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, dict[bytes, str]]:
+    """Return the stems of a split, for each dataset that has it: VOCdevkit holds one for each year."""
+    sets = [path for path in tree.folders if _is_sets(path)]
+    files = [path for path in (folder + b"/" + as_bytes(split) + b".txt" for folder in sets) if path in tree.files]
+    if not files:
+        there = {stem_of(file) for file in tree.files if folder_of(file) in sets}
+        next_step = f"the splits are: {named(sorted(there), 10)}"
+        raise UsageError(tree.root, f"{named(sets)} has no {printable(split)}.txt for --split {split}", next_step)
+    return {
+        path[: path.rindex(b"ImageSets/Main/")]: _stems_of(read_file(tree, path, MOST_SPLIT_BYTES), path, stems)
+        for path in files
+    }
+
+
+def _stems_of(data: bytes, path: bytes, stems: set[bytes]) -> dict[bytes, str]:
     found: dict[bytes, str] = {}
-    for count, line in enumerate(lines_of(read_file(tree.root, path, MOST_SPLIT_BYTES)), 1):
+    for count, line in enumerate(lines_of(data), 1):
         name, _, last = (b" " + line.strip()).rpartition(b" ")
         # cat_train.txt has a number for each image of train: whether it shows a cat (-1, 0, 1)
         stem = name.strip() if last in (b"-1", b"0", b"1") and name.strip() else line.strip()

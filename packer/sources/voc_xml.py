@@ -91,6 +91,7 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
         origin=as_text(path),
         boxes=tuple(boxes),
         box_labels=tuple(names),
+        box_texts=tuple(", ".join(map(str, edges)) for edges in fields["voc_bndbox"]),
         box_fields={name: tuple(values) for name, values in fields.items()},
         image_size=size,
     )

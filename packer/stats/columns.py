@@ -54,7 +54,7 @@ class ClassCounts:
     """The number of images or boxes of each class."""
 
     of: str
-    """images or boxes."""
+    """images, boxes or tags (an image may have several, or none)."""
     names: tuple[str, ...]
     counts: tuple[int, ...]
     unlabelled: int
@@ -122,7 +122,7 @@ def size_stats(pack: Pack) -> SizeStats:
 
 
 def class_counts(pack: Pack) -> tuple[ClassCounts, ...]:
-    """Return the class counts of the images and of the boxes, if they have labels."""
+    """Return the class counts of the images, of the boxes and of the tags, if they have them."""
     fields, names = pack.manifest.fields, tuple(pack.manifest.classes)
     found = []
     if "label" in fields:
@@ -130,6 +130,13 @@ def class_counts(pack: Pack) -> tuple[ClassCounts, ...]:
     if "box_labels" in fields:
         rows: Any = pack.column("box_labels")
         found.append(_counts("boxes", np.asarray(rows.flat()), names))
+    if "tags" in fields:
+        tags: Any = pack.column("tags")
+        flags = np.asarray(tags.flat()).reshape(-1, len(pack.manifest.tags))
+        without = len(pack) - int((flags.any(axis=1)).sum())
+        found.append(
+            ClassCounts("tags", pack.manifest.tags, tuple(flags.sum(axis=0, dtype=np.int64).tolist()), without)
+        )
     return tuple(found)
 
 

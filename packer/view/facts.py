@@ -6,11 +6,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from packer.errors import printable, size_text
+from packer.format.lists import read_list
 from packer.format.pack import Pack
 from packer.types import Annotation
 
@@ -35,18 +37,21 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
         "fields": list(manifest.fields),
-        "rejected": len(manifest.rejected),
+        "rejected": manifest.counts["rejected"],
     }
 
 
 def rejected_facts(pack: Pack) -> dict[str, Any]:
     """Return the first MOST_REJECTED inputs that are not in the pack, with reasons."""
-    rejected = pack.manifest.rejected
+    rejected = islice(read_list(pack.path, "rejected", pack.manifest), MOST_REJECTED)
     rows = [
-        {"path": printable(r.path), "reason": printable(r.reason), "problem": printable(r.problem)}
-        for r in rejected[:MOST_REJECTED]
+        {"path": printable(r.path), "reason": printable(r.reason), "problem": printable(r.problem)} for r in rejected
     ]
-    return {"total": len(rejected), "rejected": rows, "notes": [printable(note) for note in pack.manifest.notes]}
+    return {
+        "total": pack.manifest.counts["rejected"],
+        "rejected": rows,
+        "notes": [printable(note) for note in pack.manifest.notes],
+    }
 
 
 def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
@@ -93,6 +98,9 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
         ("shard", f"{pack.shards[shard].container.name}, row {row:,}"),
         ("source XXH3", bytes(np.asarray(pack.column("source_xxh3")[record])).hex()),
     ]
+    if annotation.tags is not None:
+        names = [name for name, has in zip(pack.manifest.tags, annotation.tags.tolist(), strict=True) if has]
+        stored.append(("tags", ", ".join(names) or "none"))
     return {
         **tile_facts(pack, record),
         "stored": [[name, printable(value)] for name, value in stored],
@@ -125,7 +133,8 @@ def _finite(value: Any) -> Any:
 def target_facts(target: Any) -> dict[str, Any]:
     """Return `drawn_facts` of the target of one sample of a batch: a class id, or a dict of arrays."""
     if not isinstance(target, Mapping):
-        return {"label": None if int(target) < 0 else int(target)}
+        of_tags = getattr(target, "shape", ())
+        return {"label": None if of_tags or int(target) < 0 else int(target)}
     label = target.get("label")
     boxes, labels = target.get("boxes"), target.get("labels")
     return drawn_facts(

@@ -68,7 +68,7 @@ class Pictures:
         if max(height, width) <= side:
             return self._pack.image(record)
         resize = _shrink(height, width, side)
-        if self._pack.encoding_of(record) != "jpeg":
+        if self._pack.encoding_of(record) != "jpeg" or self._pack.manifest.lenient:
             return resize.apply(self._pack.image(record))
         data, mode = bytes(self._pack.record(record)), cast("Mode", self._pack.manifest.mode)
         image = decode(data, mode, max_pixels=height * width, at_least=resize.at_least(width, height))

@@ -11,6 +11,7 @@ It does not see what libraries in C do by themselves: test_audit_strace.py looks
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from _thread import get_ident
@@ -127,8 +128,11 @@ class Guard:
 
 
 MOST_FOLDERS = 4096
-TEMPORARY = ("tmp", "pymp-", "torch_", "packer-bench-", "packer-worker-", "packer-locks")
-"""How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer bench make."""
+TEMPORARY = (
+    "tmp", "pymp-", "torch_", "packer-bench-", "packer-build-", "packer-worker-", "packer-locks", "packer-check-",
+    "packer-list-",
+)  # fmt: skip
+"""How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer itself make."""
 SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda"))
 PROCESSES = os.path.join(PACKER, "system") + "/"
 PIPES = (
@@ -271,8 +275,9 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
             path = os.path.realpath(value)
             named.append((path, option in WRITTEN or name in ("repair", "sample")))
             if name == "build":
-                beside = os.path.abspath(value)
-                named += [(os.path.realpath(f"{beside}.{container}"), True) for container in CONTAINERS]
+                source = os.path.abspath(value)
+                stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
+                named += [(os.path.realpath(f"{stem}.{name}"), True) for stem in stems for name in CONTAINERS]
     return named
 
 

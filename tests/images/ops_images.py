@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from packer.errors import UsageError
-from packer.images.decode import check_available
+from packer.images.decode import DECODERS, check_available
 
 Pixels = NDArray[Any]
+STRICT = tuple(decoder for decoder in DECODERS if decoder != "lenient")
 
 HEIGHT, WIDTH = 24, 32
 _Y, _X = np.mgrid[0:HEIGHT, 0:WIDTH]
@@ -111,6 +112,47 @@ JPEGS = sorted(name for name in FILES if name.startswith("JPEG"))
 OTHERS = sorted(name for name in FILES if not name.startswith("JPEG"))
 
 
+def jpeg_of_sampling(across: int, down: int, side: int = 2) -> bytes:
+    """A baseline JPEG of flat blocks, whose luma is sampled (across, down) times as often as its chroma."""
+    data = saved(Image.new("RGB", (8, 8)), "JPEG", quality=100, subsampling=0)
+    codes: dict[tuple[int, int], str] = {}
+    at, frame = 2, 0
+    while data[at + 1] != 0xDA:  # the scan
+        size = int.from_bytes(data[at + 2 : at + 4], "big")
+        table = data[at + 4 : at + 2 + size] if data[at + 1] == 0xC4 else b""  # Huffman tables
+        while table:
+            counts, values, code = table[1:17], iter(table[17:]), 0
+            for bits, count in enumerate(counts, 1):
+                for _ in range(count):
+                    codes[table[0], next(values)] = f"{code:0{bits}b}"
+                    code += 1
+                code *= 2
+            table = table[17 + sum(counts) :]
+        frame = at + 4 if data[at + 1] == 0xC0 else frame
+        at += 2 + size
+    head = bytearray(data[: at + 14])
+    struct.pack_into(">HH", head, frame + 1, 8 * down * side, 8 * across * side)
+    head[frame + 7] = across << 4 | down
+    scan, last = "", [0, 0, 0]
+    for unit in range(side * side):
+        for component, blocks in enumerate((across * down, 1, 1)):
+            for block in range(blocks):
+                value = 8 * ((unit * 37 + block * 11 + component * 50) % 100 - 50)
+                step, last[component] = value - last[component], value
+                bits, kind = abs(step).bit_length(), min(component, 1)
+                scan += codes[kind, bits] + (f"{step if step > 0 else step + (1 << bits) - 1:0{bits}b}" if bits else "")
+                scan += codes[16 + kind, 0]  # no other coefficients
+    scan += "1" * (-len(scan) % 8)
+    packed = int(scan, 2).to_bytes(len(scan) // 8, "big").replace(b"\xff", b"\xff\0")
+    return bytes(head) + packed + b"\xff\xd9"
+
+
+def animation(kind: str, **options: Any) -> bytes:
+    """Two frames or pages, the first of which is RGB."""
+    frames = [Image.fromarray(RGB), Image.fromarray(255 - RGB)]
+    return saved(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+
+
 def pillow_pixels(data: bytes, channels: int, deep: bool = False) -> Pixels:
     """What Pillow decodes, upright, as (height, width, channels)."""
     image: Image.Image = Image.open(io.BytesIO(data))
@@ -120,6 +162,8 @@ def pillow_pixels(data: bytes, channels: int, deep: bool = False) -> Pixels:
     if image.mode.startswith("I"):
         gray = np.asarray(image)
         return np.repeat((gray if deep else (gray >> 8).astype(np.uint8))[..., None], channels, axis=2)
+    if image.mode == "LAB":
+        image = image.convert("RGB")
     if "transparency" in image.info and channels != 1:
         image = image.convert("RGBA")
     mode = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[channels]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops_images import FILES, GRAY, HEIGHT, RGB, RGBA, WIDTH, bmp, oriented, saved
+from ops_images import FILES, GRAY, HEIGHT, RGB, RGBA, WIDTH, bmp, oriented, saved, tiff
 from PIL import Image
 
 from packer.errors import BadImage, NotAnImage, PackerError
@@ -98,7 +98,8 @@ def test_any_bytes_as_exif_give_an_orientation(block: bytes) -> None:
         (b"PK\x03\x04" + bytes(30), "zip"),
         (b"<?xml version='1.0'?><svg/>", "XML"),
         (b"<svg xmlns='x'/>", "SVG"),
-        (b"P6 2 2 255 " + bytes(12), "PNM"),
+        (b"P7\nWIDTH 2\n" + bytes(12), "PAM"),
+        (b"P6 of the house", "begins with"),
         (b"\0\0\0\x18ftypheic" + bytes(20), "HEIC"),
         (b"BMW is a car, not a bitmap", "begins with"),
         (b"\x89PNG\n\x1a\n" + bytes(30), "line ends"),
@@ -200,7 +201,7 @@ def test_12_bit_jpeg_float_tiff_and_odd_bmp_are_refused() -> None:
         (bytes(data), "12-bit JPEG"),
         (saved(GRAY.astype(np.float32), "TIFF"), "floating point"),
         (bmp(32, 3, RGBA.tobytes(), masks), "Unsupported BMP bitfields layout"),
-        (bmp(8, 1, b"\0\1"), "compression 1"),
+        (bmp(24, 4, b"\0\1"), "Unsupported BMP compression"),
     ):
         with pytest.raises(BadImage, match=words):
             check_header(read_header(odd + bytes(1024)))
@@ -291,7 +292,9 @@ def test_losses_are_said() -> None:
     assert losses(read_header(FILES["PNG 16 bits"]), "unchanged") == ()
     assert losses(read_header(FILES["PNG rgba"]), "gray") == ("alpha dropped", "color dropped")
     assert losses(read_header(FILES["PNG gray+alpha"]), "unchanged") == ()
-    assert losses(read_header(FILES["TIFF gray+alpha"]), "unchanged") == ("alpha dropped",)
+    assert losses(read_header(FILES["TIFF gray+alpha"]), "unchanged") == ()
+    premultiplied = tiff(8, 1, 2, [bytes(2 * WIDTH * HEIGHT)], ((338, 3, [1]),))
+    assert losses(read_header(premultiplied), "unchanged") == ("alpha dropped",)
     assert losses(read_header(FILES["JPEG cmyk"]), "unchanged") == ("CMYK to RGB",)
 
 

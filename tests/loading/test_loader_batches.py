@@ -233,3 +233,27 @@ def test_a_slow_transform_uses_all_threads_and_keeps_nobody_waiting(pack):
     next(iteration)
     assert len(calls) < 27 and len(names) > 1
     iteration.close()
+
+
+def test_a_sampler_with_more_samples_in_a_later_epoch(pack):
+    """As the one with which `packer bench` fills its time; the first epoch decides how large buffers are."""
+
+    class Growing(ShuffleSampler):
+        kind = "growing"
+
+        def set_epoch(self, epoch):
+            super().set_epoch(epoch)
+            self.num_samples = self.num_indices * (1 + 3 * epoch)
+
+        def _numbers(self, epoch):
+            numbers = super()._numbers(epoch)
+            return lambda positions: numbers(positions % self.num_indices)
+
+    opened, samples = open_pack(pack("raw")), fresh(pack("raw"))
+    count = len(opened)
+    loader = PackedLoader(opened, 4 * count, sampler=Growing(opened, 0))
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        ((images, _),) = loader
+        order = loader.sampler._numbers(epoch)(np.arange(count * (1 + 3 * epoch)))
+        assert alike(images, torch.stack([samples[number][0] for number in order]))

@@ -8,6 +8,7 @@ import torch
 from drawn import voc_xml
 from loader_packs import alike, fresh
 from PIL import Image
+from running import good
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
 
@@ -191,3 +192,63 @@ def test_fields_of_boxes_go_with_them(tmp_path):
         assert len(target["labels"]) == left
     ((_, (target,)),) = PackedLoader(tmp_path / "pack", 1, crop=CenterCrop((2, 2)), min_area=100)
     assert target["boxes"].shape == (0, 4) and target["labels"].shape == (0,) and target["pose"] == []
+
+
+def centers_inside(polygon, height, width):
+    """The pixels whose centers are inside, by crossing numbers."""
+    x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
+    crossed = np.zeros((height, width), int)
+    for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):
+        if y1 != y2:
+            crossed += ((y1 > y) != (y2 > y)) & (x < x1 + (y - y1) * (x2 - x1) / (y2 - y1))
+    return crossed % 2 == 1
+
+
+@pytest.fixture(scope="module")
+def oriented(tmp_path_factory):
+    """DOTA as Ultralytics has it: a turned rectangle of a gray for each object, its four corners as fractions."""
+    root = tmp_path_factory.mktemp("oriented")
+    rng = np.random.default_rng(9)
+    for split in ("train", "val"):
+        (root / "DOTA/images" / split).mkdir(parents=True)
+        (root / "DOTA/labels" / split).mkdir(parents=True)
+        for i in range(8):
+            pixels, rows = np.zeros((60, 80, 3), np.uint8), []
+            for k, (x, y) in enumerate([(22.3, 28.6), (57.1, 31.9)][: 1 + i % 2]):
+                turn, w, h = rng.uniform(0, np.pi), rng.uniform(8, 15), rng.uniform(5, 9)
+                along, across = np.array([np.cos(turn), np.sin(turn)]), np.array([-np.sin(turn), np.cos(turn)])
+                corners = [(x, y) + a * w * along + b * h * across for a, b in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
+                pixels[centers_inside(corners, 60, 80)] = 100 + 60 * k
+                rows.append(" ".join([str(k), *(f"{v:.9f}" for c in corners for v in c / (80, 60))]))
+            Image.fromarray(pixels).save(root / "DOTA/images" / split / f"P{i:04}.png")
+            (root / "DOTA/labels" / split / f"P{i:04}.txt").write_text("\n".join(rows) + "\n")
+    (root / "DOTA/dota.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames: {0: plane, 1: ship}\n")
+    good("build", root / "DOTA", "--split", "train", "-o", root / "pack", "--workers", 1)
+    return root / "pack"
+
+
+@pytest.mark.parametrize("flip", [0.0, 1.0, 0.5])
+@pytest.mark.parametrize("crop", [None, CenterCrop((60, 80)), CenterCrop((33, 47)), RandomResizedCrop((60, 80))])
+def test_oriented_boxes_cover_their_pixels(oriented, crop, flip):
+    seen, alike_inside = 0, [np.ones(1, bool)]
+    for images, targets in PackedLoader(oriented, 4, crop=crop, flip=flip, seed=3):
+        for image, target in zip(images, targets, strict=True):
+            gray = np.asarray(image)[0]
+            for box, label, polygon in zip(target["boxes"], target["labels"], target["polygons"], strict=True):
+                corners, drawn = polygon.tolist(), gray == 100 + 60 * int(label)
+                inside = centers_inside(corners, *gray.shape)
+                if isinstance(crop, RandomResizedCrop):  # edges are interpolated
+                    alike_inside.append(np.abs(gray.astype(int) - 100 - 60 * int(label))[inside] < 40)
+                else:
+                    assert (inside == drawn).sum() >= drawn.size - 1  # a center may be on an edge
+                extent = [*polygon.amin(0).tolist(), *polygon.amax(0).tolist()]
+                if crop is None:
+                    assert box.tolist() == pytest.approx(extent, abs=1e-4)
+                else:  # a box is cut as a box
+                    outer = box.tolist()
+                    assert all(
+                        a <= b + 1e-4 for a, b in zip(outer[:2] + extent[2:], extent[:2] + outer[2:], strict=True)
+                    )
+                seen += 1
+    assert seen >= 8
+    assert np.concatenate(alike_inside).mean() > 0.85

@@ -18,8 +18,10 @@ from running import ROOT, good, refused, run
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack
 from packer.packing.plan import make_plan
-from packer.packing.scan import read_inputs, write_table
+from packer.packing.scan import read_inputs
+from packer.packing.table import write_table
 from packer.packing.write_shard import pack_shard
+from packer.sources.archives import places
 
 
 def with_bad(root: Path, good_ones: int, bad: int) -> Path:
@@ -56,7 +58,7 @@ def test_on_bad_skip(tmp_path: Path) -> None:
     assert "10 found = 1 packed + 9 rejected + 0 skipped" in ran.out
     (source / "000.jpg").unlink()
     ran = run("build", source, "-o", tmp_path / "q", "--on-bad", "skip")
-    assert ran.code == 1 and "9 of 9 inputs are bad" in ran.err
+    assert ran.code == 1 and "9 of 9 inputs are bad: no image is left to pack; fix them" in ran.err
     ran = run("build", source, "-o", tmp_path / "q", "--on-bad", "fail", "--max-bad", 3)
     assert ran.code == 1 and "are bad, 3 allowed" in ran.err
 
@@ -102,7 +104,8 @@ def test_rejected_inputs_stand_in_the_manifest_sorted(tmp_path: Path) -> None:
 def test_the_list_of_rejections_is_kept_short_on_the_screen(tmp_path: Path) -> None:
     source = with_bad(tmp_path / "src", 1, 12)
     ran = run("build", source, "-o", tmp_path / "p")
-    assert len(ran.error_lines) == 12 and "... and 2 more (--json lists all)" in ran.error_lines[-1]
+    assert len(ran.error_lines) == 3 and "  not-an-image: 12, for example bad0.jpg: not an image" in ran.error_lines[1]
+    assert ran.error_lines[2] == "  (--quarantine DIR or --json lists all of them)"
     ran = good("build", source, "-o", tmp_path / "p", "--max-bad", 12)
     assert ran.out.count("rejected: ") == 6 and "and 7 more (packer info --rejected lists all)" in ran.out
     assert good("info", tmp_path / "p", "--rejected").out.count("bad") == 12
@@ -141,7 +144,7 @@ def test_file_that_the_disk_does_not_give_after_the_plan(tmp_path: Path, monkeyp
     def broken(*_: Any) -> bytes:
         raise OSError(5, "Input/output error")
 
-    result = pack_after(draw_plain(tmp_path / "src", 1), lambda: monkeypatch.setattr(os, "read", broken))
+    result = pack_after(draw_plain(tmp_path / "src", 1), lambda: monkeypatch.setattr(places, "read_at", broken))
     monkeypatch.undo()
     assert [r.problem for r in result.rejected] == [
         "cannot be read: Input/output error; check the file's permissions and the disk"
@@ -176,7 +179,7 @@ def test_file_that_turns_into_a_folder(tmp_path: Path) -> None:
         (source / "001.jpg").mkdir()
 
     result = pack_after(source, change)
-    assert [r.path for r in result.rejected] == ["001.jpg"] and "cannot be read" in result.rejected[0].problem
+    assert [r.path for r in result.rejected] == ["001.jpg"] and "is not a regular file" in result.rejected[0].problem
 
 
 def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +194,7 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "open", denied)
     inputs = read_inputs(BuildOptions(str(source)))
     assert [(r.path, r.reason) for r in inputs.rejected] == [("001.jpg", "bad-image")]
-    assert "cannot be read: Permission denied; check the file's permissions" in inputs.rejected[0].problem
+    assert "cannot be read: Permission denied; check the file's permissions" in next(iter(inputs.rejected)).problem
 
 
 def test_unreadable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +233,7 @@ def test_permissions(tmp_path: Path) -> None:
     assert done.returncode == 1 and "001.jpg: cannot be read: Permission denied" in done.stderr
     done = packer("build", source, "-o", tmp_path / "fixed" / "p", "--max-bad", 1, "--workers", 1)
     assert done.returncode == 3
-    assert done.stderr == f"packer: {tmp_path}/fixed/p.partial: Permission denied\n"
+    assert done.stderr == f"packer: {tmp_path}/fixed/p.partial: Permission denied; choose another --out\n"
     (tmp_path / "fixed").chmod(0o755)
 
 

@@ -20,7 +20,7 @@ import packer.packing.plan
 from packer.errors import TooManyBad, WorkerDied
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack, plan_pack
-from packer.packing.scan import write_table
+from packer.packing.table import write_table
 from packer.packing.write_shard import pack_shard
 from packer.system.pool import Pool, Worker
 from packer.types import Progress

@@ -15,7 +15,9 @@ from PIL import Image
 from packer.errors import BadImage
 from packer.images.header import IncompleteHeader, read_header
 from packer.packing import headers
-from packer.packing.headers import FileView, _read_file_header
+from packer.packing.headers import _read_file_header
+from packer.sources.archives import places
+from packer.sources.archives.places import FileView, SourceFile
 
 FORMATS: dict[str, dict[str, Any]] = {
     "PNG": {"compress_level": 0},
@@ -73,9 +75,9 @@ def test_a_file_that_shrinks_under_the_reader(large: Path, monkeypatch: pytest.M
     """Were it mapped, it would be a SIGBUS."""
     begin = FileView.__init__
 
-    def shrunk(self: FileView, file: Any, size: int) -> None:
+    def shrunk(self: FileView, file: SourceFile) -> None:
         os.truncate(large, 17_000)
-        begin(self, file, size)
+        begin(self, file)
 
     monkeypatch.setattr(FileView, "__init__", shrunk)
     with pytest.raises(BadImage, match="changed while the source was being read"):
@@ -86,6 +88,6 @@ def test_a_file_that_the_disk_does_not_give(large: Path, monkeypatch: pytest.Mon
     def broken(*_: Any) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "lseek", broken)
+    monkeypatch.setattr(places, "read_at", broken)
     with pytest.raises(BadImage, match="cannot be read: Input/output error"):
         _read_file_header(os.fsencode(large))

@@ -163,14 +163,15 @@ def test_read_only_mounts(oracle: Path, tmp_path: Path, read_only: str) -> None:
     if read_only == "src":
         assert (ran.code, ran.err) == (0, "") and digests(tmp_path / "out" / "p") == digests(oracle / "pack")
     else:
-        assert ran.code == 3 and ran.error_lines == [f"packer: {tmp_path}/out/p.partial: Read-only file system"]
+        problem = "Read-only file system; choose another --out"
+        assert ran.code == 3 and ran.error_lines == [f"packer: {tmp_path}/out/p.partial: {problem}"]
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not there")
 def test_a_source_file_that_the_disk_does_not_give(oracle: Path, tmp_path: Path) -> None:
     """EIO in its header: it is rejected, and says why (in a worker: test_build_bad.py)."""
     bad = oracle / "src" / "007.jpg"
-    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", str(bad), "-e", "inject=read:error=EIO:when=1"]
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", str(bad), "-e", "inject=read,pread64:error=EIO:when=1"]
     ran = limited([*strace, *build(oracle / "src", tmp_path / "p"), "--max-bad", "1"], {})
     assert ran.code == 0, ran.err
     (item,) = open_pack(tmp_path / "p").manifest.rejected

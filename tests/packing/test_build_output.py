@@ -89,7 +89,9 @@ def test_failing_overwrite_keeps_the_old_pack(source: Path, tmp_path: Path) -> N
     shutil.copytree(source, bad)
     (bad / "005.jpg").write_bytes((bad / "005.jpg").read_bytes()[:-300])  # only a worker sees it
     assert run("build", bad, "-o", tmp_path / "p", "--overwrite").code == 1
-    assert digests(tmp_path / "p") == before and sorted(os.listdir(tmp_path)) == ["bad", "p"]
+    assert digests(tmp_path / "p") == before and sorted(os.listdir(tmp_path)) == ["bad", "p", "p.partial"]
+    good("build", bad, "-o", tmp_path / "p", "--overwrite", "--max-bad", "1")  # resumes
+    assert digests(tmp_path / "p") != before and sorted(os.listdir(tmp_path)) == ["bad", "p"]
 
 
 @pytest.mark.parametrize("failing", ["pack.json", "rename"])
@@ -157,8 +159,10 @@ def test_a_pack_that_does_not_fit_is_refused_with_what_to_change(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 20_000, 20_000))
     line = refused(3, "build", source, "-o", tmp_path / "p")
     assert "the pack needs about" in line and "19.5 KB are free" in line
-    assert "make it smaller with --encode jpeg or --resize, or choose another disk with --out" in line
-    assert "smaller with --resize, or" in refused(3, "build", source, "-o", tmp_path / "p", "--encode", "bmp")
+    assert (
+        "make it smaller with --encode jpeg or --resize, choose another disk with --out, or try it with --force" in line
+    )
+    assert "smaller with --resize, choose" in refused(3, "build", source, "-o", tmp_path / "p", "--encode", "bmp")
     refused(3, "build", source, "-o", tmp_path / "p", "--dry-run")
     assert os.listdir(tmp_path) == []
     good("build", source, "-o", tmp_path / "p", "--resize", "8", "--format", "tfrecord")

@@ -218,12 +218,14 @@ def test_an_overwrite_that_is_interrupted_keeps_the_old_pack(many: Path, tmp_pat
 
 
 def test_too_many_bad_ends_the_build_early(many: Path, tmp_path: Path) -> None:
-    """A bad image in the first shard ends the build: the other shards are not packed first."""
+    """With --fail-fast, a bad image in the first shard ends the build: the other shards are not packed first."""
     source = tmp_path / "src"
     source.mkdir()
     good_one = (many / "00000.jpg").read_bytes()
     for i in range(1500):
         (source / f"{i:05d}.jpg").write_bytes(good_one if i else good_one[:-2000])
-    ran = run_apart("build", source, "-o", tmp_path / "p", "--encode", "png", "--shard-size", "8MB", "--workers", "2")
+    ran = run_apart(
+        "build", source, "-o", tmp_path / "p", "--encode", "png", "--shard-size", "8MB", "--workers", "2", "--fail-fast"
+    )
     assert ran.code == 1 and "1 of 1500 inputs are bad, 0 allowed" in ran.err
     assert os.listdir(tmp_path) == ["src"]

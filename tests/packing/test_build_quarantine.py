@@ -11,6 +11,7 @@ from drawn import draw_plain, tree_state
 from running import good, refused, run
 
 from packer.errors import StorageError
+from packer.format.lists import Listing
 from packer.format.manifest import Rejected
 from packer.format.pack import open_pack
 from packer.packing.quarantine import write_list
@@ -46,9 +47,12 @@ def test_after_a_build(source: Path, tmp_path: Path) -> None:
 
 
 def test_after_a_build_that_failed_in_its_labels_or_headers(source: Path, tmp_path: Path) -> None:
-    ran = run("build", source, "-o", tmp_path / "p", "--quarantine", tmp_path / "q")
+    asked = ["build", source, "-o", tmp_path / "p", "--quarantine", tmp_path / "q"]
+    ran = run(*asked, "--fail-fast")
     assert ran.code == 1 and f"1 input is rejected: listed in {tmp_path}/q/rejected.tsv" in ran.out
     assert [line[0] for line in listed(tmp_path / "q")] == ["bad.jpg"]
+    assert run(*asked).code == 1
+    assert [line[0] for line in listed(tmp_path / "q")] == ["002.jpg", "bad.jpg"]
 
 
 def test_after_a_build_that_failed_in_a_worker(source: Path, tmp_path: Path) -> None:
@@ -124,7 +128,7 @@ def test_a_link_in_its_place_is_replaced_and_not_followed(tmp_path: Path) -> Non
     (tmp_path / "q").mkdir()
     for name in ("rejected.tsv", "rejected.tsv.tmp"):
         (tmp_path / "q" / name).symlink_to(tmp_path / "mine")
-    write_list(str(tmp_path / "q"), [Rejected("a.jpg", "bad-image", "is bad")])
+    write_list(str(tmp_path / "q"), Listing(Rejected, [Rejected("a.jpg", "bad-image", "is bad")]))
     assert listed(tmp_path / "q") == [["a.jpg", "bad-image", "is bad"]]
     assert (tmp_path / "mine").read_text() == "dear" and not (tmp_path / "q" / "rejected.tsv").is_symlink()
 
@@ -146,7 +150,7 @@ def test_a_list_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatch
     )
     assert not (tmp_path / "p").exists() and os.listdir(tmp_path / "q") == []
     ran = run(*asked)
-    assert ran.code == 1 and "1 of 5 inputs are bad" in ran.err
+    assert ran.code == 1 and "2 of 5 inputs are bad" in ran.err
     assert "note: " in ran.out and "rejected.tsv: cannot be written" in ran.out
     with pytest.raises(StorageError):
-        write_list(str(tmp_path / "q"), [])
+        write_list(str(tmp_path / "q"), Listing(Rejected))

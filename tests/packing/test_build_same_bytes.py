@@ -136,7 +136,7 @@ def _plan(options: BuildOptions) -> Any:
     plan = plan_pack(options)
     rows = plan.table.to_pylist()
     labels = [row.get("label") for row in rows]
-    return rows, labels, plan.inputs.classes, plan.inputs.rejected, plan.cuts, plan.pack_bytes
+    return rows, labels, plan.inputs.classes, list(plan.inputs.rejected), plan.cuts, plan.pack_bytes
 
 
 def test_shuffle_is_a_permutation_that_the_seed_decides(sources: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from running import good, refused
 
 from packer.errors import UsageError
 from packer.format.pack import open_pack
+from packer.packing import BuildOptions, build_pack, plan_pack
 from packer.packing.build import threads_of
 from packer.packing.options import bad_allowed, parse_bytes
 from packer.packing.plan import _cuts
@@ -38,6 +39,18 @@ def test_none_makes_one_file(sources: Path, tmp_path: Path, format: str, encode:
     assert len(list((tmp_path / "p").iterdir())) == 3
     assert Path(name).suffix in (SUFFIXES[format], ".mdb")
     assert len(open_pack(tmp_path / "p")) == 12
+
+
+@pytest.mark.parametrize("side", [8, 16, 24, 36, 37, 64])
+@pytest.mark.parametrize("encode", ["raw", "png"])
+def test_the_plan_of_lmdb_is_right_for_small_images(tmp_path: Path, side: int, encode: str) -> None:
+    """Small images share pages."""
+    source = tmp_path / "src"
+    for i in range(300):
+        draw(source / "abc"[i % 3] / f"{i:05d}.png", i, side, side, format="PNG")
+    options = BuildOptions(str(source), out=str(tmp_path / "p"), encode=encode, workers=1)
+    planned, packed = plan_pack(options).pack_bytes, build_pack(options).pack_bytes
+    assert 0.9 < planned / packed < 1.1
 
 
 def test_plain_lmdb_opens_the_directory_of_a_single_shard(sources: Path, tmp_path: Path) -> None:
@@ -82,6 +95,9 @@ def test_no_image(tmp_path: Path) -> None:
     for text in ("", "no image", "BMW\n", "0 0.5 0.5 0.1 0.1\n", "some twenty-eight characters", "GIF and PNG " * 4):
         (tmp_path / "src" / f"{len(text)}.txt").write_text(text)
     assert "no images found" in refused(2, "build", tmp_path / "src", "-o", tmp_path / "p")
+    (tmp_path / "src" / "subset").symlink_to("/usr")
+    where = "subset: symlink to a folder outside the source (--follow-links reads it)"
+    assert f"no images found; {where}" in refused(2, "build", tmp_path / "src", "-o", tmp_path / "p")
     assert [p.name for p in tmp_path.iterdir()] == ["src"]
 
 

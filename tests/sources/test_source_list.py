@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.sources import open_source
 from packer.sources.base import SourceOptions
-from packer.sources.columns import BOX_FORMS, Columns, parse_columns
-from packer.sources.list_lines import BLANKS, COMMA, TAB, split_line
-from packer.sources.paths import PathFinder
+from packer.sources.lists.columns import BOX_FORMS, Columns, parse_columns
+from packer.sources.lists.lines import BLANKS, COMMA, TAB, split_line
+from packer.sources.path_finder import PathFinder
 
 
 def open_list(tree, columns=None, name="list.txt"):
@@ -125,7 +126,7 @@ def test_path_and_label_in_many_spellings(source_of, text):
     ("a.jpg 1 2 3 4 5 6\n", r'6 numbers.*columns="path \(x y\)\*3" .*columns="path x\*3 y\*3" '),
     ("a.jpg 1 2 3 4\n", r'columns="path xmin ymin xmax ymax" or "path xmin ymin w h"'),
     ("a.jpg 1 2\n", 'columns="path x y"'),
-    ("a.jpg 1 2 3\n", r'not clear.*columns="path \(xmin ymin xmax ymax class\)\*"'),
+    ("a.jpg 1 2 3\n", r'not clear.*columns="path label _ _"'),
     ("a.jpg\nb.jpg\n", "not clear"), ("a.jpg x 1 1\nb.jpg y\n", "not clear"), ("\n \n", "is empty"),
 ])  # fmt: skip
 def test_unclear_columns_are_refused_with_what_to_write(source_of, text, message):
@@ -215,7 +216,7 @@ def test_a_rejected_line_has_no_say_in_the_classes(source_of, line):
 
 def test_two_lines_for_one_image(source_of):
     source = source_of("a.jpg cat\nb.jpg dog\n./a.jpg cat\n")
-    with pytest.raises(BadLabel, match=r"^a\.jpg: appears in several lines: list\.txt:1, list\.txt:3"):
+    with pytest.raises(BadLabel, match=r"^a\.jpg: appears in several lines: list\.txt:1,3"):
         source.annotate(b"a.jpg")
 
 
@@ -237,8 +238,56 @@ def test_paths_are_relative_to_the_root_or_the_list(make_tree, tmp_path):
 
 
 def test_paths_of_any_bytes(make_tree):
-    tree = make_tree({b"\xff.jpg": "", b"list.txt": b"\xff.jpg \xfe\n"})
-    assert open_list(tree).annotate(b"\xff.jpg").label == "\udcfe"
+    tree = make_tree({b"\xff.jpg": "", b"list.txt": b"\xff.jpg cat\n"})
+    assert open_list(tree).annotate(b"\xff.jpg").label == "cat"
+
+
+@pytest.mark.parametrize(("lines", "message"), [
+    ("a.jpg,cat\nb.jpg,Bär\n", r'list\.txt: the class "B.*r" in line 2 is not in UTF-8.*save the list as UTF-8'),
+    ("file,Bär,cat\na.jpg,0,1\nb.jpg,1,1\n", r"in its header is not in UTF-8.*save the list as UTF-8"),
+])  # fmt: skip
+def test_names_of_an_unknown_encoding_are_refused(make_tree, lines, message):
+    with pytest.raises(UsageError, match=message):
+        open_list(make_tree({"a.jpg": "", "b.jpg": "", "list.txt": lines.encode("cp1252")}))
+
+
+def test_a_text_of_an_unknown_encoding_is_bad(make_tree):
+    tree = make_tree({"a.jpg": "", "list.txt": "file,text\na.jpg,ein Bär\n".encode("cp1252")})
+    with pytest.raises(BadLabel, match=r"list\.txt:2: its text .* is not in UTF-8"):
+        open_list(tree).annotate(b"a.jpg")
+
+
+@pytest.mark.parametrize("columns", ["path x y x y", None])
+def test_semicolons_win_over_decimal_commas(make_tree, columns):
+    tree = make_tree({"d/a.jpg": "", "list.txt": "file;lx;ly;rx;ry\na.jpg;1,5;2,5;3,5;4,5\n"})
+    with pytest.raises(BadLabel, match=r'list\.txt:2: "1,5" is not a number'):
+        open_list(tree, columns).annotate(b"d/a.jpg")
+
+
+def test_several_classes_in_a_cell_are_noted(make_tree):
+    rows = ["clear primary", "clear water", "primary water", "primary", "water"]
+    lines = "".join(f"{i}.jpg,{row}\n" for i, row in enumerate(rows))
+    source = open_list(make_tree({f"{i}.jpg": "" for i in range(5)} | {"list.txt": "image,tags\n" + lines}))
+    assert any("several classes in one cell" in note for note in source.notes)
+    assert source.annotate(b"0.jpg").label == "clear primary"
+
+
+def test_a_table_of_via_is_refused(make_tree):
+    header = "filename,file_size,file_attributes,region_count,region_id,region_shape_attributes,region_attributes\n"
+    row = ',123,"{}",1,0,"{""name"":""rect"",""x"":12}","{""type"":""cat""}"\n'
+    with pytest.raises(UsageError, match=r"VGG Image Annotator.*export it as COCO"):
+        open_list(make_tree({"a.jpg": "", "b.jpg": "", "list.txt": f"{header}a.jpg{row}b.jpg{row}"}))
+
+
+@pytest.mark.parametrize(("lines", "columns"), [
+    ("v_1.jpg\tn01\t0\t3\t4\t6\nv_2.jpg\tn02\t0\t3\t4\t6\n", "path class xmin ymin xmax ymax"),
+    ('id,width,height,bbox,source\nv_1,9,9,"[1, 2]",a\nv_2,9,9,"[3, 4]",b\n', "path _ _ _ label"),
+])  # fmt: skip
+def test_the_columns_in_a_message_fit(make_tree, lines, columns):
+    tree = make_tree({"d/v_1.jpg": "", "d/v_2.jpg": "", "list.txt": lines})
+    with pytest.raises(UsageError, match=re.escape(f'columns="{columns}"')):
+        open_list(tree)
+    assert open_list(tree, columns).annotate(b"d/v_1.jpg").label in ("a", None)
 
 
 def test_a_list_that_is_none(make_tree, tmp_path):

@@ -99,18 +99,39 @@ def test_symlinks(make_tree, tmp_path):
     (tmp_path / "src2").mkdir()  # a sibling whose name begins like the root's
     (tmp_path / "src2" / "x.jpg").write_bytes(IMAGE)
     for name, target in {
-        "in.jpg": "a/1.jpg", "loop": ".", "dir": "a", "out.jpg": "../out.jpg", "etc": "/etc", "self": "self",
+        "in.jpg": "a/1.jpg", "loop": ".", "dir": "a", "out.jpg": "../out.jpg", "elsewhere": "../src2", "self": "self",
         "dangling.jpg": "nothing", "sibling.jpg": "../src2/x.jpg",
     }.items():  # fmt: skip
         (root / name).symlink_to(target)
     again, skipped = find_tree(os.fsdecode(tree.root), is_image)
-    assert again.images == [b"a/1.jpg", b"in.jpg"] and again.folders == [b"a"]
+    assert again.images == [b"a/1.jpg", b"dir/1.jpg", b"in.jpg", b"out.jpg", b"sibling.jpg"]
+    assert again.folders == [b"a", b"dir"]
     assert dict(skipped) == {
-        b"dangling.jpg": "symlink that leads to no file", b"dir": "symlink to a folder",
-        b"etc": "symlink out of the folder", b"loop": "symlink out of the folder",
-        b"out.jpg": "symlink out of the folder", b"self": "symlink that leads to no file",
-        b"sibling.jpg": "symlink out of the folder",
+        b"dangling.jpg": "unreadable: symlink that leads to no file; fetch it, or remove the link",
+        b"elsewhere": "symlink to a folder outside the source (--follow-links reads it)",
+        b"loop": "symlink to a folder that it is in", b"self": "symlink that leads to no file",
     }  # fmt: skip
+    assert b"elsewhere/x.jpg" in find_tree(tree.root, is_image, follow_links=True)[0].images
+
+
+def test_links_to_folders_in_a_circle(make_tree):
+    root = Path(os.fsdecode(make_tree({"a/1.jpg": "", "b/2.jpg": ""}).root))
+    (root / "a" / "to_b").symlink_to("../b")
+    (root / "b" / "to_a").symlink_to("../a")
+    tree, skipped = find_tree(str(root), is_image)
+    assert tree.images == [b"a/1.jpg", b"a/to_b/2.jpg", b"b/2.jpg", b"b/to_a/1.jpg"]
+    assert [path for path, _ in skipped] == [b"a/to_b/to_a", b"b/to_a/to_b"]
+
+
+def test_a_cache_of_links_is_a_folder_of_images(make_tree, tmp_path):
+    """As Hugging Face's cache and DVC lay them out: every file is a link to a blob elsewhere."""
+    root = Path(os.fsdecode(make_tree({"cat/": "", "here.jpg": ""}).root))
+    (tmp_path / "blobs").mkdir()
+    for i in range(10):
+        (tmp_path / "blobs" / f"{i}").write_bytes(IMAGE)
+        (root / "cat" / f"{i}.jpg").symlink_to(tmp_path / "blobs" / f"{i}")
+    tree, skipped = find_tree(str(root), is_image)
+    assert len(tree.images) == 11 and not skipped
 
 
 def test_pipes_are_skipped_without_waiting(make_tree):

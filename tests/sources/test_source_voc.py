@@ -238,14 +238,39 @@ def test_splits(make_tree):
     assert isinstance(unmatched_labels[0], NoImage)
     source = open_source("voc", tree, SourceOptions("cat_val"))
     assert sum(map(source.in_split, tree.images)) == 2 and list(source.unmatched_labels()) == []
-    with pytest.raises(UsageError, match=r"test\.txt: there is no such file.*the splits are: cat_val, train"):
+    with pytest.raises(UsageError, match=r"ImageSets/Main has no test\.txt.*the splits are: cat_val, train"):
         open_source("voc", tree, SourceOptions("test"))
 
 
-def test_splits_of_two_parts_are_refused(make_tree):
-    tree = make_tree({f"VOC{y}/ImageSets/Main/train.txt": "1\n" for y in (2007, 2012)} | {"1.jpg": ""})
-    with pytest.raises(UsageError, match="VOC2007/ImageSets/Main, VOC2012/ImageSets/Main"):
-        open_source("voc", tree, SourceOptions("train"))
+def test_a_split_is_of_every_year_that_has_it(make_tree):
+    files = {f"VOC{y}/JPEGImages/{i}.jpg": "" for y in (2007, 2012) for i in (y, 1, y + 1)}
+    files |= {f"VOC{y}/Annotations/{i}.xml": voc() for y in (2007, 2012) for i in (y, 1, y + 1)}
+    sets = {"VOC2007/ImageSets/Main/train.txt": "2007\n", "VOC2012/ImageSets/Main/train.txt": "1\n"}
+    tree = make_tree({f"VOCdevkit/{name}": text for name, text in (files | sets).items()})
+    source = open_source("voc", tree, SourceOptions("train"))
+    covered = [image for image in tree.images if source.in_split(image)]
+    assert covered == [b"VOCdevkit/VOC2007/JPEGImages/2007.jpg", b"VOCdevkit/VOC2012/JPEGImages/1.jpg"]
+    assert list(source.unmatched_labels()) == []
+
+
+def test_without_image_sets_a_split_is_a_folder(make_tree):
+    tree = make_tree({f"{s}/{i}.{e}": voc() if e == "xml" else "" for s, i in (("train", 1), ("test", 2), ("train", 3))
+                      for e in ("jpg", "xml")} | {"train/9.xml": voc(), "test/8.xml": voc()})  # fmt: skip
+    source = open_source("voc", tree, SourceOptions("train"))
+    assert [image for image in tree.images if source.in_split(image)] == [b"train/1.jpg", b"train/3.jpg"]
+    assert [error.where for error in source.unmatched_labels()] == [b"train/9.xml"]
+    with pytest.raises(UsageError, match=r"no folder of images for split=.val.; the splits are: test, train"):
+        open_source("voc", tree, SourceOptions("val"))
+
+
+def test_the_masks_of_voc_are_no_images_of_the_set(make_tree):
+    tree = make_tree({
+        "VOC/JPEGImages/1.jpg": "", "VOC/SegmentationClass/1.png": "", "VOC/SegmentationObject/1.png": "",
+        "VOC/Annotations/1.xml": voc(), "VOC/SegmentationClass/7.png": "",
+    })  # fmt: skip
+    source = open_source("auto", tree, SourceOptions())
+    assert "1 of 1 image has" in source.notes[0]
+    assert [bool(source.left_out(image)) for image in tree.images] == [False, True, False, True]
 
 
 def test_a_large_file_is_refused_unread(make_tree):

@@ -52,10 +52,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory):
     home = tmp_path_factory.mktemp("damaged")
     dice = np.random.default_rng(0)
     (home / "source").mkdir()
-    lines = ["path,label,x1,y1,x2,y2,when"]
+    lines = ["path,label,xmin,ymin,xmax,ymax,text"]
     for number in range(5):
         Image.fromarray(dice.integers(0, 256, (4, 4, 3), dtype=np.uint8)).save(home / "source" / f"{number}.png")
-        lines.append(f"{number}.png,{'ab'[number % 2]},{number}.5,1.25,2.5,3.0,night {number}")
+        lines.append(f"{number}.png,{'ab'[number % 2]},0.{number},1.25,2.5,3.0,night {number}")
     (home / "source" / "labels.csv").write_text("\n".join(lines) + "\n")
 
     @cache

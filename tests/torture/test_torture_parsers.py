@@ -11,8 +11,9 @@ import signal
 import time
 
 import pytest
+from torture_labels import CORPUS
 from torture_mutations import KINDS, mutated
-from torture_parsers import CORPUS, SEEDS, TARGETS, read_image, read_image_header
+from torture_parsers import SEEDS, TARGETS, read_image, read_image_header
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -11,135 +11,44 @@ import random
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "ops"), str(TESTS / "audit")) if path not in sys.path]
+sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "images"), str(TESTS / "audit")) if path not in sys.path]
 
-from drawn import voc_xml  # noqa: E402
 from ops_images import FILES, RGB, oriented  # noqa: E402
 from running import run  # noqa: E402
+from torture_archives import ARCHIVES, read_archive, read_members  # noqa: E402
+from torture_labels import (  # noqa: E402
+    GOLDEN,
+    LABEL_FILES,
+    Target,
+    places_of,
+    read_list,
+    read_voc,
+    read_yaml,
+    read_yolo,
+    reader_of,
+)
 from torture_mutations import with_checksums  # noqa: E402
+from torture_seeds import BASES, SEEDS_OF  # noqa: E402
+from torture_texts import read_masks, read_options, read_pack_list, read_selected  # noqa: E402
 
-from packer.errors import BadImage, BadInput, DamagedPack, UsageError  # noqa: E402
+from packer.errors import BadImage, DamagedPack, UsageError  # noqa: E402
 from packer.format.columns import Annotations, column  # noqa: E402
 from packer.format.index import SCHEMA, read_index  # noqa: E402
 from packer.format.manifest import digest_of, parse_manifest  # noqa: E402
 from packer.format.ragged import Ragged  # noqa: E402
 from packer.images.decode import DECODERS, check_available, decode  # noqa: E402
-from packer.images.header import Header, IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
+from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
 from packer.images.resize import Resize  # noqa: E402
 from packer.packing.convert import Recipe, Row  # noqa: E402
-from packer.packing.resolve import ClassIds, Resolver  # noqa: E402
-from packer.sources import open_source  # noqa: E402
-from packer.sources.base import SourceOptions, Tree  # noqa: E402
 from packer.types import Annotation  # noqa: E402
-
-GOLDEN = TESTS / "golden" / "kinds"
-CORPUS = Path(__file__).resolve().parent / "corpus"
-
-
-class Target(NamedTuple):
-    """One parser."""
-
-    read: Callable[[bytes], str]
-    """Reads one input and returns the outcome; raises an exception for a fault."""
-    seeds: list[bytes]
-
-    def inputs(self, name: str) -> list[bytes]:
-        """Return the seeds, and the inputs of the corpus: one JSON text a line, a character for each byte."""
-        return [*self.seeds, *(json.loads(line).encode("latin-1") for line in _lines(CORPUS / f"{name}.jsonl"))]
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines()
-
-
-# -- labels
-
-IMAGES = (b"7.jpg", b"a.jpg", b"b/c d.png", b'q"q.jpg', "é,1.jpg".encode())
-HEADER = Header("jpeg", 40, 30, 3, 8, orientation=6)
-
-
-def _labels(spec: str, choice: int, files: dict[str, bytes], columns: str | None = None) -> str:
-    """Read these label files for some images, and make annotations of what they say."""
-    with tempfile.TemporaryDirectory() as root:
-        for name, data in files.items():
-            Path(root, name).write_bytes(data)
-        tree = Tree(root.encode(), IMAGES, sorted(name.encode() for name in files), (b"b",))
-        resolver = Resolver(ClassIds(("dog", "7") if choice & 1 else None), ("fail", "clip", "drop")[choice % 3])
-        good = 0
-        try:
-            source = open_source(spec.format(root=root), tree, SourceOptions(columns=columns))
-        except UsageError:
-            return "refused"
-        for image in IMAGES:
-            with suppress(BadInput):  # no label, or a bad one
-                resolver.annotation([source.annotate(image)], HEADER)
-                good += 1
-        assert all(isinstance(left, BadInput) for left in source.unmatched_labels())
-        return "read" if good else "refused"
-
-
-def read_yolo(data: bytes) -> str:
-    """Rows of objects, with and without keypoints."""
-    choice, rows = data[0] if data else 0, data[1:]
-    shape = ("", "", "kpt_shape: [2, 3]\n", "kpt_shape: [3, 2]\n")[choice & 3]
-    names = "" if choice & 4 else "names: [a, b, c]\n"
-    return _labels("yolo", choice >> 4, {"a.txt": rows, "data.yaml": f"{shape}{names}train: .\n".encode()})
-
-
-def read_yaml(data: bytes) -> str:
-    """data.yaml."""
-    return _labels("yolo", 0, {"a.txt": b"0 .5 .5 .2 .2\n", "data.yaml": data})
-
-
-def read_list(data: bytes) -> str:
-    """A list, behind the --columns that are written before it and end with a zero byte."""
-    choice, (columns, _, text) = data[0] if data else 0, data[1:].partition(b"\0")
-    given = columns.decode("utf-8", "surrogateescape") if choice & 1 else None
-    return _labels("list:{root}/list.txt", choice >> 4, {"list.txt": text}, given)
-
-
-def read_voc(data: bytes) -> str:
-    """A VOC XML file."""
-    return _labels("voc", data[0] if data else 0, {"a.xml": data[1:]})
-
-
-YOLO = [
-    b"\x00" + b"0 0.5 0.5 0.25 0.3\n2 .1 1e-2 +0.3 -0\n",
-    b"\x80" + b"1\t0.5 0.5 1 1\r\n\r\n0 0.1 0.1 0.2 0.1 0.2 0.2\r\n",
-    b"\x92" + b"0 .5 .5 .2 .2 .1 .2 2 .3 .4 0\n",
-    b"\xa3" + b"\xef\xbb\xbf0 .5 .5 .2 .2 .1 .2 .3 .4 .5 .6\n",
-    b"\x84" + b"65535 0.1 0.2 0.3 0.4\r99999 nan 1e400 1_0 0x1",
-]
-YAML = [
-    b"path: ../set\ntrain: images/train\nval: [a, b.txt]\nnc: 2\nnames: [cat, 'no']\n",
-    b'names:\n  0: cat\n  2: &a dog\n  3: "d\\x41"\nkpt_shape: [17, 3]\ntest: *a\n',
-    b"nc: 3\nflip_idx: [0, 2, 1]\ntrain: |\n  a\n  b\n? key\n: >-\n  folded\n!!str t: !x y\n",
-    "names: [猫, é]\n".encode("utf-16"),
-]
-LIST = [
-    b"\x00\0a.jpg cat\nb/c d.png dog\n",
-    b"\x00\0path,label\r\na.jpg,0\r\n7.jpg,07\r\n",
-    b"\x81path (x y)*2\x003\na.jpg 1 2 3 4\n7.jpg 1 -2 3.5 4e0\n/etc/passwd 1 2 3 4\n",
-    b"\xf1path (xmin ymin xmax ymax class)*\0a.jpg 10,20,30,40,cat 5,6,7,8,dog\n7.jpg\n",
-    b'\x81path cx cy w h _ label\0"b/c d.png"\t1\t2\t3\t4\tx\t"la""bel"\n../x.jpg\t1\t2\t3\t4\t5\t6\n',
-]
-VOC = [
-    b"\x01" + voc_xml("a.jpg", [("dog", 1, 2, 30, 20)], (30, 40)).encode(),
-    b"\x01" + voc_xml("a.jpg", [("dog", 1, 2, 30, 20), ("7", 2.5, 2, 2.5, 9)]).encode(),
-    b"\x08" + voc_xml("a.jpg", [], size=None).encode("utf-16"),
-    b'\x02<?xml version="1.0" encoding="gb2312"?>\n' + voc_xml("b.jpg", [("猫", 1, 1, 9, 9)]).encode("gb18030"),
-    b'\x00<!DOCTYPE a [<!ENTITY b "cc"><!ENTITY d SYSTEM "file:///etc/passwd">]><annotation>&b;</annotation>',
-    b"\x00<annotation><![CDATA[x]]><?p i?><size><width>40</width></size><a:b xmlns:a='u' c='d'/></annotation>",
-]
 
 # -- images
 
@@ -197,7 +106,7 @@ def read_image(data: bytes) -> str:
     resize = None if encode == "copy" or mode == "unchanged" else dice.choice(RESIZES)
     recipe = Recipe(b"/", mode, decoder, MOST_PIXELS, resize, encode, 90)
     try:
-        record = recipe.record("0", Row(b"a", len(data), height, width, header.code), data, Annotation())
+        record, _ = recipe.record("0", Row(b"a", len(data), height, width, header.code), data, Annotation())
     except BadImage:  # at a reduced size other parts of a damaged file are read
         assert resize is not None
         return "refused"
@@ -242,7 +151,7 @@ def _edited(program: bytes) -> Any:
     """A manifest after edits: each is the number of a place, and of what is put there."""
     content = json.loads(MANIFEST)
     for place, value in zip(program[:16:2], program[1:16:2], strict=False):
-        places = list(_places(content))
+        places = list(places_of(content))
         if not places:
             break
         where, key = places[place % len(places)]
@@ -255,13 +164,6 @@ def _edited(program: bytes) -> Any:
         else:
             where[key] = json.loads(json.dumps(VALUES[value % len(VALUES)]))
     return content
-
-
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    for key in list(value) if isinstance(value, dict) else range(len(value)):
-        yield value, key
-        if isinstance(value[key], (dict, list)):
-            yield from _places(value[key])
 
 
 def _compressed(index: bytes, compression: str) -> bytes:
@@ -317,16 +219,28 @@ def _all_rows(values: Any) -> None:
         _all_rows(values[i])
 
 
+LABELS = {
+    "yolo": read_yolo,
+    "yaml": read_yaml,
+    "list": read_list,
+    "voc": read_voc,
+    **{kind: reader_of(kind, BASES.get(kind)) for kind in LABEL_FILES},
+    "rle": read_masks,
+    "selection": read_selected,
+    "config": read_options,
+    "lists": read_pack_list,
+}
+
+
 def targets() -> dict[str, Target]:
     """All parsers."""
     images = list(SEEDS.values())
     edits = [bytes([2, place, value]) for place in range(0, 48, 5) for value in (0, 4, 20)]
     patches = [bytes([place % 8 & 6]) + EDIT.pack(16 * place, place % 16, place % 256) for place in range(0, 400, 9)]
     return {
-        "yolo": Target(read_yolo, YOLO),
-        "yaml": Target(read_yaml, YAML),
-        "list": Target(read_list, LIST),
-        "voc": Target(read_voc, VOC),
+        **{name: Target(read, SEEDS_OF[name]) for name, read in LABELS.items()},
+        "members": Target(read_members, ARCHIVES),
+        "archive": Target(read_archive, ARCHIVES),
         "header": Target(read_image_header, [bytes([choice]) + data[:800] for data in images for choice in (1, 0x6A)]),
         "decode": Target(read_image, [bytes([i % 256, i * 7 % 256]) + data for i, data in enumerate(images)]),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),

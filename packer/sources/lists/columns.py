@@ -5,6 +5,8 @@ path (x y)*5                              five points: x1 y1 x2 y2 ...
 path x*5 y*5                              five points: x1 .. x5, then y1 .. y5
 path (xmin ymin xmax ymax class)*         boxes to the end of the line
 path cx cy w h _ _                        one box by its center, and two columns to skip
+path tag*40                               40 columns of 0 and 1: the classes that the image has
+path label split                          the part of the dataset to which the image belongs
 """
 
 from __future__ import annotations
@@ -14,18 +16,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 from packer.errors import UsageError, plural
-from packer.sources.paths import as_text, number, quoted
+from packer.sources.paths import as_text, is_utf8, number, quoted
 from packer.types import Point
 
 Box = tuple[float, float, float, float]
 BOX_FORMS = (("xmin", "ymin", "xmax", "ymax"), ("cx", "cy", "w", "h"), ("xmin", "ymin", "w", "h"))
 NUMBERS = frozenset({"x", "y"}.union(*BOX_FORMS))
-NAMES = NUMBERS | {"path", "label", "class", "_"}
+FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
+"""Whole numbers of each box."""
+NAMES = NUMBERS | {"path", "label", "class", "tag", "split", "text", "width", "height", "_", *FLAGS}
 MOST_COLUMNS = 10_000
 EXAMPLE = 'write it like --columns "path (x y)*5 label"'
 TOKEN = re.compile(r"[\s,]*(?:\((?P<group>[^()]*)\)|(?P<name>[^\s,()*]+))(?P<star>\s*\*\s*(?P<count>[0-9]{1,5})?)?")
+TAGS = {b"1": True, b"1.0": True, b"True": True, b"0": False, b"0.0": False, b"False": False}
+TAGS |= {b"-1": False, b"-1.0": False}
+"""The values of a tag column; a list has either 0 or -1 for "no"."""
 NO_CLASS = "object"
 """The class of boxes without one."""
 
@@ -34,11 +42,14 @@ NO_CLASS = "object"
 class Row:
     """The content of one line; fields as in `packer.types.RawAnnotation`."""
 
-    path: bytes
     label: str | None
     boxes: tuple[Box, ...] | None
     box_labels: tuple[str, ...] | None
     landmarks: tuple[Point, ...] | None
+    box_fields: dict[str, tuple[int, ...]]
+    tags: tuple[bool, ...] | None
+    text: str | None
+    image_size: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,8 @@ class Columns:
 
     head: tuple[str, ...]
     tail: tuple[str, ...] = ()
+    negative: bool | None = None
+    """Whether a tag column has -1 instead of 0; None: either."""
 
     def fits(self, count: int) -> bool:
         """Return whether a line with this number of columns can be read."""
@@ -63,7 +76,24 @@ class Columns:
         if not self.fits(len(cells)):
             return []
         places = _places(self, len(cells))
-        return [cells[i] for i in (*places.get("label", ()), *places.get("class", ()))]
+        return [cells[i] for i in (*places.get("label", ()), *places.get("class", ())) if cells[i]]
+
+    def tags(self, rows: Sequence[Sequence[bytes]]) -> set[bytes]:
+        """Return the cells in the tag columns of some lines."""
+        places = [i for i, name in enumerate(self.head) if name == "tag"]
+        return {row[i] for row in rows for i in places if i < len(row)}
+
+    @property
+    def has_box(self) -> bool:
+        """Whether a line has boxes, so that an image may have several lines."""
+        return self.box_form is not None
+
+    @property
+    def text(self) -> str:
+        """The columns as they can be written."""
+        runs = ((name, len(list(run))) for name, run in groupby(self.head))
+        words = [name if count == 1 else f"{name}*{count}" for name, count in runs]
+        return " ".join([*words, *([f"({' '.join(self.tail)})*"] if self.tail else [])])
 
     def read(self, cells: Sequence[bytes]) -> Row:
         """Parse a line. Raise ValueError if the number of columns is wrong or a value is not a number."""
@@ -72,16 +102,17 @@ class Columns:
             raise ValueError(f"has {plural(len(cells), 'column')}, but --columns needs {len(self.head)}{more}")
         places = _places(self, len(cells))
         label = _name(cells[places["label"][0]], "label") if "label" in places else None
-        boxes = self._boxes(cells, places)
-        classes = tuple(_name(cells[i], "class") for i in places.get("class", ()))
-        if boxes is not None and not classes:
-            classes = (label or NO_CLASS,) * len(boxes)
+        boxes, classes, fields = self._boxes(cells, places, label)
         landmarks = None
         if "x" in self.head or "x" in self.tail:
             xs, ys = ([number(cells[i]) for i in places.get(name, ())] for name in "xy")
             landmarks = tuple(zip(xs, ys, strict=True))
-        path = cells[places["path"][0]]
-        return Row(path, label, boxes, None if boxes is None else classes, landmarks)
+        tags = tuple(_tag(cells[i], self.negative) for i in places["tag"]) if "tag" in places else None
+        text = _text(cells[places["text"][0]]) if "text" in places else None
+        size = None
+        if "width" in places:
+            size = _whole(cells[places["width"][0]], "width"), _whole(cells[places["height"][0]], "height")
+        return Row(label, boxes, classes, landmarks, fields, tags, text, size)
 
     @property
     def box_form(self) -> tuple[str, ...] | None:
@@ -89,12 +120,20 @@ class Columns:
         used = {*self.head, *self.tail}
         return next((form for form in BOX_FORMS if used.issuperset(form)), None)
 
-    def _boxes(self, cells: Sequence[bytes], places: dict[str, tuple[int, ...]]) -> tuple[Box, ...] | None:
+    def _boxes(
+        self, cells: Sequence[bytes], places: dict[str, tuple[int, ...]], label: str | None
+    ) -> tuple[tuple[Box, ...] | None, tuple[str, ...] | None, dict[str, tuple[int, ...]]]:
+        """Return the boxes, their classes and their flags; a box whose columns are all empty is none."""
         form = self.box_form
         if form is None:
-            return None
-        values = ([number(cells[i]) for i in places.get(name, ())] for name in form)
-        return tuple(_xyxy(form, a, b, c, d) for a, b, c, d in zip(*values, strict=True))
+            return None, None, {}
+        names = [*form, *(["class"] if "class" in places else [])]
+        each = list(zip(*(places.get(name, ()) for name in names), strict=True))
+        there = [k for k, its in enumerate(each) if any(cells[i] for i in its)]
+        boxes = tuple(_xyxy(form, *(number(cells[i]) for i in each[k][:4])) for k in there)
+        classes = tuple(_name(cells[each[k][4]], "class") for k in there) if "class" in places else None
+        flags = {name: tuple(_whole(cells[places[name][k]], name) for k in there) for name in FLAGS if name in places}
+        return boxes, (label or NO_CLASS,) * len(boxes) if classes is None else classes, flags
 
 
 def parse_columns(text: str) -> Columns:
@@ -127,7 +166,7 @@ def parse_columns(text: str) -> Columns:
 def _check_names(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in NAMES:
-            choices = "path label class xmin ymin xmax ymax cx cy w h x y _"
+            choices = "path label class xmin ymin xmax ymax cx cy w h x y tag split text width height _"
             raise _wrong(f"{quoted(name)} is not a column name", f"the names are: {choices}")
 
 
@@ -137,6 +176,13 @@ def _check(columns: Columns) -> None:
         raise _wrong("path must appear once")
     if head["label"] > 1 or tail["label"]:
         raise _wrong("label is the image's class and appears once", "a box's class is: class")
+    for name in ("split", "text", "width", "height"):
+        if head[name] > 1 or tail[name]:
+            raise _wrong(f"{name} appears at most once")
+    if tail["tag"]:
+        raise _wrong("the number of tag columns must be given", 'write it like --columns "path tag*40"')
+    if head["width"] != head["height"]:
+        raise _wrong("width and height are the size of the image and go together", "a box's size is: w h")
     form = columns.box_form
     used = {name for name in (*head, *tail) if name in NUMBERS - {"x", "y"}}
     if used and used != set(form or ()):
@@ -152,6 +198,9 @@ def _check(columns: Columns) -> None:
             raise _wrong("class is the class of a box, but there is no box", "an image's class is: label")
         if (head["class"], tail["class"]) != (head[form[0]], tail[form[0]]):
             raise _wrong("class must appear once for each box", "one class for the whole image is: label")
+    for name in FLAGS:
+        if (head[name] or tail[name]) and (form is None or (head[name], tail[name]) != (head[form[0]], tail[form[0]])):
+            raise _wrong(f"{name} must appear once for each box")
 
 
 def _wrong(problem: str, next_step: str = EXAMPLE) -> UsageError:
@@ -172,6 +221,26 @@ def _name(cell: bytes, column: str) -> str:
     if not cell:
         raise ValueError(f"its {column} is empty")
     return as_text(cell)
+
+
+def _text(cell: bytes) -> str:
+    if not is_utf8(cell):
+        raise ValueError(f"its text {quoted(cell)} is not in UTF-8")
+    return as_text(cell)
+
+
+def _tag(cell: bytes, negative: bool | None) -> bool:
+    value = TAGS.get(cell)
+    if value is None or (not value and negative not in (None, cell[:1] == b"-")):
+        raise ValueError(f"{quoted(cell)} is neither {-1 if negative else 0} nor 1")
+    return value
+
+
+def _whole(cell: bytes, column: str) -> int:
+    value = number(cell)
+    if not value.is_integer():
+        raise ValueError(f"its {column} {quoted(cell)} is not a whole number")
+    return int(value)
 
 
 def _xyxy(form: Sequence[str], a: float, b: float, c: float, d: float) -> Box:

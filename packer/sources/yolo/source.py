@@ -28,7 +28,8 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.tree import MIB, lines_of, read_file
-from packer.sources.yolo_config import NAME_FILES, Split, find_split, read_config
+from packer.sources.yolo.config import NAME_FILES, read_config
+from packer.sources.yolo.split import Split, find_split
 from packer.types import Point, RawAnnotation
 
 Box = tuple[float, float, float, float]
@@ -36,6 +37,7 @@ Keypoint = tuple[float, float, float]
 BLANKS = re.compile(rb"[ \t]+")
 VISIBLE = 2.0  # COCO's value for a labelled and visible point
 MOST_COLUMNS = 20_000
+SHOWN_BYTES = 60
 
 MOST_LABEL_BYTES = 16 * MIB
 IMAGES_TO_LABELS = {
@@ -78,6 +80,7 @@ class YoloSource:
         names = self._config.names
         self.classes: tuple[str, ...] | None = self._numbered() if names is None else names
         self.flip_index = self._config.flip_index
+        self.label_files = {*self._claims, self._config.origin}
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -90,7 +93,7 @@ class YoloSource:
             kpt_shape = read_config(tree).kpt_shape
         except UsageError:
             kpt_shape = None  # opening the source will raise the error
-        if not any(_has_rows(tree.root, path, kpt_shape, empty=True) for path in spread(labels, LOOKS)):
+        if not any(_has_rows(tree, path, kpt_shape, empty=True) for path in spread(labels, LOOKS)):
             return []
         images = plural(len(tree.images), "image has", "images have")
         return [Choice("yolo", f"{len(labels)} of {images} a YOLO text file of their name")]
@@ -116,7 +119,7 @@ class YoloSource:
             raise BadLabel(image, problem, "rename or move one of them")
         num_classes = MOST_CLASSES if self._config.names is None else len(self._config.names)
         try:
-            rows = parse_rows(read_file(self._tree.root, path, MOST_LABEL_BYTES), num_classes, self._config.kpt_shape)
+            rows = parse_rows(read_file(self._tree, path, MOST_LABEL_BYTES), num_classes, self._config.kpt_shape)
         except BadRow as error:
             raise BadLabel(f"{printable(path)}:{error.line}", error.problem, error.next_step) from None
         return self._annotation(rows, path)
@@ -136,7 +139,8 @@ class YoloSource:
             if self._split is not None and not _in_split(self._split, path, images_folder):
                 continue
             beside = folder_of(path) in image_folders
-            if images_folder is not None or (beside and _has_rows(self._tree.root, path, self._config.kpt_shape)):
+            if images_folder is not None or (beside and _has_rows(self._tree, path, self._config.kpt_shape)):
+                self.label_files.add(path)
                 yield NoImage(path, "there is no image for it", "add the image, or remove the label")
 
     def _annotation(self, rows: Rows, path: bytes) -> RawAnnotation:
@@ -145,6 +149,8 @@ class YoloSource:
             origin=as_text(path),
             boxes=tuple(rows.boxes),
             box_labels=tuple(self.classes[i] for i in rows.classes),
+            box_lines=tuple(rows.lines),
+            box_texts=tuple(rows.texts),
             polygons=tuple(rows.polygons) if any(rows.polygons) else None,
             keypoints=None if self._config.kpt_shape is None else tuple(rows.keypoints),
             relative=True,
@@ -155,14 +161,14 @@ class YoloSource:
         highest = -1
         for path in self._claims:
             with suppress(BadLabel):  # `annotate` reports it
-                highest = max(highest, highest_class(read_file(self._tree.root, path, MOST_LABEL_BYTES)))
+                highest = max(highest, highest_class(read_file(self._tree, path, MOST_LABEL_BYTES)))
         return tuple(str(i) for i in range(highest + 1))
 
 
-def _has_rows(root: bytes, path: bytes, kpt_shape: tuple[int, int] | None, empty: bool = False) -> bool:
+def _has_rows(tree: Tree, path: bytes, kpt_shape: tuple[int, int] | None, empty: bool = False) -> bool:
     """Return whether the file follows the grammar; with `empty`, also if it is in a labels folder without rows."""
     try:
-        rows = parse_rows(read_file(root, path, MOST_LABEL_BYTES), kpt_shape=kpt_shape)
+        rows = parse_rows(read_file(tree, path, MOST_LABEL_BYTES), kpt_shape=kpt_shape)
     except (BadLabel, BadRow):
         return False
     return bool(rows.classes) or (empty and b"/labels/" in b"/" + path.lower())
@@ -188,6 +194,10 @@ class Rows:
     """The objects of one file, in order; an object without a polygon has ()."""
 
     classes: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    """From 1."""
+    texts: list[str] = field(default_factory=list)
+    """The rows as they are in the file; long ones are cut."""
     boxes: list[Box] = field(default_factory=list)
     """xyxy, fractions."""
     polygons: list[tuple[Point, ...]] = field(default_factory=list)
@@ -222,6 +232,8 @@ def parse_rows(data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[in
                 rows.boxes.append(_xyxy(values[:4]))
                 if kpt_shape is not None:
                     rows.keypoints.append(_keypoints(values[4:], kpt_shape[1]))
+            rows.lines.append(count)
+            rows.texts.append(as_text(line if len(line) <= SHOWN_BYTES else line[:SHOWN_BYTES] + b"..."))
         except BadRow as error:
             raise BadRow(count, error.problem, error.next_step) from None
         except ValueError as error:

@@ -1,0 +1,114 @@
+"""What `packer build` prints at the end, as lines and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from packer.cli.output import counts_text
+from packer.errors import plural, printable, size_text, time_text
+from packer.packing import BuildSummary
+
+if TYPE_CHECKING:
+    from packer.format.manifest import Rejected
+    from packer.packing.plan import Plan
+
+SHOWN_REJECTIONS = 5
+
+
+def rejected_lines(rejected: Iterable[Rejected], count: int) -> list[str]:
+    """Return a line for each of the first of `count` bad inputs."""
+    lines = [f"rejected: {printable(entry.path)}: {entry.problem}" for entry in islice(rejected, SHOWN_REJECTIONS)]
+    if count > SHOWN_REJECTIONS:
+        lines.append(f"rejected: ... and {count - SHOWN_REJECTIONS} more (packer info --rejected lists all)")
+    return lines
+
+
+def plan_lines(plan: Plan, deep: bool) -> list[str]:
+    """Return what ``--dry-run`` prints.
+
+    Args:
+        plan: The plan.
+        deep: Whether every image was decoded.
+    """
+    from packer.packing.recorded import as_config
+
+    inputs, changed = plan.inputs, len(plan.inputs.changed)
+    read = "every image was decoded" if deep else "headers and labels were read; --deep also decodes every image"
+    return [
+        *(f"note: {printable(note)}" for note in inputs.notes),
+        "options, as in a file for --config:",
+        *(f"  {line}" for line in as_config(plan.options)),
+        plan.summary,
+        *([f"--boxes {plan.options.boxes} changes {plural(changed, 'box', 'boxes')}"] if changed else []),
+        *rejected_lines(inputs.rejected, len(inputs.rejected)),
+        f"note: {read}",
+    ]
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """Return the plan as JSON values."""
+    from packer.format.lists import as_json
+
+    inputs = plan.inputs
+    return {
+        "path": plan.options.output,
+        "images": len(plan.table),
+        "shards": plan.shards,
+        "pack_bytes": plan.pack_bytes,
+        "source_bytes": plan.source_bytes,
+        "free_bytes": plan.free_bytes,
+        "found": inputs.found,
+        "rejected": as_json(inputs.rejected),
+        "skipped": as_json(inputs.skipped),
+        "changed": as_json(inputs.changed),
+        "classes": list(inputs.classes),
+        "labels": list(inputs.labels),
+        "fields": list(inputs.fields),
+        "boxes": inputs.boxes,
+        "landmarks": inputs.landmarks,
+        "notes": inputs.notes,
+    }
+
+
+def summary_lines(summary: BuildSummary) -> list[str]:
+    """Return the first bad inputs, the result of the build, and how to read the pack."""
+    from packer.format.lists import read_list
+
+    counts = summary.manifest.counts
+    rejected = read_list(summary.path, "rejected", summary.manifest)
+    lines = [
+        *rejected_lines(rejected, counts["rejected"]),
+        f"{counts_text(counts)}; {size_text(summary.pack_bytes)} in {time_text(summary.seconds)} "
+        f"({summary.images_per_s:,.0f} images/s)",
+    ]
+    boxes = [f"{counts[name]} {name.removeprefix('boxes_')}" for name in BOX_COUNTS if counts.get(name)]
+    if boxes:
+        listed = LISTED if counts.get("changed") else ""
+        lines.append(f"boxes: {counts.get('boxes', 0)} packed, {', '.join(boxes)}{listed}")
+    if lenient := counts.get("lenient"):
+        lines.append(f"images: {lenient} damaged, packed as far as they can be decoded{LISTED}")
+    lines.append(f'read it: packer.PackedDataset("{printable(summary.path)}")')
+    return lines
+
+
+LISTED = " (packer info --changed lists them)"
+BOX_COUNTS = ("boxes_clamped", "boxes_clipped", "boxes_dropped", "boxes_cropped")
+
+
+def summary_facts(summary: BuildSummary) -> dict[str, Any]:
+    """Return the summary as JSON values."""
+    from packer.format.lists import as_json, read_list
+
+    manifest = summary.manifest
+    return {
+        "path": summary.path,
+        "bytes": summary.pack_bytes,
+        "seconds": round(summary.seconds, 3),
+        "images_per_s": round(summary.images_per_s, 1),
+        "counts": dict(manifest.counts),
+        "classes": list(manifest.classes),
+        "rejected": as_json(read_list(summary.path, "rejected", manifest)),
+        "notes": list(manifest.notes),
+    }

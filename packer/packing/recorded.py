@@ -1,0 +1,207 @@
+"""Options from elsewhere: those that made a pack (``--like``), and those in a YAML file (``--config``)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from packer.containers import container_of
+from packer.errors import PackerError, UsageError, printable
+from packer.format.lists import selection_file
+from packer.format.manifest import Manifest, read_manifest
+from packer.packing.options import DEFAULT_CONTAINER, BuildOptions, parse_bytes, parse_timeout
+from packer.sources.paths import as_bytes, quoted
+from packer.sources.tree import MIB, lines_of, read_file
+from packer.sources.yolo.config import parse_yaml
+
+BELOW_SOURCE = "SRC/"
+WRITTEN = {"shard_bytes": "shard-size"}
+"""Options whose name on the command line is another."""
+PARSED = {"shard_bytes": parse_bytes, "decode_timeout": parse_timeout}
+
+
+def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> BuildOptions:
+    """Return the options that made a pack, for another source.
+
+    Class ids are those of the pack. Options that do not affect its content (workers, max_bad, ...) are not recorded.
+
+    Args:
+        pack: The pack.
+        source: The folder to pack.
+        given: Options that differ, by the names of `BuildOptions`.
+
+    Raises:
+        UsageError: It is not a pack, or a file that it was made with is not recorded.
+    """
+    folder = os.fsdecode(pack)
+    if not folder:
+        raise UsageError("--like", "is empty", "name a pack")
+    manifest = read_manifest(folder)
+    recorded = {name: value for name, value in manifest.options.items() if name in _names()}
+    if "columns" in recorded:
+        recorded["columns"] = tuple(recorded["columns"])
+    out = given.get("out")
+    if out is None or container_of(os.fspath(out)) is None:  # else the extension chooses
+        recorded["format"] = manifest.container
+    recorded["classes"] = folder if manifest.classes else None
+    for name in ("include", "exclude"):
+        if name in recorded:
+            recorded[name] = os.path.join(folder, selection_file(name))
+    if "labels" in given:
+        kinds = sorted(spec.partition(":")[0] for spec in given["labels"])
+        if kinds != sorted(manifest.options["labels"]):  # else they are the same lists elsewhere
+            recorded.pop("columns", None)
+    else:
+        recorded["labels"] = tuple(_labels(manifest, folder, os.fspath(source)))
+    return BuildOptions(**{**recorded, **given, "source": source, "like": folder})
+
+
+def options_from(config: str | os.PathLike[str], **given: Any) -> BuildOptions:
+    """Return the options in a YAML file, as ``--config`` does.
+
+    Args:
+        config: The file; relative paths in it refer to the working directory.
+        given: Options that take precedence, by the names of `BuildOptions`.
+
+    Raises:
+        UsageError: It cannot be read, or an option in it is unknown or invalid.
+    """
+    merged = {**read_config(os.fsdecode(config)), **given}
+    if "source" not in merged:
+        raise UsageError(config, "names no source", "add it: source: FOLDER")
+    like = merged.pop("like", None)
+    return BuildOptions(**merged) if like is None else options_like(like, **merged)
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """Return the options in a YAML file by the names of `BuildOptions`.
+
+    Raises:
+        UsageError: It cannot be read, or an option in it is unknown or of the wrong type.
+    """
+    try:
+        data = read_file(b"/", os.path.abspath(as_bytes(path)), MIB)
+        loaded = parse_yaml(data, as_bytes(path))
+    except UsageError:
+        raise
+    except PackerError as error:
+        raise UsageError(path, error.problem, "give a YAML file such as: resize: 256") from None
+    if not loaded and any(line.strip() and not line.lstrip().startswith(b"#") for line in lines_of(data)):
+        raise UsageError(path, "holds no options", "write each on a line of its own: resize: 256")
+    hints = get_type_hints(BuildOptions)
+    options = {}
+    for written, value in loaded.items():
+        name = written.replace("-", "_")
+        name = {"shard_size": "shard_bytes"}.get(name, name)
+        if name not in hints:
+            raise UsageError(path, f"has the option {quoted(written)}, which is not known", "see packer build --help")
+        try:
+            options[name] = _value(hints[name], name, value)
+        except ValueError as error:
+            raise UsageError(path, f"{printable(written)} {error}", "correct it") from None
+    return options
+
+
+def _value(hint: Any, name: str, value: Any) -> Any:
+    """Convert the text of a YAML value, or a list of them, to the type of an option."""
+    if hint == tuple[str, ...]:
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, str) for item in values):
+            raise ValueError("must be a text, or a list of texts")
+        return tuple(values)
+    if not isinstance(value, str) or value == "":
+        raise ValueError("must be a single value")
+    if name in PARSED:
+        return PARSED[name](value)
+    if hint is bool:
+        if value.lower() not in ("true", "false"):
+            raise ValueError(f"must be true or false, got {quoted(value)}")
+        return value.lower() == "true"
+    if "int" in str(hint):
+        try:
+            return int(value)
+        except ValueError:
+            raise ValueError(f"must be a whole number, got {quoted(value)}") from None
+    return value
+
+
+def as_config(options: BuildOptions) -> list[str]:
+    """Return the lines of a YAML file with the options that are not the default."""
+    lines = []
+    for field in fields(BuildOptions):
+        value = getattr(options, field.name)
+        if field.name == "source" or value != field.default:
+            texts = [_yaml(_text(field.name, item)) for item in (value if isinstance(value, tuple) else [value])]
+            lines.append(f"{_flag(field.name)}: {texts[0] if len(texts) == 1 else '[' + ', '.join(texts) + ']'}")
+    return lines
+
+
+def command_of(manifest: Manifest, pack: str) -> str:
+    """Return the command that made a pack, with SRC for its source, which is not recorded.
+
+    Args:
+        manifest: Its manifest.
+        pack: Its path.
+    """
+    defaults = {field.name: field.default for field in fields(BuildOptions)}
+    words = ["packer", "build", "SRC"]
+    for spec in _labels(manifest, pack, None):
+        words += ["--labels", spec]
+    recorded: dict[str, Any] = {**manifest.options, "format": manifest.container}
+    if "classes" in recorded:
+        recorded["classes"] = pack
+    recorded |= {n: os.path.join(pack, selection_file(n)) for n in ("include", "exclude") if n in recorded}
+    if manifest.counts["rejected"]:
+        recorded["max_bad"] = manifest.counts["rejected"]
+    if recorded["format"] == DEFAULT_CONTAINER:
+        del recorded["format"]
+    for name, default in defaults.items():
+        value = recorded.get(name, default)
+        if name == "labels" or value in (default, []):
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            words += [f"--{_flag(name)}"] if item is True else [f"--{_flag(name)}", _text(name, item)]
+    return shlex.join([*words, "-o", pack])
+
+
+def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:
+    """Return the ``--labels`` of a pack; with a source, for the files below it."""
+    kinds = manifest.options["labels"]
+    files = manifest.options.get("label_files") or ["FILE" if kind == "list" else "" for kind in kinds]
+    specs = []
+    for kind, file in zip(kinds, files, strict=True):
+        if source is not None and file and kind != "datumaro":  # which has a format instead
+            if not file.startswith(BELOW_SOURCE):
+                problem = f"was made with --labels {kind}:{printable(file)}, which is not below its source"
+                every = (f"--labels {k}:FILE" if f else f"--labels {k}" for k, f in zip(kinds, files, strict=True))
+                raise UsageError(pack, problem, f"pass {' '.join(every)} as well")
+            specs.append(f"{kind}:{os.path.join(source, file.removeprefix(BELOW_SOURCE))}")
+        else:
+            specs.append(f"{kind}:{file}" if file else kind)
+    return specs
+
+
+def _names() -> set[str]:
+    return {field.name for field in fields(BuildOptions)}
+
+
+def _flag(name: str) -> str:
+    return WRITTEN.get(name, name.replace("_", "-"))
+
+
+def _text(name: str, value: Any) -> str:
+    """Return the value of an option as on the command line."""
+    if name == "shard_bytes" and value is not None:
+        unit = next((unit for unit in (("GB", 30), ("MB", 20), ("KB", 10)) if value % (1 << unit[1]) == 0), None)
+        return str(value) if unit is None else f"{value >> unit[1]}{unit[0]}"
+    if name == "decode_timeout" and value is not None:
+        return f"{value:g}"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _yaml(text: str) -> str:
+    plain = text and text.isascii() and all(c.isalnum() or c in "._/%-" for c in text) and text[0] not in "-%"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return text if plain else f'"{printable(escaped)}"'

@@ -1,0 +1,277 @@
+"""Where the bytes of a source file are: in its own file, or in a range of an archive. All of a source is read here.
+
+Nothing is unpacked: a worker opens the archive and reads the range. Every read checks that the archive is still the one
+that was listed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from packer.errors import BadImage, printable
+from packer.system import READ_FLAGS, expect_random_reads, read_at
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+AT_REST = "build again when the source no longer changes"
+NONE = -1
+AT_ONCE_BYTES = 64 * 1024
+PART_BYTES = AT_ONCE_BYTES * 16
+MOST_INFLATED_BYTES = 1 << 30
+"""No image file is larger; a few bytes of a deflated member may stand for any number."""
+
+
+Scratch = Callable[[str], str]
+"""Takes the name of a compressed file, and returns the path of the file to decompress it to."""
+
+
+class Archive(NamedTuple):
+    """An archive of the source, or the plain tar that a compressed one was decompressed to."""
+
+    path: bytes
+    """Absolute."""
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: bytes) -> Archive:
+        """Return the archive as it is now. Raise OSError if there is none."""
+        facts = os.stat(path)
+        return cls(path, facts.st_size, facts.st_mtime_ns)
+
+
+class Place(NamedTuple):
+    """The bytes of a file of the source; by default those of a file of its own."""
+
+    archive: int = NONE
+    """Number of the archive."""
+    offset: int = 0
+    size: int = NONE
+    packed: int = NONE
+    """Bytes in the archive if they are deflated."""
+    crc: int = NONE
+    """CRC-32 of the content, as zip stores it."""
+
+
+OWN_FILE = Place()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Members:
+    """The places of the files of a source that are in archives."""
+
+    archives: tuple[Archive, ...]
+    paths: Sequence[bytes]
+    """Relative to the root of the source, in byte order."""
+    places: NDArray[np.int64]
+    """(n, 5): the fields of `Place`."""
+    scratch: Scratch | None = None
+    copies: dict[bytes, str] = field(default_factory=dict)
+    """The files that were decompressed."""
+
+    def place(self, path: bytes) -> Place:
+        """Return the place of a file."""
+        row = bisect_left(self.paths, path)
+        if row < len(self.paths) and self.paths[row] == path:
+            return Place(*self.places[row].tolist())
+        return OWN_FILE
+
+    def rows(self, paths: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the places of files that are all in archives."""
+        found: NDArray[np.int64] = self.places[[bisect_left(self.paths, path) for path in paths]]
+        return found
+
+
+class SourceFile:
+    """A file of the source, open for reading. A context manager."""
+
+    __slots__ = ("_place", "_start", "descriptor", "size")
+
+    def __init__(self, path: bytes, place: Place = OWN_FILE, archives: Sequence[Archive] = ()) -> None:
+        """Open the file.
+
+        Args:
+            path: Its absolute path, unless it is in an archive.
+            place: Where its bytes are.
+            archives: The archives of the source.
+
+        Raises:
+            BadImage: It is not a regular file, or its archive has changed.
+            OSError: It cannot be opened.
+        """
+        archive = archives[place.archive] if place.archive >= 0 else None
+        self.descriptor = os.open(path if archive is None else archive.path, READ_FLAGS)
+        self._place, self._start = place, place.offset
+        try:
+            facts = os.fstat(self.descriptor)
+            if not stat.S_ISREG(facts.st_mode):
+                raise BadImage("", "is not a regular file", AT_REST)
+            if archive is not None and (facts.st_size, facts.st_mtime_ns) != archive[1:]:
+                raise BadImage("", f"{printable(archive.path)} changed while the source was being read", AT_REST)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self.size = facts.st_size if archive is None else place.size
+
+    def __enter__(self) -> SourceFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    @property
+    def is_deflated(self) -> bool:
+        """Whether it is compressed in its archive."""
+        return self._place.packed >= 0
+
+    def read(self, size: int, start: int = 0) -> bytes:
+        """Return up to `size` bytes from `start`, fewer only at the end of the file.
+
+        Raises:
+            BadImage: The member is damaged.
+            OSError: The disk cannot read it.
+        """
+        data = self._read(size, start)
+        if start == 0 and len(data) == self.size:
+            self._check(data)
+        return data
+
+    def _check(self, data: Buffer) -> None:
+        if self._place.crc != NONE:
+            self._check_crc(zlib.crc32(data))
+
+    def _check_crc(self, crc: int) -> None:
+        if self._place.crc not in (NONE, crc):
+            raise BadImage("", "is damaged in its archive: wrong CRC-32", "get the archive again")
+
+    def _read(self, size: int, start: int) -> bytes:
+        if self._place.packed >= 0:
+            return self._inflated(start + size)[start:]
+        left = max(0, self.size - start)
+        start += self._start
+        # one more than there should be shows that a file has grown; a member ends where the next one begins
+        size = min(size, left + (self._place.archive < 0))
+        data = read_at(self.descriptor, size, start)
+        # one read of a network file, or of 2 GB, may return less
+        while 0 < len(data) < min(size, left) and (
+            more := read_at(self.descriptor, size - len(data), start + len(data))
+        ):
+            data += more
+        return data
+
+    def content(self, size: int) -> bytes:
+        """Return the whole file, which must have `size` bytes.
+
+        Raises:
+            BadImage: It has another size, or it is damaged.
+            OSError: The disk cannot read it.
+        """
+        data = self.read(size + 1)
+        if len(data) != size:
+            problem = f"changed while the source was being read ({size} bytes planned, {len(data)} or more now)"
+            raise BadImage("", problem, AT_REST)
+        return data
+
+    def _inflated(self, size: int) -> bytes:
+        """Return the first `size` bytes of a deflated member."""
+        if min(size, self.size) > MOST_INFLATED_BYTES:
+            raise BadImage("", f"is deflated from {self.size} bytes, more than are read", "unpack the archive")
+        data = bytearray()
+        for part in self._parts(min(size, self.size)):
+            data += part
+        return bytes(data)
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the whole file in pieces. Raise what `read` raises."""
+        at = crc = 0
+        parts = self._parts(self.size) if self.is_deflated else iter(lambda: self._read(PART_BYTES, at), b"")
+        for part in parts:
+            crc = zlib.crc32(part, crc) if self._place.crc != NONE else NONE
+            at += len(part)
+            yield part
+        self._check_crc(crc)
+
+    def mapped(self) -> tuple[mmap.mmap | bytes, int]:
+        """Return a buffer that ends with this file, and where the file begins in it; mapped unless it is deflated.
+
+        Raises:
+            BadImage: The member is damaged.
+            OSError: It cannot be read.
+            ValueError: It is empty.
+        """
+        if not self.size:
+            raise ValueError("is empty")
+        if self.is_deflated:
+            return self.read(self.size), 0
+        first = self._start % mmap.ALLOCATIONGRANULARITY
+        view = mmap.mmap(self.descriptor, first + self.size, access=mmap.ACCESS_READ, offset=self._start - first)
+        self._check(memoryview(view)[first:])
+        return view, first
+
+    def _parts(self, size: int) -> Iterator[bytes]:
+        """Yield the first `size` bytes of a deflated member in pieces."""
+        stream, at, packed = zlib.decompressobj(-zlib.MAX_WBITS), 0, b""
+        try:
+            while size > 0 and not stream.eof:
+                if not packed:
+                    packed = read_at(self.descriptor, min(AT_ONCE_BYTES, self._place.packed - at), self._start + at)
+                    at += len(packed)
+                part = stream.decompress(packed, min(size, PART_BYTES))
+                size -= len(part)
+                if part:
+                    yield part
+                elif not packed:
+                    break
+                packed = stream.unconsumed_tail
+        except zlib.error as error:
+            raise BadImage("", f"is damaged in its archive: {error}", "get the archive again") from None
+        if size > 0:
+            raise BadImage("", f"is damaged in its archive: {size} bytes are missing", "get the archive again")
+
+    def view(self) -> bytes | FileView:
+        """Return the bytes by index, for a parser that needs few of them. Raise what `read` raises."""
+        return FileView(self) if self._place.packed < 0 else self.read(self.size)
+
+
+VIEWED_BYTES = 512
+
+
+class FileView:
+    """The bytes of an open file by index and slice, like `bytes`; reads only the requested parts from the disk.
+
+    It does not map the file, because a read error or a truncation of a mapped file kills the process.
+    """
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
+        self._at, self._part = 0, b""
+        expect_random_reads(file.descriptor)
+
+    def __len__(self) -> int:
+        return self._file.size
+
+    def __getitem__(self, key: int | slice) -> int | bytes:
+        if isinstance(key, slice):
+            start, stop, _ = key.indices(self._file.size)
+            return self._read(start, max(start, stop))
+        if not 0 <= key < self._file.size:
+            raise IndexError(key)
+        return self._read(key, key + 1)[0]
+
+    def _read(self, start: int, stop: int) -> bytes:
+        if start < self._at or stop > self._at + len(self._part):
+            self._at, self._part = start, self._file.read(max(stop - start, VIEWED_BYTES), start)
+        part = self._part[start - self._at : stop - self._at]
+        if len(part) < stop - start:
+            raise BadImage("", "changed while the source was being read", AT_REST)
+        return part

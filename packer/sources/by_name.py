@@ -1,0 +1,236 @@
+"""What sources share whose files name their images: the annotations are read at once and held in memory.
+
+A source yields an `Entry` for each image that its files name. `Objects` collects the shapes of one image.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.sources.base import SourceOptions, Tree
+from packer.sources.image_names import FileImages, ImageNames
+from packer.sources.paths import coordinate, file_of, named, quoted, split_folders
+from packer.sources.points import check_count
+from packer.sources.tree import MIB, read_file, read_head
+from packer.types import Json, Point, RawAnnotation
+
+NO_CLASS = "object"
+"""The class of an object without one."""
+MOST_JSON_BYTES = 2048 * MIB
+Keypoint = tuple[float, float, float]
+Box = tuple[float, float, float, float]
+
+
+@dataclass(slots=True)
+class Objects:
+    """The shapes of one image, in the order of its file."""
+
+    boxes: list[Box] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    polygons: list[tuple[Point, ...]] = field(default_factory=list)
+    keypoints: list[tuple[Keypoint, ...]] = field(default_factory=list)
+    fields: list[Mapping[str, Json]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    """Classes of the image."""
+    landmarks: tuple[Point, ...] | None = None
+    extras: dict[str, Json] = field(default_factory=dict)
+    no_field: Counter[str] = field(default_factory=Counter)
+    """Kinds of shapes that packer has no field for."""
+
+    def add(
+        self,
+        name: str | None,
+        box: Sequence[float] | None = None,
+        polygon: Iterable[Sequence[float]] = (),
+        keypoints: Iterable[Sequence[float]] = (),
+        fields: Mapping[str, Json] | None = None,
+    ) -> None:
+        """Add an object. Its box (xyxy) is by default the extent of its polygon or visible keypoints."""
+        corners = tuple((coordinate(x), coordinate(y)) for x, y in polygon)
+        points = tuple((coordinate(x), coordinate(y), float(v)) for x, y, v in keypoints)
+        if box is None:
+            seen = [*corners, *((x, y) for x, y, v in points if v > 0)]
+            if not seen:
+                raise ValueError("an object has no points")
+            xs, ys = zip(*seen, strict=True)
+            box = (min(xs), min(ys), max(xs), max(ys))
+        left, top, right, bottom = map(coordinate, box)
+        self.boxes.append((left, top, right, bottom))
+        self.names.append(name or NO_CLASS)
+        self.polygons.append(corners)
+        self.keypoints.append(points)
+        self.fields.append(fields or {})
+
+    def annotation(self, origin: str, size: tuple[int, int] | None, has_boxes: bool) -> RawAnnotation:
+        """Return the annotation; with `has_boxes`, an image without objects has no boxes rather than no such field.
+
+        Raises:
+            ValueError: The objects have different numbers of keypoints, or the image has several classes.
+        """
+        count = max(map(len, self.keypoints), default=0)
+        if count and {len(points) for points in self.keypoints} - {0, count}:
+            raise ValueError("its objects have different numbers of keypoints")
+        check_count(len(self.boxes), count)
+        if len(set(self.labels)) > 1:
+            raise ValueError(f"it has several classes ({', '.join(map(printable, self.labels))})")
+        there = bool(self.boxes) or has_boxes
+        every = list(dict.fromkeys(name for fields in self.fields for name in fields))
+        nothing: tuple[Keypoint, ...] = ((0.0, 0.0, 0.0),) * count
+        return RawAnnotation(
+            origin=origin,
+            label=self.labels[0] if self.labels else None,
+            boxes=tuple(self.boxes) if there else None,
+            box_labels=tuple(self.names) if there else None,
+            landmarks=self.landmarks,
+            polygons=tuple(self.polygons) if any(self.polygons) else None,
+            keypoints=tuple(points or nothing for points in self.keypoints) if count else None,
+            box_fields={name: tuple(fields.get(name) for fields in self.fields) for name in every},
+            extras=self.extras,
+            image_size=size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The annotation of an image in a file."""
+
+    origin: str
+    """File, and line or number, for messages."""
+    name: bytes
+    """The image, as the file names it."""
+    objects: Objects | BadLabel
+    """What is in the image, or why it cannot be read."""
+    folder: bytes = b""
+    """Folder of the file, relative to the root."""
+    split: str | None = None
+    """The part of the dataset to which the file assigns the image."""
+    size: tuple[int, int] | None = None
+
+
+class ByNameSource:
+    """Annotations that were read at once."""
+
+    def __init__(self, tree: Tree, options: SourceOptions, entries: Iterable[Entry], files: Iterable[bytes]) -> None:
+        """Read the entries.
+
+        Raises:
+            UsageError: They hold nothing that packer has a field for, or ``--split`` is missing.
+        """
+        self.classes: tuple[str, ...] | None = None
+        self.notes: list[str] = []
+        self.label_files = frozenset(files)
+        self._of_image: dict[bytes, RawAnnotation | BadLabel] = {}
+        self._bad: list[NoImage | BadLabel] = []
+        self._splits: dict[bytes, str | None] = {}
+        self._read(tree, list(entries))
+        self._split = options.split
+        self._folders: tuple[bytes, ...] = ()
+        there = {split for split in self._splits.values() if split is not None}
+        if options.split is not None and options.split not in there:
+            if there:
+                names = ", ".join(sorted(map(printable, there)))
+                raise UsageError(tree.root, f"no split {options.split}", f"the splits are: {names}")
+            self._folders = split_folders(tree, options.split)
+
+    def _read(self, tree: Tree, entries: Sequence[Entry]) -> None:
+        sound = [entry.objects for entry in entries if isinstance(entry.objects, Objects)]
+        has_boxes = any(objects.boxes for objects in sound)
+        left_out: Counter[str] = Counter()
+        for objects in sound:
+            left_out.update(objects.no_field)
+        kinds = ", ".join(plural(count, printable(kind)) for kind, count in sorted(left_out.items()))
+        if left_out and not any(objects.boxes or objects.labels or objects.landmarks for objects in sound):
+            step = "pass --labels none to pack the images without them"
+            raise UsageError(
+                named(sorted(self.label_files)), f"there are only {kinds}, which packer has no field for", step
+            )
+        if left_out:
+            self.notes.append(f"left out, because packer has no field for them: {kinds}")
+        names, in_folder = ImageNames(tree), dict[bytes, FileImages]()
+        for entry in entries:
+            images = in_folder.get(entry.folder)
+            if images is None:
+                images = in_folder[entry.folder] = names.of_file(b"/".join([tree.root, entry.folder, b""]))
+            found = images.find(entry.name)
+            if len(found) > 1:
+                problem = f"{quoted(entry.name)} may be any of {named(found)}"
+                self._bad.append(BadLabel(entry.origin, problem, "write its path below the source"))
+                continue
+            if not found:
+                problem = f"there is no image {quoted(entry.name)}"
+                self._bad.append(NoImage(entry.origin, problem, "add the image, or remove the entry"))
+                continue
+            (image,) = found
+            if image in self._of_image:
+                problem = f"is annotated twice; the second time at {printable(entry.origin)}"
+                self._of_image[image] = BadLabel(image, problem, "keep one")
+            else:
+                self._of_image[image] = _annotation(entry, has_boxes)
+            self._splits[image] = entry.split
+
+    def in_split(self, image: bytes) -> bool:
+        """Return whether the files assign the image to the split; without such, whether its folder has that name."""
+        if self._split is None:
+            return True
+        return image.startswith(self._folders) if self._folders else self._splits.get(image) == self._split
+
+    def annotate(self, image: bytes) -> RawAnnotation:
+        """Return the annotation of the image.
+
+        Raises:
+            NoLabel: No file names the image.
+            BadLabel: Its entry is invalid, or there are two.
+        """
+        found = self._of_image.get(image)
+        if found is None:
+            raise NoLabel(image, "no label file names it", "add it to one, or remove the image")
+        if isinstance(found, BadLabel):
+            raise found
+        return found
+
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
+        """Yield the entries that name no image."""
+        return iter(self._bad)
+
+
+def _annotation(entry: Entry, has_boxes: bool) -> RawAnnotation | BadLabel:
+    if isinstance(entry.objects, BadLabel):
+        return entry.objects
+    try:
+        return entry.objects.annotation(entry.origin, entry.size, has_boxes)
+    except ValueError as error:
+        return BadLabel(entry.origin, str(error), "fix the label")
+
+
+def files_like(tree: Tree, ending: bytes, *words: bytes) -> list[bytes]:
+    """Return the files whose lower-case path has this ending and whose first KiB contains all of these words."""
+    found = [path for path in tree.files if path.lower().endswith(ending)]
+    return [path for path in found if not words or all(word in read_head(tree, path, 1024) for word in words)]
+
+
+def asked_files(tree: Tree, options: SourceOptions, found: Sequence[bytes], kind: str) -> list[bytes]:
+    """Return the FILE of ``--labels KIND:FILE``, else the files that were found. Raise UsageError for none."""
+    if options.file is not None:
+        return [os.path.relpath(file_of(tree, kind, options.file), tree.root)]
+    if not found:
+        raise UsageError(tree.root, f"no file of {kind} was found", "choose another kind of --labels")
+    return list(found)
+
+
+def read_json(tree: Tree, path: bytes) -> Any:
+    """Return what is in a JSON file. Raise BadLabel if it cannot be read."""
+    try:
+        return json.loads(read_file(tree, path, MOST_JSON_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise BadLabel(path, f"is not JSON: {error}", "export it again") from None
+
+
+def whole_size(width: Any, height: Any) -> tuple[int, int] | None:
+    """Return the size of an image; None if the file does not know it."""
+    return (width, height) if isinstance(width, int) and isinstance(height, int) and width and height else None

@@ -1,0 +1,1 @@
+"""COCO: JSON files of images, objects and categories."""

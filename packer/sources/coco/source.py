@@ -1,0 +1,210 @@
+"""COCO: a JSON file of images, objects and categories; boxes, polygons, masks and keypoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
+from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.coco.file import MEMBERS, CocoFile
+from packer.sources.coco.json_map import JsonMap
+from packer.sources.coco.objects import CocoObject, shape_of
+from packer.sources.image_names import ImageNames
+from packer.sources.paths import as_bytes, as_text, extension_of, file_of, named, stem_of
+from packer.sources.points import check_count
+from packer.sources.splits import FolderSplit, is_of_split
+from packer.sources.tree import read_head
+from packer.types import Json, RawAnnotation
+
+MOST_CANDIDATES = 64
+HEAD_BYTES = 4096
+KEYS = re.compile(rb'"(?:images|annotations|categories|info|licenses)"\s*:')
+FIRST_BYTES = 1 << 16
+SHORTEST_OBJECT = 8
+"""A shorter list has no objects: all images are without."""
+OF_SEGMENTS = re.compile(rb'"segments_info"\s*:')  # panoptic
+OF_OBJECTS = re.compile(rb'"(?:bbox|segmentation)"\s*:')
+OF_KEYPOINTS = re.compile(rb'"keypoints"\s*:')
+Row = tuple[int, int]
+"""Number of a file, and of an image's entry in it."""
+
+
+class CocoSource:
+    """One or more COCO files. Images that they do not name are not part of the dataset.
+
+    Raises:
+        UsageError: There is no such file, it cannot be read, or two files contradict each other.
+    """
+
+    takes_file = "optional"
+    joins_files = True
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        self.notes: list[str] = []
+        paths = [file_of(tree, "coco", file) for file in options.files] or _found(tree)
+        self.label_files = set(map(tree.below, paths))
+        names = ImageNames(tree)
+        self._split: FolderSplit | None = None
+        if options.split is not None:
+            chosen = [path for path in paths if is_of_split(names.told(path), as_bytes(options.split))]
+            self._split = None if chosen else FolderSplit(tree, options.split)
+            paths = chosen or paths
+        self._files = []
+        self._row_of: dict[bytes, Row] = {}
+        self._repeated: dict[bytes, list[Row]] = {}
+        for path in paths:
+            told = printable(names.told(path))
+            self._files.append(CocoFile(JsonMap(tree, path, told), names.of_file(path), options.rle_polygons))
+        for number, file in enumerate(self._files):
+            for image, row in file.images:
+                if self._row_of.setdefault(image, (number, row)) != (number, row):
+                    self._repeated.setdefault(image, [self._row_of[image]]).append((number, row))
+            self.notes += file.notes
+        self._refuse_copies()
+        self.classes: tuple[str, ...] | None = self._joined_classes()
+        flips = {file.flip_index for file in self._files if file.rules.points}
+        self.flip_index: tuple[int, ...] | None = flips.pop() if len(flips) == 1 else None
+        if len({file.rules.points for file in self._files}) > 1:
+            self._refuse_points()
+        self._not_named = f"not in {named([as_bytes(file.name) for file in self._files])}"
+        self._crumbs = 0
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return COCO if there are such files: all of them, or one of each kind if there are boxes and keypoints."""
+        kinds = {path: kind for path in _candidates(tree) if (kind := _kind(tree, path))}
+        if not kinds:
+            return []
+        if len(set(kinds.values())) == 1:
+            are = "are COCO files" if len(kinds) > 1 else "is a COCO file"
+            return [Choice("coco", f"{named(kinds)} {are} of {next(iter(kinds.values()))}")]
+        root = as_text(tree.root.rstrip(b"/")) + "/"
+        return [Choice(f"coco:{root}{as_text(path)}", f"a COCO file of {kind}") for path, kind in kinds.items()]
+
+    def in_split(self, image: bytes) -> bool:
+        """Return whether the image's folder is of the split if the files are not."""
+        return self._split is None or self._split.in_split(image)
+
+    def left_out(self, image: bytes) -> str | None:
+        """Return why an image is not part of the dataset: no file names it."""
+        return None if image in self._row_of else self._not_named
+
+    def annotate(self, image: bytes) -> RawAnnotation:
+        """Return the objects of the image.
+
+        Raises:
+            NoLabel: No file names the image.
+            BadLabel: Its entry or an object is invalid.
+        """
+        if image not in self._row_of:
+            raise NoLabel(image, f"is {self._not_named}", "add it, or remove the image")
+        if image in self._repeated:
+            files = ", ".join(self._files[number].name for number, _ in self._repeated[image])
+            raise BadLabel(image, f"is in several files: {files}", "name one of them: --labels coco:FILE")
+        number, row = self._row_of[image]
+        file = self._files[number]
+        origin, key, size = file.image(row)
+        found = list(file.objects(row))
+        try:
+            check_count(len(found), file.rules.points)
+        except ValueError as error:
+            raise BadLabel(origin, str(error), "correct the keypoints") from None
+        shapes, classes = [], []
+        for i, one in enumerate(found):
+            try:
+                classes.append(file.class_of(one.category_id))
+                shapes.append(shape_of(one, size, file.rules))
+            except ValueError as error:
+                raise BadLabel(file.where(row, i), str(error), "fix the object") from None
+            self._crumbs += shapes[-1].crumbs
+        return RawAnnotation(
+            origin=origin,
+            boxes=tuple(shape.box for shape in shapes),
+            box_labels=tuple(classes),
+            polygons=tuple(s.polygon for s in shapes) if any(s.polygon for s in shapes) else None,
+            keypoints=tuple(shape.keypoints for shape in shapes) if file.rules.points else None,
+            box_fields=_fields(file, found, [shape.rle for shape in shapes]),
+            extras={"image_id": key},
+            image_size=size,
+        )
+
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
+        """Yield the images and objects that name nothing."""
+        if self._crumbs:
+            what = plural(self._crumbs, "polygon of fewer than 3 points was", "polygons of fewer than 3 points were")
+            self.notes.append(f"{what} left out")
+        for file in self._files:
+            yield from file.unmatched()
+
+    def _joined_classes(self) -> tuple[str, ...]:
+        """Return the classes of all files, which must number them alike as far as they go."""
+        longest = max(self._files, key=lambda file: len(file.classes))
+        for file in self._files:
+            if longest.classes[: len(file.classes)] != file.classes:
+                problem = f"{file.name} and {longest.name} have different categories"
+                raise UsageError("--labels", problem, "pack them one by one, with one --classes FILE for all")
+        return longest.classes
+
+    def _refuse_copies(self) -> None:
+        """Raise UsageError if a file has the images of others: it is another version of them."""
+        for file in self._files:
+            images = [image for image, _ in file.images]
+            file.images.clear()
+            if images and all(image in self._repeated for image in images):
+                names = " and ".join(self._files[number].name for number, _ in self._repeated[images[0]])
+                raise UsageError("--labels", f"{names} are of the same images", "name one of them: --labels coco:FILE")
+
+    def _refuse_points(self) -> None:
+        counts = ", ".join(f"{file.name} {file.rules.points}" for file in self._files)
+        raise UsageError("--labels", f"the files have different numbers of keypoints: {counts}", "pack them one by one")
+
+
+def _fields(file: CocoFile, found: list[CocoObject], rles: list[Json]) -> dict[str, tuple[Json, ...]]:
+    fields: dict[str, tuple[Json, ...]] = {
+        "iscrowd": tuple(int(bool(one.iscrowd)) for one in found),
+        "category_id": tuple(one.category_id for one in found),
+    }
+    if "area" in file.fields:
+        fields["area"] = tuple(one.area if isinstance(one.area, int | float) else None for one in found)
+    if "counts" in file.fields:
+        fields["rle"] = tuple(rles)
+    return fields
+
+
+def _found(tree: Tree) -> list[bytes]:
+    """Return the paths of all COCO files of a tree. Raise UsageError if there are none, or of several kinds."""
+    kinds = {path: kind for path in _candidates(tree) if (kind := _kind(tree, path))}
+    if not kinds:
+        raise UsageError(tree.root, "holds no COCO file", "name it: --labels coco:FILE")
+    if len(set(kinds.values())) > 1:
+        files = ", ".join(f"{printable(path)} ({kind})" for path, kind in kinds.items())
+        raise UsageError(tree.root, f"holds COCO files of boxes and of keypoints: {files}", "name those to pack")
+    return [tree.root.rstrip(b"/") + b"/" + path for path in kinds]
+
+
+def _candidates(tree: Tree) -> list[bytes]:
+    """Return the JSON files that are not the label of one image, those near the root first."""
+    stems = {stem_of(image) for image in tree.images}
+    found = (path for path in tree.files if extension_of(path) == b".json" and stem_of(path) not in stems)
+    return sorted(found, key=lambda path: (path.count(b"/"), path))[:MOST_CANDIDATES]
+
+
+def _kind(tree: Tree, path: bytes) -> str:
+    """Return what the objects of a COCO file are, boxes or keypoints; "" for another file, as of captions."""
+    try:
+        if not KEYS.search(read_head(tree, path, HEAD_BYTES)):
+            return ""
+        file = JsonMap(tree, path, "")
+        places = file.members(MEMBERS)
+    except PackerError:
+        return ""
+    if len(places) < len(MEMBERS):
+        return ""
+    start, stop = places["annotations"]
+    first = file.view[start : min(stop, start + FIRST_BYTES)]
+    if OF_SEGMENTS.search(first):
+        return ""
+    if OF_KEYPOINTS.search(first):
+        return "keypoints"
+    return "boxes" if OF_OBJECTS.search(first) or stop - start < SHORTEST_OBJECT else ""

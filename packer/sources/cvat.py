@@ -1,0 +1,211 @@
+"""CVAT's XML ("CVAT for images 1.1", "CVAT for video 1.1"): boxes, polygons, points, skeletons, tags, tracks.
+
+Coordinates are continuous, from the top left corner. A rotated box is a polygon. A point set is the landmarks of its
+image if no image has two of them, and keypoints otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml.common import DefusedXmlException
+from defusedxml.ElementTree import iterparse
+
+from packer.errors import BadImage, BadLabel, UsageError, printable
+from packer.sources.archives.decompress import stream_of
+from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.by_name import ByNameSource, Entry, Objects, asked_files, files_like
+from packer.sources.paths import as_bytes, folder_of, is_number, named, number, quoted, stem_of
+from packer.types import Json
+
+SHAPES = frozenset({"box", "polygon", "points", "skeleton", "polyline", "ellipse", "mask", "cuboid"})
+NO_FIELD = frozenset({"polyline", "ellipse", "mask", "cuboid"})
+FRAME = re.compile(rb"frame_([0-9]{6,9})")
+HIDDEN, VISIBLE = 1.0, 2.0
+
+
+class CvatSource(ByNameSource):
+    """One or more XML files of CVAT. The annotations of all images are held in memory.
+
+    Raises:
+        UsageError: There is no such file, or it is not one of CVAT.
+    """
+
+    takes_file = "optional"
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        files = asked_files(tree, options, _found(tree), "cvat")
+        entries = [entry for path in files for entry in _File(tree, path).entries()]
+        sets = [entry.objects for entry in entries if isinstance(entry.objects, Objects)]
+        one_set = all(objects.extras.get("points") is None or len(objects.extras["points"]) == 1 for objects in sets)
+        for objects in sets:
+            for name, points, fields in objects.extras.pop("points", ()):
+                if one_set:
+                    objects.landmarks = points
+                else:
+                    objects.add(name, keypoints=[(x, y, VISIBLE) for x, y in points], fields=fields)
+        super().__init__(tree, options, entries, files)
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return CVAT if an XML file has the opening of its exports."""
+        files = _found(tree)
+        if not files:
+            return []
+        return [Choice("cvat", f"{named(files)} {'is an export' if len(files) == 1 else 'are exports'} of CVAT")]
+
+
+def _found(tree: Tree) -> list[bytes]:
+    return files_like(tree, b".xml", b"<annotations", b"<version>")
+
+
+class _File:
+    def __init__(self, tree: Tree, path: bytes) -> None:
+        self._tree, self._path = tree, path
+        self._points_of: dict[str, list[str]] = defaultdict(list)
+        """Skeleton -> the names of its points, in order."""
+        self._kinds: dict[str, str] = {}
+        """Attribute -> its kind: number, checkbox, ..."""
+        self._frames: dict[int, Objects] = defaultdict(Objects)
+        self._num_frames = 0
+        self._problems: dict[int, str] = {}
+        """Frame -> what is wrong with a shape in it."""
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield the images of the file, then the frames of its tracks."""
+        try:
+            with self._tree.open(self._path) as file:
+                for _, element in iterparse(stream_of(file), events=("end",), forbid_dtd=True):
+                    if element.tag == "meta":
+                        self._read_meta(element)
+                        element.clear()
+                    elif element.tag == "image":
+                        yield self._image(element)
+                        element.clear()
+                    elif element.tag == "track":
+                        self._track(element)
+                        element.clear()
+        except DefusedXmlException:
+            raise UsageError(self._path, "has a DTD or entities, which may hide an attack", "remove them") from None
+        except BadImage as error:
+            raise UsageError(self._path, error.problem, error.next_step) from None
+        except (ParseError, ValueError, LookupError, OSError) as error:  # LookupError: an unknown encoding
+            raise UsageError(self._path, f"cannot be read: {error}", "export it again") from None
+        for frame in sorted(self._frames.keys() | self._empty_frames()) if self._frames else ():
+            origin = f"{printable(self._path)}: frame {frame}"
+            objects: Objects | BadLabel = self._frames[frame]
+            if frame in self._problems:
+                objects = BadLabel(origin, self._problems[frame], "fix the label")
+            yield Entry(origin, f"frame_{frame:06d}".encode(), objects, folder_of(self._path))
+
+    def _empty_frames(self) -> set[int]:
+        """Return the frames of which there is an image: a short file may say that it has a billion of them."""
+        found = {int(name[1]) for image in self._tree.images if (name := FRAME.fullmatch(stem_of(image)))}
+        return {frame for frame in found if frame < self._num_frames}
+
+    def _read_meta(self, meta: Element) -> None:
+        for label in meta.iter("label"):
+            if parent := label.findtext("parent"):
+                self._points_of[parent].append(label.findtext("name", ""))
+            for attribute in label.iter("attribute"):
+                self._kinds[attribute.findtext("name", "")] = attribute.findtext("input_type", "")
+        size = next((size.text for size in meta.iter("size") if size.text), "0")
+        self._num_frames = int(number(size.encode())) if is_number(size.encode()) else 0
+
+    def _image(self, image: Element) -> Entry:
+        name = image.get("name", "")
+        origin = f"{printable(self._path)}: image {quoted(name)}"
+        objects: Objects | BadLabel = (shapes := Objects())
+        size = None
+        try:
+            width, height = (int(number(image.get(side, "0").encode())) for side in ("width", "height"))
+            size = (width, height) if width and height else None
+            for shape in image:
+                self._add(shapes, shape, shape.get("label"))
+        except ValueError as error:
+            objects = BadLabel(origin, str(error), "fix the label")
+        return Entry(origin, as_bytes(name), objects, folder_of(self._path), image.get("subset"), size)
+
+    def _track(self, track: Element) -> None:
+        for shape in track:
+            if shape.get("outside") != "1":  # the object has left the picture
+                frame = _whole(shape, "frame")
+                try:
+                    self._add(self._frames[frame], shape, track.get("label"), {"track": _whole(track, "id", "0")})
+                except ValueError as error:
+                    self._problems.setdefault(frame, str(error))
+
+    def _add(self, objects: Objects, shape: Element, name: str | None, more: dict[str, Json] | None = None) -> None:
+        if shape.tag == "tag":
+            objects.labels.append(name or "")
+            return
+        if shape.tag not in SHAPES:
+            return
+        if shape.tag in NO_FIELD:
+            objects.no_field[shape.tag] += 1
+            return
+        fields: dict[str, Json] = {"occluded": int(shape.get("occluded") == "1"), **(more or {})}
+        fields |= {a.get("name", ""): self._value(a.get("name", ""), a.text or "") for a in shape.findall("attribute")}
+        if shape.tag == "box":
+            box = [_number(shape, edge) for edge in ("xtl", "ytl", "xbr", "ybr")]
+            angle = _number(shape, "rotation") if shape.get("rotation") else 0.0
+            objects.add(name, None if angle else box, _turned(box, angle) if angle else (), fields=fields)
+        elif shape.tag == "polygon":
+            objects.add(name, polygon=_points(shape), fields=fields)
+        elif shape.tag == "points":
+            objects.extras.setdefault("points", []).append((name, _points(shape), fields))
+        else:
+            objects.add(name, keypoints=self._skeleton(shape, name or ""), fields=fields)
+
+    def _skeleton(self, skeleton: Element, name: str) -> list[tuple[float, float, float]]:
+        order = self._points_of[name]
+        found = {}
+        for point in skeleton.findall("points"):
+            label = point.get("label", "")
+            if label not in order:
+                order.append(label)
+            ((x, y),) = _points(point)
+            seen = HIDDEN if point.get("occluded") == "1" else VISIBLE
+            found[label] = (0.0, 0.0, 0.0) if point.get("outside") == "1" else (x, y, seen)
+        return [found.get(label, (0.0, 0.0, 0.0)) for label in order]
+
+    def _value(self, name: str, text: str) -> Json:
+        if self._kinds.get(name) == "checkbox":
+            return int(text == "true")
+        if self._kinds.get(name) == "number" and is_number(text.encode()):
+            return number(text.encode())
+        return text
+
+
+def _number(shape: Element, name: str) -> float:
+    try:
+        return number(shape.get(name, "").encode())
+    except ValueError as error:
+        raise ValueError(f"<{shape.tag}> {name}: {error}") from None
+
+
+def _whole(element: Element, name: str, default: str = "") -> int:
+    text = element.get(name, default)
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
+        raise ValueError(f"<{element.tag}> {name}: {quoted(text)} is not a whole number")
+    return int(text)
+
+
+def _points(shape: Element) -> tuple[tuple[float, float], ...]:
+    pairs = [pair.split(",") for pair in shape.get("points", "").split(";")]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"<{shape.tag}> points are not x,y;x,y")
+    return tuple((number(x.encode()), number(y.encode())) for x, y in pairs)
+
+
+def _turned(box: list[float], degrees: float) -> list[tuple[float, float]]:
+    """Return the corners of a box that is turned clockwise around its center."""
+    left, top, right, bottom = box
+    x0, y0 = (left + right) / 2, (top + bottom) / 2
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    corners = ((left, top), (right, top), (right, bottom), (left, bottom))
+    return [(x0 + (x - x0) * cos - (y - y0) * sin, y0 + (x - x0) * sin + (y - y0) * cos) for x, y in corners]

@@ -1,0 +1,1 @@
+"""Lists: text or CSV files with lines for images."""

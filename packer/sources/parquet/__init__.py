@@ -1,0 +1,1 @@
+"""Parquet files with images in them, as of Hugging Face."""

@@ -1,0 +1,199 @@
+"""Finds the image that a path in a list means: as written, else by the end of the path, the file name, or its stem."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Sequence
+from copy import copy
+from typing import NamedTuple
+
+from packer.errors import printable
+from packer.sources.base import Tree
+from packer.sources.paths import extension_of, quoted, stem_of
+from packer.sources.tree import IMAGE_EXTENSIONS
+
+LONGEST_PATH = 4096
+"""The operating system accepts no longer path, and checking a million missing folders would take minutes."""
+MOST_FOLDERS = 65536
+"""Number of folders whose real paths are cached."""
+MOST_PARTS = 32
+NOT_FOUND = -1
+DISTINCT = 0.95
+"""Share of the paths that must lead to an image of their own; a few mistakes are reported as such."""
+
+
+class Manner(NamedTuple):
+    """How paths are compared that lead nowhere as written; the same for all paths of a list.
+
+    The rest of a path must be the end of the path of exactly one image.
+    """
+
+    dropped: int | None
+    """Number of leading folders to leave out; None: all of them."""
+    stem: bool
+    """Whether to ignore the extension."""
+
+    def describe(self) -> str:
+        """Return how paths are compared, for a note."""
+        what = "the file name" if self.dropped is None else "the end of the path"
+        if self.dropped:
+            what += f" (without its first {'folder' if self.dropped == 1 else f'{self.dropped} folders'})"
+        return what + " without extension" * self.stem
+
+
+BY_NAME, BY_STEM = Manner(None, False), Manner(None, True)
+
+
+class PathFinder:
+    """Finds the image of a path in a list, inside the source only. Compares names without opening files."""
+
+    def __init__(self, tree: Tree, list_folder: bytes) -> None:
+        """Use this tree, and the absolute path of the folder of the list."""
+        self._root = tree.root.rstrip(b"/")
+        self.images = tree.images
+        self.numbers = {image: number for number, image in enumerate(tree.images)}
+        """Image -> its number in the tree."""
+        self._folder = list_folder
+        self._real_folders: dict[bytes, bytes] = {}
+        self._places_of: dict[bytes, list[bytes]] = {}
+        self._by_name: dict[bool, dict[bytes, int | list[int]]] = {}
+
+    def at(self, list_folder: bytes) -> PathFinder:
+        """Return a finder for a list in another folder."""
+        other = copy(self)
+        other._folder = list_folder
+        other._places_of = {}
+        return other
+
+    def find(self, written: bytes) -> int:
+        """Return the number of the image; NOT_FOUND if there is none.
+
+        Try the path as written first, then with backslashes as slashes; relative to the root first, then to the
+        list's folder.
+        """
+        number = self.numbers.get(written)
+        if number is not None:
+            return number
+        folder, slash, name = written.rpartition(b"/")
+        if b"\\" in name or name in (b"", b".", b".."):
+            places = self._places(written)
+        else:
+            if folder + slash not in self._places_of:  # millions of paths have few folders
+                if len(self._places_of) >= MOST_FOLDERS:
+                    self._places_of.clear()
+                self._places_of[folder + slash] = [place[:-1] for place in self._places(folder + slash + b"x")]
+            places = [place + name for place in self._places_of[folder + slash]]
+        for place in places:
+            if (number := self.numbers.get(place)) is not None:
+                return number
+        return NOT_FOUND
+
+    def find_by(self, manner: Manner | None, written: bytes) -> int:
+        """Return the number of the only image that a path means; None is `find`."""
+        if manner is None:
+            return self.find(written)
+        found = self._candidates(manner, written)
+        return found[0] if len(found) == 1 else NOT_FOUND
+
+    def manner(self, paths: Iterable[bytes]) -> tuple[Manner, int] | None:
+        """Return how to compare paths that lead nowhere as written, and how many of them then lead to an image.
+
+        The manner that finds most of them wins, of equals the strictest. One that finds the same image for different
+        paths time and again is none.
+        """
+        distinct = list(dict.fromkeys(paths))
+        depth = max((path.replace(b"\\", b"/").count(b"/") for path in distinct), default=0)
+        best: tuple[Manner, int] | None = None
+        for stem in (False, True):
+            for dropped in (*range(min(depth, MOST_PARTS) + 1), None):
+                manner = Manner(dropped, stem)
+                found = [number for path in distinct if (number := self.find_by(manner, path)) != NOT_FOUND]
+                if found and len(set(found)) >= DISTINCT * len(found) and (best is None or len(found) > best[1]):
+                    best = manner, len(found)
+            if best is not None and 2 * best[1] >= len(distinct):
+                break
+        return best
+
+    def alike(self, written: bytes) -> list[bytes]:
+        """Return the images with the file name of a path, or else its stem."""
+        numbers = self._candidates(BY_NAME, written) or self._candidates(BY_STEM, written)
+        return [self.images[number] for number in numbers]
+
+    def example(self, manner: Manner, paths: Iterable[bytes]) -> str:
+        """Return a path with the image that it means, for a note."""
+        pairs = ((path, self.find_by(manner, path)) for path in paths)
+        path, number = next(pair for pair in pairs if pair[1] != NOT_FOUND)
+        return f"{quoted(path)} is {printable(self.images[number])}"
+
+    def escapes(self, written: bytes) -> bool:
+        """Return whether the path may lead out of the source folder, through ``..``, ``/`` or a symlink."""
+        if b"\0" in written or len(written) > LONGEST_PATH:
+            return False
+        places = self._places(written)
+        if not places:
+            return True
+        top = os.path.realpath(self._root) + b"/"
+        return not all((self._real(place) + b"/").startswith(top) for place in places)
+
+    def _candidates(self, manner: Manner, written: bytes) -> Sequence[int]:
+        """Return the images that a path may mean."""
+        if not written or len(written) > LONGEST_PATH:
+            return ()
+        rest = written.replace(b"\\", b"/").split(b"/")
+        rest = [part for part in rest if part not in (b"", b".")][0 if manner.dropped is None else manner.dropped :]
+        if not rest or b".." in rest:
+            return ()
+        rest[-1] = _plain(rest[-1]) if manner.stem else rest[-1]
+        found = self._named(manner.stem).get(rest[-1], ())
+        same_name = (found,) if isinstance(found, int) else found
+        if manner.dropped is None or len(rest) == 1:
+            return same_name
+        ending = b"/" + b"/".join(rest)
+        return [number for number in same_name if self._comparable(number, manner.stem).endswith(ending)]
+
+    def _comparable(self, number: int, stem: bool) -> bytes:
+        path = b"/" + self.images[number]
+        return path[: len(path) - len(extension_of(path))] if stem else path
+
+    def _named(self, stem: bool) -> dict[bytes, int | list[int]]:
+        """Return the images by file name or stem; a list only where there are several, to save memory."""
+        if stem not in self._by_name:
+            found: dict[bytes, int | list[int]] = {}
+            for image, number in self.numbers.items():
+                name = stem_of(image) if stem else image.rpartition(b"/")[2]
+                other = found.setdefault(name, number)
+                if isinstance(other, list):
+                    other.append(number)
+                elif other != number:
+                    found[name] = [other, number]
+            self._by_name[stem] = found
+        return self._by_name[stem]
+
+    def _real(self, place: bytes) -> bytes:
+        """Return the real path of a path inside the root, looking up each folder once."""
+        folder, _, name = place.rpartition(b"/")
+        if folder not in self._real_folders:
+            if len(self._real_folders) >= MOST_FOLDERS:
+                self._real_folders.clear()
+            self._real_folders[folder] = os.path.realpath(self._root + b"/" + folder)
+        path = self._real_folders[folder] + b"/" + name
+        return os.path.realpath(path) if os.path.islink(path) else path
+
+    def _places(self, written: bytes) -> list[bytes]:
+        """Return the candidates for a path, relative to the root and inside it."""
+        if len(written) > LONGEST_PATH:
+            return []
+        spellings = [written, written.replace(b"\\", b"/")] if b"\\" in written else [written]
+        places = []
+        for spelling in spellings:
+            for base in (self._root, self._folder):
+                place = posixpath.normpath(posixpath.join(base, spelling))
+                if place.startswith(self._root + b"/"):
+                    places.append(place[len(self._root) + 1 :])
+        return places
+
+
+def _plain(name: bytes) -> bytes:
+    """Return the stem of a file name with the extension of an image, and other names unchanged."""
+    return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name

@@ -1,0 +1,1 @@
+"""YOLO: a text file for each image, and data.yaml."""

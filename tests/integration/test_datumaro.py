@@ -1,0 +1,87 @@
+"""Sets of formats that Datumaro reads: labels, boxes, points and groups arrive, in every format that packer offers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "sources"))
+import layouts as draw
+
+from packer.errors import UsageError
+from packer.sources import open_source
+from packer.sources.base import Source, SourceOptions
+from packer.sources.datumaro import FORMATS
+from packer.sources.tree import find_tree
+
+datumaro = pytest.importorskip("datumaro", reason="datumaro is optional, and not installed here")
+pytestmark = pytest.mark.filterwarnings("ignore")
+PHOTO = draw.PHOTO
+
+
+def opened(root: Path, files: draw.Files, spec: str = "auto", split: str | None = None) -> Source:
+    draw.write(root, files)
+    return open_source(spec, find_tree(os.fsencode(root))[0], SourceOptions(split))
+
+
+def test_datumaro_has_the_formats() -> None:
+    assert datumaro.components.environment.Environment().importers
+    there = set(datumaro.components.environment.DEFAULT_ENVIRONMENT.importers)
+    assert set(FORMATS) <= there
+
+
+def test_kitti(tmp_path: Path) -> None:
+    files = draw.photos("training/image_2/", ending=".png")
+    files |= {f"training/label_2/{name}.txt": draw.kitti(name) for name in draw.BOXES}
+    source = opened(tmp_path, files)
+    annotation = source.annotate(b"training/image_2/img_0003.png")
+    assert annotation.boxes == ((4, 5, 14, 25), (20, 10, 30, 28)) and annotation.box_labels == ("dog", "bird")
+    assert annotation.box_fields["occluded"] == (0, 0)
+    assert source.annotate(b"training/image_2/img_0001.png").boxes == ()
+    assert list(source.unmatched_labels()) == []
+
+
+def test_vgg_face2_has_classes_boxes_and_landmarks(tmp_path: Path) -> None:
+    points = [f"{c}{i}{a}" for i in range(1, 6) for c, a in (("P", "X"), ("P", "Y"))]
+    files: draw.Files = {f"train/n00000{i}/000{i}_01.jpg": PHOTO for i in range(2)} | {
+        "bb_landmark/loose_bb_train.csv": draw.table(
+            [[f"n00000{i}/000{i}_01", 2, 3, 20, 21] for i in range(2)], "NAME_ID,X,Y,W,H"),
+        "bb_landmark/loose_landmark_train.csv": draw.table(
+            [[f"n00000{i}/000{i}_01", *range(10)] for i in range(2)], ",".join(["NAME_ID", *points])),
+    }  # fmt: skip
+    annotation = opened(tmp_path, files, "datumaro:vgg_face2").annotate(b"train/n000001/0001_01.jpg")
+    assert annotation.boxes == ((2, 3, 22, 24),) and annotation.box_labels == ("n000001",)
+    assert annotation.landmarks == ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
+
+
+def test_a_list_of_imagenet_has_splits(tmp_path: Path) -> None:
+    files: draw.Files = draw.photos("images/") | {
+        "synsets.txt": "n01\nn02\n", "train.txt": "img_0001.jpg 0\nimg_0002.jpg 1\n",
+        "val.txt": "img_0003.jpg 0\nimg_0004.jpg 1\n",
+    }  # fmt: skip
+    source = opened(tmp_path, files, "datumaro:imagenet_txt", "val")
+    assert source.annotate(b"images/img_0004.jpg").label == "n02"
+    assert source.in_split(b"images/img_0004.jpg") and not source.in_split(b"images/img_0001.jpg")
+
+
+def test_labelme_of_the_web_tool_has_polygons(tmp_path: Path) -> None:
+    corners = "".join(f"<pt><x>{x}</x><y>{y}</y></pt>" for x, y in ((1, 2), (9, 2), (9, 8)))
+    xml = (
+        "<annotation><filename>a.jpg</filename><folder></folder><source></source><imagesize><nrows>30</nrows><ncols>40"
+        "</ncols></imagesize><object><name>cat</name><deleted>0</deleted><verified>0</verified><occluded>no</occluded>"
+        "<attributes></attributes><parts><hasparts></hasparts><ispartof></ispartof></parts><id>0</id><date></date>"
+        f"<polygon><username>me</username>{corners}</polygon></object></annotation>"
+    )
+    files: draw.Files = {"Images/a.jpg": PHOTO, "Annotations/a.xml": xml}
+    annotation = opened(tmp_path, files, "datumaro:label_me").annotate(b"Images/a.jpg")
+    assert annotation.polygons == (((1, 2), (9, 2), (9, 8)),) and annotation.boxes == ((1, 2, 9, 8),)
+
+
+def test_what_it_cannot_read_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Datumaro cannot read it as celeba"):
+        opened(tmp_path, draw.photos(), "datumaro:celeba")
+    with pytest.raises(UsageError, match=r"cifar.* is not a format for Datumaro"):
+        opened(tmp_path, draw.photos(), "datumaro:cifar")  # its importer unpickles

@@ -1,0 +1,238 @@
+"""Lists exactly as their tools write them, on drawn folders; no ``--columns`` and no other help."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from drawn import packed_of
+
+from packer.errors import UsageError
+from packer.sources import open_source
+from packer.sources.base import SourceOptions
+
+BOX = ((1.0, 2.0, 30.0, 40.0), (5.0, 6.0, 20.0, 30.0))
+
+
+@pytest.fixture
+def read(make_tree):
+    """Write these files, open `file`, and return the source and {image: annotation} of the images in it."""
+
+    def of(files: dict[str, str | bytes], file: str, **options: Any):
+        tree = make_tree(files)
+        source = open_source(f"list:{os.fsdecode(tree.root)}/{file}", tree, SourceOptions(**options))
+        found = {os.fsdecode(i): source.annotate(i) for i in packed_of(tree, source)}
+        assert list(source.unmatched_labels()) == []
+        return source, found
+
+    return of
+
+
+def photos(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, "")
+
+
+def check_boxes(found, first, second, negative=None):
+    """`first` has both boxes, `second` the first one, `negative` none."""
+    assert found[first].boxes == BOX and found[first].box_labels == ("cat", "dog")
+    assert found[second].boxes == BOX[:1] and found[second].box_labels == ("cat",)
+    assert len(found) == 2 + (negative is not None)
+    assert negative is None or (found[negative].boxes == () and found[negative].box_labels == ())
+
+
+def test_tensorflow(read):
+    text = """\
+filename,width,height,class,xmin,ymin,xmax,ymax
+a.jpg,64,48,cat,1,2,30,40
+a.jpg,64,48,dog,5,6,20,30
+b.jpg,64,48,cat,1,2,30,40
+"""
+    _, found = read(
+        photos("images/a.jpg", "images/b.jpg", "images/c.jpg") | {"train_labels.csv": text}, "train_labels.csv"
+    )
+    check_boxes(found, "images/a.jpg", "images/b.jpg")
+    assert found["images/a.jpg"].image_size == (64, 48)
+
+
+def test_roboflow_boxes(read):
+    """The same columns, beside the images of each split, with CRLF."""
+    text = (
+        "filename,width,height,class,xmin,ymin,xmax,ymax\r\n"
+        "a_jpg.rf.0f1.jpg,64,48,cat,1,2,30,40\r\na_jpg.rf.0f1.jpg,64,48,dog,5,6,20,30\r\n"
+        "b_jpg.rf.77e.jpg,64,48,cat,1,2,30,40\r\n"
+    )
+    files = photos("train/a_jpg.rf.0f1.jpg", "train/b_jpg.rf.77e.jpg", "valid/v.jpg") | {"train/_annotations.csv": text}
+    check_boxes(read(files, "train/_annotations.csv")[1], "train/a_jpg.rf.0f1.jpg", "train/b_jpg.rf.77e.jpg")
+
+
+def test_roboflow_classes(read):
+    text = "filename, ant, bee, cat\na_jpg.rf.1.jpg, 1, 0, 1\nb_jpg.rf.2.jpg, 0, 0, 0\n"
+    source, found = read(
+        photos("train/a_jpg.rf.1.jpg", "train/b_jpg.rf.2.jpg") | {"train/_classes.csv": text}, "train/_classes.csv"
+    )
+    assert source.tags == ("ant", "bee", "cat")
+    assert [a.tags for a in found.values()] == [(True, False, True), (False, False, False)]
+
+
+@pytest.mark.parametrize("header", ["", "path,x1,y1,x2,y2,class\n"])
+def test_retinanet(read, header):
+    """Empty columns are an image without objects."""
+    text = (
+        header
+        + "images/a.jpg,1,2,30,40,cat\nimages/a.jpg,5,6,20,30,dog\nimages/b.jpg,1,2,30,40,cat\nimages/c.jpg,,,,,\n"
+    )
+    files = photos("images/a.jpg", "images/b.jpg", "images/c.jpg") | {
+        "annotations.csv": text,
+        "classes.csv": "cat,0\ndog,1\n",
+    }
+    check_boxes(read(files, "annotations.csv")[1], "images/a.jpg", "images/b.jpg", "images/c.jpg")
+
+
+def test_retinanet_with_a_negative_first(read):
+    text = "c.jpg,,,,,\na.jpg,1,2,30,40,cat\na.jpg,5,6,20,30,dog\nb.jpg,1,2,30,40,cat\n"
+    check_boxes(read(photos("a.jpg", "b.jpg", "c.jpg") | {"l.csv": text}, "l.csv")[1], "a.jpg", "b.jpg", "c.jpg")
+
+
+def test_boxes_by_width_and_height_are_not_taken_for_corners(read):
+    text = "a.jpg,10,20,5,6,cat\nb.jpg,10,20,30,6,cat\n"
+    with pytest.raises(UsageError, match="columns are not clear"):
+        read(photos("a.jpg", "b.jpg") | {"l.csv": text}, "l.csv")
+
+
+def test_vott(read):
+    text = (
+        '"image","xmin","ymin","xmax","ymax","label"\n"a.jpg",1.0,2.0,30.0,40.0,"cat"\n'
+        '"a.jpg",5.0,6.0,20.0,30.0,"dog"\n"b.jpg",1.0,2.0,30.0,40.0,"cat"\n'
+    )
+    files = photos("vott-csv-export/a.jpg", "vott-csv-export/b.jpg") | {"vott-csv-export/Pets-export.csv": text}
+    check_boxes(read(files, "vott-csv-export/Pets-export.csv")[1], "vott-csv-export/a.jpg", "vott-csv-export/b.jpg")
+
+
+OPEN_IMAGES = """\
+ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside
+000a1249af2bc5f0,xclick,/m/011k07,1,0.0125,0.195312,0.148438,0.5875,0,1,0,0,0
+000a1249af2bc5f0,xclick,/m/011q46kg,1,0.025,0.276563,0.714063,0.948438,1,0,1,0,0
+0001eeaf4aed83f9,activemil,/m/011k07,1,0.5,0.75,0.25,1.0,-1,-1,-1,-1,-1
+"""
+DESCRIPTIONS = "/m/011k07,Tortoise\n/m/011q46kg,Container\n/m/012074,Magpie\n"
+
+
+@pytest.mark.parametrize(("name", "described"), [
+    ("class-descriptions-boxable.csv", DESCRIPTIONS),
+    ("oidv7-class-descriptions-boxable.csv", "LabelName,DisplayName\n" + DESCRIPTIONS),
+    (None, None),
+])  # fmt: skip
+def test_open_images(read, name, described):
+    """Fractions, minimum beside maximum, ids without extension, and a file with the names of the classes."""
+    files = photos("train/000a1249af2bc5f0.jpg", "train/0001eeaf4aed83f9.jpg") | {
+        "train-annotations-bbox.csv": OPEN_IMAGES
+    }
+    source, found = read(files | ({name: described} if name else {}), "train-annotations-bbox.csv")
+    first = found["train/000a1249af2bc5f0.jpg"]
+    assert first.relative and first.boxes == (
+        (0.0125, 0.148438, 0.195312, 0.5875),
+        (0.025, 0.714063, 0.276563, 0.948438),
+    )
+    assert first.box_labels == (("Tortoise", "Container") if name else ("/m/011k07", "/m/011q46kg"))
+    assert first.box_fields == {"truncated": (1, 0), "occluded": (0, 1), "iscrowd": (0, 1)}
+    assert any("compared by the end of the path without extension" in note for note in source.notes)
+    assert any(("put class-descriptions" in note) == (name is None) for note in source.notes if "class-desc" in note)
+
+
+@pytest.mark.parametrize(("text", "names"), [
+    ("id,label\n0001,cat\n0002,dog\n0003,cat\n", ("0001", "0002", "0003")),
+    ("id,breed\n000bec180eb18c76,boston_bull\n001513dfcb2ffafc,dingo\n", ("000bec180eb18c76", "001513dfcb2ffafc")),
+    ("Image,Id\n0000e88ab.jpg,w_f48451c\n0001f9222.jpg,w_c3d896a\n", ("0000e88ab", "0001f9222")),
+    ("image_id,label\n1.jpg,2\n2.jpg,0\n", ("1", "2")),
+    ("id,has_cactus\n0004.jpg,1\n000c.jpg,0\n", ("0004", "000c")),
+])  # fmt: skip
+def test_kaggle(read, text, names):
+    source, found = read(
+        photos(*(f"train/{name}.jpg" for name in names), "test/x.jpg") | {"train.csv": text}, "train.csv"
+    )
+    labels = [line.split(",")[1] for line in text.split("\n")[1:] if line]
+    assert [found[f"train/{name}.jpg"].label for name in names] == labels and len(found) == len(names)
+    assert (source.classes is None) == (not labels[0].isdigit())
+    assert sum("compared by" in note for note in source.notes) == 1
+
+
+def test_kaggle_in_several_folders(read):
+    """As HAM10000: images in two parts, a metadata file whose label must be named."""
+    text = "lesion_id,image_id,dx,dx_type,age\nHAM_1,ISIC_1,bkl,histo,80.0\nHAM_2,ISIC_2,nv,histo,60.0\n"
+    files = photos("part_1/ISIC_1.jpg", "part_2/ISIC_2.jpg") | {"HAM10000_metadata.csv": text}
+    with pytest.raises(UsageError, match=r"not clear: lesion_id, image_id, dx, .* columns=\"label path _ _ _\""):
+        read(files, "HAM10000_metadata.csv")
+    _, found = read(files, "HAM10000_metadata.csv", columns="_ path label _*2")
+    assert {k: a.label for k, a in found.items()} == {"part_1/ISIC_1.jpg": "bkl", "part_2/ISIC_2.jpg": "nv"}
+
+
+CELEBA = photos("img_align_celeba/000001.jpg", "img_align_celeba/000002.jpg", "img_align_celeba/000003.jpg")
+
+
+@pytest.mark.parametrize("csv", [False, True])
+def test_celeba_attributes(read, csv):
+    text = (
+        "5_o_Clock_Shadow Arched_Eyebrows Attractive \n000001.jpg -1  1  1\n000002.jpg -1 -1 -1\n000003.jpg  1 -1 -1\n"
+    )
+    text = "image_id," + ",".join(text.split(" ")).replace(",\n", "\n").replace(",,", ",") if csv else f"3\n{text}"
+    name = f"list_attr_celeba.{'csv' if csv else 'txt'}"
+    source, found = read(CELEBA | {name: text}, name)
+    assert source.tags == ("5_o_Clock_Shadow", "Arched_Eyebrows", "Attractive")
+    assert [sum(a.tags) for a in found.values()] == [2, 0, 1] and found["img_align_celeba/000003.jpg"].tags[0]
+
+
+def test_celeba_landmarks(read):
+    text = (
+        "3\nlefteye_x lefteye_y righteye_x righteye_y nose_x nose_y leftmouth_x leftmouth_y rightmouth_x rightmouth_y\n"
+        "000001.jpg 69  109  106  113   77  142   73  152  108  154\n"
+        "000002.jpg 69  110  107  112   81  135   70  151  108  153\n"
+        "000003.jpg 76  112  104  106  108  128   74  156   98  158\n"
+    )
+    source, found = read(CELEBA | {"list_landmarks_align_celeba.txt": text}, "list_landmarks_align_celeba.txt")
+    assert found["img_align_celeba/000001.jpg"].landmarks == ((69, 109), (106, 113), (77, 142), (73, 152), (108, 154))
+    assert source.flip_index == (1, 0, 2, 4, 3)
+
+
+def test_celeba_boxes_identities_and_partition(read):
+    boxes = "000001.jpg    95  71 226 313\n000002.jpg    72  94 221 306\n000003.jpg   216  59  91 126\n"
+    boxes = f"3\nimage_id x_1 y_1 width height\n{boxes}"
+    _, found = read(CELEBA | {"list_bbox_celeba.txt": boxes}, "list_bbox_celeba.txt")
+    assert found["img_align_celeba/000001.jpg"].boxes == ((95, 71, 321, 384),)
+    assert found["img_align_celeba/000001.jpg"].box_labels == ("object",)
+    source, found = read(
+        CELEBA | {"identity_CelebA.txt": "000001.jpg 2880\n000002.jpg 2937\n000003.jpg 8692\n"}, "identity_CelebA.txt"
+    )
+    assert [a.label for a in found.values()] == ["2880", "2937", "8692"] and len(source.classes) == 8693
+    for text, name in (
+        ("000001.jpg 0\n000002.jpg 1\n000003.jpg 0\n", "list_eval_partition.txt"),
+        ("image_id,partition\n000001.jpg,0\n000002.jpg,1\n000003.jpg,0\n", "list_eval_partition.csv"),
+    ):
+        for split in ("train", "0"):
+            _, found = read(CELEBA | {name: text}, name, split=split)
+            assert list(found) == ["img_align_celeba/000001.jpg", "img_align_celeba/000003.jpg"]
+        with pytest.raises(UsageError, match="has no split test; its splits are 0, 1"):
+            read(CELEBA | {name: text}, name, split="test")
+
+
+def test_huggingface(read):
+    """metadata.csv is beside the images of a split; a text with commas and quotes is kept, and is no class."""
+    files = photos("train/0001.png", "train/sub/0002.png")
+    _, found = read(
+        files | {"train/metadata.csv": "file_name,label\n0001.png,cat\nsub/0002.png,dog\n"}, "train/metadata.csv"
+    )
+    assert [a.label for a in found.values()] == ["cat", "dog"]
+    text = 'file_name,text\n0001.png,"a ""cat"", sleeping"\nsub/0002.png,two dogs\n'
+    _, found = read(files | {"train/metadata.csv": text}, "train/metadata.csv")
+    assert [a.extras for a in found.values()] == [{"text": 'a "cat", sleeping'}, {"text": "two dogs"}]
+    assert all(a.label is None for a in found.values())
+
+
+def test_gtsrb(read):
+    """Semicolons between the columns; the whole-number classes are those of the boxes."""
+    text = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId\n00000_00000.png;29;30;5;6;24;25;0\n"
+    _, found = read(photos("00000/00000_00000.png") | {"00000/GT-00000.csv": text}, "00000/GT-00000.csv")
+    annotation = found["00000/00000_00000.png"]
+    assert (
+        annotation.boxes == ((5, 6, 24, 25),) and annotation.box_labels == ("0",) and annotation.image_size == (29, 30)
+    )

@@ -1,0 +1,198 @@
+"""The files of labels, selections, options and lists from which the mutations and the fuzzing start."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from drawn import voc_xml
+
+from packer.sources.coco.rle import rle_text
+
+YOLO = [
+    b"\x00" + b"0 0.5 0.5 0.25 0.3\n2 .1 1e-2 +0.3 -0\n",
+    b"\x80" + b"1\t0.5 0.5 1 1\r\n\r\n0 0.1 0.1 0.2 0.1 0.2 0.2\r\n",
+    b"\x92" + b"0 .5 .5 .2 .2 .1 .2 2 .3 .4 0\n",
+    b"\xa3" + b"\xef\xbb\xbf0 .5 .5 .2 .2 .1 .2 .3 .4 .5 .6\n",
+    b"\x00" + b"0 0.1 0.1 0.5 0.1 0.5 0.6 0.1 0.6\n1 .1 .2 .3 .2 .3 .4 .1 .4 0.9\n",
+    b"\x84" + b"65535 0.1 0.2 0.3 0.4\r99999 nan 1e400 1_0 0x1",
+]
+YAML = [
+    b"path: ../set\ntrain: images/train\nval: [a, b.txt]\nnc: 2\nnames: [cat, 'no']\n",
+    b'names:\n  0: cat\n  2: &a dog\n  3: "d\\x41"\nkpt_shape: [17, 3]\ntest: *a\n',
+    b"nc: 3\nflip_idx: [0, 2, 1]\ntrain: |\n  a\n  b\n? key\n: >-\n  folded\n!!str t: !x y\n",
+    "names: [猫, é]\n".encode("utf-16"),
+]
+LIST = [
+    b"\x00\0a.jpg cat\nb/c d.png dog\n",
+    b"\x00\0path,label\r\na.jpg,0\r\n7.jpg,07\r\n",
+    b"\x81path (x y)*2\x003\na.jpg 1 2 3 4\n7.jpg 1 -2 3.5 4e0\n/etc/passwd 1 2 3 4\n",
+    b"\xf1path (xmin ymin xmax ymax class)*\0a.jpg 10,20,30,40,cat 5,6,7,8,dog\n7.jpg\n",
+    b'\x81path cx cy w h _ label\0"b/c d.png"\t1\t2\t3\t4\tx\t"la""bel"\n../x.jpg\t1\t2\t3\t4\t5\t6\n',
+]
+LIST += [
+    b"\x00\0filename,width,height,class,xmin,ymin,xmax,ymax\na.jpg,30,40,dog,1,2,9,8\na.jpg,30,40,cat,3,4,20,30\n",
+    b"\x00\0a.jpg,1,2,9,8,dog\n7.jpg,,,,,\na.jpg,3,4,9,9,cat\n",
+    b"\x04\0ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf\n"
+    b"a,x,/m/01,1,0.1,0.9,0.2,0.8,0,1,0\n\0/m/01,Dog\n/m/02,Cat\n",
+    b"\x00\0id,label\na,dog\n7,cat\n",
+    b"\x00\x002\nlefteye_x lefteye_y righteye_x righteye_y\na.jpg 69 109 106 113\n7.jpg  1  2 3  4\n",
+    b"\x00\0" + b"3\n5_o_Clock_Shadow Bald Young\na.jpg -1  1 -1\n7.jpg  1 -1 -1\n",
+    b"\x02\0file_name;text;split\na.jpg;a dog;train\n7.jpg;a cat;val\n",
+    b"\x02\0image_id,partition\na.jpg,0\n7.jpg,1\n",
+    b"\x38\0path\tlabel\n" + b"".join(b"set/%d.jpg\tc%d\n" % (i, i % 3) for i in range(10)),
+    b"\x01path (xmin ymin xmax ymax class)*\0a.jpg 10,20,30,40,1 5,6,7,8,0\n",
+    b"\x38\0,filename,Cat,Dog\n0,/data/x/a.png,1,0\n1,/data/x/7.png,0,1\n",
+    b'\x01path label split\0a.jpg;"a;b";train\n\n"7.jpg" ; c ; val\n',
+]
+VOC = [
+    b"\x01" + voc_xml("a.jpg", [("dog", 1, 2, 30, 20)], (30, 40)).encode(),
+    b"\x01" + voc_xml("a.jpg", [("dog", 1, 2, 30, 20), ("7", 2.5, 2, 2.5, 9)]).encode(),
+    b"\x08" + voc_xml("a.jpg", [], size=None).encode("utf-16"),
+    b'\x02<?xml version="1.0" encoding="gb2312"?>\n' + voc_xml("b.jpg", [("猫", 1, 1, 9, 9)]).encode("gb18030"),
+    b'\x00<!DOCTYPE a [<!ENTITY b "cc"><!ENTITY d SYSTEM "file:///etc/passwd">]><annotation>&b;</annotation>',
+    b"\x00<annotation><![CDATA[x]]><?p i?><size><width>40</width></size><a:b xmlns:a='u' c='d'/></annotation>",
+]
+
+
+BASES: dict[str, Any] = {
+    "coco": {
+        "images": [
+            {"id": 1, "file_name": "a.jpg", "width": 30, "height": 40},
+            {"id": 2, "file_name": "train/a.jpg", "width": 40, "height": 30},
+            {"id": 7, "file_name": "x/c.png"},
+        ],
+        "annotations": [
+            {"id": 1, "image_id": 1, "category_id": 3, "bbox": [1, 2, 10, 20], "area": 200, "iscrowd": 0},
+            {"id": 2, "image_id": 1, "category_id": 1, "segmentation": [[1, 1, 9, 1, 9, 9], [10, 10, 20, 10, 20, 20]]},
+            {"id": 3, "image_id": 7, "category_id": 1, "segmentation": {"size": [4, 6], "counts": [5, 2, 2, 2, 13]}},
+            {
+                "id": 4, "image_id": 2, "category_id": 3, "bbox": [0, 0, 5, 5], "iscrowd": 1,
+                "segmentation": {"size": [30, 40], "counts": "PdX1"},
+                "keypoints": [1, 2, 2, 0, 0, 0], "num_keypoints": 1,
+            },
+        ],
+        "categories": [
+            {"id": 1, "name": "cat", "supercategory": "animal"},
+            {"id": 3, "name": "dog", "keypoints": ["left_eye", "right_eye"], "skeleton": [[1, 2]]},
+        ],
+    },
+    "labelme": {
+        "version": "5.4.1", "flags": {"dog": True}, "imagePath": "a.jpg", "imageData": None,
+        "imageHeight": 40, "imageWidth": 30,
+        "shapes": [
+            {"label": "dog", "points": [[1, 2], [9, 20]], "group_id": 1, "shape_type": "rectangle", "flags": {}},
+            {"label": "7", "points": [[1, 2], [9, 20], [3, 30.5]], "group_id": None, "shape_type": "polygon"},
+            {"label": "p1", "points": [[1, 2]], "shape_type": "point"},
+            {"label": "p10", "points": [[3, 2]], "shape_type": "point"},
+            {"label": "x", "points": [[1, 2], [3, 4]], "shape_type": "circle"},
+        ],
+    },
+    "createml": [
+        {"image": "a.jpg", "annotations": [
+            {"label": "dog", "coordinates": {"x": 10, "y": 12.5, "width": 6, "height": 8}},
+            {"label": "cat", "coordinates": {"x": 20, "y": 20, "width": 9, "height": 9}},
+        ]},
+        {"imagefilename": "c.png", "annotation": []},
+    ],
+    "vott": {"name": "x", "tags": [{"name": "dog", "color": "#fff"}], "assets": {
+        "a0": {
+            "asset": {"format": "jpg", "id": "a0", "name": "a.jpg", "size": {"width": 30, "height": 40}, "type": 1},
+            "regions": [
+                {"id": "r0", "type": "RECTANGLE", "tags": ["dog"], "points": [],
+                 "boundingBox": {"height": 5, "width": 6, "left": 1, "top": 2}},
+                {"id": "r1", "type": "POLYGON", "tags": [],
+                 "points": [{"x": 1, "y": 2}, {"x": 9, "y": 2}, {"x": 9, "y": 9}]},
+            ],
+            "version": "2.2.0",
+        },
+        "a1": {"asset": {"name": "c.png"}, "regions": []},
+    }},
+}  # fmt: skip
+"""JSON that is edited."""
+EDITS = [bytes([choice]) + bytes(pair) for choice in (16, 86) for pair in zip(range(0, 60, 3), range(60), strict=False)]
+
+XML = b'<?xml version="1.0" encoding="utf-8"?>\n'
+CVAT = XML + b"<annotations><version>1.1</version>"
+SEEDS_OF: dict[str, list[bytes]] = {
+    "yolo": YOLO,
+    "yaml": YAML,
+    "list": LIST,
+    "voc": VOC,
+    **{
+        kind: [
+            *EDITS,
+            *(choice + json.dumps(base, indent=indent).encode() for choice, indent in ((b"\0", None), (b"\xe6", 1))),
+        ]
+        for kind, base in BASES.items()
+    },
+    "pts": [
+        b"\x00version: 1\nn_points: 3\n{\n30.5 41\n 50 41.5 \n\n10\t11\n}\n",
+        b"\xe0n_points:2\r\n{\r\n1 2\r\n3 4\r\n}",
+        b"\x08version: 1 {\n1 2\n}\0\0version: 1\nN_POINTS: 1 {\n1e1 -2\n}\n",
+        b"\x28\xef\xbb\xbfversion: 1\nn_points: 0\n{\n}\n",
+    ],
+    "dlib": [
+        b"\x00" + XML + b"<dataset><name>faces</name><images><image file='a.jpg' width='30' height='40'>"
+        b"<box top='2' left='3' width='20' height='25' difficult='1' ignore='true'><label>dog</label>"
+        b"<part name='00' x='5' y='6'/><part name='1' x='7' y='8'/></box>\n<box top='2' left='3' width='9' height='9'/>"
+        b"</image>\n<image file='set\\x\\c.png'/><image file='none.jpg'/><image/></images></dataset>",
+        b"\xe0<?xml version='1.0' encoding='ISO-8859-1'?><?xml-stylesheet href='a.xsl'?>\n<dataset><images>"
+        b"<image file='a.jpg'><box top='-1' left='3' width='30.5' height='25'><part name='left_eye' x='1' y='2'/>"
+        b"<part name='right_eye' x='3' y='2'/><label> a&amp;b </label></box></image><image file='a.jpg'/></images>"
+        b"</dataset>",
+        b'\x01<!DOCTYPE a [<!ENTITY b "cc">]><dataset><images><image file="&b;"/></images></dataset>',
+    ],
+    "cvat": [
+        b"\xe0" + CVAT + b"<meta><task><id>7</id><size>4</size><labels><label><name>dog</name><attributes><attribute>"
+        b"<name>age</name><input_type>number</input_type></attribute><attribute><name>ok</name><input_type>checkbox"
+        b"</input_type></attribute></attributes></label><label><name>nose</name><parent>dog</parent></label></labels>"
+        b"</task></meta>"
+        b'<image id="0" name="a.jpg" subset="train" width="30" height="40"><box label="dog" occluded="1"'
+        b' xtl="1.5" ytl="2" xbr="9" ybr="8" z_order="0"><attribute name="age">3</attribute><attribute name="ok">true'
+        b'</attribute></box><box label="7" xtl="1" ytl="2" xbr="9" ybr="8" rotation="30.0"/>'
+        b'<polygon label="dog" points="1,2;9,2;9.5,9"/><tag label="dog"/><polyline label="x" points="1,2;3,4"/></image>'
+        b'<image id="1" name="b/c.png" width="0"><points label="dog" points="1,2;3,4"/></image></annotations>',
+        b"\x00" + CVAT + b'<image name="a.jpg"><skeleton label="dog"><points label="nose" outside="0" occluded="1"'
+        b' points="1,2"/><points label="eye" outside="1" points="3,4"/></skeleton></image><image name="train/a.jpg">'
+        b'<points label="a" points="1,2"/><points label="b" points="3,4"/></image></annotations>',
+        b"\x20" + CVAT + b"<meta><task><size>4</size><labels><label><name>dog</name></label></labels></task></meta>"
+        b'<track id="0" label="dog"><box frame="0" keyframe="1" outside="0" occluded="0" xtl="1" ytl="2"'
+        b' xbr="9" ybr="9"/><box frame="1" outside="1" xtl="1" ytl="2" xbr="9" ybr="9"/><box frame="3" xtl="1" ytl="2"'
+        b' xbr="9" ybr="9"/></track><track id="1" label="7"><polygon frame="1" points="1,2;3,4;1,9"/></track>'
+        b"</annotations>",
+        b'\x00<!DOCTYPE a [<!ENTITY b "cc">]><annotations><image name="&b;"/></annotations>',
+    ],
+    "widerface": [
+        b"\x000--Parade/a.jpg\n2\n1 2 10 12 0 0 1 0 2 0 \n3 4 5 6 0 0 0 0 0 0 \nx/c.png\n0\n0 0 0 0 0 0 0 0 0 0 \n",
+        b"\xe8a.jpg\r\n0\r\nc.png\r\n1\r\n1 2 3 4\r\n\0\0d.jpg\n1\n1.5 2 -3 4 0 0 0 0 0 0\n",
+        b"\x20a.jpg\n1\n1 2 3\n\nnone.jpg\n3\n1 2 3 4\n",
+    ],
+    "rle": [
+        bytes([4, 6, 1, 5, 2, 2, 2, 13]),
+        bytes([3, 3, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]),
+        bytes([5, 5, 1, 6, 3, 2, 1, 1, 1, 2, 3, 6]),
+        bytes([30, 40, 0]) + b"PdX1",
+        bytes([4, 6, 0x3C]) + rle_text([500, 7, 25, 7, 997]).encode(),
+        bytes([9, 9, 1, 80, 1]),
+    ],
+    "selection": [
+        b'\x00a.jpg\n./7.jpg\nb/\n*.jpg\n[!a]*\nb/c d\nnone.png\n  q"q  \n',
+        b"\x0100000000\n00000001\n12345678901\na\n",
+        b"\x00path\treason\tproblem\na.jpg\tbad-label\tx\n\\xc3\\xa9,1.jpg\tx\ty\n\\udcff\t\t\n",
+        b"\x00\xef\xbb\xbf7\r\n?.jpg\r\n[a-\n",
+    ],
+    "config": [
+        b"labels: [voc, 'list:a.txt']\ncolumns: path label\nresize: 256\nfit: pad\npad-value: 7\nworkers: 2\n",
+        b"encode: jpeg\nquality: 80\nshard-size: 64MB\ndecode_timeout: none\nmax-bad: 0.5%\nfail-fast: true\n",
+        b"out: a.lmdb\nformat: lmdb\nsplit: train\ninclude: a.txt\nshuffle: 3\nboxes: clip\nrle: polygons\n",
+        b"like: nothing\nsource: &a x\nmissing-labels: skip\non-bad: skip\nmode: gray\nmax-pixels: 1_0\n",
+        b'resize: 16x12\ninterpolation: area\nquarantine: "\\u00e9\\x01"\nclasses: c.txt\noverwrite: True\n',
+    ],
+    "lists": [
+        b"\x00path\treason\tproblem\na.jpg\tbad-label\ta.txt:3: is bad\nb\\\\c.jpg\tbad-image\t\n",
+        b"\x01path\treason\n\\xff.jpg\tno label\n\\udcff.jpg\tpermission\n\\N{DOG}\tx\n",
+        b"\x02path\tchange\tlabel\tbox\tbefore\tafter\na.jpg\tclipped\ta.txt:1\t1 dog\t0 0 9 9\t0 0 8 8\n",
+    ],
+}
+"""Parser -> its seeds; the first byte of each chooses how it is read."""
