@@ -438,3 +438,13 @@ def test_words_of_splits():
     assert {name for name, _ in splits_in(b"trainval.json")} == {b"trainval", b"train", b"val"}
     assert is_of_split(b"val2014/x.json", b"val") and not is_of_split(b"val2014/x.json", b"val2017")
     assert is_of_split(b"fold_1.json", b"fold_1") and not is_of_split(b"fold_12.json", b"fold_1")
+
+
+def test_images_of_lvis_are_named_by_their_url(make_tree):
+    """LVIS has no file_name, and takes images of both folders of COCO."""
+    images = [{"id": i, "coco_url": f"http://images.org/{name}", "width": 40, "height": 30}
+              for i, name in enumerate(("train2017/1.jpg", "val2017/1.jpg"))]  # fmt: skip
+    objects = [thing(1, 0, bbox=[1, 2, 3, 4]), thing(2, 1, bbox=[5, 6, 7, 8])]
+    tree = make_tree({"train2017/1.jpg": "", "val2017/1.jpg": "", "lvis_v1_train.json": text(coco(images, objects))})
+    source = opened(tree)
+    assert [source.annotate(image).boxes for image in tree.images] == [((1, 2, 4, 6),), ((5, 6, 12, 14),)]

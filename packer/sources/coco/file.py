@@ -30,6 +30,7 @@ Ids = NDArray[Any]
 class _Image(msgspec.Struct, gc=False):
     id: Any = None
     file_name: msgspec.Raw = msgspec.Raw()
+    coco_url: msgspec.Raw = msgspec.Raw()  # LVIS has no other name
     width: Any = None
     height: Any = None
 
@@ -186,7 +187,9 @@ class CocoFile:
         return ids
 
     def _image_of(self, start: int, found: _Image, images: FileImages) -> bytes | None:
-        written = None if key_of(found.id) is None else _text(bytes(found.file_name))
+        written = None
+        if key_of(found.id) is not None:
+            written = _text(bytes(found.file_name)) or _end_of(_text(bytes(found.coco_url)))
         places = [] if written is None else images.find(written)
         if len(places) == 1:
             return places[0]
@@ -239,6 +242,11 @@ def _text(raw: bytes) -> bytes | None:
         return as_bytes(text) or None if isinstance(text, str) else None
     except (ValueError, RecursionError):
         return None
+
+
+def _end_of(url: bytes | None) -> bytes | None:
+    """Return folder and name at the end of a URL."""
+    return url and b"/".join(url.split(b"/")[-2:])
 
 
 def _ids(values: Iterable[Any]) -> Ids:
