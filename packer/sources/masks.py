@@ -26,7 +26,7 @@ SEVERAL = 2
 MASK_FOLDERS = LABEL_FOLDERS | frozenset(
     b"mask masks gt groundtruth ground_truth ground-truth anno annos seg segs segmentation segmentations"
     b" segmentationclass segmentationobject depth depths target targets trimap trimaps matte mattes alpha"
-    b" gtfine gtcoarse".split()
+    b" gtfine gtcoarse semantic semantic_rgb instance instances".split()
 )
 """Folders with a second picture of each image (compared in lower case), which are not classes."""
 MASK_NAME = re.compile(rb"[-_ ]?(?:masks?|gt|annot|annotations?|labels?|seg|segmentation)", re.IGNORECASE)

@@ -20,7 +20,8 @@ LABEL_FOLDERS = frozenset({b"annotations", b"annotation", b"labels", b"label", b
 """Annotation folders of such datasets (compared in lower case)."""
 NEVER_CLASSES = IMAGE_FOLDERS | frozenset(
     b"annotations annotation labels xmls anno annos masks groundtruth ground_truth ground-truth segmentations"
-    b" segmentationclass segmentationobject trimaps mattes".split()
+    b" segmentationclass segmentationobject trimaps mattes gtfine gtcoarse leftimg8bit imgsfine imgscoarse semantic"
+    b" semantic_rgb instance instances image_2 image_3 label_2 rgb depth hr lr upsampled".split()
 )
 """Folders that are not classes unless the user says so (compared in lower case)."""
 SPLIT_FOLDER = re.compile(

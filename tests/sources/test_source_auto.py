@@ -335,3 +335,25 @@ def test_parts_of_landmarks_are_no_classes(make_tree):
         {"01_Indoor/1.png": "", "02_Outdoor/1.png": "", "01_Indoor/1.pts": points, "02_Outdoor/1.pts": points}
     )
     assert recognize(tree, SourceOptions()).spec == "pts"
+
+
+@pytest.mark.parametrize("paths", [
+    "imgsFine/leftImg8bit/train/a_leftImg8bit.png gtFine/train/a_gtFine_color.png", "HR/1.png LR/1.png upsampled/1.png",
+    "training/image_2/1.png training/semantic/1.png training/instance/1.png",
+], ids=["Cityscapes", "super-resolution", "KITTI"])  # fmt: skip
+def test_folders_of_other_images_are_no_classes(make_tree, paths):
+    tree = make_tree(dict.fromkeys(paths.split(), ""))
+    for split in (None, "training"):
+        with pytest.raises(UsageError):
+            recognize(tree, SourceOptions(split))
+
+
+def test_a_list_of_images_and_masks_has_no_classes(make_tree):
+    """CamVid."""
+    lines = "".join(f"/SegNet/CamVid/train/{i}.png /SegNet/CamVid/trainannot/{i}.png\n" for i in range(3))
+    images = {f"{folder}/{i}.png": "" for folder in ("train", "trainannot") for i in range(3)}
+    tree = make_tree(images | {"train.txt": lines})
+    with pytest.raises(UsageError, match="packer has no mask field yet"):
+        recognize(tree, SourceOptions())
+    with pytest.raises(UsageError, match=r"its labels are names of images, such as .*; columns=.path _. packs"):
+        open_source(f"list:{os.fsdecode(tree.root)}/train.txt", tree, SourceOptions())

@@ -158,6 +158,8 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     some = [*lines[:LOOKS], *spread(lines[LOOKS:], LOOKED_AT)]  # the first may all be of one image
     for separator in SEPARATORS:
         rows = [[*row[:CELLS], *row[CELLS:][-CELLS:]] for row in rows_of(some, separator) if len(row) > 1]
+        if rows and all(_is_image_name(cell) for row in rows for cell in row):
+            return False  # images and their masks
         if any(finder.find(cell) != NOT_FOUND for row in rows[:LOOKS] for cell in row):
             return True
         for cells in zip(*rows, strict=False):
@@ -167,6 +169,10 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
             if found is not None and found[1] >= max(FEWEST_ALIKE, enough / 2):
                 return True
     return False
+
+
+def _is_image_name(cell: bytes) -> bool:
+    return extension_of(cell) in IMAGE_EXTENSIONS
 
 
 def _separator(lines: Sequence[bytes], columns: Columns | None, finds: Callable[[bytes], bool]) -> bytes:

@@ -12,7 +12,8 @@ from packer.errors import UsageError, plural, printable
 from packer.sources.lists.columns import Columns
 from packer.sources.lists.lines import Block, Lines, split_line
 from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
-from packer.sources.paths import MOST_CLASSES, as_text, class_id, is_utf8, quoted
+from packer.sources.paths import MOST_CLASSES, as_text, class_id, extension_of, is_utf8, quoted
+from packer.sources.tree import IMAGE_EXTENSIONS
 
 MOST_PATHS = 100_000
 """Number of paths looked at to learn how paths are to be compared, if none of the first leads to an image."""
@@ -58,6 +59,9 @@ class ListTable:
             self._unlike = set(ordered[1:][unlike].tolist())
         self._several: dict[int, bool] = {}
         self._refuse_unknown_encoding(names)
+        if names and 2 * sum(extension_of(name) in IMAGE_EXTENSIONS for name in names) > len(names):
+            problem = f"its labels are names of images, such as {quoted(names[0])}; packer has no mask field yet"
+            raise UsageError("", problem, '--columns "path _" packs the images without them')
         self.names = [as_text(name) for name in names]
         """All labels and classes of the list, in order of appearance."""
         self.classes, self.odd = self._numbered_classes(class_lines, class_codes, names)
