@@ -11,6 +11,7 @@ import signal
 import time
 
 import pytest
+from torture_cores import CORES, inputs_of
 from torture_labels import CORPUS
 from torture_mutations import KINDS, mutated
 from torture_parsers import SEEDS, TARGETS, read_image, read_image_header
@@ -49,6 +50,17 @@ def test_mutations(name: str, torture) -> None:
     outcomes = torture.each([(number,) for number in range(ALL)], run, FEW.get(name, 200), apart=True)
     # mutations are neither harmless nor all too coarse
     assert not torture.sliced or min(outcomes["read"], outcomes["refused"]) > 0, outcomes
+
+
+def test_parsers_alone(torture) -> None:
+    """What the fuzzing of millions of inputs runs."""
+    inputs = {name: inputs_of(name) for name in CORES}
+
+    def run(name: str, number: int) -> str:
+        return f"{name}: {CORES[name][0].read(mutated(inputs[name], number, torture.seed, keep=2))}"
+
+    outcomes = torture.each([(name, number) for name in CORES for number in range(ALL)], run, 30 * len(CORES))
+    assert not torture.sliced or len(outcomes) > 1.5 * len(CORES), outcomes  # most are both read and refused
 
 
 def test_flipped_bits_of_images(torture) -> None:

@@ -147,7 +147,7 @@ def _labels(
                 annotation = resolver.annotation(raws, HEADER, image)
                 look_at(annotation, image)
             else:
-                _check_finite(raws[0])
+                check_finite(raws[0])
             good += 1
         except BadInput as error:
             check_named(error, names | {printable(image)})
@@ -165,7 +165,7 @@ def _labels(
     return "read" if good else "refused"
 
 
-def _check_finite(raw: RawAnnotation) -> None:
+def check_finite(raw: RawAnnotation) -> None:
     points = [*(raw.landmarks or ()), *chain(*(raw.polygons or ()), *(raw.keypoints or ()))]
     assert all(-4e9 < value < 4e9 for value in chain(*(raw.boxes or ()), *points))
     for name in (*(raw.box_labels or ()), raw.label or "", raw.origin):

@@ -24,8 +24,9 @@ SEPARATORS = (TAB, COMMA, SEMICOLON, BLANKS, MIXED)
 """MIXED: ``a.jpg 10,20,30,40,cat 50,60,70,80,dog``, as keras-yolo3 writes it."""
 _END = {TAB: rb"\t", COMMA: rb",", SEMICOLON: rb";", BLANKS: rb"[ \t]+", MIXED: rb"[ \t,]+"}
 _FIELD = {
-    separator: re.compile(rb'[ \t]*"((?:[^"]|"")*)"[ \t]*?(%s|\Z)|([^%s]*)(%s|\Z)' % (end, stop, end))
+    separator: re.compile(rb'[%s]*"((?:[^"]|"")*)"[ \t]*?(%s|\Z)|([^%s]*)(%s|\Z)' % (blanks, end, stop, end))
     for separator, end in _END.items()
+    for blanks in [rb" " if separator == TAB else rb" \t"]  # a tab before a quote ends an empty cell
     for stop in [separator.replace(b" ", rb" \t")]
 }
 MOST_LINE_BYTES = MIB

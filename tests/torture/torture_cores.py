@@ -1,0 +1,145 @@
+"""All parsers alone, and among them those of lists."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import torture_held as texts
+import torture_objects as objects
+from torture_archives import ARCHIVES, read_members
+from torture_held import FINDER, refused
+from torture_labels import Target, check_finite, check_named
+from torture_seeds import EDITS, SEEDS_OF
+from torture_texts import read_masks
+
+from packer.errors import UsageError
+from packer.sources.lists import columns, layout, lines
+from packer.types import RawAnnotation
+
+
+def read_columns(data: bytes) -> str:
+    """The text of --columns."""
+    try:
+        found = columns.parse_columns(data.decode("utf-8", "surrogateescape"))
+    except UsageError as error:
+        return refused(error, "--columns")
+    assert columns.parse_columns(found.text) == found
+    return "read"
+
+
+def read_list_layout(data: bytes) -> str:
+    """The separator, header and columns of a few lines, behind --columns."""
+    choice, (given, _, text) = data[0] if data else 0, data[1:].partition(b"\0")
+    asked = given.decode("utf-8", "surrogateescape") if choice & 1 else None
+    try:
+        found = layout.read_layout(lines.Lines(lines.as_lines(text, "a.txt")), FINDER, asked, "a.txt")
+    except UsageError as error:
+        check_named(error, {"a.txt", "--columns"})
+        return "refused"
+    assert found.separator in lines.SEPARATORS and columns.parse_columns(found.columns.text)
+    for note in (*found.notes, *(found.tags or ())):
+        note.encode("utf-8", "surrogateescape")
+    return "read"
+
+
+def read_list_row(data: bytes) -> str:
+    """One line of a list."""
+    choice, number, line = *(data + bytes(2))[:2], data[2:].replace(b"\n", b"")
+    asked = COLUMNS[number % len(COLUMNS)]
+    if choice & 8:
+        asked = replace(asked, negative=bool(choice & 16))
+    try:
+        cells = lines.split_line(line, lines.SEPARATORS[choice % 5])
+        path = asked.path(cells)
+        assert path is None or path in line or b'""' in line
+        asked.classes(cells)
+        row = asked.read(cells)
+    except ValueError as error:
+        assert str(error) and not isinstance(error, UnicodeError)
+        return "refused"
+    check_finite(RawAnnotation(origin="", boxes=row.boxes, box_labels=row.box_labels, landmarks=row.landmarks))
+    return "read"
+
+
+def read_list_blocks(data: bytes) -> str:
+    """Lines read by pyarrow, which must be as read one by one."""
+    choice, number, text = *(data + bytes(2))[:2], data[2:].replace(b"\r", b"\n").removesuffix(b"\n")
+    if not text:
+        return "refused"
+    separator, asked = lines.SEPARATORS[choice % 3], COLUMNS[number % len(COLUMNS)]
+    plain = lines._plain_block(0, text.count(b"\n") + 1, text, separator, asked)
+    each = lines._any_block(0, text, separator, asked)
+    if plain is None:
+        return "refused"
+    found, expected = (
+        sorted((line, block.names[code]) for line, code in zip(block.lines.tolist(), block.codes.tolist(), strict=True))
+        for block in (plain, each)
+    )
+    assert plain.paths == each.paths and found == expected, (plain, each)
+    return "read"
+
+
+WRITTEN = [
+    ("path label", b"a.jpg\tcat"),
+    ("path class xmin ymin xmax ymax", b'"b\tc.jpg"\t"la""b"\t1\t2\t3\t4'),
+    ("path label split _", b"a;b;c;d"),
+    ("path (xmin ymin xmax ymax class)*", b"a.jpg,1,2,3,4,dog,5,6,7,8,cat"),
+    ("path cx cy w h class difficult", b'"a ""b"" c.jpg" ; 1; 2 ;3;4;dog;0'),
+    ("path (x y)*3 label", b"a.jpg 1 2  3 4 5 6e1 x"),
+    ("path (xmin ymin w h class)*", b"a.jpg 1,2,3,4,dog 5,6,7,8,cat"),
+    ("path tag*3 split", b"a.jpg\t-1\t1\t-1\ttrain"),
+    ("label path text width height", b"x,a.jpg,\xc3\xa9 b,30,40"),
+]
+COLUMNS = [columns.parse_columns(given) for given, _ in WRITTEN]
+ROWS = [bytes([separator, i]) + line for i, (_, line) in enumerate(WRITTEN) for separator in (0, 1, 2, 13, 29)]
+BLOCKS = [
+    b"\1\0a.jpg,cat\nb.jpg,dog\n,x\nc.jpg,",
+    b"\1\0a.jpg,cat\n,\n\xff.jpg,\xfe\na.jpg,cat",
+    b'\0\1a.jpg\tcat\t1\t2\t3\t4\n"b\tc.jpg"\t"lab"\t\t\t\t\n',
+    b'\2\2a;b;c;d\n;;;\n\xff;"\xfe;";x;y\n',
+]
+
+
+CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
+    "pts": (Target(texts.read_pts, SEEDS_OF["pts"]), ("sources.pts",)),
+    "widerface": (Target(texts.read_widerface, SEEDS_OF["widerface"]), ("sources.widerface", "sources.by_name")),
+    "yolo": (Target(texts.read_yolo_rows, SEEDS_OF["yolo"]), ("sources.yolo.source",)),
+    "yaml": (Target(texts.read_yolo_config, SEEDS_OF["yaml"]), ("sources.yolo.config", "sources.points")),
+    "list-layout": (
+        Target(read_list_layout, SEEDS_OF["list"]),
+        ("sources.lists.layout", "sources.lists.header", "sources.lists.guess", "sources.lists.lines"),
+    ),
+    "list-columns": (Target(read_columns, [given.encode() for given, _ in WRITTEN]), ("sources.lists.columns",)),
+    "list-row": (Target(read_list_row, ROWS), ("sources.lists.columns", "sources.lists.lines")),
+    "list-blocks": (Target(read_list_blocks, BLOCKS), ("sources.lists.lines",)),
+    "coco-object": (
+        Target(objects.read_coco_object, [*EDITS, *(b"\0" + json.dumps(thing).encode() for thing in objects.COCO)]),
+        ("sources.coco.objects", "sources.coco.rle"),
+    ),
+    "coco-map": (Target(objects.read_coco_map, SEEDS_OF["coco"]), ("sources.coco.file", "sources.coco.json_map")),
+    "labelme": (
+        Target(objects.read_labelme, SEEDS_OF["labelme"]),
+        ("sources.labelme", "sources.by_name"),
+    ),
+    "createml": (
+        Target(objects.read_createml, SEEDS_OF["createml"]),
+        ("sources.createml", "sources.by_name"),
+    ),
+    "vott": (Target(objects.read_vott, SEEDS_OF["vott"]), ("sources.vott", "sources.by_name")),
+    "dlib": (Target(texts.read_dlib, SEEDS_OF["dlib"]), ("sources.dlib_xml",)),
+    "cvat": (Target(texts.read_cvat, SEEDS_OF["cvat"]), ("sources.cvat", "sources.by_name")),
+    "voc": (Target(texts.read_voc, SEEDS_OF["voc"]), ("sources.voc_xml",)),
+    "rle": (Target(read_masks, SEEDS_OF["rle"]), ("sources.coco.rle",)),
+    "selection": (Target(texts.read_selected, SEEDS_OF["selection"]), ("packing.select",)),
+    "config": (Target(texts.read_options, SEEDS_OF["config"]), ("packing.recorded", "packing.options")),
+    "lists": (Target(texts.read_pack_list, SEEDS_OF["lists"]), ("format.lists",)),
+    "members": (Target(read_members, ARCHIVES), ("sources.archives.tar_members", "sources.archives.zip_members")),
+}
+"""Parser -> its target, and the modules of packer whose coverage guides the mutations."""
+
+
+def inputs_of(name: str) -> list[bytes]:
+    """Return the seeds of a core, and the corpus of its source."""
+    corpus = "" if name in ("list-columns", "list-row", "list-blocks") else name.partition("-")[0]
+    return CORES[name][0].inputs(corpus)
