@@ -148,7 +148,7 @@ def test_boxes_whose_parts_all_have_other_names(make_tree):
 
 def test_an_empty_cell_before_a_quote_in_a_list_with_tabs(make_tree):
     """Its tab was taken as a blank before the quote: the cells after it moved to the left."""
-    tree = make_tree("a.jpg", files={"l.txt": 'path\tsplit\tlabel\n"a.jpg"\t\t"dog"\n'})
-    options = SourceOptions(file=f"{tree.root.decode()}/l.txt", columns="path split label")
-    source = open_source(f"list:{options.file}", tree, options)
+    tree = make_tree({"a.jpg": "", "l.txt": '"a.jpg"\t\t"dog"\n'})
+    options = SourceOptions(columns="path split label")
+    source = open_source(f"list:{tree.root.decode()}/l.txt", tree, options)
     assert source.annotate(b"a.jpg").label == "dog"
