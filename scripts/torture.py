@@ -72,7 +72,8 @@ def fuzz(name: str, options: list[str], core: bool) -> None:
         target.read(data)
         assert time.process_time() - started < LONGEST_S
 
-    settings = ["-timeout=10", f"-artifact_prefix={corpus}-", f"-dict={dictionary}", "-rss_limit_mb=1024"]
+    # -timeout is of the clock, which goes on while another program has stopped this one
+    settings = ["-timeout=900", f"-artifact_prefix={corpus}-", f"-dict={dictionary}", "-rss_limit_mb=1024"]
     atheris.Setup([sys.argv[0], *settings, *options, str(corpus)], read)
     atheris.Fuzz()
 
