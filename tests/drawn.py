@@ -139,3 +139,13 @@ def packed_of(tree, source):
     """Return the images of a tree that a build would take from this source."""
     left_out = getattr(source, "left_out", lambda image: None)
     return [image for image in tree.images if source.in_split(image) and left_out(image) is None]
+
+
+def centers_inside(polygon, height, width):
+    """The pixels whose centers are inside, by crossing numbers."""
+    x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
+    crossed = np.zeros((height, width), int)
+    for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):
+        if y1 != y2:
+            crossed += ((y1 > y) != (y2 > y)) & (x < x1 + (y - y1) * (x2 - x1) / (y2 - y1))
+    return crossed % 2 == 1

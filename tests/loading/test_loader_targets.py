@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from drawn import voc_xml
+from drawn import centers_inside, voc_xml
 from loader_packs import alike, fresh
 from PIL import Image
 from running import good
@@ -192,16 +192,6 @@ def test_fields_of_boxes_go_with_them(tmp_path):
         assert len(target["labels"]) == left
     ((_, (target,)),) = PackedLoader(tmp_path / "pack", 1, crop=CenterCrop((2, 2)), min_area=100)
     assert target["boxes"].shape == (0, 4) and target["labels"].shape == (0,) and target["pose"] == []
-
-
-def centers_inside(polygon, height, width):
-    """The pixels whose centers are inside, by crossing numbers."""
-    x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
-    crossed = np.zeros((height, width), int)
-    for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):
-        if y1 != y2:
-            crossed += ((y1 > y) != (y2 > y)) & (x < x1 + (y - y1) * (x2 - x1) / (y2 - y1))
-    return crossed % 2 == 1
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import pytest
-from drawn import packed_of
+from drawn import centers_inside, packed_of
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.images.geometry import clip_polygon
@@ -186,16 +186,6 @@ def test_masks_of_run_lengths(mask):
         polygon = joined(outline(mask))
         assert math.isclose(area(polygon), mask.sum())
         assert (centers_inside(polygon, *mask.shape) == mask).all()
-
-
-def centers_inside(polygon, height, width):
-    """The pixels whose centers are inside, by crossing numbers."""
-    x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
-    crossed = np.zeros((height, width), int)
-    for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):
-        if y1 != y2:
-            crossed += ((y1 > y) != (y2 > y)) & (x < x1 + (y - y1) * (x2 - x1) / (y2 - y1))
-    return crossed % 2 == 1
 
 
 def test_a_known_text():
@@ -383,7 +373,7 @@ def test_paths_of_another_machine_are_found_by_what_they_end_with(make_tree):
     assert packed_of(tree, source) == [b"b/1.jpg", b"c/1.jpg", b"x/2.jpg"]
     assert source.notes == ['c.json: 2 images were found elsewhere, e.g. "C:\\data\\b\\1.jpg" at b/1.jpg']
     gone, unclear = problems(source)
-    assert 'there is no image "d/3.jpg"' in gone and '"e/1.jpg" fits 2 images equally well: b/1.jpg, c/1.jpg' in unclear
+    assert 'no image "d/3.jpg"' in gone and '"e/1.jpg" fits 2 images equally well: b/1.jpg, c/1.jpg' in unclear
 
 
 def test_files_of_the_same_images_are_refused_once(make_tree):
