@@ -202,7 +202,7 @@ def _selected(paths: Sequence[bytes], tree: Tree, options: BuildOptions, inputs:
         inputs.selections["include"] = chosen.content
         name = os.path.basename(options.include)
         for line, number in chosen.unmatched.items():
-            error = NoImage(f"{name}:{number}", f"there is no image {quoted(line)}", "correct the line, or remove it")
+            error = NoImage(f"{name}:{number}", f"no image {quoted(line)}", "correct the line, or remove it")
             inputs.rejected.add(rejected(os.fsencode(error.where), error))
         paths = _kept(paths, lambda path: None if path in chosen.images else "not included", inputs)
     if (left_out := inputs.left_out) is not None:

@@ -163,7 +163,7 @@ class ByNameSource:
                 self._bad.append(BadLabel(entry.origin, problem, "write its path below the source"))
                 continue
             if not found:
-                problem = f"there is no image {quoted(entry.name)}"
+                problem = f"no image {quoted(entry.name)}"
                 self._bad.append(NoImage(entry.origin, problem, "add the image, or remove the entry"))
                 continue
             (image,) = found

@@ -124,7 +124,7 @@ class _Handler(ContentHandler):
             entries.bad.append(BadLabel(self._where(), problem, "write the folder too"))
         elif written:
             step = "add the image, or remove its entry"
-            entries.bad.append(NoImage(self._where(), f"there is no image {quoted(written)}", step))
+            entries.bad.append(NoImage(self._where(), f"no image {quoted(written)}", step))
         else:
             entries.bad.append(BadLabel(self._where(), "an <image> has no file", "add it, or remove the entry"))
 

@@ -72,7 +72,7 @@ class PtsSource:
         """Yield the files without an image."""
         for path in self._matches.unclaimed:
             if self._split is None or self._split.in_split(path):
-                yield NoImage(path, "there is no image for it", "add the image, or remove the label")
+                yield NoImage(path, "has no image", "add the image, or remove the label")
 
 
 def read_points(tree: Tree, path: bytes) -> tuple[Point, ...]:

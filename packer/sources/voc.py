@@ -113,11 +113,11 @@ class VocSource:
             # a name in the split without an image is reported with its line, below
             asked = self.in_split(path) and (self._split is None or stem in self._stems)
             if asked and _is_annotation(self._tree, path, damaged=True):
-                yield NoImage(path, "there is no image for it", "add the image, or remove the label")
+                yield NoImage(path, "has no image", "add the image, or remove the label")
         for stems in (self._split or {}).values():
             for stem, where in stems.items():
                 if stem not in self._stems:
-                    yield NoImage(where, f"there is no image {printable(stem)}", "add the image, or remove the line")
+                    yield NoImage(where, f"no image {printable(stem)}", "add the image, or remove the line")
 
     def _note_renamed(self) -> None:
         if self._renamed:

@@ -66,7 +66,7 @@ def test_lines_that_name_nothing(tmp_path: Path) -> None:
     ran = good("build", source, "-o", tmp_path / "p", "--exclude", tmp_path / "some.txt")
     assert 'note: some.txt: 2 lines name no image, for example line 3: "none*"' in ran.out
     ran = run("build", source, "-o", tmp_path / "q", "--include", tmp_path / "some.txt")
-    assert ran.code == 1 and 'no-image: some.txt:2: there is no image "no.jpg"' in ran.err
+    assert ran.code == 1 and 'no-image: some.txt:2: no image "no.jpg"' in ran.err
     good("build", source, "-o", tmp_path / "q", "--include", tmp_path / "some.txt", "--max-bad", 2)
     (tmp_path / "some.txt").write_text("*\n")
     line = refused(2, "build", source, "-o", tmp_path / "r", "--exclude", tmp_path / "some.txt")

@@ -58,7 +58,7 @@ def test_a_path_as_written_means_that_all_are(open_list):
     tree, source = open_list("cat/1.jpg dog/2.jpg", "cat/1.jpg,a\ncat/2.jpg,a\n")
     assert labels(tree, source) == {"cat/1.jpg": "a"}
     assert [error.line for error in source.unmatched_labels()] == [
-        'list.csv:2: there is no image "cat/2.jpg"; add the image, or remove the line'
+        'list.csv:2: no image "cat/2.jpg"; add the image, or remove the line'
     ]
 
 

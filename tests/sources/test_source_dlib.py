@@ -111,7 +111,7 @@ def test_what_names_nothing_is_listed(make_tree):
     tree = make_tree({"a/c.jpg": "", "b/c.jpg": "", "x.xml": xml(*entries)})
     found = list(opened(tree).unmatched_labels())
     assert [type(error) for error in found] == [NoImage, BadLabel, BadLabel]
-    assert 'x.xml:5: there is no image "gone.jpg"' in found[0].line and "fits 2 images" in found[1].line
+    assert 'x.xml:5: no image "gone.jpg"' in found[0].line and "fits 2 images" in found[1].line
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_bad_lines_name_line_and_value(source_of):
         source.annotate(b"d/c d.jpg")
     unmatched_labels = list(source.unmatched_labels())
     assert [str(error).split(";")[0] for error in unmatched_labels] == [
-        'list.txt:3: there is no image "missing.jpg"', "list.txt:4: has a quote that is not closed, or text after one",
+        'list.txt:3: no image "missing.jpg"', "list.txt:4: has a quote that is not closed, or text after one",
         'list.txt:6: "../x.jpg" is outside the source folder',
         'list.txt:7: "/etc/passwd" is outside the source folder',
     ]  # fmt: skip

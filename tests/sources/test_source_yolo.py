@@ -181,9 +181,9 @@ def test_splits(make_tree, entry):
     assert [image for image in tree.images if source.in_split(image)] == [b"images/train2017/1.jpg"]
     found = [str(error).split(";")[0] for error in source.unmatched_labels()]
     if entry and "txt" in entry:
-        assert found == ["lists/train.txt:2: there is no image images/train2017/7.jpg"]
+        assert found == ["lists/train.txt:2: no image images/train2017/7.jpg"]
     else:
-        assert found == ["labels/train2017/8.txt: there is no image for it"]
+        assert found == ["labels/train2017/8.txt: has no image"]
 
 
 def test_splits_that_are_not_there(make_tree):

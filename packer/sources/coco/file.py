@@ -201,7 +201,7 @@ class CocoFile:
             self._bad.append(BadLabel(where, problem, "write the folder too"))
         else:
             step = "add the image, or remove its entry"
-            self._bad.append(NoImage(where, f"there is no image {quoted(written)}", step))
+            self._bad.append(NoImage(where, f"no image {quoted(written)}", step))
         return None
 
     def _read_objects(self, place: Range, image_ids: Ids) -> int:

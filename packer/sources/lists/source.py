@@ -188,7 +188,7 @@ class ListSource:
         if self._table.manner is not None and len(alike := finder.alike(path)) > 1:
             problem = f"{quoted(path)} may be {printable(alike[0])} or {printable(alike[1])}"
             return BadLabel(where, problem, "write the whole path")
-        return NoImage(where, f"there is no image {quoted(path)}", "add the image, or remove the line")
+        return NoImage(where, f"no image {quoted(path)}", "add the image, or remove the line")
 
     def _where(self, lines: Sequence[int]) -> str:
         """Return file and line: ``a.csv:7``, ``a.csv:7-9``, or ``a.csv:7,9,12 and 4 more``."""

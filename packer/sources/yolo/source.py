@@ -141,7 +141,7 @@ class YoloSource:
             beside = folder_of(path) in image_folders
             if images_folder is not None or (beside and _has_rows(self._tree, path, self._config.kpt_shape)):
                 self.label_files.add(path)
-                yield NoImage(path, "there is no image for it", "add the image, or remove the label")
+                yield NoImage(path, "has no image", "add the image, or remove the label")
 
     def _annotation(self, rows: Rows, path: bytes) -> RawAnnotation:
         assert self.classes is not None

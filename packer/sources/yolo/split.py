@@ -86,7 +86,7 @@ def _read_listing(tree: Tree, listing: bytes, images: set[bytes], result: Split)
             result.images.add(image)
         else:
             where = f"{printable(listing)}:{count}"
-            result.missing.append(NoImage(where, f"there is no image {printable(name)}", "add it, or remove the line"))
+            result.missing.append(NoImage(where, f"no image {printable(name)}", "add it, or remove the line"))
 
 
 def _usual_folder(tree: Tree, split: bytes) -> bytes:
