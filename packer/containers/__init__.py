@@ -22,6 +22,7 @@ _HOMES = {
     "hdf5": "packer.containers.hdf5:CONTAINER",
     "tfrecord": "packer.containers.tfrecord:CONTAINER",
     "webdataset": "packer.containers.webdataset:CONTAINER",
+    "parquet": "packer.containers.parquet:CONTAINER",
 }
 
 CONTAINERS = tuple(_HOMES)

@@ -11,6 +11,8 @@ from typing import Any
 import h5py
 import lmdb
 import numpy as np
+import pyarrow.parquet as pq
+from PIL import Image
 
 Read = tuple[str, Any, dict[str, Any]]
 
@@ -68,8 +70,28 @@ def read_webdataset(path: str) -> Iterator[Read]:
             yield sample["__key__"], _image(f"x.{extension}", sample[extension]), note
 
 
+def read_parquet(path: str) -> Iterator[Read]:
+    for row in pq.read_table(path).to_pylist():
+        data = row["image"]["bytes"]
+        note = json.loads(row["annotation"])
+        assert (row["label"], row["boxes"], row["keypoints"]) == tuple(map(note.get, ("label", "boxes", "keypoints")))
+        if row["encoding"] != "raw":
+            yield row["key"], data, note
+        elif data.startswith(b"\x93NUMPY"):
+            yield row["key"], _image("npy", data), note
+        else:
+            pixels = np.asarray(Image.open(io.BytesIO(data)))
+            yield row["key"], pixels.reshape(row["height"], row["width"], row["channels"]), note
+
+
 def _image(name: str, data: bytes) -> Any:
     return np.load(io.BytesIO(data), allow_pickle=False) if name.endswith("npy") else data
 
 
-READERS = {"lmdb": read_lmdb, "hdf5": read_hdf5, "tfrecord": read_tfrecord, "webdataset": read_webdataset}
+READERS = {
+    "lmdb": read_lmdb,
+    "hdf5": read_hdf5,
+    "tfrecord": read_tfrecord,
+    "webdataset": read_webdataset,
+    "parquet": read_parquet,
+}
