@@ -23,6 +23,7 @@ _HOMES = {
     "tfrecord": "packer.containers.tfrecord:CONTAINER",
     "webdataset": "packer.containers.webdataset:CONTAINER",
     "parquet": "packer.containers.parquet:CONTAINER",
+    "zarr": "packer.containers.zarr:CONTAINER",
 }
 
 CONTAINERS = tuple(_HOMES)
