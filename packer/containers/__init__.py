@@ -24,6 +24,7 @@ _HOMES = {
     "webdataset": "packer.containers.webdataset:CONTAINER",
     "parquet": "packer.containers.parquet:CONTAINER",
     "zarr": "packer.containers.zarr:CONTAINER",
+    "n5": "packer.containers.n5:CONTAINER",
 }
 
 CONTAINERS = tuple(_HOMES)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from packer.containers.npy import check_raw_size
 from packer.containers.storage import storage_errors
 from packer.containers.stored_zip import StoredZip
 from packer.types import Record
+
+_OTHERS = ("image_offsets", "keys", "key_offsets", "annotations", "annotation_offsets")
 
 
 class ArraysWriter:
@@ -88,16 +91,65 @@ class ArraysWriter:
         yield from self._columns.arrays().items()
 
 
-def entries_of(offsets: Any, sizes: Any, arrays: dict[str, Any]) -> Iterator[Entry]:
-    """Yield the images at these places, with the keys and annotations in `arrays`, if they are there.
+class Chunks(NamedTuple):
+    """Where an array is in the file."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    starts: Any
+    """First byte of each chunk, int64."""
+    items: int
+    """Items of a chunk along the first axis; the last chunk may have fewer."""
+
+    @property
+    def item_bytes(self) -> int:
+        return prod(self.shape[1:]) * int(self.dtype.itemsize)
+
+    def offsets(self) -> Any:
+        """Where each item begins, int64 (n,)."""
+        numbers = np.arange(self.shape[0])
+        return self.starts[numbers // self.items] + numbers % self.items * self.item_bytes
+
+    def base(self) -> int:
+        """Where the array begins. Raise ValueError if it is not in one piece."""
+        if (np.diff(self.starts) != self.items * self.item_bytes).any():
+            raise ValueError("the chunks of an array of bytes do not follow one another")
+        return int(self.starts[0]) if len(self.starts) else 0
+
+    def read(self, data: memoryview) -> Any:
+        """Return the array."""
+        count = prod(self.shape)
+        numbers = np.frombuffer(data, self.dtype, count, self.base()) if count else np.zeros(0, self.dtype)
+        return numbers.reshape(self.shape).astype(self.dtype.newbyteorder("="))
+
+
+def scanned(axes: dict[str, int], open_array: Callable[[str], Chunks], data: memoryview) -> Iterator[Entry]:
+    """Yield the items of the array ``images/``, else of the first array of three or more axes.
+
+    Args:
+        axes: The number of axes of each array by its folder, ``labels/``.
+        open_array: Returns where the array in a folder is.
+        data: The file.
 
     Raises:
-        ValueError: There are not as many keys or annotations as images.
+        ValueError: There is no array of images, or the arrays do not fit together.
     """
-    keys, annotations = (_strings(arrays, name, len(offsets)) for name in ("key", "annotation"))
+    folder = "images/" if "images/" in axes else next(iter([name for name, count in axes.items() if count >= 3]), None)
+    if folder is None:
+        raise ValueError("no array of images")
+    images = open_array(folder)
+    others = {name: open_array(f"{name}/").read(data) for name in _OTHERS if f"{name}/" in axes}
+    if "image_offsets" in others:
+        bounds = others["image_offsets"]
+        _check_bounds(bounds, prod(images.shape) * images.dtype.itemsize, "image")
+        offsets, sizes = images.base() + bounds[:-1], np.diff(bounds)
+    else:
+        offsets = images.offsets()
+        sizes = np.full(len(offsets), images.item_bytes)
+    keys, texts = (_strings(others, name, len(offsets)) for name in ("key", "annotation"))
     for i, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
         key = str(i) if keys is None else keys[i].decode("utf-8", "backslashreplace")
-        yield Entry(key, offset, size, None if annotations is None else packer_annotation(annotations[i]))
+        yield Entry(key, offset, size, None if texts is None else packer_annotation(texts[i]))
 
 
 def _strings(arrays: dict[str, Any], name: str, count: int) -> list[bytes] | None:
@@ -105,14 +157,14 @@ def _strings(arrays: dict[str, Any], name: str, count: int) -> list[bytes] | Non
     if f"{name}s" not in arrays or f"{name}_offsets" not in arrays:
         return None
     text, bounds = arrays[f"{name}s"].tobytes(), arrays[f"{name}_offsets"]
-    check_bounds(bounds, len(text), name)
+    _check_bounds(bounds, len(text), name)
     if len(bounds) != count + 1:
         raise ValueError(f"{len(bounds) - 1} {name}s for {count} images")
     stops = bounds.tolist()
     return [text[a:b] for a, b in pairwise(stops)]
 
 
-def check_bounds(bounds: Any, total: int, name: str) -> None:
+def _check_bounds(bounds: Any, total: int, name: str) -> None:
     """Raise ValueError if offsets do not divide `total` bytes."""
     if bounds.ndim != 1 or bounds.dtype != np.int64 or len(bounds) < 1:
         raise ValueError(f"{name}_offsets are not int64 (n + 1,)")

@@ -44,7 +44,7 @@ class StoredZip:
             self._entry = self._zip.open(info, "w", force_zip64=True)
             return self._file.tell()
 
-    def append(self, data: bytes | memoryview) -> None:
+    def append(self, data: bytes | bytearray) -> None:
         """Write some bytes of the entry."""
         with storage_errors(self._path):
             self._entry.write(data)
@@ -55,7 +55,7 @@ class StoredZip:
             self._entry.close()
         self._entry = None
 
-    def add(self, name: str, *parts: bytes | memoryview) -> int:
+    def add(self, name: str, *parts: bytes | bytearray) -> int:
         """Write a whole entry, and return where its bytes begin."""
         start = self.begin(name)
         for part in parts:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
 
-from packer.containers.arrays import ArraysWriter, check_bounds, entries_of
+from packer.containers.arrays import ArraysWriter, Chunks, scanned
 from packer.containers.base import Entry, ShardSpec
 from packer.containers.storage import mapped
 from packer.containers.stored_zip import StoredEntries
@@ -122,68 +121,17 @@ class ZarrContainer:
             raise DamagedPack(path, f"not a Zarr file of images: {error}") from error
 
 
-class _Chunks(NamedTuple):
-    """Where an array is in the file."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    starts: Any
-    """First byte of each chunk, int64."""
-    items: int
-    """Items of a chunk along the first axis; the last chunk may have fewer."""
-
-    @property
-    def item_bytes(self) -> int:
-        return prod(self.shape[1:]) * int(self.dtype.itemsize)
-
-    def offsets(self) -> Any:
-        """Where each item begins, int64 (n,)."""
-        numbers = np.arange(self.shape[0])
-        return self.starts[numbers // self.items] + numbers % self.items * self.item_bytes
-
-    def base(self) -> int:
-        """Where the array begins. Raise ValueError if it is not in one piece."""
-        if (np.diff(self.starts) != self.items * self.item_bytes).any():
-            raise ValueError("the chunks of an array of bytes do not follow one another")
-        return int(self.starts[0]) if len(self.starts) else 0
-
-    def read(self, data: memoryview) -> Any:
-        """Return the array."""
-        count = prod(self.shape)
-        return (
-            np.frombuffer(data, self.dtype, count, self.base()).reshape(self.shape)
-            if count
-            else np.zeros(self.shape, self.dtype)
-        )
-
-
 def _entries(entries: StoredEntries, data: memoryview) -> Iterator[Entry]:
-    nodes = {}
+    nodes: dict[str, Any] = {}
     for name in entries.names:
         if name == _METADATA or name.endswith("/" + _METADATA):
             nodes[name[: -len(_METADATA)]] = json.loads(entries.read(name))
     arrays = {name: node for name, node in nodes.items() if node["node_type"] == "array"}
-    if "images/" not in arrays:
-        found = [name for name, node in arrays.items() if len(node["shape"]) >= 3]
-        arrays["images/"] = arrays[found[0]]
-    else:
-        found = ["images/"]
-    images = _chunks(entries, data, found[0], arrays["images/"])
-    others = {
-        name: _chunks(entries, data, f"{name}/", arrays[f"{name}/"]).read(data)
-        for name in ("image_offsets", "keys", "key_offsets", "annotations", "annotation_offsets")
-        if f"{name}/" in arrays
-    }
-    if "image_offsets" in others:
-        bounds = others["image_offsets"]
-        check_bounds(bounds, prod(images.shape) * images.dtype.itemsize, "image")
-        yield from entries_of(images.base() + bounds[:-1], np.diff(bounds), others)
-    else:
-        offsets = images.offsets()
-        yield from entries_of(offsets, np.full(len(offsets), images.item_bytes), others)
+    axes = {name: len(node["shape"]) for name, node in arrays.items()}
+    yield from scanned(axes, lambda name: _chunks(entries, data, name, arrays[name]), data)
 
 
-def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[str, Any]) -> _Chunks:
+def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[str, Any]) -> Chunks:
     """Return where an array is. Raise ValueError if it is not stored as it is, in chunks of whole items."""
     shape, outer = tuple(node["shape"]), tuple(node["chunk_grid"]["configuration"]["chunk_shape"])
     (codec,) = node["codecs"]
@@ -206,7 +154,7 @@ def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[st
         or outer[0] % inner[0]
     ):
         raise ValueError(f"{folder} is not divided along its first axis only")
-    made = _Chunks(shape, np.dtype(_DTYPES[node["data_type"]]), np.zeros(0, np.int64), inner[0])
+    made = Chunks(shape, np.dtype(_DTYPES[node["data_type"]]), np.zeros(0, np.int64), inner[0])
     size, parts = inner[0] * made.item_bytes, [made.starts]
     for number in range(-(-shape[0] // outer[0])):
         start, stop = entries.place(folder + _key(node["chunk_key_encoding"], number, len(shape)))
