@@ -169,7 +169,7 @@ def test_a_pack_that_does_not_fit_is_refused_with_what_to_change(
     good("build", source, "-o", tmp_path / "p", "--resize", "8", "--format", "tfrecord")
 
 
-@pytest.mark.parametrize("format", ["lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr"])
+@pytest.mark.parametrize("format", ["lmdb", "hdf5", "tfrecord", "webdataset"])
 @pytest.mark.parametrize("encode", ["raw", "copy"])
 def test_planned_size_is_the_size(sources: Path, tmp_path: Path, format: str, encode: str) -> None:
     options = ["--labels", "voc", "--format", format, "--encode", encode, "-o", tmp_path / "p", "--json"]
