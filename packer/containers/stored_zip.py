@@ -29,9 +29,10 @@ class StoredZip:
 
     def __del__(self) -> None:
         if hasattr(self, "_zip"):  # an abandoned writer: only its descriptor must be closed
-            self._zip.fp = None
             if self._entry is not None:
-                self._entry._fileobj = None  # its finalizer would write the entry's size
+                with suppress(OSError, ValueError):
+                    self._entry.close()
+            self._zip.fp = None  # else its finalizer writes a directory
             with suppress(OSError):
                 self._file.close()
 
