@@ -22,6 +22,8 @@ _HOMES = {
     "hdf5": "packer.containers.hdf5:CONTAINER",
     "tfrecord": "packer.containers.tfrecord:CONTAINER",
     "webdataset": "packer.containers.webdataset:CONTAINER",
+    "recordio": "packer.containers.recordio:CONTAINER",
+    "pth": "packer.containers.pth:CONTAINER",
 }
 
 CONTAINERS = tuple(_HOMES)
@@ -34,6 +36,8 @@ EXTENSIONS = {
     ".tfrecords": "tfrecord",
     ".wds": "webdataset",
     ".tar": "webdataset",
+    ".rec": "recordio",
+    ".pt": "pth",
 }
 """Extension of a pack's name, in lower case -> its container."""
 
