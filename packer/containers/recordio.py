@@ -86,12 +86,12 @@ class RecordIOContainer:
                 if entry is not None:
                     yield entry
 
-
-def list_of_frames(path: str) -> bytes:
-    """Return the .idx file of a shard: the number and the first byte of each record, one a line."""
-    with mapped(path) as view:
-        frames = enumerate(_frames(path, view))
-        return "".join(f"{number}\t{start - _FRAME.size}\n" for number, (start, _) in frames).encode("ascii")
+    def companion(self, path: str) -> tuple[str, bytes]:
+        """Return the .idx file of a shard: the number and the first byte of each record, one a line."""
+        with mapped(path) as view:
+            frames = enumerate(_frames(path, view))
+            lines = "".join(f"{number}\t{start - _FRAME.size}\n" for number, (start, _) in frames)
+        return ".idx", lines.encode("ascii")
 
 
 def _ir_header(record: Record) -> bytes:
