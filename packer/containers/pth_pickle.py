@@ -162,7 +162,7 @@ class _Machine:
             pass  # the tuple that says where a storage is stays on the stack
         elif name in ("REDUCE", "NEWOBJ"):
             arguments, function = stack.pop(), stack.pop()
-            stack.append(_made(function.name, arguments))
+            stack.append(_made(getattr(function, "name", ""), arguments))
         elif name == "BUILD":
             stack.pop()
         else:

@@ -215,18 +215,14 @@ class _Repair:
         gone = (Rejected(e.path or "", "lost", f"{e}, was damaged") for e in self.lost)
         listed, more = carry_over(self.folder, work, old, self.damaged, gone)
         listed = replace(listed, shards=tuple(entry for entry, _ in self.made))
+        left = f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost"
         return replace(
             listed,
             records=records,
             counts={**counts, **({"boxes": boxes} if "boxes" in counts or boxes else {})},
             class_counts=class_counts,
             companions=write_companions(work, listed),
-            notes=(
-                *old.notes,
-                *notes,
-                *more,
-                f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost",
-            ),
+            notes=(*old.notes, *notes, *more, left),
         )
 
     def _copy(self, work: str, file: FileEntry) -> None:
