@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from packer.errors import printable
 from packer.sources.base import Tree
-from packer.sources.paths import extension_of, quoted, stem_of
-from packer.sources.tree import IMAGE_EXTENSIONS
+from packer.sources.paths import IMAGE_EXTENSIONS, extension_of, quoted, stem_of
 
 LONGEST_PATH = 4096
 """The operating system accepts no longer path, and checking a million missing folders would take minutes."""

@@ -87,8 +87,10 @@ class Members:
         return OWN_FILE
 
     def rows(self, paths: Sequence[bytes]) -> NDArray[np.int64]:
-        """Return the places of files that are all in archives."""
-        found: NDArray[np.int64] = self.places[[bisect_left(self.paths, path) for path in paths]]
+        """Return the places of files that are all in archives, in byte order of their paths."""
+        first, last = (bisect_left(self.paths, path) for path in (paths[0], paths[-1]))
+        row_of = {path: row for row, path in enumerate(self.paths[first : last + 1], first)}
+        found: NDArray[np.int64] = self.places[[row_of[path] for path in paths]]
         return found
 
 

@@ -18,8 +18,8 @@ from packer.sources.lists.columns import Columns
 from packer.sources.lists.guess import MEANING, words_of
 from packer.sources.lists.lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, rows_of
 from packer.sources.path_finder import NOT_FOUND, PathFinder
-from packer.sources.paths import extension_of, is_number, spread
-from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_head
+from packer.sources.paths import IMAGE_EXTENSIONS, extension_of, is_number, spread
+from packer.sources.tree import MIB, lines_of, read_head
 
 LOOKED_AT, CELLS = 64, 32
 """Lines, and columns at each end of a line, in which paths are searched to recognize a list."""

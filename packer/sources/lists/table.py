@@ -12,8 +12,7 @@ from packer.errors import UsageError, plural, printable
 from packer.sources.lists.columns import Columns
 from packer.sources.lists.lines import Block, Lines, split_line
 from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
-from packer.sources.paths import MOST_CLASSES, as_text, class_id, extension_of, is_utf8, quoted
-from packer.sources.tree import IMAGE_EXTENSIONS
+from packer.sources.paths import IMAGE_EXTENSIONS, MOST_CLASSES, as_text, class_id, extension_of, is_utf8, quoted
 
 MOST_PATHS = 100_000
 """Number of paths looked at to learn how paths are to be compared, if none of the first leads to an image."""
