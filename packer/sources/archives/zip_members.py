@@ -52,7 +52,12 @@ def zip_members(file: IO[bytes], read: Read, size: int, name: str) -> Iterator[M
     files = plain_files(read, size)
     if files is not None:
         yield files
-        return
+    else:
+        yield from members_by_zipfile(file, read, size, name)
+
+
+def members_by_zipfile(file: IO[bytes], read: Read, size: int, name: str) -> Iterator[Member]:
+    """Yield the members one by one. Take and raise what `zip_members` does."""
     try:
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
