@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import posixpath
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from copy import copy
+from operator import eq
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import printable
 from packer.sources.base import Tree
@@ -52,12 +57,12 @@ class PathFinder:
         """Use this tree, and the absolute path of the folder of the list."""
         self._root = tree.root.rstrip(b"/")
         self.images = tree.images
-        self.numbers = {image: number for number, image in enumerate(tree.images)}
-        """Image -> its number in the tree."""
         self._folder = list_folder
         self._real_folders: dict[bytes, bytes] = {}
         self._places_of: dict[bytes, list[bytes]] = {}
         self._by_name: dict[bool, dict[bytes, int | list[int]]] = {}
+        self._by_hash: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None
+        """The hashes of all images in ascending order, and whose they are: a dict would have five times the size."""
 
     def at(self, list_folder: bytes) -> PathFinder:
         """Return a finder for a list in another folder."""
@@ -72,22 +77,21 @@ class PathFinder:
         Try the path as written first, then with backslashes as slashes; relative to the root first, then to the
         list's folder.
         """
-        number = self.numbers.get(written)
-        if number is not None:
+        number = self._number(written)
+        if number != NOT_FOUND:
             return number
-        folder, slash, name = written.rpartition(b"/")
-        if b"\\" in name or name in (b"", b".", b".."):
-            places = self._places(written)
-        else:
-            if folder + slash not in self._places_of:  # millions of paths have few folders
-                if len(self._places_of) >= MOST_FOLDERS:
-                    self._places_of.clear()
-                self._places_of[folder + slash] = [place[:-1] for place in self._places(folder + slash + b"x")]
-            places = [place + name for place in self._places_of[folder + slash]]
-        for place in places:
-            if (number := self.numbers.get(place)) is not None:
-                return number
-        return NOT_FOUND
+        return next((number for number in map(self._number, self._near(written)) if number != NOT_FOUND), NOT_FOUND)
+
+    def find_all(self, paths: Sequence[bytes]) -> NDArray[np.int32]:
+        """Return what `find` returns for each of many paths, some of which may be empty."""
+        found = self._numbers(paths)
+        missing = np.flatnonzero(found == NOT_FOUND).tolist()
+        near = [(i, place) for i in missing if paths[i] for place in self._near(paths[i])]
+        numbers = self._numbers([place for _, place in near]).tolist()
+        for (i, _), number in zip(reversed(near), reversed(numbers), strict=True):  # the first of several counts
+            if number != NOT_FOUND:
+                found[i] = number
+        return found
 
     def find_by(self, manner: Manner | None, written: bytes) -> int:
         """Return the number of the only image that a path means; None is `find`."""
@@ -136,6 +140,43 @@ class PathFinder:
         top = os.path.realpath(self._root) + b"/"
         return not all((self._real(place) + b"/").startswith(top) for place in places)
 
+    def _number(self, image: bytes) -> int:
+        number = bisect_left(self.images, image)
+        return number if number < len(self.images) and self.images[number] == image else NOT_FOUND
+
+    def _numbers(self, paths: Sequence[bytes]) -> NDArray[np.int32]:
+        """Return the number of each path that is an image's own, and else NOT_FOUND."""
+        if not self.images or not paths:
+            return np.full(len(paths), NOT_FOUND, np.int32)
+        if self._by_hash is None:
+            hashes = np.fromiter(map(hash, self.images), np.int64, len(self.images))
+            order = np.argsort(hashes).astype(np.int32)
+            self._by_hash = hashes[order], order
+        hashes, order = self._by_hash
+        own = np.fromiter(map(hash, paths), np.int64, len(paths))
+        places = np.empty(len(own), np.int64)
+        ascending = np.argsort(own)  # half of the time, because what is read is near what was read before
+        places[ascending] = np.searchsorted(hashes, own[ascending])
+        numbers = order.take(places, mode="clip")
+        of_numbers = map(self.images.__getitem__, numbers.tolist())
+        others = np.flatnonzero(~np.fromiter(map(eq, of_numbers, paths), np.bool_, len(paths)))
+        same_hash = hashes.take(places[others], mode="clip") == own[others]
+        numbers[others] = NOT_FOUND
+        for i in others[same_hash].tolist():
+            numbers[i] = self._number(paths[i])
+        return numbers
+
+    def _near(self, written: bytes) -> list[bytes]:
+        """Return `_places` of a path, found once for each folder: millions of paths have few."""
+        folder, slash, name = written.rpartition(b"/")
+        if b"\\" in name or name in (b"", b".", b".."):
+            return self._places(written)
+        if folder + slash not in self._places_of:
+            if len(self._places_of) >= MOST_FOLDERS:
+                self._places_of.clear()
+            self._places_of[folder + slash] = [place[:-1] for place in self._places(folder + slash + b"x")]
+        return [place + name for place in self._places_of[folder + slash]]
+
     def _candidates(self, manner: Manner, written: bytes) -> Sequence[int]:
         """Return the images that a path may mean."""
         if not written or len(written) > LONGEST_PATH:
@@ -160,7 +201,7 @@ class PathFinder:
         """Return the images by file name or stem; a list only where there are several, to save memory."""
         if stem not in self._by_name:
             found: dict[bytes, int | list[int]] = {}
-            for image, number in self.numbers.items():
+            for number, image in enumerate(self.images):
                 name = stem_of(image) if stem else image.rpartition(b"/")[2]
                 other = found.setdefault(name, number)
                 if isinstance(other, list):
@@ -191,7 +232,7 @@ class PathFinder:
                 place = posixpath.normpath(posixpath.join(base, spelling))
                 if place.startswith(self._root + b"/"):
                     places.append(place[len(self._root) + 1 :])
-        return places
+        return list(dict.fromkeys(places))
 
 
 def _plain(name: bytes) -> bytes:

@@ -157,14 +157,9 @@ class ListTable:
             class_codes.append(its_codes[block.codes])
         return images, hashes, np.concatenate(class_lines), np.concatenate(class_codes), list(codes)
 
-    def _images_of(self, block: Block) -> list[int]:
+    def _images_of(self, block: Block) -> Int32 | list[int]:
         if self.manner is None:
-            get, find = self.finder.numbers.get, self.finder.find
-            found = [get(path, NOT_FOUND) for path in block.paths]
-            if NOT_FOUND in found:
-                pairs = zip(found, block.paths, strict=True)
-                found = [find(path) if number == NOT_FOUND and path else number for number, path in pairs]
-            return found
+            return self.finder.find_all(block.paths)
         there = {path: self.finder.find_by(self.manner, path) for path in set(block.paths)}
         return [there[path] for path in block.paths]
 
