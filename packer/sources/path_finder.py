@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from itertools import chain
+from itertools import chain, islice
 from operator import eq
 from typing import NamedTuple
 
@@ -89,7 +89,7 @@ class PathFinder:
         """Return the number of the only image that a path means; None is `find`."""
         if manner is None:
             return self.find(written)
-        found = self._candidates(manner, written)
+        found = list(islice(self._candidates(manner, written), 2))
         return found[0] if len(found) == 1 else NOT_FOUND
 
     def find_all(self, manner: Manner | None, paths: Sequence[bytes]) -> NDArray[np.int32]:
@@ -128,7 +128,7 @@ class PathFinder:
 
     def alike(self, written: bytes) -> list[bytes]:
         """Return the images with the file name of a path, or else its stem."""
-        numbers = self._candidates(BY_NAME, written) or self._candidates(BY_STEM, written)
+        numbers = [*self._candidates(BY_NAME, written)] or self._candidates(BY_STEM, written)
         return [self.images[number] for number in numbers]
 
     def example(self, manner: Manner, paths: Iterable[bytes]) -> str:
@@ -164,9 +164,12 @@ class PathFinder:
     def _only_ones(self, manner: Manner, paths: Sequence[bytes]) -> NDArray[np.int32]:
         endings = [_ending(manner, path) for path in paths]
         numbers = self._of_hash(manner.stem, [ending[ending.rfind(b"/") + 1 :] for ending in endings]).tolist()
+        of_several = dict[bytes, int]()
         for i, number in enumerate(numbers):
             if number == SEVERAL:
-                numbers[i] = self.find_by(manner, paths[i])
+                if paths[i] not in of_several:  # a path may be in many lines, and its name of many images
+                    of_several[paths[i]] = self.find_by(manner, paths[i])
+                numbers[i] = of_several[paths[i]]
             elif number != NOT_FOUND and not self._ends(number, manner, endings[i]):
                 numbers[i] = NOT_FOUND
         return np.array(numbers, np.int32)
@@ -206,13 +209,13 @@ class PathFinder:
             places = self._places_of[folder] = [place[:-1] for place in self._places(folder + b"x")]
         return [place + name for place in places]
 
-    def _candidates(self, manner: Manner, written: bytes) -> list[int]:
-        """Return the images that a path may mean, in order."""
+    def _candidates(self, manner: Manner, written: bytes) -> Iterator[int]:
+        """Yield the images that a path may mean, in order."""
         ending = _ending(manner, written)
         hashes, order = self._hashes(manner.stem)
         own = hash(ending.rpartition(b"/")[2])
         found = order[hashes.searchsorted(own) : hashes.searchsorted(own, "right")]
-        return [number for number in sorted(found.tolist()) if self._ends(number, manner, ending)]
+        return (number for number in np.sort(found).tolist() if self._ends(number, manner, ending))
 
     def _ends(self, number: int, manner: Manner, ending: bytes) -> bool:
         path = b"/" + self.images[number]

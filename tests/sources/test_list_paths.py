@@ -14,7 +14,7 @@ from packer.errors import BadLabel, NoImage, UsageError
 from packer.sources import open_source, path_finder
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.lists import lines as list_lines
-from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
+from packer.sources.path_finder import BY_NAME, NOT_FOUND, Manner, PathFinder
 
 BOXES = "path xmin ymin xmax ymax class"
 
@@ -83,6 +83,14 @@ def test_many_paths_are_found_as_each_is(hash_of, images, paths, in_folder, mann
         for how in (None, manner):
             each = [finder.find_by(how, path) if path else NOT_FOUND for path in paths]
             assert finder.find_all(how, paths).tolist() == each
+
+
+def test_a_name_of_several_images_is_compared_once(monkeypatch):
+    """It may be in millions of lines, and the name of thousands of images."""
+    finder = PathFinder(Tree(b"/set", [b"x/a.jpg", b"y/a.jpg"], (), ()), b"/set")
+    asked = []
+    monkeypatch.setattr(finder, "find_by", lambda _, path: asked.append(path) or NOT_FOUND)
+    assert finder.find_all(BY_NAME, [b"a.jpg"] * 100).tolist() == [NOT_FOUND] * 100 and asked == [b"a.jpg"]
 
 
 def test_a_path_as_written_means_that_all_are(open_list):
