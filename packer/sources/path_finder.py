@@ -81,9 +81,11 @@ class PathFinder:
         list's folder.
         """
         number = self._number(written)
-        if number != NOT_FOUND:
-            return number
-        return next((number for number in map(self._number, self._near(written)) if number != NOT_FOUND), NOT_FOUND)
+        if number == NOT_FOUND:
+            for place in self._near(written):
+                if (number := self._number(place)) != NOT_FOUND:
+                    break
+        return number
 
     def find_by(self, manner: Manner | None, written: bytes) -> int:
         """Return the number of the only image that a path means; None is `find`."""
@@ -212,10 +214,12 @@ class PathFinder:
     def _candidates(self, manner: Manner, written: bytes) -> Iterator[int]:
         """Yield the images that a path may mean, in order."""
         ending = _ending(manner, written)
-        hashes, order = self._hashes(manner.stem)
-        own = hash(ending.rpartition(b"/")[2])
-        found = order[hashes.searchsorted(own) : hashes.searchsorted(own, "right")]
-        return (number for number in np.sort(found).tolist() if self._ends(number, manner, ending))
+        all_hashes, order = self._hashes(manner.stem)
+        hashes, own = all_hashes.data, hash(ending[ending.rfind(b"/") + 1 :])
+        start = stop = bisect_left(hashes, own)  # numpy's takes longer for one
+        while stop < len(hashes) and hashes[stop] == own:
+            stop += 1
+        return (number for number in sorted(order[start:stop].tolist()) if self._ends(number, manner, ending))
 
     def _ends(self, number: int, manner: Manner, ending: bytes) -> bool:
         path = b"/" + self.images[number]
