@@ -101,11 +101,12 @@ class Shape:
         words = [MEANING.get(word) for word in _words(self._first)] if len(self._first) == width else []
         rows = self._same or [self._first]
 
+        exact = {place: sum(self._found(row[place]) for row in rows) for place in places}
+        is_exact = any(exact.values())  # then the images need not be compared by their names, which takes long
+
         def rank(place: int) -> tuple[int, int, bool, int]:
-            cells = [row[place] for row in rows]
-            exact = sum(map(self._found, cells))
             is_named = place < len(words) and words[place] == "path"
-            return exact, 0 if exact else self._loosely(cells), is_named, -place
+            return exact[place], 0 if is_exact else self._loosely([row[place] for row in rows]), is_named, -place
 
         best = max(places, key=rank, default=0)
         if not any(rank(best)[:2]):  # no column leads to images
@@ -115,7 +116,7 @@ class Shape:
         return best
 
     def _loosely(self, cells: Sequence[bytes]) -> int:
-        manner = None if any(map(self._found, cells)) else self._finder.manner(cells)
+        manner = self._finder.manner(cells)
         return 0 if manner is None else manner[1]
 
     def _is_header(self) -> bool:
