@@ -126,15 +126,16 @@ class JsonMap:
             raise UsageError(self.where(place[0]), f'"{what}" is not a list', FIX)
         decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         while at < end:
-            cut, heads = self._piece(at, end, decoder, what)
-            data = b"[%b]" % self.view[at:cut]
+            cut, data, heads = self._piece(at, end, decoder, what)
             starts, sizes = _cut(data)
             yield Piece(heads, starts + (at - 1), sizes)
-            del heads
+            del data, heads
             at = GAP.match(self.view, cut, end).end()  # type: ignore[union-attr]
 
-    def _piece(self, at: int, end: int, decoder: msgspec.json.Decoder[list[T]], what: str) -> tuple[int, list[T]]:
-        """Return the end of a piece that begins with an object, and its objects.
+    def _piece(
+        self, at: int, end: int, decoder: msgspec.json.Decoder[list[T]], what: str
+    ) -> tuple[int, bytes, list[T]]:
+        """Return the end of a piece that begins with an object, and its objects as an array and decoded.
 
         What stands between two objects may also stand inside one. A piece that ends there has open brackets, so that it
         cannot be decoded; then a longer one is taken.
@@ -143,8 +144,9 @@ class JsonMap:
         while True:
             between = BETWEEN.search(self.view, at + size, end) if at + size < end else None
             cut = end if between is None else between.start() + 1
+            data = b"[%b]" % memoryview(self.view)[at:cut]
             try:
-                return cut, decoder.decode(b"[%b]" % self.view[at:cut])
+                return cut, data, decoder.decode(data)
             except msgspec.ValidationError as error:
                 problem = f'"{what}" cannot be read: {str(error).partition(" - at ")[0]}'
                 raise UsageError(self.where(at), problem, FIX) from None

@@ -9,7 +9,7 @@ from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, p
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.coco.file import MEMBERS, CocoFile
 from packer.sources.coco.json_map import JsonMap
-from packer.sources.coco.objects import CocoObject, shape_of
+from packer.sources.coco.objects import CocoObject, far_off, shape_of
 from packer.sources.image_names import ImageNames
 from packer.sources.paths import as_bytes, as_text, extension_of, file_of, named, stem_of
 from packer.sources.points import check_count
@@ -117,14 +117,17 @@ class CocoSource:
                 shapes.append(shape_of(one, size, file.rules))
             except ValueError as error:
                 raise BadLabel(file.where(row, i), str(error), "fix the object") from None
-            self._crumbs += shapes[-1].crumbs
+        boxes, polygons, rles, keypoints, crumbs = zip(*shapes, strict=True) if shapes else ((),) * 5
+        if far := far_off(polygons):
+            raise BadLabel(file.where(row, far[0]), f"{far[1]:g} is not a coordinate", "fix the object")
+        self._crumbs += sum(crumbs)
         return RawAnnotation(
             origin=origin,
-            boxes=tuple(shape.box for shape in shapes),
+            boxes=boxes,
             box_labels=tuple(classes),
-            polygons=tuple(s.polygon for s in shapes) if any(s.polygon for s in shapes) else None,
-            keypoints=tuple(shape.keypoints for shape in shapes) if file.rules.points else None,
-            box_fields=_fields(file, found, [shape.rle for shape in shapes]),
+            polygons=polygons if any(polygons) else None,
+            keypoints=keypoints if file.rules.points else None,
+            box_fields=_fields(file, found, rles),
             extras={"image_id": key},
             image_size=size,
         )
@@ -160,15 +163,15 @@ class CocoSource:
         raise UsageError("--labels", f"the files have different numbers of keypoints: {counts}", "pack them one by one")
 
 
-def _fields(file: CocoFile, found: list[CocoObject], rles: list[Json]) -> dict[str, tuple[Json, ...]]:
+def _fields(file: CocoFile, found: list[CocoObject], rles: tuple[Json, ...]) -> dict[str, tuple[Json, ...]]:
     fields: dict[str, tuple[Json, ...]] = {
-        "iscrowd": tuple(int(bool(one.iscrowd)) for one in found),
-        "category_id": tuple(one.category_id for one in found),
+        "iscrowd": tuple([int(bool(one.iscrowd)) for one in found]),
+        "category_id": tuple([one.category_id for one in found]),
     }
     if "area" in file.fields:
-        fields["area"] = tuple(one.area if isinstance(one.area, int | float) else None for one in found)
+        fields["area"] = tuple([one.area if isinstance(one.area, (int, float)) else None for one in found])
     if "counts" in file.fields:
-        fields["rle"] = tuple(rles)
+        fields["rle"] = rles
     return fields
 
 
