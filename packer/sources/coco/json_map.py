@@ -61,6 +61,7 @@ class JsonMap:
         self._tree, self._path = tree, path
         self.name = name
         self._newlines: list[int] | None = None
+        self._places: dict[tuple[str, ...], dict[str, Range]] = {}
         self._map()
 
     def __getstate__(self) -> tuple[Tree, bytes, str]:
@@ -86,6 +87,8 @@ class JsonMap:
         Raises:
             UsageError: The file is not JSON in UTF-8, or not an object; the error names the line.
         """
+        if (known := self._places.get(tuple(names))) is not None:
+            return known
         first = self.first
         if self.view[first : first + 2] in UTF_16:
             raise UsageError(self.name, "is in UTF-16", "save it as UTF-8")
@@ -96,7 +99,7 @@ class JsonMap:
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._not_json(error, first) from None
         base = data.ctypes.data - first
-        places = {}
+        places = self._places[tuple(names)] = {}
         for name in names:
             if size := len(raw := getattr(found, name)):
                 start = np.frombuffer(raw, np.uint8).ctypes.data - base
@@ -144,7 +147,7 @@ class JsonMap:
         while True:
             between = BETWEEN.search(self.view, at + size, end) if at + size < end else None
             cut = end if between is None else between.start() + 1
-            data = b"[%b]" % memoryview(self.view)[at:cut]
+            data = b"".join((b"[", memoryview(self.view)[at:cut], b"]"))
             try:
                 return cut, data, decoder.decode(data)
             except msgspec.ValidationError as error:
