@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("view",),
     ("stats",),
     ("loading",),
+    ("repack",),
     ("packing",),
     ("samplers",),
     ("format",),
@@ -34,7 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ADAPTERS = {"dali", "lightning", "ultralytics"}
 """Modules for other projects' trainers, above all rooms; each imports its project, and nothing imports it."""
-MAX_ENTRIES = 17
+MAX_ENTRIES = 18
 ONLY_IN = {
     "pickle": ("packer/system/",),  # between its own processes, in pipes that only they hold
     "subprocess": ("packer/system/",),

@@ -6,11 +6,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
-from functools import cache, cached_property
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
+from packer.format.typed import typed
 
 MANIFEST_NAME = "pack.json"
 PARTIAL_SUFFIX = ".partial"
@@ -56,6 +57,18 @@ class Rejected:
     """The problem as text, with the next step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A pack, or a file of another tool, that a pack was made from."""
+
+    command: str
+    """adopt, convert, merge or split."""
+    name: str
+    """Name of its folder, or of the file."""
+    digest: str
+    """Digest of the pack (`Manifest.digest`), or of the file."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The content of pack.json. Equal inputs and options give an equal manifest, without times or absolute paths."""
@@ -90,6 +103,12 @@ class Manifest:
     """The files that list the rejected, skipped and changed inputs; not in pack.json if there are none."""
     tags: tuple[str, ...] = ()
     """Names of the tags (multi-label classes), in the order of their flags; not in the file if there are none."""
+    linked: Mapping[str, str] = field(default_factory=dict)
+    """Container files that were not written for this pack: name -> path of the file, absolute or relative to the pack;
+    "" if the file is in the pack's folder and shared with other packs. Their records are those that the index names;
+    other readers may see more, other keys and other annotations in them. Not in pack.json if there are none."""
+    made_from: tuple[Origin, ...] = ()
+    """What the pack was made from, if that is not a folder of images; not in pack.json if there is nothing."""
     packer: str = ""
     """Version of packer that wrote the pack."""
     libraries: Mapping[str, str] = field(default_factory=dict)
@@ -117,9 +136,14 @@ class Manifest:
             del content["flip_index"]
         if not self.lists:
             del content["lists"]
-        if not self.tags:
-            del content["tags"]
+        for name in ("tags", "linked", "made_from"):
+            if not content[name]:
+                del content[name]
         return content
+
+    def path_of(self, folder: str, name: str) -> str:
+        """Return the path of the file `name` of the pack in `folder`; linked files may be elsewhere."""
+        return os.path.join(folder, self.linked.get(name) or name)
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
@@ -208,7 +232,7 @@ def parse_manifest(path: str, text: bytes) -> Manifest:
 
 
 def _from_json(content: Mapping[str, Any]) -> Manifest:
-    manifest: Manifest = _typed(Manifest, {k: v for k, v in content.items() if k not in ("format", "digest")})
+    manifest: Manifest = typed(Manifest, {k: v for k, v in content.items() if k not in ("format", "digest")})
     for name, choices in _CHOICES.items():
         if getattr(manifest, name) not in choices:
             raise ValueError(f"unknown {name} {getattr(manifest, name)!r}")
@@ -225,6 +249,9 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
         raise ValueError(f"the flip_index is {index}")
     for file in manifest.files:
         _check_file(file)
+    unknown = manifest.linked.keys() - {shard.container.name for shard in manifest.shards}
+    if unknown or any("\0" in path for path in manifest.linked.values()):
+        raise ValueError(f"linked files {sorted(manifest.linked.items())[:3]} are not those of its shards")
     for shard in manifest.shards:
         if not 0 <= shard.index.crc32c < 1 << 32:
             raise ValueError(f"checksum of {shard.index.name} is {shard.index.crc32c}")
@@ -246,30 +273,3 @@ def _check_file(file: FileEntry) -> None:
         raise ValueError(f"file name {file.name!r} leaves the pack")
     if not 0 <= file.bytes < 1 << 62:
         raise ValueError(f"size of {file.name} is {file.bytes}")
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _typed(hint: Any, value: Any) -> Any:
-    """Convert a JSON value to a type: objects to dataclasses, lists to tuples. Raise TypeError if it does not fit."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return value
-    if is_dataclass(hint):
-        kind: Any = hint
-        return kind(**{name: _typed(_hints(kind)[name], item) for name, item in value.items()})
-    if type(None) in inner:
-        return None if value is None else _typed(inner[0], value)
-    if origin is tuple:
-        hints = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        return tuple(_typed(item_hint, item) for item_hint, item in zip(hints, value, strict=True))
-    if origin is list:
-        return [_typed(inner[0], item) for item in value]
-    if origin is not None:
-        return {name: _typed(inner[1], item) for name, item in value.items()}
-    if type(value) is not hint:
-        raise TypeError(f"{value!r} is not of type {hint.__name__}")
-    return value

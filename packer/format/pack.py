@@ -71,7 +71,7 @@ class Pack:
         self._checked = np.zeros(len(self), np.bool_)
 
     def _file(self, name: str) -> str:
-        return os.path.join(self.path, name)
+        return self.manifest.path_of(self.path, name)
 
     def _shard_at(self, file: AnyPath) -> str | None:
         """Return the shard that a file of this pack belongs to; None for the manifest."""

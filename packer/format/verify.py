@@ -91,7 +91,7 @@ def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool =
     jobs: list[DecodeJob] = []
     total = sum(file.bytes for file in manifest.files)
     progress.stage("verifying", total, "bytes")
-    problems += filter(None, (check_file(folder, file, progress) for file in manifest.lists.values()))
+    problems += filter(None, (check_file(folder, manifest, file, progress) for file in manifest.lists.values()))
     with _checked_files(folder, manifest, progress) as files:
         for shard, (container, index) in zip(manifest.shards, files, strict=True):
             check = _ShardCheck(folder, manifest, shard, deep)
@@ -103,9 +103,9 @@ def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool =
     return VerifyReport(folder, len(manifest.files), manifest.records, total, tuple(problems), tuple(unknown_files))
 
 
-def check_file(folder: str, file: FileEntry, progress: Progress) -> Problem | None:
+def check_file(folder: str, manifest: Manifest, file: FileEntry, progress: Progress) -> Problem | None:
     """Check the size and digest of a file, and the checksum for readers of an index."""
-    path = os.path.join(folder, file.name)
+    path = manifest.path_of(folder, file.name)
     try:
         if not os.path.isfile(path):  # reading a pipe would block
             return Problem(file.name, None, "is not a file" if os.path.lexists(path) else "is missing")
@@ -170,9 +170,9 @@ def _checked_files(folder: str, manifest: Manifest, progress: Progress) -> Itera
     with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
         try:
             files = [
-                (pool.submit(check_file, folder, shard.container, progress), index)
+                (pool.submit(check_file, folder, manifest, shard.container, progress), index)
                 for shard in manifest.shards
-                for index in [pool.submit(check_file, folder, shard.index, progress)]
+                for index in [pool.submit(check_file, folder, manifest, shard.index, progress)]
             ]
             yield files
         except BaseException:
@@ -187,8 +187,9 @@ class _ShardCheck:
         self._manifest = manifest
         self._shard = shard
         self._deep = deep
-        self._container = os.path.join(folder, shard.container.name)
+        self._container = manifest.path_of(folder, shard.container.name)
         self._index = os.path.join(folder, shard.index.name)
+        self._linked = shard.container.name in manifest.linked
         self.jobs: list[DecodeJob] = []
         """Images to decode."""
 
@@ -212,7 +213,7 @@ class _ShardCheck:
                 self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest)
         altered = container.result()
         if altered is None:
-            return [*bad, *self._rows(table), *(self._entries(table) if self._deep else ())]
+            return [*bad, *self._rows(table), *(self._entries(table) if self._deep and not self._linked else ())]
         if altered.problem == ALTERED and not bad:
             altered = replace(altered, problem=f"{ALTERED}; {UNUSED}")
         return [altered, *bad, *self._rows(table)]

@@ -100,7 +100,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     from packer.images.decode import check_available
     from packer.packing.publish import Output
     from packer.packing.quarantine import check_quarantine, list_rejected
-    from packer.packing.resume import resume_or_restart
+    from packer.packing.resume import asked_of, resume_or_restart
     from packer.packing.summary import make_manifest
     from packer.system.pool import Pool
 
@@ -115,7 +115,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
             output,
             Pool(workers, options.decode_timeout, PRELOADED) as pool,  # ends before the lock is released
         ):
-            for note in resume_or_restart(output, options):
+            for note in resume_or_restart(output, asked_of(options), options.overwrite):
                 progress.note(f"note: {note}")
             pool.start(min(workers, usable_cores()))  # workers load their libraries while the source is listed
             plan = _planned(options, pool, progress, lambda: output.source)
@@ -124,7 +124,9 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
             progress.note(plan.summary)
             results = _pack(plan, pool, output, progress)
             list_rejected(options, plan.inputs.rejected, progress)
-            manifest = output.publish(make_manifest(plan, results), plan.inputs)
+            inputs = plan.inputs
+            listings = (inputs.rejected, inputs.skipped, inputs.changed)
+            manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
     except BaseException:
         if finished := output.journal.finished_shards:
             shards = plural(finished, "finished shard is", "finished shards are")

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from packer.errors import StorageError, UsageError, printable
-from packer.format.lists import write_lists
+from packer.format.lists import Listing, write_lists
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.packing.journal import Journal
-from packer.packing.table import Inputs
 from packer.system import exchange_names, sync_path
 from packer.system.locks import FolderLock, lock_folder, wait_until_unused
 from packer.system.signals import held_signals, run_held
@@ -125,16 +126,22 @@ class Output:
             self._lock.close()
             self._lock = None
 
-    def publish(self, manifest: Manifest, inputs: Inputs) -> Manifest:
+    def publish(
+        self, manifest: Manifest, listings: Iterable[Listing[Any]], selections: Mapping[str, bytes] | None = None
+    ) -> Manifest:
         """Write the lists of the inputs and the manifest, sync the pack, and rename it to its final name.
+
+        Args:
+            manifest: The manifest, without its lists.
+            listings: The rejected, skipped and changed inputs.
+            selections: Name of an option -> the file that it named (include, exclude).
 
         Returns:
             The manifest with the entries of the lists.
         """
         try:
             self._keep_only({file.name for file in manifest.files})
-            listings = (inputs.rejected, inputs.skipped, inputs.changed)
-            manifest = replace(manifest, lists=write_lists(self.folder, listings, inputs.selections))
+            manifest = replace(manifest, lists=write_lists(self.folder, listings, selections or {}))
             _write(os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
             sync_path(self.folder)
             self._check_free()

@@ -31,8 +31,13 @@ FREE = (
 """Options that do not affect the bytes of a shard, and may change between attempts."""
 
 
-def resume_or_restart(output: Output, options: BuildOptions) -> list[str]:
+def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool) -> list[str]:
     """Keep the work of an unfinished build in `output`, or start a new journal.
+
+    Args:
+        output: Where the pack grows.
+        asked: The options that affect the bytes of a shard, JSON values by name.
+        overwrite: Discard the work of a build with other options.
 
     Returns:
         Notes for the user.
@@ -40,7 +45,8 @@ def resume_or_restart(output: Output, options: BuildOptions) -> list[str]:
     Raises:
         UsageError: The unfinished build had other options.
     """
-    head = _head(options)
+    versions = {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}
+    head = {"asked": dict(asked), "made_with": versions}
     before = output.journal.head
     notes = []
     if before is None or not output.journal.finished:
@@ -50,7 +56,7 @@ def resume_or_restart(output: Output, options: BuildOptions) -> list[str]:
         output.restart()
     elif before.get("asked") != head["asked"]:
         what = _differences(before.get("asked"), head["asked"])
-        if not options.overwrite:
+        if not overwrite:
             problem = f"holds an unfinished build with other options: {what}"
             raise UsageError(output.partial, problem, "finish it with the same options, or discard it with --overwrite")
         notes.append(f"starting over: the unfinished build had other options: {what}")
@@ -61,15 +67,16 @@ def resume_or_restart(output: Output, options: BuildOptions) -> list[str]:
     return notes
 
 
-def _head(options: BuildOptions) -> dict[str, Any]:
-    asked = {name: value for name, value in asdict(options).items() if name not in FREE}
+def asked_of(options: BuildOptions) -> dict[str, Any]:
+    """Return the options of a build that affect the bytes of a shard."""
+    asked: dict[str, Any] = {name: value for name, value in asdict(options).items() if name not in FREE}
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
     asked["source"] = os.path.abspath(options.source)
     asked["format"] = options.container
     for name in ("include", "exclude"):
         if asked[name] is not None:  # what is in the file counts, not only its name
             asked[name] = f"{asked[name]} (SHA-256 {_digest(asked[name])[:12]})"
-    return {"asked": asked, "made_with": {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}}
+    return asked
 
 
 def _digest(file: str) -> str:

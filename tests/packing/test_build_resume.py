@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from drawn import draw_plain, draw_shots
+from packs import WIDE
 from running import digests, good, refused
 
 from packer import BuildOptions, build_pack, open_pack
-from packer.containers import CONTAINERS
 from packer.errors import StorageError, TooManyBad, UsageError
 from packer.packing.journal import Journal
 from packer.packing.publish import Output
@@ -106,7 +106,7 @@ def test_goes_on_behind_the_finished_shards(unfinished: Path) -> None:
         assert (unfinished.parent / "p" / name).stat().st_mtime_ns == time, "it was made again"
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", WIDE)
 def test_every_container(source: Path, container: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = oracle(source, format=container)
     monkeypatch.setattr(Output, "_take_name", fails_with(OSError(28, "No space left on device")))

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from drawn import draw, draw_classes, draw_plain, voc_xml
+from packs import WIDE
 from PIL import Image
 from running import good, refused
 
@@ -16,8 +17,6 @@ from packer import open_pack
 from packer.sources.synthetic import draw_sample
 from packer.stats import pack_stats
 from packer.stats.pixels import Sums, _add_pixels, channel_stats
-
-CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 
 
 def moments(images: list[np.ndarray], highest: int) -> tuple[list[float], list[float]]:
@@ -41,7 +40,7 @@ def opened(path: Path) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", WIDE)
 @pytest.mark.parametrize("options", [("--encode", "raw"), ("--encode", "png"), ("--encode", "raw", "--mode", "gray")])
 def test_mean_and_std_are_exact(tmp_path: Path, container: str, options: tuple[str, ...]) -> None:
     """Images of different sizes; PNG sources, so that Pillow and OpenCV decode the same."""
@@ -57,7 +56,7 @@ def test_mean_and_std_are_exact(tmp_path: Path, container: str, options: tuple[s
     require_same(found, images)
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", WIDE)
 @pytest.mark.parametrize("size", ["7x5", "40x30", "300x400"])
 def test_raw_images_of_one_shape(tmp_path: Path, container: str, size: str) -> None:
     """Summed many at once, where they lie: several shards, and pages or headers between them."""

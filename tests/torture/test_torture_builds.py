@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torture_builds
+from packs import WIDE
 from torture_builds import (
     MUTATING,
     SHORT_WRITES,
@@ -31,7 +32,6 @@ from torture_builds import (
     traced,
 )
 
-from packer.containers import CONTAINERS
 from packer.errors import DamagedPack
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -74,7 +74,7 @@ def place_of(memory: Path):
     return place
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", WIDE)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_any_call(fault: str, container: str, place_of, torture) -> None:
     """A build that meets a fault says so or succeeds rightly, and the same build again makes the same bytes."""
@@ -223,7 +223,7 @@ def test_random_kills(memory: Path, torture) -> None:
         place.check(code, text, workers=2)
         return f"killed {kills} times"
 
-    cases = [(container, number) for number in range(300) for container in CONTAINERS]
+    cases = [(container, number) for number in range(300) for container in WIDE]
     torture.each(cases, run, few=2)
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from packs import WIDE
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from packer import BuildOptions, Pack, PackedDataset, PackedLoader, RandomResizedCrop, build_pack, collate, open_pack
-from packer.containers import CONTAINERS
 from packer.samplers import ShuffleSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -185,7 +185,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", WIDE)
 def test_opening_leaves_nothing(container: str, pack_of) -> None:
     """Open, read and close a pack many times: no descriptor is left, and memory stays."""
 

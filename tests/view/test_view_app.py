@@ -13,6 +13,7 @@ import pytest
 from drawn import draw, draw_classes, draw_landmarks, draw_plain, pixels, voc_xml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packs import WIDE
 from PIL import Image
 from running import good
 from werkzeug.test import Client, TestResponse
@@ -23,7 +24,6 @@ from packer.sources.synthetic import draw_sample
 from packer.view.app import App
 from packer.view.catalog import Catalog, Query
 
-CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 TOKEN = "a-token-that-nobody-guesses"
 
 
@@ -125,7 +125,7 @@ def test_a_senseless_question_gets_one_line(boxed: Pack, question: str) -> None:
 # -- records
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", WIDE)
 @pytest.mark.parametrize("encode", ["raw", "png"])
 def test_tiles_show_the_records(tmp_path: Path, container: str, encode: str) -> None:
     """Small images are shown exactly; their order, names and places are those of the pack."""
@@ -236,7 +236,7 @@ def test_a_record_with_all_that_is_known(tmp_path: Path) -> None:
     assert place == {"record": 0}
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", WIDE)
 def test_a_damaged_record_shows_its_error_and_the_others_their_image(tmp_path: Path, container: str) -> None:
     draw_plain(tmp_path / "src", 4)
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--format", container, "--labels", "none")

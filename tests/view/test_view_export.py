@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from drawn import draw, draw_classes, draw_landmarks, draw_voc, tree_state
+from packs import WIDE
 from running import good, refused
 
 from packer import open_pack
 from packer.view import export as sheets
-
-CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 
 
 class Sheet(HTMLParser):
@@ -35,7 +34,7 @@ class Sheet(HTMLParser):
         return sum(name == tag for name, _ in self.tags)
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", WIDE)
 def test_every_record_with_its_boxes(tmp_path: Path, container: str) -> None:
     draw_voc(tmp_path / "src")
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "voc", "--format", container)

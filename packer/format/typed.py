@@ -1,0 +1,34 @@
+"""Converts JSON values to dataclasses, strictly."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def typed(hint: Any, value: Any) -> Any:
+    """Convert a JSON value to a type: objects to dataclasses, lists to tuples. Raise TypeError if it does not fit."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if is_dataclass(hint):
+        kind: Any = hint
+        return kind(**{name: typed(_hints(kind)[name], item) for name, item in value.items()})
+    if type(None) in inner:
+        return None if value is None else typed(inner[0], value)
+    if origin is tuple:
+        hints = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(typed(item_hint, item) for item_hint, item in zip(hints, value, strict=True))
+    if origin is list:
+        return [typed(inner[0], item) for item in value]
+    if origin is not None:
+        return {name: typed(inner[1], item) for name, item in value.items()}
+    if type(value) is not hint:
+        raise TypeError(f"{value!r} is not of type {hint.__name__}")
+    return value
