@@ -21,8 +21,7 @@ from drawn import draw_classes, draw_plain, tree_state
 from running import Ran, good, members_of, start, until
 from torch.utils.data import DataLoader, Dataset
 
-from packer import PackedLoader
-from packer import containers
+from packer import PackedLoader, containers
 from packer.bench import BenchOptions
 from packer.samplers import BalancedSampler
 from packer.system import PORTABLE
