@@ -266,7 +266,7 @@ def _write_index(folder: str, shard: FoundShard) -> ShardEntry:
 
 def _with_index(folder: str, container: str, builder: IndexBuilder, places: Places) -> ShardEntry:
     name = os.path.basename(container)
-    index = os.path.join(folder, os.path.splitext(name)[0] + INDEX_SUFFIX)
+    index = os.path.join(folder, name.partition(".")[0] + INDEX_SUFFIX)
     entry = builder.write(index, places)
     digest = digest_of_written(container, index, entry)
     return ShardEntry(len(builder), FileEntry(name, os.path.getsize(container), digest), entry)

@@ -7,11 +7,14 @@ import json
 import struct
 import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import h5py
 import lmdb
 import numpy as np
+import pyarrow.parquet as pq
+from PIL import Image
 
 Read = tuple[str, Any, dict[str, Any]]
 
@@ -69,6 +72,20 @@ def read_webdataset(path: str) -> Iterator[Read]:
             yield sample["__key__"], _image(f"x.{extension}", sample[extension]), note
 
 
+def read_parquet(path: str) -> Iterator[Read]:
+    for row in pq.read_table(path).to_pylist():
+        data = row["image"]["bytes"]
+        note = json.loads(row["annotation"])
+        assert (row["label"], row["boxes"], row["keypoints"]) == tuple(map(note.get, ("label", "boxes", "keypoints")))
+        if row["encoding"] != "raw":
+            yield row["key"], data, note
+        elif data.startswith(b"\x93NUMPY"):
+            yield row["key"], _image("npy", data), note
+        else:
+            pixels = np.asarray(Image.open(io.BytesIO(data)))
+            yield row["key"], pixels.reshape(row["height"], row["width"], row["channels"]), note
+
+
 def read_recordio(path: str) -> Iterator[Read]:
     with open(path, "rb") as file:
         while head := file.read(8):
@@ -90,13 +107,14 @@ def read_pth(path: str) -> Iterator[Read]:
 
     file = torch.load(path, weights_only=True, mmap=True)
     images, texts, bounds = file["images"], file["annotations"].numpy().tobytes(), file["annotation_offsets"]
-    for i, key in enumerate(file["keys"]):
+    keys = file["keys"].numpy().tobytes()
+    for i, (start, stop) in enumerate(pairwise(file["key_offsets"].tolist())):
         if images.ndim == 4:
             image = images[i].numpy()
         else:
             image = images[slice(*file["image_offsets"][i : i + 2])].numpy()
             image = image.reshape(*file["image_shapes"][i]) if file["encoding"] == "raw" else image.tobytes()
-        yield bytes(key).decode(), image, json.loads(texts[bounds[i] : bounds[i + 1]])
+        yield keys[start:stop].decode(), image, json.loads(texts[bounds[i] : bounds[i + 1]])
 
 
 def _image(name: str, data: bytes) -> Any:
@@ -108,6 +126,7 @@ READERS = {
     "hdf5": read_hdf5,
     "tfrecord": read_tfrecord,
     "webdataset": read_webdataset,
+    "parquet": read_parquet,
     "recordio": read_recordio,
     "pth": read_pth,
 }

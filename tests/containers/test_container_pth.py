@@ -82,11 +82,12 @@ def scanned(path: Path, content: Any, **options: Any) -> list[tuple[str, bytes]]
     "content",
     [
         IMAGES_4,
+        (IMAGES_4, torch.arange(4)),
         {"images": IMAGES_4, "labels": torch.arange(4), "epoch": 3, "names": ["a", ("b", 1.5, None, True)]},
         {"labels": [torch.arange(4)] * 2000, "images": torch.cat([IMAGES_4, IMAGES_4])[4:]},
         {"images": IMAGES_4.to(torch.int16).to(torch.uint8).unsqueeze(0).expand(1, 4, 5, 4, 3)[0]},
     ],
-    ids=["tensor", "dict", "view", "unsqueezed"],
+    ids=["tensor", "pair", "dict", "view", "unsqueezed"],
 )
 def test_images_of_one_shape(content: Any, tmp_path: Path) -> None:
     assert scanned(tmp_path / "f", content) == [(str(i), IMAGES_4[i].numpy().tobytes()) for i in range(4)]
@@ -103,12 +104,12 @@ def test_images_of_different_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "problem"),
     [
-        ({"images": [IMAGES_4[0], IMAGES_4[1]]}, {}, "not one tensor"),
-        ({"images": torch.nn.Parameter(IMAGES_4, requires_grad=False)}, {}, "not one tensor"),
-        ({"pixels": IMAGES_4}, {}, "images"),
+        ({"images": [IMAGES_4[0], IMAGES_4[1]]}, {}, "no array of images"),
+        ({"images": torch.nn.Parameter(IMAGES_4, requires_grad=False)}, {}, "no array of images"),
+        ({"labels": torch.arange(4)}, {}, "no array of images"),
         ({"images": IMAGES_4.permute(0, 3, 1, 2)}, {}, "not contiguous"),
         ({"images": IMAGES_4[:, ::2]}, {}, "not contiguous"),
-        ({"images": IMAGES_4, "keys": torch.zeros(3, 2, dtype=torch.uint8)}, {}, "3 keys for 4 images"),
+        ({"images": IMAGES_4, "keys": torch.zeros(3), "key_offsets": torch.arange(4)}, {}, "do not cover|3 keys for 4"),
         ({"images": IMAGES_4, "image_offsets": torch.tensor([0, 5])}, {}, "image_offsets do not cover"),
         ({"images": IMAGES_4.to(torch.bfloat16)}, {}, "BFloat16Storage"),
         (IMAGES_4, {"_use_new_zipfile_serialization": False}, "not a zip"),
