@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zipfile
@@ -35,7 +36,7 @@ class StoredZip:
         if hasattr(self, "_zip"):  # an abandoned writer: only its descriptor must be closed
             self._zip.fp = None
             if self._entry is not None:
-                self._entry._fileobj = None  # its finalizer would write the entry's size
+                io.BufferedIOBase.close(self._entry)  # its own close() would write the entry's size
             with suppress(OSError):
                 self._file.close()
 
