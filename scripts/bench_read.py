@@ -1,8 +1,10 @@
-"""How fast packs are read and opened: batches against numpy.take, and what opening 1 M records costs.
+"""How fast packs are read and opened: batches against numpy.take, containers against one another, opening 1 M records.
 
 Batches: raw 32x32 images, shuffled, 512 at a time, through `PackedDataset.__getitems__` with a list of indices, as a
 DataLoader asks; against `numpy.take(array, indices, axis=0)` of the same records from one array in memory. The two take
 turns batch by batch, so that whatever else the machine does falls on both.
+
+Containers: random raw 224x224 images, 64 at a time, in memory; the containers take turns, in random order.
 
 Opening: a pack of 1 M records of 4x4 pixels, each time in a new process, timed after the imports.
 """
@@ -81,6 +83,25 @@ def batches(table: Table, packs: dict[str, Path], array: np.ndarray, rounds: int
         table.row(f"{name}, torch threads: {threads}", *cells, Figure(tuple(first[name])).text(2), rate)
 
 
+def containers(table: Table, packs: dict[str, Path], rounds: int) -> None:
+    """Print the rate of random batches of each container, against that of the fastest."""
+    random = np.random.default_rng(0)
+    sets = {name: PackedDataset(path) for name, path in packs.items()}
+    spent: dict[str, list[float]] = {name: [] for name in packs}
+    for data in sets.values():
+        data.__getitems__(list(range(len(data))))  # with checksums and page faults
+    for _ in range(rounds * 4):
+        for records in random.permutation(len(data))[: len(data) // 64 * 64].reshape(-1, 64).tolist():
+            for name in random.permutation(list(sets)).tolist():
+                began = time.perf_counter()
+                sets[name].__getitems__(records)
+                spent[name].append(time.perf_counter() - began)
+    fastest = min(np.median(times) for times in spent.values())
+    for name, times in spent.items():
+        ratio = Figure(tuple(fastest / np.median(part) for part in np.array_split(times, 4)))
+        table.row(name, *against_goal(ratio, 0.9), f"{64 / np.median(times):,.0f}")
+
+
 def opening(path: Path, rounds: int) -> list[tuple[str, Figure, float | None]]:
     """Return (what, figure, goal) of opening a pack in new processes."""
     runs = []
@@ -95,6 +116,7 @@ def opening(path: Path, rounds: int) -> list[tuple[str, Figure, float | None]]:
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--count", type=int, default=8000, help="records of 32x32 [%(default)s]")
+    arguments.add_argument("--large", type=int, default=1024, help="records of 224x224; 0: none [%(default)s]")
     arguments.add_argument("--tiny", type=int, default=1_000_000, help="records of the pack that is opened; 0: none")
     given = arguments.parse_args()
     random = np.random.default_rng(0)
@@ -106,6 +128,13 @@ def main() -> None:
         for threads in sorted({torch.get_num_threads(), 1}, reverse=True):
             torch.set_num_threads(threads)
             batches(table, packs, array, given.rounds)
+        if given.large:
+            datas = [row.tobytes() for row in random.integers(0, 256, (given.large, 224 * 224 * 3), np.uint8)]
+            names = [(name, Path(folder, f"large {name}")) for name in CONTAINERS]
+            packs = {name: direct_pack(path, name, datas, (224, 224, 3), True) for name, path in names}
+            print()
+            table = Table("random raw 224x224", "goal", "ratio to the fastest", "records/s")
+            containers(table, packs, given.rounds)
         if given.tiny:
             pixels = [(i * 2654435761 % 2**32).to_bytes(4, "little") * 12 for i in range(given.tiny)]
             path = direct_pack(Path(folder, "tiny"), "tfrecord", pixels, (4, 4, 3), True)

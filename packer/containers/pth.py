@@ -61,7 +61,7 @@ class PthContainer:
     name = "pth"
     suffix = ".pth"
     block_bytes = 1
-    overhead_bytes = 64
+    overhead_bytes = 192
 
     def create(self, path: str, spec: ShardSpec) -> PthWriter:
         return PthWriter(path, spec)

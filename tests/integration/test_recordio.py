@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import HERE, ROOT, build_numbered
+from doc_blocks import run_elsewhere
+from drawn import draw_shots
 
 from packer import BuildOptions, build_pack, open_pack
 
@@ -77,6 +79,15 @@ def test_dali_reads_it(packs: dict[str, Path], name: str, tmp_path: Path) -> Non
             assert pixels == bytes(pack.record(i))
         else:
             assert np.abs(image.astype(int) - pack.image(i)).max() <= (2 if name == "boxes" else 0)
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nvidia.dali", reason="DALI is optional, and not installed here")
+    draw_shots(tmp_path / "shots", 9)
+    monkeypatch.chdir(tmp_path)
+    options = {"labels": ("voc",), "encode": "jpeg", "shard_bytes": 4096, "workers": 1}
+    build_pack(BuildOptions("shots", "jpegs.rec", **options))
+    assert run_elsewhere(ROOT / "docs" / "formats.md", "test_recordio.py") == 1
 
 
 @pytest.mark.skipif(not MXNET.exists(), reason="MXNet needs numpy below 1.24: scripts/test_integrations.sh installs it")
