@@ -140,21 +140,20 @@ class InputTable:
         texts: list[Texts] = []
         good: list[int] = []
         suspects: list[int] = []
-        unlabeled: list[int] = []
+        unlabeled: list[bool] = []
         for number, (path, (_, width, height, code)) in enumerate(zip(paths, headers.facts.tolist(), strict=True)):
             try:
                 if number in headers.bad:
                     raise headers.bad[number]
                 try:
-                    raws = [source.annotate(path) for source in sources]
+                    raws, is_unlabeled = [source.annotate(path) for source in sources], False
                 except NoLabel:
                     if self._missing == "error":
                         raise
                     if self._missing == "skip":
                         self.inputs.skipped.add(Skipped(os.fsdecode(path), "no label"))
                         continue
-                    raws = _labels_there(path, sources)
-                    unlabeled.append(len(good))
+                    raws, is_unlabeled = _labels_there(path, sources), True
                 annotation, encoded = self._resolver.of_label(raws), NO_TEXTS
                 if annotation is None:
                     annotation = self._resolver.annotation(raws, Header.from_code(code, width, height), path)
@@ -167,6 +166,7 @@ class InputTable:
             else:
                 annotations.append(annotation)
                 texts.append(encoded)
+                unlabeled.append(is_unlabeled)
                 good.append(number)
         if suspects:
             columns = self._columns([paths[number] for number in suspects], headers.facts[suspects], Counter())
@@ -180,15 +180,13 @@ class InputTable:
         facts: NDArray[np.int64],
         annotations: list[Annotation],
         texts: list[Texts],
-        unlabeled: list[int],
+        unlabeled: list[bool],
     ) -> None:
         columns = self._columns(paths, facts, self.inputs.losses)
         arrays = zip(ANNOTATION_FIELDS, annotation_arrays(annotations, texts), strict=True)
         there = {name: array for name, array in arrays if array.null_count < len(array)}
         self._fields.update(there.keys() - {"box_fields"})
-        is_unlabeled = np.zeros(len(paths), np.bool_)
-        is_unlabeled[unlabeled] = True
-        self._chunks.append((columns, there, is_unlabeled))
+        self._chunks.append((columns, there, np.array(unlabeled)))
 
     def _columns(self, paths: list[bytes], facts: NDArray[np.int64], lost: Counter[str]) -> list[Any]:
         """Return the columns that are not annotations, and count what the mode loses of these images."""
