@@ -9,7 +9,7 @@ datumaro=.venv-datumaro
 mxnet=.venv-mxnet
 failed=0
 pins=scripts/constraints-integrations.txt
-libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools)
+libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools datasets zarr tensorstore z5py)
 
 install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$pins" "$@"

@@ -118,7 +118,7 @@ class N5Container:
     name = "n5"
     suffix = ".n5.zip"
     block_bytes = 1
-    overhead_bytes = 64
+    overhead_bytes = 128
 
     def create(self, path: str, spec: ShardSpec) -> N5Writer:
         return N5Writer(path, spec)

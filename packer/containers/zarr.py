@@ -101,7 +101,7 @@ class ZarrContainer:
     name = "zarr"
     suffix = ".zarr.zip"
     block_bytes = 1
-    overhead_bytes = 64
+    overhead_bytes = 128
 
     def create(self, path: str, spec: ShardSpec) -> ZarrWriter:
         return ZarrWriter(path, spec)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tempfile
 import warnings
+import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -14,6 +16,7 @@ import h5py
 import lmdb
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from PIL import Image
 
 Read = tuple[str, Any, dict[str, Any]]
@@ -86,6 +89,41 @@ def read_parquet(path: str) -> Iterator[Read]:
             yield row["key"], pixels.reshape(row["height"], row["width"], row["channels"]), note
 
 
+def read_zarr(path: str) -> Iterator[Read]:
+    zarr = pytest.importorskip("zarr", reason="zarr is optional, and not installed here")
+    store = zarr.storage.ZipStore(path, mode="r")
+    group = zarr.open_group(store, mode="r")
+    yield from _of_arrays({name: group[name] for name in group.array_keys()}, group.attrs)
+    store.close()
+
+
+def read_n5(path: str) -> Iterator[Read]:
+    z5py = pytest.importorskip("z5py", reason="z5py is optional, and not installed here")
+    with tempfile.TemporaryDirectory() as folder:
+        zipfile.ZipFile(path).extractall(folder)
+        file = z5py.File(folder, "r")
+        yield from _of_arrays({name: file[name] for name in file}, file.attrs)
+
+
+def _of_arrays(arrays: dict[str, Any], attributes: Any) -> Iterator[Read]:
+    def texts(name: str) -> list[bytes]:
+        text, ends = arrays[f"{name}s"][:].tobytes(), arrays[f"{name}_offsets"][:].tolist()
+        return [text[a:b] for a, b in pairwise(ends)]
+
+    images = arrays["images"]
+    for i, (key, text) in enumerate(zip(texts("key"), texts("annotation"), strict=True)):
+        note = json.loads(text)
+        if len(images.shape) == 4:
+            image = images[i : i + 1][0]
+        else:
+            a, b = map(int, arrays["image_offsets"][i : i + 2])
+            image = images[a:b].tobytes()
+            if attributes["encoding"] == "raw":
+                image = np.frombuffer(image, note["dtype"]).reshape(arrays["image_shapes"][i : i + 1][0])
+        assert ("label" not in note) or arrays["labels"][i : i + 1][0] == note["label"]
+        yield key.decode(), image, note
+
+
 def read_recordio(path: str) -> Iterator[Read]:
     with open(path, "rb") as file:
         while head := file.read(8):
@@ -127,6 +165,8 @@ READERS = {
     "tfrecord": read_tfrecord,
     "webdataset": read_webdataset,
     "parquet": read_parquet,
+    "zarr": read_zarr,
+    "n5": read_n5,
     "recordio": read_recordio,
     "pth": read_pth,
 }
