@@ -19,7 +19,7 @@ from packer.stats.plots import figure_class, save_figure
 COLORS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b"}
 MARKERS = {
     "PIL": "P", "cv2": "X", "lmdb": "o", "hdf5": "s", "tfrecord": "^", "webdataset": "D",
-    "parquet": "v", "zarr": "h", "n5": "p",
+    "parquet": "v", "zarr": "h", "n5": "p", "recordio": "<", "pth": "*",
 }  # fmt: skip
 """Formats of one encoding are close together, so that their names would overlap."""
 COLUMNS = (

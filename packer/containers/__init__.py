@@ -25,6 +25,8 @@ _HOMES = {
     "parquet": "packer.containers.parquet:CONTAINER",
     "zarr": "packer.containers.zarr:CONTAINER",
     "n5": "packer.containers.n5:CONTAINER",
+    "recordio": "packer.containers.recordio:CONTAINER",
+    "pth": "packer.containers.pth:CONTAINER",
 }
 
 CONTAINERS = tuple(_HOMES)
@@ -37,6 +39,8 @@ EXTENSIONS = {
     ".tfrecords": "tfrecord",
     ".wds": "webdataset",
     ".tar": "webdataset",
+    ".rec": "recordio",
+    ".pt": "pth",
 }
 """Extension of a pack's name, in lower case -> its container."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zipfile
@@ -12,6 +13,10 @@ from packer.containers.storage import storage_errors
 
 _BUFFER_BYTES = 1 << 20
 _LOCAL_MAGIC, _LOCAL_BYTES = b"PK\x03\x04", 30
+_SIZES_BYTES = 20
+"""Of the extra field with the sizes in 64 bits."""
+_FILL = struct.Struct("<2sH")
+"""Head of the extra field with which torch.save fills up."""
 _LENGTHS = struct.Struct("<HH")
 _LENGTHS_AT = 26
 """Where a local header has the lengths of the name and of the extra field after it."""
@@ -29,19 +34,24 @@ class StoredZip:
 
     def __del__(self) -> None:
         if hasattr(self, "_zip"):  # an abandoned writer: only its descriptor must be closed
+            self._zip.fp = None
             if self._entry is not None:
-                with suppress(OSError, ValueError):
-                    self._entry.close()
-            self._zip.fp = None  # else its finalizer writes a directory
+                io.BufferedIOBase.close(self._entry)  # its own close() would write the entry's size
             with suppress(OSError):
                 self._file.close()
 
-    def begin(self, name: str) -> int:
-        """Begin an entry, and return where its bytes begin in the file. `append` adds to it until `end`."""
+    def begin(self, name: str, alignment: int = 1) -> int:
+        """Begin an entry, and return where its bytes begin in the file: at a multiple of `alignment`.
+
+        `append` adds to it until `end`.
+        """
         info = zipfile.ZipInfo(name)  # of 1980
         info.create_system = 3
         info.external_attr = 0o644 << 16
         with storage_errors(self._path):
+            if alignment > 1:
+                start = self._file.tell() + _LOCAL_BYTES + len(name) + _SIZES_BYTES + _FILL.size
+                info.extra = _FILL.pack(b"FB", -start % alignment) + bytes(-start % alignment)
             self._entry = self._zip.open(info, "w", force_zip64=True)
             return self._file.tell()
 

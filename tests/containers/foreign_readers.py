@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import tempfile
 import warnings
 import zipfile
@@ -125,6 +126,37 @@ def _of_arrays(arrays: dict[str, Any], attributes: Any) -> Iterator[Read]:
         yield key.decode(), image, note
 
 
+def read_recordio(path: str) -> Iterator[Read]:
+    with open(path, "rb") as file:
+        while head := file.read(8):
+            magic, length = struct.unpack("<II", head)
+            assert magic == 0xCED7230A and length < 1 << 29  # the bits above are those of a split record
+            data = file.read(length)
+            assert not any(file.read(-length % 4))
+            floats, label, number, other = struct.unpack_from("<IfQQ", data)
+            size, mark = struct.unpack("<I8s", data[-12:])
+            assert mark == b"\0packer\0" and other == 0
+            note = json.loads(data[-12 - size : -12])
+            assert label == note.get("label", -1) and number == int(note["key"])
+            name = "x.npy" if note["encoding"] == "raw" else "x"
+            yield note["key"], _image(name, data[24 + 4 * floats : -12 - size]), note
+
+
+def read_pth(path: str) -> Iterator[Read]:
+    import torch
+
+    file = torch.load(path, weights_only=True, mmap=True)
+    images, texts, bounds = file["images"], file["annotations"].numpy().tobytes(), file["annotation_offsets"]
+    keys = file["keys"].numpy().tobytes()
+    for i, (start, stop) in enumerate(pairwise(file["key_offsets"].tolist())):
+        if images.ndim == 4:
+            image = images[i].numpy()
+        else:
+            image = images[slice(*file["image_offsets"][i : i + 2])].numpy()
+            image = image.reshape(*file["image_shapes"][i]) if file["encoding"] == "raw" else image.tobytes()
+        yield keys[start:stop].decode(), image, json.loads(texts[bounds[i] : bounds[i + 1]])
+
+
 def _image(name: str, data: bytes) -> Any:
     return np.load(io.BytesIO(data), allow_pickle=False) if name.endswith("npy") else data
 
@@ -137,4 +169,6 @@ READERS = {
     "parquet": read_parquet,
     "zarr": read_zarr,
     "n5": read_n5,
+    "recordio": read_recordio,
+    "pth": read_pth,
 }
