@@ -52,8 +52,8 @@ class N5Writer(ArraysWriter):
     def _append_image(self, data: bytes) -> None:
         if self._item_shape is None:
             if self._bytes.total + len(data) > _LARGEST_BLOCK:
-                problem = f"a shard of images of different sizes holds {size_text(_LARGEST_BLOCK)} in N5"
-                raise UsageError("shard_size", problem, "make the shards smaller")
+                problem = f"a shard of images of different sizes holds at most {size_text(_LARGEST_BLOCK)} in N5"
+                raise UsageError("--shard-size", problem, "make the shards smaller")
             self._bytes.append(data)
             return
         self._block += data

@@ -42,8 +42,7 @@ _SCHEMA = pa.schema(
         ("channels", pa.int32()),
         ("dtype", pa.string()),
         ("label", pa.int64()),
-        ("boxes", pa.list_(pa.list_(pa.float32(), 4))),
-        ("box_labels", pa.list_(pa.int64())),
+        ("objects", pa.struct([("boxes", pa.list_(pa.list_(pa.float32(), 4))), ("labels", pa.list_(pa.int64()))])),
         ("landmarks", pa.list_(pa.list_(pa.float32(), 2))),
         ("polygons", pa.list_(pa.list_(pa.list_(pa.float32(), 2)))),
         ("keypoints", pa.list_(pa.list_(pa.list_(pa.float32(), 3)))),
@@ -277,14 +276,20 @@ def _features(spec: ShardSpec) -> str:
         features["image"] = {"_type": "Image"}
     if spec.classes:
         features["label"] = {"names": spec.classes, "_type": "ClassLabel"}
-        features["box_labels"] = {"feature": features["label"], "_type": "Sequence"}
+        boxes = {"feature": {"dtype": "float32", "_type": "Value"}, "length": 4, "_type": "Sequence"}
+        labels = {"feature": features["label"], "_type": "Sequence"}
+        features["objects"] = {"boxes": {"feature": boxes, "_type": "Sequence"}, "labels": labels}
     return json.dumps({"info": {"features": features}})
 
 
 def _values(a: Annotation) -> Iterator[tuple[str, Any]]:
     """Yield the columns of an annotation as plain values."""
     yield "label", a.label
-    for name in ("boxes", "box_labels", "landmarks", "keypoints", "tags"):
+    if a.boxes is None:
+        yield "objects", None
+    else:
+        yield "objects", {"boxes": a.boxes.tolist(), "labels": None if a.box_labels is None else a.box_labels.tolist()}
+    for name in ("landmarks", "keypoints", "tags"):
         value = getattr(a, name)
         yield name, None if value is None else value.tolist()
     yield "polygons", None if a.polygons is None else [polygon.tolist() for polygon in a.polygons]

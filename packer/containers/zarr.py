@@ -21,7 +21,7 @@ from packer.errors import DamagedPack
 
 _METADATA = "zarr.json"
 _CHUNK_BYTES = 1 << 16
-"""Of images that are one array of bytes: what a reader reads at least."""
+"""Of images that are one array of bytes: what a reader reads at least. The last one is filled up."""
 _INDEX_ROW = np.dtype([("offset", "<u8"), ("size", "<u8")])
 _CRC = struct.Struct("<I")
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -43,13 +43,13 @@ class ZarrWriter(ArraysWriter):
     def _write_images(self) -> Any:
         starts = self._starts()
         count, total = len(starts) - 1, int(starts[-1])
-        item, dtype, size = self._item_shape or (), self._spec.dtype, _CHUNK_BYTES
+        item, dtype, size = self._item_shape or (), self._spec.dtype, max(1, min(total, _CHUNK_BYTES))
         if item:
             size = total // max(count, 1)
         else:
             count, dtype = total, "uint8"
         chunks = -(-total // size) if total else 0
-        chunk = (1, *item) if item else (_CHUNK_BYTES,)
+        chunk = (1, *item) if item else (size,)
         if self._base is not None:
             self._zip.append(bytes(chunks * size - total))
             index = np.zeros(chunks, _INDEX_ROW)

@@ -79,7 +79,9 @@ def read_parquet(path: str) -> Iterator[Read]:
     for row in pq.read_table(path).to_pylist():
         data = row["image"]["bytes"]
         note = json.loads(row["annotation"])
-        assert (row["label"], row["boxes"], row["keypoints"]) == tuple(map(note.get, ("label", "boxes", "keypoints")))
+        assert all(row[name] == note.get(name) for name in ("label", "landmarks", "keypoints", "polygons"))
+        objects = {"boxes": note["boxes"], "labels": note.get("box_labels")} if "boxes" in note else None
+        assert row["objects"] == objects
         if row["encoding"] != "raw":
             yield row["key"], data, note
         elif data.startswith(b"\x93NUMPY"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -108,6 +109,17 @@ def test_existing_file_is_kept(container: str, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="shard"):
         open_container(container).create(str(path), spec_of("raw", []))
     assert path.read_bytes() == b"mine"
+
+
+def test_abandoned_writer_closes_its_files(container: str, tmp_path: Path) -> None:
+    """Without a word: a warning of a finalizer would be an error here."""
+    records = records_of("png", [Annotation()] * 3)
+    writer = open_container(container).create(str(tmp_path / "shard"), spec_of("png", records))
+    writer.write(records[0])
+    del writer
+    gc.collect()
+    open_files = {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
+    assert str(tmp_path / "shard") not in open_files
 
 
 def test_missing_folder(container: str, tmp_path: Path) -> None:

@@ -77,13 +77,14 @@ def test_datasets_shows_pictures(kind: str, tmp_path: Path) -> None:
     records = records_of(kind, ANNOTATIONS.values())
     write_shard("parquet", str(tmp_path / "shard"), kind, records)
     data = datasets.load_dataset("parquet", data_files=str(tmp_path / "shard"), split="train")
-    assert data.features["label"].names == list(CLASSES)
+    assert data.features["label"].names == data.features["objects"]["labels"].feature.names == list(CLASSES)
     for record, row in zip(records, data, strict=True):
         assert row["image"].size == (record.width, record.height)
         if record.encoding == "raw":
             assert np.asarray(row["image"]).tobytes() == record.data
         note = expected_json(record)
-        assert all(row[name] == note.get(name) for name in ("label", "boxes", "box_labels", "landmarks", "keypoints"))
+        assert all(row[name] == note.get(name) for name in ("label", "landmarks", "keypoints"))
+        assert (row["objects"] or {}).get("boxes") == note.get("boxes")
         assert json.loads(row["annotation"]) == note
 
 
