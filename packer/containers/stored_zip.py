@@ -34,9 +34,9 @@ class StoredZip:
 
     def __del__(self) -> None:
         if hasattr(self, "_zip"):  # an abandoned writer: only its descriptor must be closed
-            self._zip.fp = None
             if self._entry is not None:
                 io.BufferedIOBase.close(self._entry)  # its own close() would write the entry's size
+            self._zip.fp = None  # else its finalizer writes a directory
             with suppress(OSError):
                 self._file.close()
 
