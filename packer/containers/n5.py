@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from packer.containers.annotation_columns import BytesColumn
 from packer.containers.arrays import ArraysWriter, Chunks, scanned
 from packer.containers.base import Entry, ShardSpec
-from packer.containers.hdf5_columns import BytesColumn
 from packer.containers.storage import mapped
 from packer.containers.stored_zip import StoredEntries
 from packer.errors import DamagedPack, UsageError, size_text

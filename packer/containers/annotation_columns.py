@@ -1,4 +1,4 @@
-"""Collects the data of an HDF5 shard before it is written: runs of bytes, and annotations as arrays."""
+"""Collects the data of a shard of arrays before it is written: runs of bytes, and annotations as arrays."""
 
 from __future__ import annotations
 
