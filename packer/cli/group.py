@@ -8,6 +8,7 @@ from packer import __version__
 from packer.cli.bench import bench
 from packer.cli.build import build
 from packer.cli.info import info
+from packer.cli.merge import merge
 from packer.cli.repair import repair
 from packer.cli.sample import sample
 from packer.cli.stats import stats
@@ -31,5 +32,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (build, info, verify, repair, sample, stats, bench, view):
+for command in (build, info, merge, verify, repair, sample, stats, bench, view):
     cli.add_command(command)

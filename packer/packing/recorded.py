@@ -145,6 +145,9 @@ def command_of(manifest: Manifest, pack: str) -> str:
         manifest: Its manifest.
         pack: Its path.
     """
+    if manifest.made_from:
+        names = [origin.name for origin in manifest.made_from]
+        return shlex.join(["packer", manifest.made_from[0].command, *names, "-o", pack])
     defaults = {field.name: field.default for field in fields(BuildOptions)}
     words = ["packer", "build", "SRC"]
     for spec in _labels(manifest, pack, None):
