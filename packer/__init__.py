@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from packer.packing import BuildOptions, BuildSummary, build_pack
     from packer.packing.recorded import options_from, options_like
     from packer.repack.merge import merge
+    from packer.repack.split import split
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ _HOMES = {
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
     "options_like": "packer.packing.recorded",
+    "split": "packer.repack.split",
 }
 
 _ADAPTERS = frozenset(("ultralytics",))
@@ -65,6 +67,7 @@ __all__ = [
     "open_pack",
     "options_from",
     "options_like",
+    "split",
 ]
 
 

@@ -11,6 +11,7 @@ from packer.cli.info import info
 from packer.cli.merge import merge
 from packer.cli.repair import repair
 from packer.cli.sample import sample
+from packer.cli.split import split
 from packer.cli.stats import stats
 from packer.cli.verify import verify
 from packer.cli.view import view
@@ -32,5 +33,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (build, info, merge, verify, repair, sample, stats, bench, view):
+for command in (build, info, merge, split, verify, repair, sample, stats, bench, view):
     cli.add_command(command)

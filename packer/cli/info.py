@@ -140,6 +140,6 @@ def _origins(manifest: Manifest) -> str:
 
 
 def _options(manifest: Manifest) -> str:
-    skipped = ("labels", "encode", "max_pixels", "columns")
+    skipped = ("labels", "encode", "max_pixels", "columns", "repack")
     given = {k: v for k, v in manifest.options.items() if v is not None and k not in skipped}
     return ", ".join(f"{k} {printable(str(v))}" for k, v in given.items())

@@ -22,7 +22,7 @@ from packer.types import Int64
 
 MISREAD = {"boxes": "boxes", "tags": "tags"}
 """Fields whose absence would be read as "none in this image"."""
-OWN = ("include", "exclude", "label_files", "columns", "classes", "split")
+OWN = ("include", "exclude", "label_files", "columns", "classes", "split", "repack")
 """Options that hold only for the source of a pack."""
 
 

@@ -93,6 +93,8 @@ def merge(
         len(item.source.tables)
         progress.advance(1)
     manifest, notes = fitted(sources, names)
+    if duplicates == "drop":
+        manifest = replace(manifest, options={**manifest.options, "repack": {"duplicates": "drop"}})
     found, later, _ = find_duplicates(taken)
     if found.records and duplicates == "fail":
         raise BadInput(

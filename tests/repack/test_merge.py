@@ -143,7 +143,7 @@ def test_packs_that_do_not_fit(build: Build, tmp_path: Path, options: dict[str, 
 
 def test_fields_that_would_be_misread(make_pack: MakePack, build: Build, tmp_path: Path) -> None:
     b = build("b", ("ant",), format="lmdb")
-    with pytest.raises(UsageError, match="has no boxes, but .* has: its images would count as without any"):
+    with pytest.raises(UsageError, match=r"has no boxes, but .* has: its images would count as without any"):
         merge([make_pack("boxes", "lmdb"), b], tmp_path / "all")
 
 
