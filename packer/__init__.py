@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from packer.loading.to_device import CudaPrefetcher
     from packer.packing import BuildOptions, BuildSummary, build_pack
     from packer.packing.recorded import options_from, options_like
+    from packer.repack.extract import extract
     from packer.repack.merge import merge
     from packer.repack.split import split
 
@@ -38,6 +39,7 @@ _HOMES = {
     "as_tv_tensors": "packer.loading.collate",
     "build_pack": "packer.packing",
     "collate": "packer.loading.collate",
+    "extract": "packer.repack.extract",
     "merge": "packer.repack.merge",
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
@@ -63,6 +65,7 @@ __all__ = [
     "as_tv_tensors",
     "build_pack",
     "collate",
+    "extract",
     "merge",
     "open_pack",
     "options_from",

@@ -7,6 +7,7 @@ import click
 from packer import __version__
 from packer.cli.bench import bench
 from packer.cli.build import build
+from packer.cli.extract import extract
 from packer.cli.info import info
 from packer.cli.merge import merge
 from packer.cli.repair import repair
@@ -33,5 +34,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (build, info, merge, split, verify, repair, sample, stats, bench, view):
+for command in (build, info, merge, split, extract, verify, repair, sample, stats, bench, view):
     cli.add_command(command)
