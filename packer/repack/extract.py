@@ -271,10 +271,11 @@ def _partial(target: str) -> Iterator[str]:
 
 
 def _publish(folder: str, target: str, pack: Pack, layout: Layout) -> None:
-    mark = {"packer": packer.__version__, "layout": layout.name, "pack": pack.manifest.digest}
+    files = _count_files(folder) + 1
+    mark = {"packer": packer.__version__, "layout": layout.name, "pack": pack.manifest.digest, "files": files}
     mark_path = os.path.join(folder, MARK)
     with open(mark_path, "w", encoding="ascii") as file:
-        json.dump({**mark, "files": _count_files(folder) + 1}, file)
+        json.dump(mark, file)
     if os.path.isdir(target) and os.listdir(target):
         if not exchange_names(folder, target):
             os.rename(target, folder + ".old")

@@ -17,6 +17,7 @@ from packer.format.pack import Pack
 from packer.format.ragged import Ragged
 from packer.format.verify_records import texts
 from packer.samplers.order import derive, permutation
+from packer.sources.paths import quoted
 from packer.types import Int64
 
 Shares = dict[str, Fraction]
@@ -40,13 +41,13 @@ def parse_parts(text: str) -> Shares:
             or any(c in name for c in '/\\:*?"<>|\0')
             or len(name) > 100
         ):
-            raise UsageError("--parts", f"has no valid name in {printable(item)!r}, or has it twice", step)
+            raise UsageError("--parts", f"has no valid name in {quoted(item)}, or has it twice", step)
         try:
             shares[name] = Fraction(share)
         except (ValueError, ZeroDivisionError):
-            raise UsageError("--parts", f"has no share in {printable(item)!r}", step) from None
+            raise UsageError("--parts", f"has no share in {quoted(item)}", step) from None
         if shares[name] <= 0:
-            raise UsageError("--parts", f"has a share that is not above 0 in {printable(item)!r}", step)
+            raise UsageError("--parts", f"has a share that is not above 0 in {quoted(item)}", step)
     total = sum(shares.values())
     if total != 1:
         raise UsageError("--parts", f"are {float(total):g} in sum, not 1", "no record may be left over: name all parts")
@@ -164,6 +165,6 @@ def _extras(pack: Pack, name: str) -> list[bytes | None]:
         found.append(None if value is None else json.dumps(value, sort_keys=True).encode("ascii"))
     if name not in fields:
         has = f"the fields are {', '.join(map(printable, sorted(fields)))}" if fields else "it has none"
-        problem = f"{printable(pack.path)} has no field {printable(name)!r}: {has}"
+        problem = f"{printable(pack.path)} has no field {quoted(name)}: {has}"
         raise UsageError("--group", problem, "pass folder, source or a field of extras")
     return found

@@ -48,7 +48,7 @@ def facts(pack: Path, without: frozenset[str] = frozenset()) -> dict[bytes, Any]
         }
         every = {"label": label, "boxes": boxes, "names": names, "polygons": polygons, **rest, **fields}
         name = os.path.splitext(opened.paths[i].rpartition(b"/")[2])[0]
-        kept = {k: v for k, v in every.items() if k not in without}
+        kept = {k: v for k, v in every.items() if k not in without and (v or "." not in k)}
         found[name] = (opened.image(i).shape, opened.image(i).tobytes(), kept)
     return found
 
@@ -132,7 +132,7 @@ def test_resized_boxes_are_those_of_the_pack(tmp_path: Path) -> None:
     """The numbers of the XML file are not those of the images that are written."""
     pack = build(draw_voc(tmp_path / "voc", 4), tmp_path / "p.lmdb", encode="png", resize="77x31")
     for layout in ("voc", "yolo", "coco", "list"):
-        report = extract(pack, tmp_path / layout, layout)
+        report = extract(pack, tmp_path / f"{layout}-out", layout)
         new = again(report, tmp_path / f"{layout}.lmdb")
         without = ORIGINALS | frozenset(report.lost) | {"box_fields.iscrowd"}
         assert facts(new, without) == facts(pack, without)
@@ -164,7 +164,7 @@ def test_coco(tmp_path: Path) -> None:
     assert report.lost == {}
     new = again(report, tmp_path / "again.lmdb")
     assert facts(new) == facts(pack) and open_pack(new).classes == open_pack(pack).classes
-    assert "cannot hold a class called 'dog\\n'" in refused(2, "extract", pack, tmp_path / "x", "--layout", "voc")
+    assert 'cannot hold a class called "dog\\n"' in refused(2, "extract", pack, tmp_path / "x", "--layout", "voc")
 
 
 def test_yolo_keypoints_and_polygons(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_folders_that_exist(tmp_path: Path) -> None:
     assert "was not extracted from a pack" in refused(2, "extract", pack, tmp_path / "src", "--overwrite")
     assert "is the pack, or in it" in refused(2, "extract", pack, pack / "x")
     assert "no such folder" in refused(2, "extract", pack, tmp_path / "no" / "x")
-    assert "no layout 'zip'; choose one of folder" in refused(2, "extract", pack, tmp_path / "x", "--layout", "zip")
+    assert 'no layout "zip"; choose one of folder' in refused(2, "extract", pack, tmp_path / "x", "--layout", "zip")
     assert (out / "mine.txt").read_text() == "mine" and not list(tmp_path.glob("*.partial"))
     for layout in set(LAYOUTS) - {"folder", "list"}:
         assert f"{layout} holds boxes, but the pack has label" in refused(
@@ -303,7 +303,7 @@ def test_classes_that_cannot_be_folders(tmp_path: Path) -> None:
         pack = build(tmp_path / name.replace("/", "-"), tmp_path / "p.lmdb", overwrite=True)
         ran = run("extract", pack, tmp_path / "out")
         assert ran.code == 2 and "choose list" in ran.err
-        report = extract(pack, tmp_path / name.replace("/", "_"), "list")
+        report = extract(pack, tmp_path / f"{name[0]}-out", "list")
         assert open_pack(again(report, tmp_path / "again.lmdb", "--overwrite")).classes == [name]
 
 

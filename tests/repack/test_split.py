@@ -100,7 +100,7 @@ def test_groups_stay_together(tmp_path: Path) -> None:
                             ("text", lambda p, i: p.annotation(i).extras["text"])):  # fmt: skip
             if name == group:
                 assert not {value(a, i) for i in range(len(a))} & {value(b, i) for i in range(len(b))}
-    assert "has no field 'person': the fields are text" in refused(
+    assert 'has no field "person": the fields are text' in refused(
         2, "split", pack, "--parts", "c=0.5,d=0.5", "--group", "person"
     )
 
@@ -120,11 +120,11 @@ def test_lists(pack: Path, tmp_path: Path) -> None:
     ("parts", "said"),
     [
         ("train=0.8", "are 0.8 in sum, not 1"),
-        ("train=0.8,val", "has no share in 'val'"),
-        ("train=0.8,train=0.2", "has no valid name in 'train=0.2', or has it twice"),
-        ("../x=0.5,b=0.5", "has no valid name in '../x=0.5'"),
-        ("a=1.5,b=-0.5", "has a share that is not above 0 in 'b=-0.5'"),
-        ("a=nan,b=0.5", "has no share in 'a=nan'"),
+        ("train=0.8,val", 'has no share in "val"'),
+        ("train=0.8,train=0.2", 'has no valid name in "train=0.2", or has it twice'),
+        ("../x=0.5,b=0.5", 'has no valid name in "../x=0.5"'),
+        ("a=1.5,b=-0.5", 'has a share that is not above 0 in "b=-0.5"'),
+        ("a=nan,b=0.5", 'has no share in "a=nan"'),
         ("a=0.999,b=0.001", "leave nothing for b: 30 records; make its share larger"),
     ],
 )

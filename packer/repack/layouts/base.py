@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from packer.errors import UsageError, printable
+from packer.errors import UsageError
 from packer.format.manifest import Manifest
+from packer.sources.paths import quoted
 from packer.types import Annotation
 
 CLASSES_FILE = "classes.txt"
@@ -69,9 +70,7 @@ class Layout:
             )  # fmt: skip
         for name in self.classes:
             if not name.isprintable() or name != name.strip() or not name:
-                raise UsageError(
-                    "--layout", f"{self.name} cannot hold a class called {printable(name)!r}", "choose coco"
-                )
+                raise UsageError("--layout", f"{self.name} cannot hold a class called {quoted(name)}", "choose coco")
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return where the image of a record goes; `path` is that of its source file, made safe."""
@@ -102,6 +101,8 @@ class Layout:
 
     def write_classes(self) -> None:
         """Write the class names in the order of their ids, for ``--classes``."""
+        if not self.classes:
+            return
         self.write(CLASSES_FILE, "".join(f"{name}\n" for name in self.classes).encode("utf-8", "surrogateescape"))
         self.options += ["--classes", os.path.join("FOLDER", CLASSES_FILE)]
 

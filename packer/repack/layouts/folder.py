@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from packer.errors import UsageError, printable
+from packer.errors import UsageError
 from packer.repack.layouts.base import Layout
-from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes
+from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, quoted
 from packer.types import Annotation
 
 
@@ -22,9 +22,9 @@ class FolderLayout(Layout):
         for name in self.classes:
             folder = as_bytes(name)
             if b"/" in folder or folder.startswith(b".") or len(folder) > 255:
-                raise UsageError("--layout", f"the class {printable(name)!r} cannot be a folder", "choose list")
+                raise UsageError("--layout", f"the class {quoted(name)} cannot be a folder", "choose list")
             if SPLIT_FOLDER.fullmatch(folder) or folder.lower() in IMAGE_FOLDERS:
-                problem = f"the class {printable(name)!r} would not be read as a class, as a folder"
+                problem = f"the class {quoted(name)} would not be read as a class, as a folder"
                 raise UsageError("--layout", problem, "choose list")
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:

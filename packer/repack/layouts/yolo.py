@@ -12,9 +12,10 @@ from packer.errors import UsageError
 from packer.format.manifest import Manifest
 from packer.repack.layouts.base import Item, Layout, plain
 from packer.sources.paths import stem_of
+from packer.sources.yolo.source import IMAGES_TO_LABELS
 from packer.types import Annotation
 
-IMAGES, LABELS = b"images", b"labels"
+IMAGES = b"images"
 SAME_PX = 0.01
 
 
@@ -29,11 +30,13 @@ class YoloLayout(Layout):
         super().__init__(folder, manifest)
         self._posed = "keypoints" in manifest.fields
         self._points = 0
+        self._below = True
+        """Whether all images are in the folder images."""
         self.holds = frozenset({"boxes", "keypoints" if self._posed else "polygons"})
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return the path below the folder images, wherever it is in the path."""
-        return path if IMAGES in path.split(b"/")[:-1] else IMAGES + b"/" + path
+        return path if _mirrored(path) else IMAGES + b"/" + path
 
     def add(self, item: Item) -> None:
         """Write the rows of the image."""
@@ -54,9 +57,8 @@ class YoloLayout(Layout):
                     self.lost["the box of an object, which is not the extent of its polygon"] += 1
                 values = (np.asarray(polygon, np.float64) / size).ravel().tolist()
             lines.append(f"{label} {' '.join(map(plain, values))}\n")
-        parts = item.name.split(b"/")
-        parts[len(parts) - 1 - parts[::-1].index(IMAGES)] = LABELS
-        self.write(b"/".join([*parts[:-1], stem_of(item.name) + b".txt"]), "".join(lines).encode("ascii"))
+        self._below &= item.name.startswith(IMAGES + b"/")
+        self.write(_mirrored(item.name) + stem_of(item.name) + b".txt", "".join(lines).encode("ascii"))
 
     def _keypoints(self, keypoints: Any, number: int, size: Any) -> Sequence[float]:
         points = np.zeros((self._points, 3)) if keypoints is None else keypoints[number].astype(np.float64)
@@ -69,10 +71,21 @@ class YoloLayout(Layout):
 
     def close(self) -> None:
         """Write data.yaml, whose text is JSON where it could be anything."""
-        lines = ["path: .\n", "train: images\n", "val: images\n", "names:\n"]
+        images = "images" if self._below else "."
+        lines = ["path: .\n", f"train: {images}\n", f"val: {images}\n", "names:\n"]
         lines += [f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(self.classes)]
         if self._posed:
             lines.append(f"kpt_shape: [{self._points}, 3]\n")
             if self.manifest.flip_index is not None:
                 lines.append(f"flip_idx: {list(self.manifest.flip_index)}\n")
         self.write("data.yaml", "".join(lines).encode("utf-8"))
+
+
+def _mirrored(image: bytes) -> bytes:
+    """Return the folder of an image's label, with a final slash; b"" if the image is in no folder of images."""
+    parts = image.split(b"/")[:-1]
+    for i in reversed(range(len(parts))):
+        if parts[i] in IMAGES_TO_LABELS:
+            parts[i] = IMAGES_TO_LABELS[parts[i]]
+            return b"/".join(parts) + b"/"
+    return b""
