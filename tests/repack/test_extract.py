@@ -314,3 +314,21 @@ def test_the_printed_command_can_be_typed(tmp_path: Path) -> None:
     good(*words[1:], "-o", tmp_path / "again.lmdb")
     a, b = open_pack(pack), open_pack(tmp_path / "again.lmdb")
     assert np.array_equal(a.image(3), b.image(3)) and b.manifest.mode == "gray"
+
+
+@pytest.mark.parametrize("layout", ["voc", "yolo", "coco", "list"])
+def test_odd_names(tmp_path: Path, layout: str) -> None:
+    source = draw_voc(tmp_path / "voc", 4)
+    for old, new in ((b"001", b'\xff odd, "name" & <x>\''), (b"002", b"# [1]*?"), (b"003", "\u00fc ' \\n".encode())):
+        for folder, end in (("JPEGImages", b".jpg"), ("Annotations", b".xml")):
+            home = os.fsencode(source / folder) + b"/"
+            os.rename(home + old + end, home + new + end)
+    pack = build(source, tmp_path / "p.lmdb")
+    report = extract(pack, tmp_path / "out", layout)
+    new = again(report, tmp_path / "again.lmdb")
+    without = ORIGINALS | frozenset(report.lost) | {"box_fields.iscrowd"}
+    found, wanted = facts(new, without), facts(pack, without)
+    if layout == "coco":  # JSON holds no other bytes than those of UTF-8
+        odd = next(name for name in wanted if name.startswith(b"\xff"))
+        found[odd] = found.pop(b"%FF" + odd[1:])
+    assert found == wanted

@@ -11,6 +11,7 @@ from packer.format.manifest import Manifest
 from packer.repack.layouts.base import Item, Layout
 from packer.sources.coco.objects import PIXEL_CENTER
 from packer.sources.paths import as_text
+from packer.types import Annotation
 
 FILE = "instances.json"
 READ = ("iscrowd", "area", "rle", "category_id")
@@ -41,6 +42,11 @@ class CocoLayout(Layout):
         classes, self.classes = self.classes, ()
         super().check()
         self.classes = classes
+
+    def place(self, path: bytes, annotation: Annotation) -> bytes:
+        """Return the path in UTF-8, as JSON needs it: other bytes become ``%FF``."""
+        text = path.decode("utf-8", "surrogateescape")
+        return "".join(f"%{ord(c) - 0xDC00:02X}" if 0xDC80 <= ord(c) <= 0xDCFF else c for c in text).encode("utf-8")
 
     def add(self, item: Item) -> None:
         """Keep the objects of the image."""
