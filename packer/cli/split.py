@@ -28,9 +28,9 @@ from packer.errors import plural, printable
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
-    """Split PACK into parts without copying its images: PACK-train and so on.
+    """Split PACK into parts without copying its images.
 
-    Each record is in one part. The same options give the same parts, on any machine.
+    The parts are called PACK-train and so on. Each record is in one of them. The same options give the same parts, on any machine.
 
     \b
     Examples:

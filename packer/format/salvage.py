@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from packer.containers import open_container
-from packer.containers.base import ShardSpec
 from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError, plural
 from packer.format.digests import sha256_of
-from packer.format.index import IndexBuilder
 from packer.format.lists import carry_over
 from packer.format.manifest import (
     MANIFEST_NAME,
@@ -37,12 +34,12 @@ from packer.format.salvage_records import (
     good_records,
     manifest_of,
     shards_in,
-    with_index,
     write_index_of,
+    write_shard,
 )
 from packer.format.verify import check_pack
 from packer.system import sync_path
-from packer.types import Progress, Record
+from packer.types import Progress
 
 __all__ = ["LostRecord", "RepairReport", "repair"]
 
@@ -180,7 +177,7 @@ class _Repair:
             elif shard.container_intact:
                 entry = write_index_of(work, shard)
             else:
-                entry = _write_shard(work, manifest, old, good_records(shard, lost))
+                entry = write_shard(work, manifest, old, good_records(shard, lost))
         except ValueError as error:
             if isinstance(error, PackerError):
                 raise
@@ -260,26 +257,6 @@ class _Repair:
         sync_path(target)
         if sha256_of(target, self.progress.advance) != file.sha256:
             raise DamagedPack(source, "changed while it was copied", "check the disk, and repair again")
-
-
-def _write_shard(folder: str, manifest: Manifest, old: ShardEntry, records: Iterable[Record]) -> ShardEntry | None:
-    """Rewrite the shard `old` with these records. Return None, and write no file, if there are none."""
-    path = os.path.join(folder, old.container.name)
-    raw = manifest.encoding == "raw"
-    spec = ShardSpec(
-        classes=manifest.classes,
-        encoding=manifest.encoding,
-        shape=manifest.shape if raw else None,
-        dtype=manifest.dtype or "uint8",
-        planned_records=old.records,
-        planned_bytes=old.container.bytes,
-    )
-    builder, writer = IndexBuilder(), None
-    for record in records:
-        writer = writer or open_container(manifest.container).create(path, spec)
-        builder.add(record)
-        writer.write(record)
-    return None if writer is None else with_index(folder, path, builder, writer.close())
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from xxhash import xxh3_128_digest
 from packer import __version__
 from packer.containers import CONTAINERS, open_container
 from packer.containers.annotation import annotation_json, class_names, path_text, record_from_json
-from packer.containers.base import Entry, Places
+from packer.containers.base import Entry, Places, ShardSpec
 from packer.errors import DamagedPack, PackerError, WorkerDied, plural
 from packer.format.columns import column
 from packer.format.index import INDEX_SUFFIX, IndexBuilder, read_index
@@ -273,3 +273,23 @@ def with_index(folder: str, container: str, builder: IndexBuilder, places: Place
     entry = builder.write(index, places)
     digest = digest_of_written(container, index, entry)
     return ShardEntry(len(builder), FileEntry(name, os.path.getsize(container), digest), entry)
+
+
+def write_shard(folder: str, manifest: Manifest, old: ShardEntry, records: Iterable[Record]) -> ShardEntry | None:
+    """Rewrite the shard `old` with these records. Return None, and write no file, if there are none."""
+    path = os.path.join(folder, old.container.name)
+    raw = manifest.encoding == "raw"
+    spec = ShardSpec(
+        classes=manifest.classes,
+        encoding=manifest.encoding,
+        shape=manifest.shape if raw else None,
+        dtype=manifest.dtype or "uint8",
+        planned_records=old.records,
+        planned_bytes=old.container.bytes,
+    )
+    builder, writer = IndexBuilder(), None
+    for record in records:
+        writer = writer or open_container(manifest.container).create(path, spec)
+        builder.add(record)
+        writer.write(record)
+    return None if writer is None else with_index(folder, path, builder, writer.close())

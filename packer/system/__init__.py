@@ -191,11 +191,9 @@ def exchange_names(a: str, b: str) -> bool:
 
 
 def share_file(source: str, target: str) -> str:
-    """Give a file a second name `target`, or copy it if the file system cannot. Raise OSError on failure.
+    """Make `target` a hard link to a file, or else a reflink (a file that shares its blocks), or else a copy.
 
-    Returns:
-        hard link: both names are one file. reflink: a file of its own, whose blocks are shared until one is written.
-        copy: a file of its own, not yet verified.
+    Return which of them it is. A copy is not verified. Raise OSError on failure.
     """
     source = os.path.realpath(source)  # the name of a symlink would be a second symlink
     try:
