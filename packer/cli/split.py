@@ -30,7 +30,8 @@ from packer.errors import plural, printable
 def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
     """Split PACK into parts without copying its images.
 
-    The parts are called PACK-train and so on. Each record is in one of them. The same options give the same parts, on any machine.
+    The parts are called PACK-train and so on. Each record is in one of them. The same options give the same parts, on
+    any machine.
 
     \b
     Examples:

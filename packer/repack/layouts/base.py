@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from packer.errors import UsageError
 from packer.format.manifest import Manifest
 from packer.sources.paths import quoted
@@ -108,6 +110,5 @@ class Layout:
 
 
 def plain(value: float) -> str:
-    """Return a number as plain decimals, without an exponent."""
-    text = f"{value:.15f}".rstrip("0").rstrip(".")
-    return "0" if text in ("", "-0") else text
+    """Return a float64 as plain decimals that are read as the same number, without an exponent."""
+    return np.format_float_positional(value, trim="-")
