@@ -38,6 +38,7 @@ from packer.format.salvage_records import (
     write_shard,
 )
 from packer.format.verify import check_pack
+from packer.format.written import restore_companions, write_companions
 from packer.system import sync_path
 from packer.types import Progress
 
@@ -135,6 +136,8 @@ class _Repair:
         with _new_folder(self.target, self.folder) as work:
             for shard in shards:
                 self._make(work, manifest, shard)
+            if self.whole:
+                self.whole = restore_companions(self.folder, work, manifest, self.damaged)
             if self.whole and known and self.in_place:
                 return self._put_back(work, manifest)
             before = len(manifest.notes)
@@ -211,6 +214,7 @@ class _Repair:
         """Restore the rebuilt files in place; their digests prove that they are identical to the originals."""
         if MANIFEST_NAME in self.healed:
             _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
+        self.healed += sorted(self.damaged & {file.name for file in manifest.companions.values()})
         for name in self.healed:
             os.replace(os.path.join(work, name), os.path.join(self.folder, name))
         sync_path(self.folder)
@@ -236,19 +240,16 @@ class _Repair:
         counts["found"] = sum(counts[name] for name in ("packed", "rejected", "skipped"))
         gone = (Rejected(e.path or "", "lost", f"{e}, was damaged") for e in self.lost)
         listed, more = carry_over(self.folder, work, old, self.damaged, gone)
+        listed = replace(listed, shards=tuple(entry for entry, _ in self.made))
+        left = f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost"
         return replace(
             listed,
             records=records,
             counts={**counts, **({"boxes": boxes} if "boxes" in counts or boxes else {})},
             class_counts=class_counts,
-            shards=tuple(entry for entry, _ in self.made),
             linked=linked,
-            notes=(
-                *old.notes,
-                *notes,
-                *more,
-                f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost",
-            ),
+            companions=write_companions(work, replace(listed, linked=linked)),
+            notes=(*old.notes, *notes, *more, left),
         )
 
     def _copy(self, work: str, file: FileEntry) -> None:

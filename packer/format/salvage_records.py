@@ -162,7 +162,7 @@ def shards_in(folder: str) -> Manifest | None:
     stems: dict[str, set[str]] = {}
     for name in names:
         if found := SHARD_NAME.match(name):
-            stems.setdefault(found[1], set()).add(os.path.splitext(name)[1])
+            stems.setdefault(found[1], set()).add(name[len(found[1]) :])
     seen = Counter(formats[suffix] for suffixes in stems.values() for suffix in suffixes if suffix in formats)
     if not seen:
         return None
@@ -269,7 +269,7 @@ def write_index_of(folder: str, shard: FoundShard) -> ShardEntry:
 def with_index(folder: str, container: str, builder: IndexBuilder, places: Places) -> ShardEntry:
     """Write the index of a container that lies in the same folder or in that of a damaged pack."""
     name = os.path.basename(container)
-    index = os.path.join(folder, os.path.splitext(name)[0] + INDEX_SUFFIX)
+    index = os.path.join(folder, name.partition(".")[0] + INDEX_SUFFIX)
     entry = builder.write(index, places)
     digest = digest_of_written(container, index, entry)
     return ShardEntry(len(builder), FileEntry(name, os.path.getsize(container), digest), entry)

@@ -86,6 +86,7 @@ def fitted(sources: Sequence[Source], classes: tuple[str, ...]) -> tuple[Manifes
         notes=(*notes, *_notes(sources)),
         flip_index=flip_index,
         lists={},
+        companions={},
         tags=next((source.manifest.tags for source in sources if source.manifest.tags), ()),
         linked={},
         made_from=(),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from packer.containers import CONTAINERS, open_container
 from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, plural
 from packer.format.digests import sha256_of
 from packer.format.index import INDEX_SUFFIX, write_index
@@ -150,9 +151,9 @@ def link_shards(folder: str, home: str, taken: Sequence[Taken], progress: Progre
 def _link(folder: str, home: str, number: int, taken: Taken) -> tuple[ShardEntry, str | None, str]:
     """Return the entry of a new shard, its `Manifest.linked` (None: it is written for this pack), and what was done."""
     source, old = taken.source, taken.shard
-    suffix = os.path.splitext(old.container.name)[1]
+    suffix = _suffix(old.container.name, source.manifest.container)
     stem = f"shard-{number:05d}"
-    container = replace(old.container, name=stem + (".lmdb" if suffix == ".mdb" else suffix))
+    container = replace(old.container, name=stem + suffix)
     batch = taken.table()
     before = source.manifest.linked.get(old.container.name)
     path: str | None
@@ -173,6 +174,16 @@ def _link(folder: str, home: str, number: int, taken: Taken) -> tuple[ShardEntry
     except OSError as error:
         raise StorageError(error.filename or folder, error.strerror or str(error)) from None
     return ShardEntry(old.records if batch is None else len(batch), container, entry), path, how
+
+
+def _suffix(name: str, container: str) -> str:
+    """Return the end of a shard's name: that of its format, if it has or stands for it; else its own, if adopted."""
+    extension = os.path.splitext(name)[1]
+    if container in CONTAINERS:
+        suffix = open_container(container).suffix
+        if name.endswith(suffix) or extension == ".mdb":  # a single LMDB shard is called data.mdb
+            return suffix
+    return extension
 
 
 def _share(source: str, target: str, entry: FileEntry) -> str:

@@ -156,6 +156,7 @@ def _manifest(source: Source, asked: SplitOptions, made: Linked, folder: str) ->
         options=dict(sorted(options.items())),
         rejected=(),
         lists={},
+        companions={},
         linked=made.linked,
         made_from=(source.origin("split"),),
         packer=packer.__version__,
