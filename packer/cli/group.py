@@ -7,9 +7,12 @@ import click
 from packer import __version__
 from packer.cli.bench import bench
 from packer.cli.build import build
+from packer.cli.extract import extract
 from packer.cli.info import info
+from packer.cli.merge import merge
 from packer.cli.repair import repair
 from packer.cli.sample import sample
+from packer.cli.split import split
 from packer.cli.stats import stats
 from packer.cli.verify import verify
 from packer.cli.view import view
@@ -31,5 +34,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (build, info, verify, repair, sample, stats, bench, view):
+for command in (build, info, merge, split, extract, verify, repair, sample, stats, bench, view):
     cli.add_command(command)

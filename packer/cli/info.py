@@ -73,7 +73,7 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
 
 def missing_files(pack: str, manifest: Manifest) -> list[str]:
     """Return the names of missing files."""
-    return [file.name for file in manifest.files if not os.path.isfile(os.path.join(pack, file.name))]
+    return [file.name for file in manifest.files if not os.path.isfile(manifest.path_of(pack, file.name))]
 
 
 def pack_bytes(manifest: Manifest) -> int:
@@ -99,6 +99,8 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
         more = f" and {len(tags) - SHOWN_CLASSES} more" if len(tags) > SHOWN_CLASSES else ""
         found.append(("tags", f"{len(tags)}: {', '.join(map(printable, tags[:SHOWN_CLASSES]))}{more}"))
     found += [("note", printable(note)) for note in manifest.notes]
+    if manifest.made_from:
+        found.append(("made from", f"{manifest.made_from[0].command}: {_origins(manifest)}"))
     found.append(("made by", f"packer {manifest.packer}: {_options(manifest)}"))
     return found
 
@@ -131,7 +133,13 @@ def _classes(manifest: Manifest) -> str:
     return f"{len(manifest.classes)}, with {of or 'none used'}: {', '.join(parts)}"
 
 
+def _origins(manifest: Manifest) -> str:
+    names = [printable(origin.name) for origin in manifest.made_from]
+    more = f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
+    return ", ".join(names[:SHOWN_CLASSES]) + more
+
+
 def _options(manifest: Manifest) -> str:
-    skipped = ("labels", "encode", "max_pixels", "columns")
+    skipped = ("labels", "encode", "max_pixels", "columns", "repack")
     given = {k: v for k, v in manifest.options.items() if v is not None and k not in skipped}
     return ", ".join(f"{k} {printable(str(v))}" for k, v in given.items())
