@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from packer.loading.to_device import CudaPrefetcher
     from packer.packing import BuildOptions, BuildSummary, build_pack
     from packer.packing.recorded import options_from, options_like
+    from packer.repack.convert import convert
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ _HOMES = {
     "as_tv_tensors": "packer.loading.collate",
     "build_pack": "packer.packing",
     "collate": "packer.loading.collate",
+    "convert": "packer.repack.convert",
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
     "options_like": "packer.packing.recorded",
@@ -59,6 +61,7 @@ __all__ = [
     "as_tv_tensors",
     "build_pack",
     "collate",
+    "convert",
     "open_pack",
     "options_from",
     "options_like",

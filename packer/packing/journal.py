@@ -171,18 +171,8 @@ def is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) 
         recipe: The conversion of its records.
         rows: Its inputs.
     """
-    entry = finished.entry
-    if entry is not None:
-        container, index = (os.path.join(folder, file.name) for file in (entry.container, entry.index))
-        try:
-            if os.path.getsize(container) != entry.container.bytes or os.path.getsize(index) != entry.index.bytes:
-                return False
-            if sha256_of(container) != entry.container.sha256 or sha256_of(index) != entry.index.sha256:
-                return False
-            if crc32c_of(index) != entry.index.crc32c:
-                return False
-        except OSError:
-            return False
+    if finished.entry is not None and not is_intact(finished.entry, folder):
+        return False
     sources = SourcesDigest()
     for row in rows_of(rows):
         try:
@@ -190,3 +180,16 @@ def is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) 
         except BadInput:
             sources.add(b"")
     return sources.hexdigest() == finished.sources
+
+
+def is_intact(entry: ShardEntry, folder: str) -> bool:
+    """Return whether the two files of a shard are as they were written."""
+    container, index = (os.path.join(folder, file.name) for file in (entry.container, entry.index))
+    try:
+        if os.path.getsize(container) != entry.container.bytes or os.path.getsize(index) != entry.index.bytes:
+            return False
+        if sha256_of(container) != entry.container.sha256 or sha256_of(index) != entry.index.sha256:
+            return False
+        return crc32c_of(index) == entry.index.crc32c
+    except OSError:
+        return False

@@ -1,4 +1,4 @@
-"""Packs a range of inputs into one shard with its index; this runs in a worker."""
+"""Writes one shard with its index, in a worker: from a range of inputs (`pack_shard`), or from any records."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import hashlib
 import os
 import secrets
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from glob import escape, glob
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from xxhash import xxh3_128_digest
@@ -38,26 +38,20 @@ CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ShardJob:
-    """Everything that a worker needs to write one shard."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewShard:
+    """A shard to write, as a job of `packer.system.pool.Pool`; subclasses say what is in it."""
 
-    table: str
-    """Path of the mapped table of inputs, in packing order."""
-    start: int
-    stop: int
     folder: str
     name: str
     """File name of the container; the index is named after it."""
     container: str
     spec: ShardSpec
-    recipe: Recipe
-    key_digits: int
     bad_allowed: int
     """The job ends early, without a shard, if more of its inputs than this are bad."""
     threads: int = 1
     finished: ShardResult | None = None
-    """The shard with this name that an earlier build finished."""
+    """The shard with this name that an earlier attempt finished."""
     refused: Mapping[int, BadInput] = field(default_factory=dict)
     """Inputs on which the decoder crashed or hung, by row number."""
 
@@ -73,6 +67,33 @@ class ShardJob:
                 with suppress(OSError):
                     os.unlink(left)
 
+    def write(self, chunks: Iterator[list[Made]], report: Report) -> ShardResult:
+        """Write the shard under temporary names, verify it, and give it its names.
+
+        Raises:
+            StorageError: A file cannot be written.
+        """
+        path = os.path.join(self.folder, self.name)
+        with _temporary(path) as working, _temporary(self.index) as working_index:
+            result = _write(self, chunks, report, working, working_index)
+            if result.entry is not None:
+                with storage_errors(path):
+                    os.replace(working, path)
+                    os.replace(working_index, self.index)
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardJob(NewShard):
+    """Everything that a worker needs to pack inputs into one shard."""
+
+    table: str
+    """Path of the mapped table of inputs, in packing order."""
+    start: int
+    stop: int
+    recipe: Recipe
+    key_digits: int
+
 
 class Made(NamedTuple):
     """The result of converting one input."""
@@ -86,6 +107,8 @@ class Made(NamedTuple):
     """Number of boxes outside the crop."""
     damage: str = ""
     """What is wrong with an image that was decoded leniently."""
+    check: Callable[[int], None] | None = None
+    """Called with the checksum of the record; raises an error if its bytes come from elsewhere and are altered."""
 
 
 @quiet_opencv()
@@ -110,13 +133,9 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
         if finished is not None and finished.inputs == inputs and is_unchanged(finished, job.folder, job.recipe, rows):
             report(len(rows), len(finished.rejected))
             return replace(finished, unchanged=True)
-        path = os.path.join(job.folder, job.name)
-        with _temporary(path) as working, _temporary(job.index) as working_index:
-            result = _write(job, _made(job, rows, decoding), report, working, working_index)
-            if result.entry is not None:
-                with storage_errors(path):
-                    os.replace(working, path)
-                    os.replace(working_index, job.index)
+        annotations = Annotations(rows, job.table)
+        made = ahead(partial(_convert, job, decoding), _chunks(job, rows, annotations), job.threads)
+        result = job.write(made, report)
         result.inputs = inputs
         return result
 
@@ -149,7 +168,7 @@ def _temporary(path: str) -> Iterator[str]:
 
 
 def _write(
-    job: ShardJob, chunks: Iterator[list[Made]], report: Report, working: str, working_index: str
+    job: NewShard, chunks: Iterator[list[Made]], report: Report, working: str, working_index: str
 ) -> ShardResult:
     """Write the shard to the two files `working` and `working_index`."""
     container = open_container(job.container)
@@ -168,7 +187,9 @@ def _write(
                 continue
             if writer is None:
                 writer = container.create(working, job.spec)
-            builder.add(made.record)
+            checksum = builder.add(made.record)
+            if made.check is not None:
+                made.check(checksum)
             writer.write(made.record)
             _count(made, result)
         report(len(chunk), len(result.rejected) - bad)
@@ -187,25 +208,25 @@ def _write(
     return result
 
 
-def _made(job: ShardJob, rows: Any, decoding: Decoding) -> Iterator[list[Made]]:
-    """Yield the converted inputs in order; with several threads, a few chunks ahead of the writer."""
-    annotations = Annotations(rows, job.table)
-    make = partial(_convert, job, decoding)
-    chunks = _chunks(job, rows, annotations)
-    if job.threads == 1:
+Chunk = TypeVar("Chunk")
+
+
+def ahead(make: Callable[[Chunk], list[Made]], chunks: Iterator[Chunk], threads: int) -> Iterator[list[Made]]:
+    """Yield what `make` makes of each chunk, in order; with several threads, a few chunks ahead of the writer."""
+    if threads == 1:
         yield from map(make, chunks)
         return
-    with ThreadPoolExecutor(job.threads) as pool:
-        ahead: deque[Future[list[Made]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        pending: deque[Future[list[Made]]] = deque()
         try:
             for chunk in chunks:
-                ahead.append(pool.submit(make, chunk))
-                if len(ahead) > 2 * job.threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                pending.append(pool.submit(make, chunk))
+                if len(pending) > 2 * threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
-            for future in ahead:
+            for future in pending:
                 future.cancel()
 
 

@@ -1,0 +1,211 @@
+"""Writes the records of a shard to another container, as they are or encoded again; this runs in a worker."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from packer.errors import BadImage, BadInput, DamagedPack, printable
+from packer.format.columns import present
+from packer.format.indexes import Indexes
+from packer.format.manifest import ShardEntry
+from packer.format.mmap import map_files
+from packer.format.schema import ANNOTATION_FIELDS
+from packer.format.verify_records import ALTERED, Rows
+from packer.images.decode import Decoder, decode
+from packer.images.encode import Encoding, encode
+from packer.images.header import Mode
+from packer.images.opencv import quiet_opencv
+from packer.images.resize import Resize
+from packer.packing.convert import rejected, resized
+from packer.packing.journal import ShardResult, is_intact
+from packer.packing.write_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
+from packer.system.child import Decoding, Report, unmarked
+from packer.system.locks import in_use
+from packer.types import Image, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Remake:
+    """How each image of a pack is decoded, resized and encoded."""
+
+    mode: Mode
+    decoder: Decoder
+    resize: Resize | None
+    encode: Encoding
+    quality: int
+
+    def record(self, record: Record) -> Record:
+        """Return a record with its image made again, and its annotation in the frame of the new image.
+
+        Raises:
+            BadImage: The image cannot be decoded, or the encoding cannot hold it.
+        """
+        image = self._image(record)
+        annotation = record.annotation
+        if self.resize is not None:
+            annotation = resized(annotation, self.resize, (record.width, record.height))
+        height, width, channels = image.shape
+        return replace(
+            record, data=encode(image, self.encode, self.quality), encoding=self.encode, height=height, width=width,
+            channels=channels, annotation=annotation,
+        )  # fmt: skip
+
+    def _image(self, record: Record) -> Image:
+        size = (record.width, record.height)
+        if record.encoding == "raw":
+            image = np.frombuffer(record.data, record.dtype)
+            if image.size != record.height * record.width * record.channels:
+                raise BadImage("", f"has {len(record.data)} bytes, which is not {record.dtype} {record.shape}")
+            image = image.reshape(record.shape)
+            return image if self.resize is None else self.resize.apply(image)
+        at_least = None if self.resize is None else self.resize.at_least(*size)
+        image = decode(bytes(record.data), self.mode, self.decoder, at_least, max(1, record.width * record.height))
+        try:
+            if self.resize is not None:
+                return self.resize.apply(image, size)
+            if image.shape[:2] == size[::-1]:
+                return image
+        except ValueError as error:
+            if isinstance(error, BadInput):
+                raise
+        raise BadImage("", f"decodes to {image.shape[1]}x{image.shape[0]} pixels, but its row says {size[0]}x{size[1]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyJob(NewShard):
+    """Everything that a worker needs to write records of a shard of a pack to a new one."""
+
+    pack: str
+    """The folder of the pack."""
+    file: str
+    """Path of the container."""
+    entry: ShardEntry
+    rows: tuple[int, ...] | None
+    """The rows to write; None: all of them."""
+    first_key: int | None
+    """Number of the first record, from which new keys follow. None: keys stay."""
+    remake: Remake | None
+    """None: the bytes of the images stay."""
+
+    def made(self, decoding: Decoding) -> Iterator[list[Made]]:
+        """Yield the new records."""
+        source = _Source(self, decoding)
+        return ahead(source.made, source.chunks(), self.threads)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything that determines the new shard."""
+        asked = (self.name, self.container, self.spec, self.entry, self.rows, self.first_key, self.remake)
+        return hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@quiet_opencv()
+def copy_shard(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> ShardResult:
+    """Write the shard of `job`, or keep the one that an earlier attempt finished.
+
+    Args:
+        job: The records.
+        report: Called with (records done, bad images among them) from time to time.
+        decoding: Returns a context for each decode.
+
+    Returns:
+        The shard's files, and the images that could not be decoded.
+
+    Raises:
+        DamagedPack: A record does not match its checksum.
+        StorageError: A file cannot be read or written.
+    """
+    with in_use(job.folder):
+        finished = job.finished
+        same = finished is not None and finished.inputs == job.digest
+        if same and (finished.entry is None or is_intact(finished.entry, job.folder)):
+            report(job.spec.planned_records, len(finished.rejected))
+            return replace(finished, unchanged=True)
+        result = job.write(job.made(decoding), report)
+        result.inputs = job.digest
+        return result
+
+
+@quiet_opencv()
+def measure_rows(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> list[int]:
+    """Return the size of the image of each record of `job` as it would be stored."""
+    return [len(made.record.data) for chunk in job.made(decoding) for made in chunk if made.record is not None]
+
+
+class _Source:
+    """The records of a job, read from a map of the container."""
+
+    def __init__(self, job: CopyJob, decoding: Decoding) -> None:
+        self._job, self._decoding = job, decoding
+        indexes = Indexes(job.pack, [job.entry])
+        table = indexes[0]
+        self._offsets = indexes.offsets(0)
+        absent = [name for name in ANNOTATION_FIELDS if name in table.column_names and not present(table, name).any()]
+        self._rows = Rows(table.drop_columns(absent), indexes.path(0))  # reading a column of nulls takes time, too
+        region, _ = map_files([(job.file, job.entry.container.bytes)])
+        self._data = region.data
+
+    def chunks(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield runs of (number in the job, row) with about CHUNK_BYTES of images."""
+        rows = range(len(self._rows)) if self._job.rows is None else self._job.rows
+        chunk: list[tuple[int, int]] = []
+        size = 0
+        for number, row in enumerate(rows):
+            chunk.append((number, row))
+            size += self._rows.number("size", row)
+            if size >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
+
+    def made(self, chunk: list[tuple[int, int]]) -> list[Made]:
+        """Return the new record of each row of a chunk."""
+        made = []
+        for number, row in chunk:
+            start = int(self._offsets[row])
+            try:
+                record = self._rows.record(row, self._data[start : start + self._rows.number("size", row)])
+            except DamagedPack as error:
+                raise self._at(error, row) from error
+            except ValueError as error:
+                raise self._at(DamagedPack(self._job.file, str(error)), row) from error
+            made.append(self._new(number, row, record))
+        return made
+
+    def _new(self, number: int, row: int, record: Record) -> Made:
+        job, check = self._job, partial(self._check, row)
+        if job.remake is not None or job.first_key is not None:  # the checksum will be another
+            check(record.crc32c())
+            check = None
+        if job.remake is not None:
+            try:
+                if row in job.refused:
+                    raise job.refused[row]
+                before = record.annotation.boxes
+                with self._decoding(row):
+                    record = job.remake.record(record)
+            except BadInput as error:
+                return Made(None, rejected(record.path, error), record.source_xxh3)
+            after = record.annotation.boxes
+            cropped = 0 if before is None or after is None else len(before) - len(after)
+        else:
+            cropped = 0
+        if job.first_key is not None:
+            record = replace(record, key=f"{job.first_key + number:08d}")
+        return Made(record, None, record.source_xxh3, cropped, check=check)
+
+    def _check(self, row: int, checksum: int) -> None:
+        if checksum != self._rows.number("crc32c", row):
+            problem = f"record {self._rows.key(row)} (row {row}) {ALTERED}"
+            raise self._at(DamagedPack(self._job.file, problem), row)
+
+    def _at(self, error: DamagedPack, row: int) -> DamagedPack:
+        pack = printable(self._job.pack)
+        found = DamagedPack(error.where, error.problem, f"save the others with packer repair {pack}")
+        return found.with_location(self._job.pack, self._job.entry.container.name, self._rows.key(row))
