@@ -8,6 +8,8 @@ from packer import __version__
 from packer.cli.bench import bench
 from packer.cli.build import build
 from packer.cli.convert import convert
+from packer.cli.diff import diff
+from packer.cli.hash import hash_command
 from packer.cli.info import info
 from packer.cli.repair import repair
 from packer.cli.sample import sample
@@ -32,5 +34,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (build, info, verify, repair, convert, sample, stats, bench, view):
+for command in (build, info, verify, repair, convert, diff, hash_command, sample, stats, bench, view):
     cli.add_command(command)

@@ -21,9 +21,14 @@ def storage_errors(path: str) -> Iterator[None]:
     except PackerError:
         raise
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        next_step = "free some space, or choose another --out" if full else ""
-        raise StorageError(path, f"cannot write: {error.strerror or error}", next_step) from error
+        raise write_error(path, error) from error
+
+
+def write_error(path: str, error: OSError) -> StorageError:
+    """Return the StorageError for a write to `path` that failed."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    next_step = "free some space, or choose another --out" if full else ""
+    return StorageError(path, f"cannot write: {error.strerror or error}", next_step)
 
 
 class NewFile:
@@ -42,9 +47,11 @@ class NewFile:
 
     def append(self, *parts: bytes) -> None:
         """Write the parts, one after another."""
-        with storage_errors(self._path):
+        try:  # not `storage_errors`, which takes as long as writing a small image
             for part in parts:
                 self._file.write(part)
+        except OSError as error:
+            raise write_error(self._path, error) from error
 
     def close(self) -> None:
         """Flush and fsync. A failed fsync is never retried, because the kernel reports it only once."""

@@ -96,6 +96,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             asked["source"] = f"{asked['source']} (digest {old.digest[:12]})"
             for note in (*resume_or_restart(output, asked, options.overwrite), *selected.notes):
                 progress.note(f"note: {printable(note)}")
+            pool.start(min(workers, usable_cores(), len(old.shards)))  # workers load their libraries meanwhile
             plan = CopyPlan(old, indexes, options, remake)
             jobs = plan.jobs(selected.rows, output.folder)
             if plan.new_keys:
@@ -103,8 +104,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             plan.check_space(jobs, lambda job: next(sizes for _, sizes in pool.run(measure_rows, [job])))
             results = _written(jobs, pool, output, progress)
             rejected = [row for result in results for row in result.rejected]
-            for row in rejected:
-                listings["rejected"].add(row)
+            for one in rejected:
+                listings["rejected"].add(one)
             made = _manifest(old, options, remake, selected)
             made = _counted(made, results, output.folder, listings)
             manifest = output.publish(made, listings.values(), selections)
@@ -143,7 +144,7 @@ def _remake(options: BuildOptions, old: Manifest, given: dict[str, Any]) -> Rema
         resize = Resize.of(options.resize, options.fit, options.pad_value, options.interpolation)
     elif options.encode == old.encoding and given.get("quality") is None:
         return None
-    decoder = cast(Decoder, "lenient" if old.lenient else "auto")
+    decoder: Decoder = "lenient" if old.lenient else "auto"
     return Remake(cast(Mode, old.mode), decoder, resize, cast(Encoding, options.encode), options.quality)
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from packer.errors import BadImage, BadInput, DamagedPack, printable
-from packer.format.columns import present
+from packer.format.columns import Annotations, column, present
 from packer.format.indexes import Indexes
 from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
-from packer.format.schema import ANNOTATION_FIELDS
-from packer.format.verify_records import ALTERED, Rows
+from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS
+from packer.format.verify_records import ALTERED, text_of, texts
 from packer.images.decode import Decoder, decode
 from packer.images.encode import Encoding, encode
 from packer.images.header import Mode
@@ -26,7 +26,7 @@ from packer.packing.journal import ShardResult, is_intact
 from packer.packing.write_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.locks import in_use
-from packer.types import Image, Record
+from packer.types import Annotation, Image, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,16 @@ def copy_shard(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> S
     """
     with in_use(job.folder):
         finished = job.finished
-        same = finished is not None and finished.inputs == job.digest
-        if same and (finished.entry is None or is_intact(finished.entry, job.folder)):
+        if finished is not None and finished.inputs == job.digest and _is_intact(finished, job.folder):
             report(job.spec.planned_records, len(finished.rejected))
             return replace(finished, unchanged=True)
         result = job.write(job.made(decoding), report)
         result.inputs = job.digest
         return result
+
+
+def _is_intact(finished: ShardResult, folder: str) -> bool:
+    return finished.entry is None or is_intact(finished.entry, folder)
 
 
 @quiet_opencv()
@@ -144,68 +147,88 @@ class _Source:
         self._job, self._decoding = job, decoding
         indexes = Indexes(job.pack, [job.entry])
         table = indexes[0]
-        self._offsets = indexes.offsets(0)
+        # lists of Python numbers: numpy scalars would take longer than copying a small image
+        self._offsets = indexes.offsets(0).tolist()
+        names = ("size", "crc32c", "height", "width", "channels", "dtype", "encoding")
+        self._numbers = {name: np.asarray(column(table, name)).tolist() for name in names}
+        self._keys, self._paths = texts(column(table, "key")), texts(column(table, "path"))
+        self._digests = np.ascontiguousarray(column(table, "source_xxh3")).tobytes()
         absent = [name for name in ANNOTATION_FIELDS if name in table.column_names and not present(table, name).any()]
-        self._rows = Rows(table.drop_columns(absent), indexes.path(0))  # reading a column of nulls takes time, too
+        self._annotations = Annotations(table.drop_columns(absent), indexes.path(0))
+        self._labels = self._annotations.labels_only
+        self._of_label: dict[int, Annotation] = {}
         region, _ = map_files([(job.file, job.entry.container.bytes)])
         self._data = region.data
 
     def chunks(self) -> Iterator[list[tuple[int, int]]]:
         """Yield runs of (number in the job, row) with about CHUNK_BYTES of images."""
-        rows = range(len(self._rows)) if self._job.rows is None else self._job.rows
+        sizes = self._numbers["size"]
         chunk: list[tuple[int, int]] = []
-        size = 0
-        for number, row in enumerate(rows):
+        chunk_bytes = 0
+        for number, row in enumerate(range(len(sizes)) if self._job.rows is None else self._job.rows):
             chunk.append((number, row))
-            size += self._rows.number("size", row)
-            if size >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
+            chunk_bytes += sizes[row]
+            if chunk_bytes >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
                 yield chunk
-                chunk, size = [], 0
+                chunk, chunk_bytes = [], 0
         if chunk:
             yield chunk
 
     def made(self, chunk: list[tuple[int, int]]) -> list[Made]:
         """Return the new record of each row of a chunk."""
-        made = []
-        for number, row in chunk:
-            start = int(self._offsets[row])
-            try:
-                record = self._rows.record(row, self._data[start : start + self._rows.number("size", row)])
-            except DamagedPack as error:
-                raise self._at(error, row) from error
-            except ValueError as error:
-                raise self._at(DamagedPack(self._job.file, str(error)), row) from error
-            made.append(self._new(number, row, record))
-        return made
+        return [self._made(number, row) for number, row in chunk]
 
-    def _new(self, number: int, row: int, record: Record) -> Made:
-        job, check = self._job, partial(self._check, row)
+    def _made(self, number: int, row: int) -> Made:
+        job, record, cropped = self._job, self._record(row), 0
+        check: Callable[[int], None] | None = partial(self._check, row)
         if job.remake is not None or job.first_key is not None:  # the checksum will be another
-            check(record.crc32c())
+            self._check(row, record.crc32c())
             check = None
         if job.remake is not None:
+            before = record.annotation.boxes
             try:
                 if row in job.refused:
                     raise job.refused[row]
-                before = record.annotation.boxes
                 with self._decoding(row):
                     record = job.remake.record(record)
             except BadInput as error:
                 return Made(None, rejected(record.path, error), record.source_xxh3)
             after = record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-        else:
-            cropped = 0
         if job.first_key is not None:
             record = replace(record, key=f"{job.first_key + number:08d}")
         return Made(record, None, record.source_xxh3, cropped, check=check)
 
-    def _check(self, row: int, checksum: int) -> None:
-        if checksum != self._rows.number("crc32c", row):
-            problem = f"record {self._rows.key(row)} (row {row}) {ALTERED}"
-            raise self._at(DamagedPack(self._job.file, problem), row)
+    def _record(self, row: int) -> Record:
+        facts, start = self._numbers, self._offsets[row]
+        try:
+            return Record(
+                key=self._keys[row].decode("ascii"),
+                data=self._data[start : start + facts["size"][row]],
+                encoding=ENCODINGS[facts["encoding"][row]],
+                height=facts["height"][row],
+                width=facts["width"][row],
+                channels=facts["channels"][row],
+                dtype=DTYPES[facts["dtype"][row]],
+                annotation=self._annotation(row),
+                path=self._paths[row],
+                source_xxh3=self._digests[16 * row : 16 * row + 16],
+            )
+        except (DamagedPack, UnicodeDecodeError, IndexError) as error:
+            raise self._damage(row, getattr(error, "problem", "has no valid row in the index")) from error
 
-    def _at(self, error: DamagedPack, row: int) -> DamagedPack:
-        pack = printable(self._job.pack)
-        found = DamagedPack(error.where, error.problem, f"save the others with packer repair {pack}")
-        return found.with_location(self._job.pack, self._job.entry.container.name, self._rows.key(row))
+    def _annotation(self, row: int) -> Annotation:
+        if self._labels is None:
+            return self._annotations[row]
+        label = self._labels[row]  # images of a class share their annotation
+        return self._of_label.get(label) or self._of_label.setdefault(label, self._annotations[row])
+
+    def _check(self, row: int, checksum: int) -> None:
+        if checksum != self._numbers["crc32c"][row]:
+            raise self._damage(row, ALTERED)
+
+    def _damage(self, row: int, problem: str) -> DamagedPack:
+        job, key = self._job, text_of(self._keys[row])
+        step = f"save the others with packer repair {printable(job.pack)}"
+        error = DamagedPack(job.file, f"record {key} (row {row}) {problem}", step)
+        return error.with_location(job.pack, job.entry.container.name, key)
