@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from packer.cli.output import ProgressBar, echo, echo_error
-from packer.errors import EXIT_BAD_DATA, plural, printable, size_text, time_text
+from packer.errors import EXIT_BAD_DATA, PackerError, plural, printable, size_text, time_text
 
 SHOWN_REJECTED = 20
 
@@ -64,8 +64,12 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
 
     from packer.repack.convert import convert as convert_pack
 
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = convert_pack(pack, out, progress, **given)
+    try:
+        with ProgressBar(hidden=quiet or as_json) as progress:
+            report = convert_pack(pack, out, progress, **given)
+    except PackerError as error:
+        error.next_step = error.next_step.replace("--out", "OUT")  # which is no option here
+        raise
     if as_json:
         echo(json.dumps(asdict(report)))
     else:

@@ -144,7 +144,11 @@ def _find_names(
 
 
 def _paths_of(pack: str, keys: set[bytes]) -> dict[bytes, bytes]:
-    """Return the paths of the records with these keys."""
+    """Return the paths of the records with these keys. Raise UsageError if several records have one of them."""
     opened = open_pack(pack)
     columns: Any = zip(opened.column("key"), opened.column("path"), strict=True)
-    return {bytes(key): bytes(path) for key, path in columns if bytes(key) in keys}
+    found: dict[bytes, bytes] = {}
+    for key, path in ((bytes(key), bytes(path)) for key, path in columns):
+        if key in keys and found.setdefault(key, path) != path:
+            raise UsageError(pack, f"has several records with the key {quoted(key)}", "name them by path")
+    return found

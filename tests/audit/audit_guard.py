@@ -273,7 +273,8 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
         before, option = word.partition("=")[0], before if not word.startswith("--") else word.partition("=")[0]
         if value:
             path = os.path.realpath(value)
-            named.append((path, option in WRITTEN or name in ("repair", "sample")))
+            written = option in WRITTEN or name in ("repair", "sample") or (name in SECOND and len(named) == 1)
+            named.append((path, written))
             if name == "build":
                 source = os.path.abspath(value)
                 stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
@@ -282,6 +283,8 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
 
 
 WRITTEN = frozenset(("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir"))
+SECOND = ("convert", "extract")
+"""Commands that write to the second path in their line."""
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
 
 
