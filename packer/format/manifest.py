@@ -142,7 +142,7 @@ class Manifest:
         return content
 
     def path_of(self, folder: str, name: str) -> str:
-        """Return the path of a file of the pack in `folder`; linked files may be elsewhere."""
+        """Return the path of the file `name` of the pack in `folder`; linked files may be elsewhere."""
         return os.path.join(folder, self.linked.get(name) or name)
 
     @property

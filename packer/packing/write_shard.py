@@ -6,9 +6,9 @@ import hashlib
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from glob import escape, glob
@@ -29,6 +29,7 @@ from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Recipe, Row, rejected, rows_of
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
+from packer.sources.archives.places import held_open
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.locks import in_use
 from packer.types import Annotation, Record
@@ -67,14 +68,14 @@ class NewShard:
                 with suppress(OSError):
                     os.unlink(left)
 
-    def write(self, chunks: Iterator[list[Made]], report: Report) -> ShardResult:
+    def write(self, chunks: Generator[list[Made], None, None], report: Report) -> ShardResult:
         """Write the shard under temporary names, verify it, and give it its names.
 
         Raises:
             StorageError: A file cannot be written.
         """
         path = os.path.join(self.folder, self.name)
-        with _temporary(path) as working, _temporary(self.index) as working_index:
+        with _temporary(path) as working, _temporary(self.index) as working_index, closing(chunks):
             result = _write(self, chunks, report, working, working_index)
             if result.entry is not None:
                 with storage_errors(path):
@@ -134,8 +135,9 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
             report(len(rows), len(finished.rejected))
             return replace(finished, unchanged=True)
         annotations = Annotations(rows, job.table)
-        made = ahead(partial(_convert, job, decoding), _chunks(job, rows, annotations), job.threads)
-        result = job.write(made, report)
+        with held_open(job.recipe.archives) as archives:
+            make = partial(_convert, replace(job, recipe=replace(job.recipe, archives=archives)), decoding)
+            result = job.write(ahead(make, _chunks(job, rows, annotations), job.threads), report)
         result.inputs = inputs
         return result
 
@@ -211,7 +213,9 @@ def _write(
 Chunk = TypeVar("Chunk")
 
 
-def ahead(make: Callable[[Chunk], list[Made]], chunks: Iterator[Chunk], threads: int) -> Iterator[list[Made]]:
+def ahead(
+    make: Callable[[Chunk], list[Made]], chunks: Iterator[Chunk], threads: int
+) -> Generator[list[Made], None, None]:
     """Yield what `make` makes of each chunk, in order; with several threads, a few chunks ahead of the writer."""
     if threads == 1:
         yield from map(make, chunks)

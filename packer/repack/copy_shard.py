@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -92,7 +92,7 @@ class CopyJob(NewShard):
     remake: Remake | None
     """None: the bytes of the images stay."""
 
-    def made(self, decoding: Decoding) -> Iterator[list[Made]]:
+    def made(self, decoding: Decoding) -> Generator[list[Made], None, None]:
         """Yield the new records."""
         source = _Source(self, decoding)
         return ahead(source.made, source.chunks(), self.threads)
