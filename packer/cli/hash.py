@@ -16,9 +16,9 @@ from packer.errors import printable
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def hash_command(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
-    """Print the digest of the records of PACK, whatever their container.
+    """Print one digest of the records of PACK.
 
-    It covers the keys, the stored images, the labels and the names of their classes, and not how they are cut into
+    It is the same in any container. It covers the keys, the stored images, the labels and the names of their classes, and not how they are cut into
     shards. Packs with the same digest have the same records. Without --deep it is computed from the checksums in
     the indexes, in moments, and is the "content" of packer info --json; the two kinds are not comparable.
 

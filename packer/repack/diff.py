@@ -38,7 +38,12 @@ class Differing:
     first: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, limit: int | None, **row: Any) -> None:
-        """Count a record, and keep it if it is among the first."""
+        """Count a record, and keep it if it is among the first.
+
+        Args:
+            limit: Number of records to keep. None: all.
+            row: What differs, by name.
+        """
         self.count += 1
         if limit is None or len(self.first) < limit:
             self.first.append(row)
