@@ -18,9 +18,9 @@ from packer.errors import printable
 def hash_command(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
     """Print one digest of the records of PACK.
 
-    It is the same in any container. It covers the keys, the stored images, the labels and the names of their classes, and not how they are cut into
-    shards. Packs with the same digest have the same records. Without --deep it is computed from the checksums in
-    the indexes, in moments, and is the "content" of packer info --json; the two kinds are not comparable.
+    It is the same in any container: it covers the keys, the stored images, the labels and the names of their
+    classes, and not how they are cut into shards. Without --deep it is computed from the checksums in the indexes,
+    in moments, and is the "content" of packer info --json. The two kinds are not comparable.
 
     \b
     Examples:

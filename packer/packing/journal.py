@@ -14,14 +14,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crc32c import crc32c
-from xxhash import xxh3_128, xxh3_128_digest
+from xxhash import xxh3_128
 
 from packer.containers.storage import storage_errors
-from packer.errors import BadInput
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.lists import Changed
 from packer.format.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
-from packer.packing.convert import Recipe, rows_of
 
 MAX_JOURNAL_BYTES = 1 << 30
 
@@ -160,26 +158,6 @@ class SourcesDigest:
     def hexdigest(self) -> str:
         """Return the digest of all files added."""
         return str(self._all.hexdigest())
-
-
-def is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) -> bool:
-    """Return whether the files of a finished shard are intact and its source files unchanged.
-
-    Args:
-        finished: The shard, from an earlier build.
-        folder: The folder of its files.
-        recipe: The conversion of its records.
-        rows: Its inputs.
-    """
-    if finished.entry is not None and not is_intact(finished.entry, folder):
-        return False
-    sources = SourcesDigest()
-    for row in rows_of(rows):
-        try:
-            sources.add(xxh3_128_digest(recipe.read(row)))
-        except BadInput:
-            sources.add(b"")
-    return sources.hexdigest() == finished.sources
 
 
 def is_intact(entry: ShardEntry, folder: str) -> bool:

@@ -34,6 +34,8 @@ from packer.system.pool import Pool
 from packer.types import Progress
 
 PRELOADED = "packer.repack.copy_shard"
+DECODING = "packer.images.decode packer.images.encode packer.packing.convert"
+"""What workers need beyond that to make images again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         listings["skipped"].add(row)
     try:
         workers = options.workers or usable_cores()
-        with output, Pool(workers, options.decode_timeout, PRELOADED) as pool:
+        preloaded = PRELOADED if remake is None else f"{PRELOADED} {DECODING}"
+        with output, Pool(workers, options.decode_timeout, preloaded) as pool:
             asked = {**asked_of(options), "command": "convert"}
             asked["source"] = f"{asked['source']} (digest {old.digest[:12]})"
             for note in (*resume_or_restart(output, asked, options.overwrite), *selected.notes):

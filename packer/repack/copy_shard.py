@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,17 +18,17 @@ from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
 from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS
 from packer.format.verify_records import ALTERED, text_of, texts
-from packer.images.decode import Decoder, decode
-from packer.images.encode import Encoding, encode
-from packer.images.header import Mode
-from packer.images.opencv import quiet_opencv
-from packer.images.resize import Resize
-from packer.packing.convert import rejected, resized
 from packer.packing.journal import ShardResult, is_intact
-from packer.packing.write_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
+from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.locks import in_use
 from packer.types import Annotation, Image, Record
+
+if TYPE_CHECKING:  # a copy of bytes does not need the libraries of images, which take a while to load
+    from packer.images.decode import Decoder
+    from packer.images.encode import Encoding
+    from packer.images.header import Mode
+    from packer.images.resize import Resize
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,9 @@ class Remake:
         Raises:
             BadImage: The image cannot be decoded, or the encoding cannot hold it.
         """
+        from packer.images.encode import encode
+        from packer.packing.convert import resized
+
         image = self._image(record)
         annotation = record.annotation
         if self.resize is not None:
@@ -56,6 +61,8 @@ class Remake:
         )  # fmt: skip
 
     def _image(self, record: Record) -> Image:
+        from packer.images.decode import decode
+
         size = (record.width, record.height)
         if record.encoding == "raw":
             image = np.frombuffer(record.data, record.dtype)
@@ -95,7 +102,13 @@ class CopyJob(NewShard):
     def made(self, decoding: Decoding) -> Generator[list[Made], None, None]:
         """Yield the new records."""
         source = _Source(self, decoding)
-        return ahead(source.made, source.chunks(), self.threads)
+        if self.remake is None:
+            yield from map(source.made, source.chunks())
+            return
+        from packer.images.opencv import quiet_opencv
+
+        with quiet_opencv(), closing(ahead(source.made, source.chunks(), self.threads)) as made:
+            yield from made
 
     @property
     def digest(self) -> str:
@@ -104,7 +117,6 @@ class CopyJob(NewShard):
         return hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-@quiet_opencv()
 def copy_shard(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> ShardResult:
     """Write the shard of `job`, or keep the one that an earlier attempt finished.
 
@@ -134,7 +146,6 @@ def _is_intact(finished: ShardResult, folder: str) -> bool:
     return finished.entry is None or is_intact(finished.entry, folder)
 
 
-@quiet_opencv()
 def measure_rows(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> list[int]:
     """Return the size of the image of each record of `job` as it would be stored."""
     return [len(made.record.data) for chunk in job.made(decoding) for made in chunk if made.record is not None]
@@ -192,6 +203,8 @@ class _Source:
                 with self._decoding(row):
                     record = job.remake.record(record)
             except BadInput as error:
+                from packer.packing.convert import rejected
+
                 return Made(None, rejected(record.path, error), record.source_xxh3)
             after = record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)

@@ -205,14 +205,14 @@ def test_images_that_cannot_be_encoded_are_listed(make_pack: MakePack, tmp_path:
 def test_one_bad_image_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_plain(tmp_path / "src", 5)
     build_pack(BuildOptions(str(tmp_path / "src"), str(tmp_path / "a.lmdb"), encode="copy"))
-    decode = packer.repack.copy_shard.decode
+    decode = packer.images.decode.decode
 
-    def fails_once(data: bytes, *rest: Any) -> Any:
+    def fails_once(data: bytes, *rest: Any, **more: Any) -> Any:
         if data == (tmp_path / "src" / "002.jpg").read_bytes():
             raise packer.errors.BadImage("", "is broken")
-        return decode(data, *rest)
+        return decode(data, *rest, **more)
 
-    monkeypatch.setattr("packer.repack.copy_shard.decode", fails_once)
+    monkeypatch.setattr("packer.images.decode.decode", fails_once)
     ran = run("convert", tmp_path / "a.lmdb", tmp_path / "b.lmdb", "--encode", "png")
     assert ran.code == 1 and "rejected: 002.jpg: is broken" in ran.err
     manifest = read_manifest(tmp_path / "b.lmdb")
