@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from contextlib import contextmanager, suppress
 from packer.errors import DamagedPack, PackerError, StorageError
 
 _BUFFER_BYTES = 1 << 20
+_DIRECT_BYTES = 64 << 10
+"""Larger parts are written as they are: a copy in the buffer would take longer than the call that it saves."""
 
 
 @contextmanager
@@ -37,7 +40,8 @@ class NewFile:
     def __init__(self, path: str) -> None:
         self._path = path
         with storage_errors(path):
-            self._file = open(path, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+            self._raw = open(path, "xb", buffering=0)  # noqa: SIM115
+        self._file = io.BufferedWriter(self._raw, _BUFFER_BYTES)
 
     def __del__(self) -> None:
         # an abandoned writer: only its descriptor must be closed
@@ -49,7 +53,13 @@ class NewFile:
         """Write the parts, one after another."""
         try:  # not `storage_errors`, which takes as long as writing a small image
             for part in parts:
-                self._file.write(part)
+                if len(part) < _DIRECT_BYTES:
+                    self._file.write(part)
+                else:
+                    self._file.flush()
+                    rest = memoryview(part)
+                    while rest:
+                        rest = rest[self._raw.write(rest) :]
         except OSError as error:
             raise write_error(self._path, error) from error
 
