@@ -65,7 +65,7 @@ class NewShard:
     @property
     def index(self) -> str:
         """Path of the finished index."""
-        return os.path.join(self.folder, f"{os.path.splitext(self.name)[0]}{INDEX_SUFFIX}")
+        return os.path.join(self.folder, f"{self.name.partition('.')[0]}{INDEX_SUFFIX}")
 
     def clear(self) -> None:
         """Remove the temporary files of dead workers."""
