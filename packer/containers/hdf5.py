@@ -145,11 +145,10 @@ def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tu
     count = content.total // item_bytes
     dataset = file.create_dataset(name, (count, *item_shape), dtype)
     block_items = max(1, _BLOCK_BYTES // item_bytes)
-    start = 0
-    for data in content.blocks(block_items * item_bytes):
-        block = np.frombuffer(data, dtype).reshape(-1, *item_shape)
-        dataset[start : start + len(block)] = block
-        start += len(block)
+    for start in range(0, count, block_items):
+        stop = min(start + block_items, count)
+        block = np.frombuffer(content.read(start * item_bytes, stop * item_bytes), dtype)
+        dataset[start:stop] = block.reshape(-1, *item_shape)
 
 
 def _contiguous_offset(images: Any) -> int:

@@ -23,6 +23,7 @@ class BytesColumn:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._file: IO[bytes] | None = None
+        self._bounds: Any = None
         self._lengths = array("q", [0])
         self.total = 0
 
@@ -31,6 +32,7 @@ class BytesColumn:
 
     def append(self, item: bytes) -> None:
         self._held.append(item)
+        self._bounds = None
         self._held_bytes += len(item)
         self._lengths.append(len(item))
         self.total += len(item)
@@ -48,25 +50,20 @@ class BytesColumn:
         """The start of each item, and the end of the last, int64 (n + 1,)."""
         return np.cumsum(np.frombuffer(self._lengths, np.int64))
 
-    def blocks(self, size: int) -> Iterator[bytes]:
-        """Yield all bytes in blocks of `size`, the last one of what is left."""
+    def read(self, start: int, stop: int) -> bytes:
         if self._file is not None:
             self._spill()
-            self._file.seek(0)
-            while block := self._file.read(size):
-                yield block
-            return
-        parts: list[memoryview] = []
-        room = size
-        for item in self._held:
-            rest = memoryview(item)
-            while len(rest) >= room:
-                yield b"".join((*parts, rest[:room]))
-                rest, parts, room = rest[room:], [], size
-            parts.append(rest)
-            room -= len(rest)
-        if room < size:
-            yield b"".join(parts)
+            self._file.seek(start)
+            return self._file.read(stop - start)
+        if self._bounds is None:
+            self._bounds = self.offsets()
+        number = int(np.searchsorted(self._bounds, start, "right")) - 1
+        parts = []
+        while start < stop:
+            first, item = int(self._bounds[number]), memoryview(self._held[number])
+            parts.append(item[start - first : stop - first])
+            start, number = first + len(item), number + 1
+        return b"".join(parts)
 
     def close(self) -> None:
         self._held = []
