@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from packer.loading.to_device import CudaPrefetcher
     from packer.packing import BuildOptions, BuildSummary, build_pack
     from packer.packing.recorded import options_from, options_like
+    from packer.repack.convert import convert
     from packer.repack.extract import extract
     from packer.repack.merge import merge
     from packer.repack.split import split
@@ -41,6 +42,7 @@ _HOMES = {
     "collate": "packer.loading.collate",
     "extract": "packer.repack.extract",
     "merge": "packer.repack.merge",
+    "convert": "packer.repack.convert",
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
     "options_like": "packer.packing.recorded",
@@ -65,6 +67,7 @@ __all__ = [
     "as_tv_tensors",
     "build_pack",
     "collate",
+    "convert",
     "extract",
     "merge",
     "open_pack",

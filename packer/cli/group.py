@@ -7,7 +7,10 @@ import click
 from packer import __version__
 from packer.cli.bench import bench
 from packer.cli.build import build
+from packer.cli.convert import convert
+from packer.cli.diff import diff
 from packer.cli.extract import extract
+from packer.cli.hash import hash_command
 from packer.cli.info import info
 from packer.cli.merge import merge
 from packer.cli.repair import repair
@@ -34,5 +37,9 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (build, info, merge, split, extract, verify, repair, sample, stats, bench, view):
+COMMANDS = (
+    build, info, convert, merge, split, extract, diff, hash_command, verify, repair, sample, stats, bench, view,
+)  # fmt: skip
+
+for command in COMMANDS:
     cli.add_command(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,7 +41,8 @@ def info(pack: str, as_json: bool, command: bool, **lists: bool) -> None:
     if as_json:
         asked = {name: list_as_json(read_list(pack, name, manifest)) for name, is_asked in lists.items() if is_asked}
         command_line = {"command": command_of(manifest, pack)}
-        echo(json.dumps({**facts(pack, manifest), "missing": missing_files(pack, manifest), **command_line, **asked}))
+        found = {"missing": missing_files(pack, manifest), "content": content(pack, manifest)}
+        echo(json.dumps({**facts(pack, manifest), **found, **command_line, **asked}))
         return
     if command:
         echo(command_of(manifest, pack))
@@ -69,6 +71,16 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {"path": pack, "bytes": pack_bytes(manifest), **asdict(manifest)}
+
+
+def content(pack: str, manifest: Manifest) -> str | None:
+    """Return the digest of what the pack holds, as `packer hash`; None if an index is missing or damaged."""
+    from packer.errors import DamagedPack
+    from packer.format.content import content_digest
+
+    with suppress(DamagedPack):  # this command describes damaged packs, too
+        return content_digest(pack, manifest)
+    return None
 
 
 def missing_files(pack: str, manifest: Manifest) -> list[str]:

@@ -40,28 +40,33 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
     text = keys.flat().tobytes()
     bounds = (keys.offsets - keys.offsets[0]).tolist()
     names: list[bytes] = [text[a:b] for a, b in pairwise(bounds)]
-    digest = hashlib.sha256()
-    held: bytes = b""  # the bytes from `start` on that a record still needs
-    start = 0
     rows = zip(order.tolist(), *(numbers[order].tolist() for numbers in (offsets, sizes, crcs)), strict=True)
+    digest = hashlib.sha256()
+    # two blocks in turn: one is digested beside (that takes as long as the checksums, and releases the GIL) while the
+    # other is filled; new ones for each read would be zeroed by the kernel
+    blocks = [memoryview(bytearray(BLOCK_BYTES)) for _ in range(2)]
+    start = 0
     row = next(rows, None)
-    # the digest takes as long as the checksums, and releases the GIL
+    found = 0 if row is None else crc32c(names[row[0]])
     with open(container, "rb", buffering=0) as file, ThreadPoolExecutor(1) as beside:
         pending = None
-        while block := file.read(BLOCK_BYTES):
+        while size := file.readinto(blocks[0]):
+            block, stop = blocks[0][:size], start + size
             if pending is not None:
                 pending.result()
             pending = beside.submit(digest.update, block)
-            view = memoryview(held + block if held else block)
-            stop = start + len(view)
-            while row is not None and row[1] + row[2] <= stop:
-                number, offset, size, checksum = row
-                record = view[offset - start : offset - start + size]
-                if offset < start or crc32c(record, crc32c(names[number])) != checksum:
+            while row is not None and row[1] < stop:
+                number, offset, length, checksum = row
+                end = offset + length
+                found = crc32c(block[max(offset - start, 0) : min(end, stop) - start], found)
+                if end > stop:
+                    break
+                if found != checksum:
                     raise DamagedPack(container, f"record {names[number].decode()} does not match its checksum")
                 row = next(rows, None)
-            keep = stop if row is None else min(stop, max(start, row[1]))
-            held, start = bytes(view[keep - start :]), keep
+                found = 0 if row is None else crc32c(names[row[0]])
+            start = stop
+            blocks.reverse()
         if pending is not None:
             pending.result()
     if row is not None:

@@ -288,7 +288,7 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
 
 
 WRITTEN = frozenset(("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir"))
-SECOND = ("extract",)
+SECOND = ("convert", "extract")
 """Commands that write to the second path in their line."""
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5", "recordio", "pth")
 
