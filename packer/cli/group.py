@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from packer import __version__
+from packer.cli.adopt import adopt
 from packer.cli.bench import bench
 from packer.cli.build import build
 from packer.cli.info import info
@@ -31,5 +32,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (build, info, verify, repair, sample, stats, bench, view):
+for command in (build, adopt, info, verify, repair, sample, stats, bench, view):
     cli.add_command(command)

@@ -73,7 +73,7 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
 
 def missing_files(pack: str, manifest: Manifest) -> list[str]:
     """Return the names of missing files."""
-    return [file.name for file in manifest.files if not os.path.isfile(os.path.join(pack, file.name))]
+    return [file.name for file in manifest.files if not os.path.isfile(manifest.path_of(pack, file.name))]
 
 
 def pack_bytes(manifest: Manifest) -> int:

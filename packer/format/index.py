@@ -1,6 +1,6 @@
 """The index of a shard: an Arrow file with one row per record, written once and memory-mapped.
 
-`IndexBuilder` writes it, `read_index` maps it; packer/format/columns.py reads the mapped table.
+`IndexBuilder` or `write_index` writes it, `read_index` maps it; packer/format/columns.py reads the mapped table.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ __all__ = [
     "annotation_of",
     "column",
     "read_index",
+    "write_index",
 ]
 
 INDEX_SUFFIX = ".index.arrow"
@@ -81,20 +82,7 @@ class IndexBuilder:
             StorageError: The file cannot be written.
         """
         self._flush()
-        batch = self._one_batch(path, *places)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        data = memoryview(sink.getvalue())
-        try:
-            with open(path, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise StorageError(path, f"cannot write the index: {error.strerror or error}") from error
-        name = os.path.basename(os.fsdecode(path))
-        return IndexEntry(name, len(data), hashlib.sha256(data).hexdigest(), int(crc32c(data)))
+        return _written(path, self._one_batch(path, *places))
 
     def _flush(self) -> None:
         if self._facts:
@@ -103,26 +91,63 @@ class IndexBuilder:
             self._facts, self._annotations = [], []
 
     def _one_batch(self, path: AnyPath, offsets: Any, sizes: Any) -> Any:
-        # one batch, so that each column is one array that can be mapped without a copy
         chunks = self._chunks or [rows_batch([], [])]
-        try:
-            arrays = [pa.concat_arrays([c.column(i) for c in chunks]) for i in range(chunks[0].num_columns)]
-        except pa.ArrowInvalid as error:
-            problem = f"a column exceeds what the index can hold: {_first_line(error)}"
-            raise StorageError(path, problem, "choose a smaller --shard-size") from error
+        arrays = [_joined(path, [c.column(i) for c in chunks]) for i in range(chunks[0].num_columns)]
         if len(offsets) != len(self):
             raise DamagedPack(path, f"the shard has {len(offsets)} records, but {len(self)} were written")
         written = arrays[SCHEMA.get_field_index("size") - 1].to_numpy()
         for number in np.flatnonzero(written != sizes)[:1].tolist():
             raise DamagedPack(path, f"record {number} has {sizes[number]} bytes, but {written[number]} were written")
-        place = SCHEMA.get_field_index("encoding") - 1
-        codes = arrays[place].indices
-        if len(codes) == 0 or int(codes.to_numpy().max()) < len(FIRST_ENCODINGS):
-            arrays[place] = pa.DictionaryArray.from_arrays(codes, pa.array(FIRST_ENCODINGS, pa.string()))
         arrays.insert(SCHEMA.get_field_index("offset"), pa.array(offsets))
-        if arrays[-1].null_count == len(self):
-            return pa.RecordBatch.from_arrays(arrays[:-1], schema=SCHEMA)
-        return pa.RecordBatch.from_arrays(arrays, schema=TAGGED_SCHEMA)
+        return _batch(arrays)
+
+
+def write_index(path: AnyPath, table: Any) -> IndexEntry:
+    """Write a table of TAGGED_SCHEMA as an index to `path`, which must not exist, and fsync it.
+
+    Returns:
+        Expected size and digests of the file.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    return _written(path, _batch([_joined(path, column.chunks, column.type) for column in table.columns]))
+
+
+def _joined(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
+    # one array, so that it can be mapped without a copy
+    try:
+        return pa.concat_arrays(chunks) if chunks else pa.array([], kind)
+    except pa.ArrowInvalid as error:
+        problem = f"a column exceeds what the index can hold: {_first_line(error)}"
+        raise StorageError(path, problem, "choose a smaller --shard-size") from error
+
+
+def _batch(arrays: list[Any]) -> Any:
+    """Return the columns of TAGGED_SCHEMA as the batch of an index."""
+    place = SCHEMA.get_field_index("encoding")
+    codes = arrays[place].indices
+    if len(codes) == 0 or int(codes.to_numpy().max()) < len(FIRST_ENCODINGS):
+        arrays[place] = pa.DictionaryArray.from_arrays(codes, pa.array(FIRST_ENCODINGS, pa.string()))
+    if arrays[-1].null_count == len(codes):
+        return pa.RecordBatch.from_arrays(arrays[:-1], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=TAGGED_SCHEMA)
+
+
+def _written(path: AnyPath, batch: Any) -> IndexEntry:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = memoryview(sink.getvalue())
+    try:
+        with open(path, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(path, f"cannot write the index: {error.strerror or error}") from error
+    name = os.path.basename(os.fsdecode(path))
+    return IndexEntry(name, len(data), hashlib.sha256(data).hexdigest(), int(crc32c(data)))
 
 
 def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:
