@@ -26,6 +26,7 @@ __all__ = ["AdoptOptions", "AdoptReport", "adopt"]
 
 ROLES = ("image", "label", "text")
 SKIPPED_FILES = ("lock.mdb",)
+READ_HERE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +241,8 @@ def _read(asked: AdoptOptions, jobs: list[FileJob], progress: Progress) -> list[
         reported = done, bad
 
     progress.stage("reading")
+    if sum(os.path.getsize(job.path) for job in jobs) < READ_HERE_BYTES:  # sooner than a worker starts
+        return [adopt_file(job, progress.advance) for job in jobs]
     size = min(len(jobs), asked.workers or usable_cores())
     with Pool(size, None, "packer.repack.adopt_file") as pool:
         results = dict(pool.run(adopt_file, jobs, tick))

@@ -16,7 +16,7 @@ from crc32c import crc32c
 from xxhash import xxh3_128_digest
 
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
-from packer.errors import BadImage, BadInput, BadLabel, UsageError, printable
+from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, UsageError, printable
 from packer.format.index_rows import annotation_arrays, coded, label_arrays
 from packer.format.indexes import overlapping
 from packer.format.lists import Changed
@@ -28,7 +28,7 @@ from packer.packing.convert import rejected
 from packer.packing.resolve import ClassIds, Resolver
 from packer.packing.table import look_at
 from packer.repack.formats import open_format
-from packer.repack.formats.base import Class, ForeignFile, FormatOptions, Numbered, Pixels, Rich, Row
+from packer.repack.formats.base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Pixels, Rich, Row
 from packer.sources.paths import MOST_CLASSES
 from packer.system.child import Decoding, Report, unmarked
 from packer.types import Annotation
@@ -94,9 +94,9 @@ def adopt_file(job: FileJob, report: Report, decoding: Decoding = unmarked) -> F
             reader = _Reader(job, file, _Digest(file, beside))
             reader.read(report, decoding)
             return reader.result
+    except DamagedPack as error:  # of a container's own reader
+        raise UsageError(job.path, error.problem, GET_AGAIN) from None
     except OSError as error:
-        if isinstance(error, BadInput | UsageError):
-            raise
         raise UsageError(job.path, f"cannot be read: {error.strerror or error}", "check its permissions") from None
 
 
@@ -204,7 +204,7 @@ class _Reader:
                         raise refused[number - 1]
                     start, count = offset, size
                     if size < 1 or offset < 0 or offset > limit - size:
-                        raise _no_bytes(offset, size, limit)
+                        raise known if isinstance(known, BadInput) else _no_bytes(offset, size, limit)
                     if pixels is None:
                         head = view[offset : offset + (size if size < HEAD_BYTES else HEAD_BYTES)]
                         if head[:6] == NPY:

@@ -9,6 +9,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from crc32c import crc32c
+
 from packer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "webdataset": "packer.repack.formats.webdataset:WebDataset",
+    "tfrecord": "packer.repack.formats.tfrecord:TFRecord",
 }
 FORMATS = tuple(_HOMES)
 HEAD_BYTES = 4096
@@ -64,7 +67,16 @@ def _is_tar(head: bytes, size: int) -> bool:
     )
 
 
-_SIGNS = (("webdataset", _is_tar),)
+def _is_tfrecord(head: bytes, size: int) -> bool:
+    crc = crc32c(head[:8])
+    masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    return len(head) >= 12 and int.from_bytes(head[8:12], "little") == masked
+
+
+_SIGNS = (
+    ("webdataset", _is_tar),
+    ("tfrecord", _is_tfrecord),
+)
 """Format -> whether a file with this head, of this size, is of it."""
 
 __all__ = ["FORMATS", "open_format", "recognize"]

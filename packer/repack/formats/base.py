@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from packer.errors import BadLabel, UsageError, printable
+from packer.errors import BadInput, BadLabel, UsageError, printable
 from packer.types import RawAnnotation
 
 GET_AGAIN = "get the file again"
@@ -57,7 +57,7 @@ class Rich(NamedTuple):
     """Names of the classes of boxes by their numbers."""
 
 
-Known = Class | Rich | BadLabel
+Known = Class | Rich | BadInput
 """What a file says of an image; or why that cannot be read."""
 Row = tuple[bytes, int, int, Known, Pixels | None]
 """(path of the image, as the file names it; its first byte in the file; its bytes; its labels; shape if it is raw)"""

@@ -10,7 +10,7 @@ from typing import Any
 
 from packer.containers.annotation import packer_annotation
 from packer.containers.npy import IMAGE_EXTENSIONS
-from packer.errors import BadLabel, printable
+from packer.errors import BadInput, BadLabel, printable
 from packer.repack.formats.base import (
     LABEL_NAMES,
     MOST_TEXT_BYTES,
@@ -125,8 +125,8 @@ class WebDataset:
                 return BadLabel(origin, "its json is not an object", "correct the label")
         known: Known = None
         chosen = (self._label,) if self._label else CLASS
-        if self._field is None and (extension := next((name for name in chosen if name in content), None)):
-            known = class_text(content.pop(extension))
+        if self._field is None and (of_class := next((name for name in chosen if name in content), None)):
+            known = class_text(content.pop(of_class))
         if fields:
             names = (self._field,) if self._field else () if self._label else LABEL_NAMES
             number = next((fields.pop(name) for name in names if name in fields), None)
@@ -155,6 +155,6 @@ def class_text(text: bytes) -> Known:
 
 def with_extras(known: Known, extras: dict[str, Any], origin: str) -> Known:
     """Return a class with more fields of the image."""
-    if not extras or isinstance(known, Rich | BadLabel):
+    if not extras or isinstance(known, Rich | BadInput):
         return known
     return Rich(known, RawAnnotation(origin=origin, extras=extras))
