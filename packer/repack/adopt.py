@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import packer
-from packer.errors import AnyPath, UsageError, plural, printable
+from packer.errors import AnyPath, UsageError, WorkerDied, plural, printable
 from packer.system import usable_cores
 from packer.types import Progress
 
@@ -27,6 +27,8 @@ __all__ = ["AdoptOptions", "AdoptReport", "adopt"]
 ROLES = ("image", "label", "text")
 SKIPPED_FILES = ("lock.mdb",)
 READ_HERE_BYTES = 16 << 20
+FRAGILE = ("lmdb", "hdf5")
+"""Formats whose libraries may crash on a damaged file: read in another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +243,22 @@ def _read(asked: AdoptOptions, jobs: list[FileJob], progress: Progress) -> list[
         reported = done, bad
 
     progress.stage("reading")
-    if sum(os.path.getsize(job.path) for job in jobs) < READ_HERE_BYTES:  # sooner than a worker starts
+    small = sum(os.path.getsize(job.path) for job in jobs) < READ_HERE_BYTES  # sooner than a worker starts
+    if small and jobs[0].format not in FRAGILE:
         return [adopt_file(job, progress.advance) for job in jobs]
     size = min(len(jobs), asked.workers or usable_cores())
-    with Pool(size, None, "packer.repack.adopt_file") as pool:
-        results = dict(pool.run(adopt_file, jobs, tick))
-    return [results[number] for number in range(len(jobs))]
+    found: dict[int, FileResult] = {}
+    try:
+        with Pool(size, None, "packer.repack.adopt_file") as pool:
+            for number, result in pool.run(adopt_file, jobs, tick):
+                found[number] = result
+    except WorkerDied as error:
+        left = [job.path for number, job in enumerate(jobs) if number not in found]
+        problem = f"or one of the {len(left)} files read with it, ended its reader: {error.problem}"
+        one = f"ended its reader: {error.problem}"
+        step = "the file may be damaged, or may have changed: get it again"
+        raise UsageError(left[0], problem if len(left) > 1 else one, step) from None
+    return [found[number] for number in range(len(jobs))]
 
 
 def _inputs(results: list[FileResult], skipped: list[tuple[str, str]]) -> Inputs:
@@ -316,6 +328,7 @@ def _manifest(
         shards=(),
         rejected=tuple(islice(inputs.rejected, MOST_IN_MANIFEST)),
         notes=tuple(inputs.notes),
+        tags=next((result.tags for result in results if result.tags), ()),
         packer=packer.__version__,
         libraries=library_versions(),
     )

@@ -73,6 +73,7 @@ class FileResult:
     titles: dict[int, str] = field(default_factory=dict)
     """Names of classes that the labels number."""
     declared: tuple[str, ...] | None = None
+    tags: tuple[str, ...] = ()
     raw: int = 0
     """How many of the rows are raw."""
     rejected: list[Rejected] = field(default_factory=list)
@@ -182,6 +183,7 @@ class _Reader:
         names, order = self._classes.final(())
         result.names = [names[number] for number in order.tolist()]
         result.declared = reader.classes
+        result.tags = getattr(reader, "tags", None) or ()
         result.notes = reader.notes
         result.counts = self._resolver.counts
         result.changed = list(self._resolver.changed)
