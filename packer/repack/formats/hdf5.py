@@ -1,4 +1,4 @@
-"""HDF5 files: a dataset of images (n, height, width[, channels]) that is not compressed, or of the bytes of image files.
+"""HDF5 files: an uncompressed dataset of images (n, height, width[, channels]), or of the bytes of image files.
 
 https://docs.hdfgroup.org/archive/support/HDF5/doc/H5.format.html, III.E: bytes of variable length are in global heaps.
 """
