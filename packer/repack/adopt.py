@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AdoptOptions", "AdoptReport", "adopt"]
 
-ROLES = ("image", "label", "text")
+ROLES = ("image", "label", "text", "boxes")
 SKIPPED_FILES = ("lock.mdb",)
 READ_HERE_BYTES = 16 << 20
 FRAGILE = ("lmdb", "hdf5")
@@ -38,7 +38,8 @@ class AdoptOptions:
     Args:
         files: The files, in the order of their records; a folder stands for the files in it.
         out: Path of the new pack.
-        columns: Fields of the files by their roles: image, label, text (the name of the class).
+        columns: Fields of the files by their roles: image, label, text (the name of the class); of tables also what the
+            numbers of boxes are: ``{"boxes": "xmin ymin w h"}``.
         labels: Files with the labels of files that have none, one for each.
         classes: File with the class names in id order, one per line; or a pack.
         missing_labels: An image without a label: error (it is bad), empty (nothing is in it) or skip.

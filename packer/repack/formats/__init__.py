@@ -110,7 +110,7 @@ _SIGNS = (
     ("parquet", lambda head, size: head[:4] == b"PAR1"),
     ("arrow", lambda head, size: head[:6] == b"ARROW1" or (head[:4] == b"\xff" * 4 and 0 < _number(head[4:8]) < size)),
     ("lmdb", lambda head, size: head[16:20] == b"\xde\xc0\xef\xbe"),
-    ("hdf5", lambda head, size: head[:8] == b"\x89HDF\r\n\x1a\n"),
+    ("hdf5", lambda head, size: any(head[at : at + 8] == b"\x89HDF\r\n\x1a\n" for at in (0, 512, 1024, 2048))),
     ("npy", lambda head, size: head[:6] == b"\x93NUMPY"),
     ("idx", lambda head, size: head[:3] == b"\0\0\x08" and head[3:4] in b"\1\3\4" and size > 8),
     ("litdata", lambda head, size: _is_chunk(head, size) and _number(head[4:8]) == 8 + 4 * _number(head[:4])),

@@ -8,7 +8,7 @@ from typing import Any
 from packer.errors import BadLabel, UsageError, printable
 from packer.repack.formats.base import ForeignFile, FormatOptions, Known, Rich, class_of
 from packer.sources.parquet.columns import Layout, layout_of
-from packer.sources.parquet.objects import Votes, objects_of
+from packer.sources.parquet.objects import FORMATS, Votes, objects_of
 from packer.types import RawAnnotation
 
 ROWS_AT_ONCE = 4096
@@ -26,6 +26,9 @@ class Columns:
                 raise UsageError("--columns", problem, f"those of {printable(table_file.name)} are: {choices}")
             table_file.image_columns = [image]
         self.layout: Layout = layout_of(table_file, options.columns.get("label"))
+        self._boxes = options.columns.get("boxes")
+        if self._boxes not in (None, *FORMATS):
+            raise UsageError("--columns", f"{printable(str(self._boxes))} are no numbers of boxes", f"give {FORMATS}")
         self.classes = self.layout.names
         self.tags = self.layout.tag_names
         self.notes = list(self.layout.notes)
@@ -35,7 +38,11 @@ class Columns:
         layout = self.layout
         votes = Votes()
         votes.add(table, layout)
-        boxes = votes.result(None)
+        try:
+            boxes = votes.result(self._boxes)
+        except UsageError as error:
+            choices = " or ".join(f'--columns "boxes={words}"' for words in FORMATS)
+            raise UsageError(file.path, error.problem, f"pass {choices}") from None
         if votes.count:
             self.notes.append(votes.describe(boxes))
         only = layout.columns == (() if layout.label is None else (layout.label.column,))

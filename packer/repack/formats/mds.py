@@ -45,10 +45,13 @@ class Mds:
         try:
             config = json.loads(file.view[start : bounds[0]])
             names, kinds, sizes = (config[f"column_{part}"] for part in ("names", "encodings", "sizes"))
-            if config.get("compression") or not len(names) == len(kinds) == len(sizes):
-                raise UsageError(file.path, "is compressed", AGAIN)
+            compressed = config.get("compression")
+            if not len(names) == len(kinds) == len(sizes):
+                raise ValueError("its columns")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise file.damaged(f"is not a shard of MosaicML Streaming: {error!r}") from None
+        if compressed:
+            raise UsageError(file.path, "is compressed", AGAIN)
         image, label = chosen_columns(file, names, kinds, self._columns)
         fixed = [size if isinstance(size, int) and size > 0 else None for size in sizes]
         head = 4 * sum(size is None for size in fixed)

@@ -55,7 +55,9 @@ class Parquet:
                     for offset, size in _places(file, chunk, levels):
                         yield names[number], offset, size, next(known), None
                         number += 1
-            except (ValueError, IndexError, StopIteration) as error:
+            except UsageError:
+                raise
+            except (ValueError, IndexError, KeyError, StopIteration) as error:
                 raise file.damaged(f"its column of images cannot be read: {error}") from None
             if number != table_file.rows:
                 raise file.damaged(f"has {number} images in {table_file.rows} rows")
