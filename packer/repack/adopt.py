@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-import packer
 from packer.errors import AnyPath, UsageError, WorkerDied, plural, printable
 from packer.system import usable_cores
 from packer.types import Progress
 
 if TYPE_CHECKING:
-    from packer.format.manifest import Manifest, ShardEntry
+    from packer.format.manifest import Manifest
     from packer.packing.options import BuildOptions
-    from packer.packing.publish import Output
     from packer.packing.table import Inputs
     from packer.repack.adopt_file import FileJob, FileResult
 
@@ -88,6 +84,14 @@ class AdoptOptions:
             overwrite=self.overwrite,
         )  # fmt: skip
 
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What affects the records, for pack.json."""
+        names = ("boxes", "max_pixels", "missing_labels", "on_animation")
+        columns = [f"{role}={name}" for role, name in self.columns.items()]
+        given = {} if self.classes is None else {"classes": "given"}
+        return {"columns": columns, **{name: getattr(self, name) for name in names}, **given}
+
 
 @dataclass(frozen=True, slots=True)
 class AdoptReport:
@@ -124,7 +128,8 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
     """
     from packer.packing.publish import Output
     from packer.packing.verdict import fail, too_many
-    from packer.repack.adopt_classes import classes_of
+    from packer.repack.adopt_classes import classes_of, final_tables
+    from packer.repack.adopt_pack import manifest_of, with_shards
 
     started = time.monotonic()
     progress = progress or Progress()
@@ -140,12 +145,12 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
         results = _read(asked, jobs, progress)
         inputs = _inputs(results, skipped)
         classes, ids = classes_of(results, jobs, asked.classes is not None)
-        tables = list(_tables(asked, results, jobs, ids, inputs))
+        tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels))
         inputs.table = range(sum(map(len, tables)))
         if too_many(checked, inputs.bad, inputs.asked):
             raise fail(checked, inputs, inputs.asked, False, progress)
-        manifest = _manifest(asked, kind, classes, results, inputs)
-        manifest = _with_shards(manifest, paths, results, tables, output)
+        manifest = manifest_of(asked.recorded, kind, classes, results, inputs)
+        manifest = with_shards(manifest, paths, results, tables, output)
         for job in jobs:
             os.unlink(job.table)
         listings = (inputs.rejected, inputs.skipped, inputs.changed)
@@ -281,91 +286,3 @@ def _inputs(results: list[FileResult], skipped: list[tuple[str, str]]) -> Inputs
         notes.update(dict.fromkeys(result.notes))
     inputs.notes = [*notes, *(f"{what} in {plural(n, 'image')}" for what, n in sorted(inputs.losses.items()))]
     return inputs
-
-
-def _tables(
-    asked: AdoptOptions, results: list[FileResult], jobs: list[FileJob], ids: list[Any], inputs: Inputs
-) -> Iterator[Any]:
-    """Yield the table of each file with the final class ids; an image without a label is bad, if others have one."""
-    from packer.repack.adopt_classes import labeled, numbered, without_labels
-
-    labels = [name for name in ("label", "boxes", "tags", "landmarks") if any(name in r.fields for r in results)]
-    for job, of_file in zip(jobs, ids, strict=True):
-        table = numbered(job.table, of_file)
-        there = labeled(table, labels) if labels and len(table) else None
-        if there is not None and not there.all():
-            table = without_labels(table, there, asked.missing_labels, inputs, "boxes" in labels)
-        yield table
-
-
-def _manifest(
-    asked: AdoptOptions, kind: str, classes: tuple[str, ...], results: list[FileResult], inputs: Inputs
-) -> Manifest:
-    from packer.format.lists import MOST_IN_MANIFEST
-    from packer.format.manifest import Manifest
-    from packer.packing.summary import library_versions
-
-    raw, rows = sum(result.raw for result in results), sum(result.rows for result in results)
-    fields = set().union(*(result.fields for result in results))
-    options: dict[str, Any] = {"labels": [kind], "columns": [f"{role}={name}" for role, name in asked.columns.items()]}
-    options |= {name: getattr(asked, name) for name in ("boxes", "max_pixels", "missing_labels", "on_animation")}
-    options |= {"encode": "copy", "mode": "rgb"} | ({"classes": "given"} if asked.classes is not None else {})
-    counts = Counter(inputs.counts)
-    counts.update(rejected=len(inputs.rejected), skipped=len(inputs.skipped), found=0, packed=0)
-    if inputs.changed:
-        counts["changed"] = len(inputs.changed)
-    return Manifest(
-        container=kind,
-        encoding="raw" if raw and raw >= rows else "copy",
-        mode="rgb",
-        dtype=None,
-        shape=None,
-        classes=classes,
-        fields=tuple(sorted(fields)),
-        records=0,
-        counts=dict(counts),
-        class_counts={},
-        options=dict(sorted(options.items())),
-        shards=(),
-        rejected=tuple(islice(inputs.rejected, MOST_IN_MANIFEST)),
-        notes=tuple(inputs.notes),
-        tags=next((result.tags for result in results if result.tags), ()),
-        packer=packer.__version__,
-        libraries=library_versions(),
-    )
-
-
-def _with_shards(
-    manifest: Manifest, paths: list[str], results: list[FileResult], tables: list[Any], output: Output
-) -> Manifest:
-    """Write the indexes, and return the manifest with them."""
-    from packer.format.index import INDEX_SUFFIX, write_index
-    from packer.format.manifest import FileEntry, Origin, ShardEntry
-    from packer.repack.recount import recount
-
-    shards: list[ShardEntry] = []
-    linked: dict[str, str] = {}
-    origins: list[Origin] = []
-    names = Counter(os.path.basename(path).lower() for path in paths)
-    parent = os.path.dirname(output.path)
-    for number, (path, result, table) in enumerate(zip(paths, results, tables, strict=True)):
-        if not len(table):
-            continue
-        name = os.path.basename(path)
-        name = name if names[name.lower()] == 1 else f"{number:05d}-{name}"
-        index = write_index(os.path.join(output.folder, f"shard-{number:05d}{INDEX_SUFFIX}"), table)
-        shards.append(ShardEntry(len(table), FileEntry(name, result.bytes, result.sha256), index))
-        below = path.startswith(f"{parent.rstrip('/')}/")
-        linked[name] = os.path.relpath(path, output.path) if below else path
-        origins.append(Origin("adopt", os.path.basename(path), result.sha256))
-    manifest = recount(manifest, shards, (table for table in tables if len(table)))
-    if manifest.encoding == "raw":
-        manifest = replace(manifest, mode=_mode_of(manifest))
-    return replace(manifest, linked=linked, made_from=tuple(origins))
-
-
-def _mode_of(manifest: Manifest) -> str:
-    """Return the mode that raw images are of."""
-    if manifest.dtype != "uint8" or manifest.shape is None or manifest.shape[2] not in (1, 3):
-        return "unchanged"
-    return "gray" if manifest.shape[2] == 1 else "rgb"

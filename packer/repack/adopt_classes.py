@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,28 @@ def _titled(results: Sequence[FileResult], jobs: Sequence[FileJob], count: int) 
     return tuple(classes)
 
 
-def numbered(path: str, ids: NDArray[np.int64]) -> Any:
+def final_tables(
+    results: Sequence[FileResult], jobs: Sequence[FileJob], ids: Sequence[Any], inputs: Inputs, missing: str
+) -> Iterator[Any]:
+    """Yield the table of each file with the final class ids, without the images that lack a label if others have one.
+
+    Args:
+        results: What was found in each file.
+        jobs: The files.
+        ids: For each file, the final id of each of its classes.
+        inputs: Receives the images that are left out.
+        missing: What becomes of an image without a label: error, empty or skip.
+    """
+    labels = [name for name in ("label", "boxes", "tags", "landmarks") if any(name in r.fields for r in results)]
+    for job, of_file in zip(jobs, ids, strict=True):
+        table = _numbered(job.table, of_file)
+        there = _labeled(table, labels) if labels and len(table) else None
+        if there is not None and not there.all():
+            table = _without_labels(table, there, missing, inputs, "boxes" in labels)
+        yield table
+
+
+def _numbered(path: str, ids: NDArray[np.int64]) -> Any:
     """Return the table that a worker wrote, with the final class ids."""
     with pa.memory_map(os.fsencode(path)) as source:
         table = pa.ipc.open_file(source).read_all()
@@ -79,13 +100,13 @@ def numbered(path: str, ids: NDArray[np.int64]) -> Any:
     return table
 
 
-def labeled(table: Any, fields: Sequence[str]) -> NDArray[np.bool_]:
+def _labeled(table: Any, fields: Sequence[str]) -> NDArray[np.bool_]:
     """Return which images have one of these fields, bool (n,)."""
     flags = [present(table, name) for name in fields]
     return np.asarray(np.logical_or.reduce(flags))
 
 
-def without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: Inputs, boxes: bool) -> Any:
+def _without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: Inputs, boxes: bool) -> Any:
     """Return the table without the images that have no label (or with no objects in them), which are listed."""
     missing = ~there
     inputs.counts["missing_labels"] += int(missing.sum()) if policy == "empty" else 0

@@ -8,37 +8,32 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 from xxhash import xxh3_128_digest
 
-from packer.containers.npy import HEADER_BYTES, npy_payload_offset
-from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, UsageError, printable
+from packer.errors import BadInput, BadLabel, DamagedPack, UsageError, printable
 from packer.format.index_rows import annotation_arrays, coded, label_arrays
 from packer.format.indexes import overlapping
 from packer.format.lists import Changed
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SCHEMA
 from packer.images.base import Header, OnAnimation
-from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header
 from packer.packing.convert import rejected
 from packer.packing.resolve import ClassIds, Resolver
 from packer.packing.table import look_at
+from packer.repack.adopt_images import HEAD_BYTES, NPY, ImageFacts, no_bytes
 from packer.repack.formats import open_format
-from packer.repack.formats.base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Pixels, Rich, Row
+from packer.repack.formats.base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Rich, Row
 from packer.sources.paths import MOST_CLASSES
 from packer.system.child import Decoding, Report, unmarked
 from packer.types import Annotation
 
-HEAD_BYTES = 4096
 ROWS_A_CHUNK = 8192
 HASH_BYTES = 8 << 20
-MOST_FACTS = 1 << 16
-NPY = b"\x93NUMPY"
-MOST_SIDE = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +69,6 @@ class FileResult:
     """Names of classes that the labels number."""
     declared: tuple[str, ...] | None = None
     tags: tuple[str, ...] = ()
-    raw: int = 0
-    """How many of the rows are raw."""
     rejected: list[Rejected] = field(default_factory=list)
     changed: list[Changed] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -132,17 +125,6 @@ class _Digest:
         return self._hash.hexdigest()
 
 
-class Facts(NamedTuple):
-    """What many images have in common."""
-
-    columns: tuple[int, int, int, int, int]
-    """Height, width, channels, code of the dtype, code of the encoding."""
-    header: Header
-    error: BadInput | None = None
-    """Why such images cannot be packed."""
-    losses: tuple[str, ...] = ()
-
-
 class _Reader:
     """Collects the rows of a file."""
 
@@ -152,7 +134,7 @@ class _Reader:
         self._digest = digest
         self._classes = ClassIds(job.classes)
         self._resolver = Resolver(self._classes, job.boxes)
-        self._facts: dict[Header | Pixels, Facts] = {}
+        self._images = ImageFacts(file, job.max_pixels, job.on_animation)
         self._ids: dict[Any, int] = {None: -1, -1: -1}
         self.result = FileResult(file.size)
 
@@ -180,6 +162,7 @@ class _Reader:
             if overlapping(offsets, sizes, np.ones(len(offsets), np.bool_)).any():
                 raise self._file.damaged("has images that overlap")
         result.sha256 = self._digest.hexdigest()
+        result.losses = self._images.losses
         names, order = self._classes.final(())
         result.names = [names[number] for number in order.tolist()]
         result.declared = reader.classes
@@ -191,7 +174,7 @@ class _Reader:
     def _chunk(self, rows: Iterator[Row], first: int, decoding: Decoding) -> tuple[Any, bool, int]:
         """Return some rows as a record batch, None if none is good; whether there are more; and how many were read."""
         view, limit, prefix = self._file.view, self._file.size, self._job.key_prefix
-        checksum, digest, ids = crc32c, xxh3_128_digest, self._ids
+        checksum, digest, ids, images = crc32c, xxh3_128_digest, self._ids, self._images
         refused, mark = self._job.refused, self._job.threads > 0
         keys: list[bytes] = []
         kept: list[tuple[int, int, int, tuple[int, ...], int, bytes, bytes]] = []
@@ -206,18 +189,18 @@ class _Reader:
                         raise refused[number - 1]
                     start, count = offset, size
                     if size < 1 or offset < 0 or offset > limit - size:
-                        raise known if isinstance(known, BadInput) else _no_bytes(offset, size, limit)
+                        raise known if isinstance(known, BadInput) else no_bytes(offset, size, limit)
                     if pixels is None:
                         head = view[offset : offset + (size if size < HEAD_BYTES else HEAD_BYTES)]
                         if head[:6] == NPY:
-                            facts, start, count = self._npy(offset, size, head)
+                            facts, start, count = images.of_npy(offset, size, head)
                         elif mark:
                             with decoding(number - 1):
-                                facts = self._of_image(head, offset, size)
+                                facts = images.of_image(head, offset, size)
                         else:
-                            facts = self._of_image(head, offset, size)
+                            facts = images.of_image(head, offset, size)
                     else:
-                        facts = self._of_pixels(pixels, size)
+                        facts = images.of_pixels(pixels, size)
                     if type(known) is Rich or (label := ids.get(known)) is None:
                         label = self._label(known, facts.header, path, len(kept), rich)
                     image = data[start : start + count]
@@ -230,70 +213,6 @@ class _Reader:
                 if number == stop:
                     break
         return (self._batch(keys, kept, rich) if kept else None), number == stop, number - first
-
-    def _of_image(self, head: bytes, offset: int, size: int) -> Facts:
-        """Return the facts of an image file. Raise BadImage if it cannot be decoded."""
-        try:
-            header = read_header(head, size <= HEAD_BYTES, size)
-        except IncompleteHeader:
-            header = read_header(self._file.view[offset : offset + size])
-        facts = self._facts.get(header) or self._checked(header)
-        if facts.error is not None:
-            raise facts.error
-        if facts.losses:
-            self.result.losses.update(facts.losses)
-        return facts
-
-    def _checked(self, header: Header) -> Facts:
-        height, width, channels, dtype = decoded_shape(header, "rgb")
-        columns = height, width, channels, DTYPES.index(dtype), ENCODINGS.index(header.format)
-        facts = Facts(columns, header, None, losses(header, "rgb"))
-        try:
-            check_header(header, self._job.max_pixels, self._job.on_animation)
-        except BadInput as error:
-            facts = facts._replace(error=error)
-        return self._keep(header, facts)
-
-    def _keep(self, of: Header | Pixels, facts: Facts) -> Facts:
-        if len(self._facts) >= MOST_FACTS:
-            self._facts.clear()
-        self._facts[of] = facts
-        return facts
-
-    def _of_pixels(self, pixels: Pixels, size: int) -> Facts:
-        """Return the facts of a raw image."""
-        facts = self._facts.get(pixels) or self._checked_pixels(pixels)
-        if facts.error is not None:
-            raise facts.error
-        height, width, channels, dtype = pixels
-        if size != height * width * channels * (2 if dtype == "uint16" else 1):
-            raise BadImage("", f"{size} bytes are not {dtype} pixels of shape {tuple(pixels[:3])}", "write it again")
-        self.result.raw += 1
-        return facts
-
-    def _checked_pixels(self, pixels: Pixels) -> Facts:
-        height, width, channels, dtype = pixels
-        error = None
-        if dtype not in DTYPES or not 1 <= channels <= 4 or min(height, width) < 1 or max(height, width) >= MOST_SIDE:
-            problem = f"an array of {dtype} {tuple(pixels[:3])}, not of uint8 or uint16 (height, width, 1 to 4)"
-            error = BadImage("", problem, "convert it")
-        elif height * width > self._job.max_pixels:
-            problem = f"{width}x{height} pixels are more than {self._job.max_pixels}"
-            error = BadImage("", problem, "raise --max-pixels if this is intended")
-        code = 0 if error else DTYPES.index(dtype)
-        return self._keep(pixels, Facts((height, width, channels, code, 0), Header("png", width, height, 3, 8), error))
-
-    def _npy(self, offset: int, size: int, head: bytes) -> tuple[Facts, int, int]:
-        """Return the place and the facts of the pixels in a .npy file."""
-        try:
-            start = npy_payload_offset(head[:HEADER_BYTES])
-            shape, order, dtype = _npy_header(head[:start])
-        except ValueError as error:
-            raise BadImage("", f"a .npy file that cannot be read: {error}", "write it again") from None
-        if order or len(shape) not in (2, 3):
-            raise BadImage("", f"a .npy array of shape {shape}, not of rows of pixels", "write it again in C order")
-        pixels = Pixels(shape[0], shape[1], shape[2] if len(shape) == 3 else 1, dtype)
-        return self._of_pixels(pixels, size - start), offset + start, size - start
 
     def _label(self, known: Any, header: Header, path: bytes, row: int, rich: dict[int, Annotation]) -> int:
         """Return the local class id of an image; add the rest of its annotation to `rich`. Raise BadLabel."""
@@ -361,22 +280,3 @@ class _Reader:
             *annotations,
         ]
         return pa.RecordBatch.from_arrays(columns, schema=TAGGED_SCHEMA)
-
-
-def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, str]:
-    import io
-
-    stream = io.BytesIO(header)
-    np.lib.format.read_magic(stream)
-    shape, order, dtype = np.lib.format.read_array_header_1_0(stream)
-    if dtype.byteorder == ">":
-        raise ValueError("its numbers are big-endian")
-    return shape, order and len(shape) > 1, dtype.name
-
-
-def _no_bytes(offset: int, size: int, limit: int) -> BadImage:
-    if size < 0:
-        return BadImage("", "a link or a sparse file, without bytes of its own", "write the image itself into the file")
-    if not size:
-        return BadImage("", "not an image: it is empty", "write the image itself into the file")
-    return BadImage("", f"lies outside its file: {size} bytes at {offset} of {limit}", "get the file again")

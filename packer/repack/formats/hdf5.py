@@ -54,9 +54,10 @@ class Hdf5:
         images = self._images(file, content)
         labels = self._labels(file, content, images.shape[0] if images.shape else 0)
         names = next((found for name in NAMES if (found := _texts(content, name)) is not None), None)
-        if names and all(type(label) is int and -1 <= label < len(names) for label in labels or ()):
+        if names and all(isinstance(label, int) and -1 <= label < len(names) for label in labels or ()):
             self.classes = names
-            labels = None if labels is None else [names[label] if label >= 0 else None for label in labels]
+            numbers: list[Any] = labels or []
+            labels = None if labels is None else [names[label] if label >= 0 else None for label in numbers]
         if images.is_virtual or images.external:
             raise UsageError(file.path, f"the dataset {printable(images.name)} is in other files", AGAIN)
         if h5py.check_vlen_dtype(images.dtype) is not None or h5py.check_string_dtype(images.dtype) is not None:

@@ -154,7 +154,11 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
         size = data[at + 1]
         at += 2
         if size > 127:
-            size, at = read_varint(data, at - 1)
+            more = data[at]
+            if more < 128:
+                size, at = (size & 127) | more << 7, at + 1
+            else:
+                size, at = read_varint(data, at - 1)
         end = at + size
         if end > stop:
             raise ValueError("it ends too early")
@@ -164,7 +168,11 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
             size = data[at + 1]
             at += 2
             if size > 127:
-                size, at = read_varint(data, at - 1)
+                more = data[at]
+                if more < 128:
+                    size, at = (size & 127) | more << 7, at + 1
+                else:
+                    size, at = read_varint(data, at - 1)
             after = at + size
             length = data[at + 1]
             if after > end or data[at] != 0x0A or length > 127:
@@ -177,7 +185,11 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
                 size = data[at + 1]
                 at += 2
                 if size > 127:
-                    size, at = read_varint(data, at - 1)
+                    more = data[at]
+                    if more < 128:
+                        size, at = (size & 127) | more << 7, at + 1
+                    else:
+                        size, at = read_varint(data, at - 1)
                 if at + size != after:
                     return _slowly(data, start, stop)
                 if size:
@@ -185,7 +197,11 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
                     size = data[at + 1]
                     at += 2
                     if size > 127:
-                        size, at = read_varint(data, at - 1)
+                        more = data[at]
+                        if more < 128:
+                            size, at = (size & 127) | more << 7, at + 1
+                        else:
+                            size, at = read_varint(data, at - 1)
                     if at + size != after or kind & 7 != 2:
                         return _slowly(data, start, stop)
                     found[name] = kind >> 3, at, after
@@ -211,7 +227,9 @@ def first_bytes(data: memoryview, kind: int, start: int, stop: int) -> tuple[int
         return start, start
     if data[start] != 0x0A:
         return next(fields_of(data, start, stop, 1), (start, start))
-    size, at = read_varint(data, start + 1)
+    size, at = data[start + 1], start + 2
+    if size > 127:
+        size, at = read_varint(data, start + 1)
     if at + size > stop:
         raise ValueError("a value ends behind its list")
     return at, at + size

@@ -34,8 +34,9 @@ TEXTS = frozenset((b"cls", b"class", b"label", b"txt", b"text", b"caption", b"js
 CAPTIONS = frozenset((b"txt", b"text", b"caption"))
 CLASS = (b"cls", b"class", b"label")
 
+MOST_SPELLINGS = 1 << 16
+
 Image = tuple[bytes, int, int]
-Sample = tuple[list[Image], dict[bytes, tuple[int, int]]]
 
 
 class WebDataset:
@@ -55,53 +56,53 @@ class WebDataset:
         self._images = frozenset((image.lower().lstrip(".").encode(),)) if image else IMAGES
         self._texts = TEXTS | ({self._label} if self._label else set())
         self._captions = 0
+        self._plain: dict[bytes, Known] = {}
+        """The classes of small files: they have few spellings."""
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
-        view = file.view
-        plain: dict[bytes, Known] = {}  # a class has few spellings
-        for images, texts in self._samples(file):
-            if len(texts) == 1 and (place := texts.get(b"cls")) is not None and self._label is None:
-                text = view[place[0] : place[0] + min(place[1], MOST_TEXT_BYTES)]
-                try:
-                    known = plain[text]
-                except KeyError:
-                    known = class_text(text)
-                    if len(plain) < 1 << 16:
-                        plain[text] = known
-            else:
-                known = self._known(file, images, texts) if texts else None
-            for path, start, size in images:
-                yield path, start, size, known, None
-        if self._captions:
-            self.notes.append("texts are kept as fields of the images; --columns label=txt makes them classes")
-
-    def _samples(self, file: ForeignFile) -> Iterator[Sample]:
-        """Yield the images and labels of each sample that has an image, in the order of the samples' first members."""
         images_of, texts_of = self._images, self._texts
         last = b""
         images: list[Image] = []
         texts: dict[bytes, tuple[int, int]] = {}
         for name, start, size in tar_files(file):
-            slash = name.rfind(b"/") + 1
-            dot = name.find(b".", slash)
+            dot = name.find(b".", name.rfind(b"/") + 1)
             if dot < 0:
                 continue
             key = name[:dot]
             if key != last:
                 if images:
-                    yield images, texts
-                last, images, texts = key, [], {}
+                    known = self._class(file, images, texts) if texts else None
+                    for path, at, count in images:
+                        yield path, at, count, known, None
+                    images = []
+                last, texts = key, {}
             extension = name[dot + 1 :]
             if extension not in texts_of:
                 extension = extension.lower()
-                if extension.rpartition(b".")[2] in images_of or extension in images_of:
+                if extension in images_of or extension.rpartition(b".")[2] in images_of:
                     images.append((name, start, size))
                     continue
                 if extension not in texts_of:
                     continue
             texts[extension] = start, size
-        if images:
-            yield images, texts
+        known = self._class(file, images, texts) if texts else None
+        for path, at, count in images:
+            yield path, at, count, known, None
+        if self._captions:
+            self.notes.append("texts are kept as fields of the images; --columns label=txt makes them classes")
+
+    def _class(self, file: ForeignFile, images: list[Image], texts: dict[bytes, tuple[int, int]]) -> Known:
+        """Return what a sample says of its images; quickly if that is a small file with the class."""
+        if len(texts) > 1 or self._label is not None or b"cls" not in texts:
+            return self._known(file, images, texts)
+        start, size = texts[b"cls"]
+        text = file.view[start : start + size] if size <= MOST_TEXT_BYTES else b""
+        known = self._plain.get(text)
+        if known is None:
+            known = class_text(text)
+            if len(self._plain) < MOST_SPELLINGS:
+                self._plain[text] = known
+        return known
 
     def _known(self, file: ForeignFile, images: list[Image], texts: dict[bytes, tuple[int, int]]) -> Known:
         """Return what the members of a sample say of its images."""
