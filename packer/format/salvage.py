@@ -118,6 +118,10 @@ class _Repair:
         problems = check_pack(self.folder, manifest, self.progress).problems if known else ()
         if known and not problems and not self.healed:
             return RepairReport(self.folder, None, manifest.records, (), (), (), ())
+        if any(manifest.linked.values()):  # packer did not write them, and has no right to
+            first = f": {problems[0]}" if problems else ""
+            problem = f"refers to files that other tools wrote, which packer does not repair{first}"
+            raise UsageError(self.folder, problem, "restore the files, or make the pack again")
         self.damaged = frozenset(problem.file for problem in problems)
         self.whole = not any(file.name in self.damaged for file in manifest.lists.values())
         shards = []

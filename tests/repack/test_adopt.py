@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from packer import PackedDataset, PackedLoader, adopt, open_pack
 from packer.cli.group import cli
 from packer.errors import DamagedPack, TooManyBad, UsageError
 from packer.format.lists import read_list
+from packer.format.salvage import repair
 from packer.format.verify import verify
 from packer.images.decode import decode
 
@@ -112,6 +114,15 @@ def test_verify_notices_a_changed_file(tars: list[Path], tmp_path: Path) -> None
         open_pack(tmp_path / "pack")
 
 
+def test_repair_leaves_files_of_other_tools_alone(tars: list[Path], tmp_path: Path) -> None:
+    adopt(tars, tmp_path / "pack")
+    assert repair(tmp_path / "pack").records == 15
+    tars[1].write_bytes(tars[1].read_bytes().replace(b"000006.jpg", b"000006.JPG"))
+    with pytest.raises(UsageError, match=r"1\.tar.*restore the files"):
+        repair(tmp_path / "pack")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.tar", "1.tar", "2.tar", "pack"]
+
+
 def test_bad_images_are_listed(tmp_path: Path) -> None:
     members = [*samples(3), ("bad.jpg", b"no image at all"), ("bad.cls", b"1"), ("cut.jpg", image_file(1)[:60])]
     tar = write_tar(tmp_path / "a.tar", members)
@@ -123,6 +134,14 @@ def test_bad_images_are_listed(tmp_path: Path) -> None:
     assert dict(report.manifest.counts) == {"found": 5, "packed": 3, "rejected": 2, "skipped": 0}
     rows = {row.path: row.reason for row in read_list(tmp_path / "pack", "rejected")}
     assert rows == {"bad.jpg": "not-an-image", "cut.jpg": "bad-image"}
+
+
+def test_raw_and_encoded_images_do_not_mix(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    np.save(file, np.zeros((4, 5, 3), np.uint8))
+    tar = write_tar(tmp_path / "a.tar", [("a.jpg", image_file(1)), ("b.npy", file.getvalue())])
+    with pytest.raises(UsageError, match="raw arrays and encoded"):
+        adopt([tar], tmp_path / "pack")
 
 
 @pytest.mark.parametrize("policy", ["error", "skip", "empty"])
