@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from typing import NamedTuple
 
-import numpy as np
-
-from packer.containers.npy import HEADER_BYTES, npy_payload_offset
 from packer.errors import BadImage, BadInput
 from packer.format.schema import DTYPES, ENCODINGS
 from packer.images.base import Header, OnAnimation
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header
 from packer.repack.formats.base import ForeignFile, Pixels
+from packer.repack.formats.npy import header_of
 
 HEAD_BYTES = 4096
 MOST_FACTS = 1 << 16
@@ -96,23 +93,15 @@ class ImageFacts:
     def of_npy(self, offset: int, size: int, head: bytes) -> tuple[Facts, int, int]:
         """Return the place and the facts of the pixels in a .npy file."""
         try:
-            start = npy_payload_offset(head[:HEADER_BYTES])
-            shape, order, dtype = _npy_header(head[:start])
+            shape, order, kind, start = header_of(head)
+            if kind.byteorder == ">":
+                raise ValueError("its numbers are big-endian")
         except ValueError as error:
             raise BadImage("", f"a .npy file that cannot be read: {error}", "write it again") from None
         if order or len(shape) not in (2, 3):
             raise BadImage("", f"a .npy array of shape {shape}, not of rows of pixels", "write it again in C order")
-        pixels = Pixels(shape[0], shape[1], shape[2] if len(shape) == 3 else 1, dtype)
+        pixels = Pixels(shape[0], shape[1], shape[2] if len(shape) == 3 else 1, kind.name)
         return self.of_pixels(pixels, size - start), offset + start, size - start
-
-
-def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, str]:
-    stream = io.BytesIO(header)
-    np.lib.format.read_magic(stream)
-    shape, order, dtype = np.lib.format.read_array_header_1_0(stream)
-    if dtype.byteorder == ">":
-        raise ValueError("its numbers are big-endian")
-    return shape, order and len(shape) > 1, dtype.name
 
 
 def no_bytes(offset: int, size: int, limit: int) -> BadImage:

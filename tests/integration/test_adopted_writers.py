@@ -136,5 +136,9 @@ def test_litdata(keys: bool, tmp_path: Path) -> None:
         writer.add_item(i, {"image": data, "label": i % 3} if keys else (data, i % 3))
     writer.done()
     writer.merge()
-    adopt([tmp_path / "chunks"], tmp_path / "pack", columns={"image": "image" if keys else "0"})
+    try:
+        adopt([tmp_path / "chunks"], tmp_path / "pack", columns={"image": "image" if keys else "0"})
+    except UsageError as error:  # since 0.2.7x, for samples of bytes and numbers
+        assert "Arrow table" in error.problem
+        pytest.skip("this version of litdata writes such samples as Arrow")
     check(open_pack(tmp_path / "pack"))

@@ -136,6 +136,18 @@ def test_bad_images_are_listed(tmp_path: Path) -> None:
     assert rows == {"bad.jpg": "not-an-image", "cut.jpg": "bad-image"}
 
 
+@pytest.mark.parametrize(
+    "header", [b"{'descr': '|u1', 'shape': (2, 3(3", b"{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"]
+)
+def test_npy_headers_that_numpy_cannot_read(header: bytes, tmp_path: Path) -> None:
+    data = b"\x93NUMPY\1\0\x76\0" + header.ljust(117) + b"\n" + bytes(50)
+    tar = write_tar(tmp_path / "a.tar", [*samples(1), ("b.npy", data), ("b.cls", b"1")])
+    adopt([tar], tmp_path / "pack", max_bad="1")
+    (tmp_path / "b.npy").write_bytes(data)
+    with pytest.raises(UsageError, match="not an array"):
+        adopt([tmp_path / "b.npy"], tmp_path / "other")
+
+
 def test_raw_and_encoded_images_do_not_mix(tmp_path: Path) -> None:
     file = io.BytesIO()
     np.save(file, np.zeros((4, 5, 3), np.uint8))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from packer.repack.adopt_file import FileJob, adopt_file
 from packer.repack.formats.base import FormatOptions
 
 FOLDER = tempfile.mkdtemp(prefix="packer-check-")
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
 
 def reader_of(name: str) -> Callable[[bytes], str]:

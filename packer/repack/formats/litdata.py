@@ -14,6 +14,7 @@ from packer.repack.formats.base import ForeignFile, FormatOptions, Known, Row
 from packer.repack.formats.mds import bounds_of, chosen_columns, image_row, value_of
 
 MOST_INDEX_BYTES = 256 << 20
+TARS = "write the images to files, or to tars of WebDataset"
 AGAIN = "write it again: optimize(..., compression=None)"
 
 
@@ -31,6 +32,10 @@ class LitData:
         if label is None and kinds.count("int") == 1 and "label" not in self._columns:
             label = kinds.index("int")
         bounds = bounds_of(file)
+        if bounds[0] == bounds[-1] and file.view[bounds[0] : bounds[0] + 6] == b"ARROW1":
+            raise UsageError(
+                file.path, "keeps its items in an Arrow table of LitData, which packer does not read", TARS
+            )
         head = 4 * len(kinds)
         for number in range(len(bounds) - 1):
             at, stop = bounds[number], bounds[number + 1]

@@ -34,9 +34,12 @@ class Npy:
 def header_of(head: bytes) -> tuple[tuple[int, ...], bool, Any, int]:
     """Return shape, order, dtype and first byte of an array. Raise ValueError if it is none, or has objects."""
     stream = io.BytesIO(head)
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(stream)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
+    except Exception as error:  # numpy reads it as a Python literal, which may fail in many ways
+        raise ValueError(str(error).partition("\n")[0]) from None
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which packer never reads")
     return shape, fortran, dtype, stream.tell()

@@ -43,14 +43,12 @@ class Parquet:
             table_file = ParquetFile(source, file.path)
             columns = Columns(table_file, self._options)
             self.classes, self.tags, self.notes = columns.classes, columns.tags, columns.notes
-            chunks = _chunks(file, table_file)
-            table = table_file.read(list(columns.layout.columns) or [])
-            if not columns.layout.columns:
-                table = _Rows(table_file.rows)
-            names = table_file.names()
-            known = columns.known(file, table)
             number = 0
             try:
+                chunks = _chunks(file, table_file)
+                table = table_file.read(list(columns.layout.columns)) if columns.layout.columns else None
+                names = table_file.names()
+                known = columns.known(file, _Rows(table_file.rows) if table is None else table)
                 for chunk, levels in chunks:
                     for offset, size in _places(file, chunk, levels):
                         yield names[number], offset, size, next(known), None
