@@ -43,7 +43,7 @@ ONLY_IN = {
     "lmdb": ("packer/containers/",),
     "h5py": ("packer/containers/", "packer/repack/formats/hdf5.py"),
     "tarfile": ("packer/containers/",),
-    "zipfile": ("packer/sources/archives/zip_members.py",),
+    "zipfile": ("packer/sources/archives/zip_members.py", "packer/containers/stored_zip.py"),
     "google": (),
     "tfrecord": (),
     "webdataset": (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SC
 from packer.types import Annotation
 
 _encoded = json.JSONEncoder(allow_nan=False).encode  # json.dumps would make an encoder for each record
+Texts = tuple[str | None, str | None]
+"""Box fields and extras of an annotation as JSON; None if it has none."""
 
 
 def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> Any:
@@ -34,7 +36,7 @@ def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> An
         coded(encodings, ENCODINGS),
         pa.array(paths, pa.binary()),
         pa.array(sources, pa.binary(16)),
-        *annotation_arrays(annotations),
+        *annotation_arrays(annotations, map(texts_of, annotations)),
     ]
     schema = TAGGED_SCHEMA.remove(TAGGED_SCHEMA.get_field_index("offset"))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -46,8 +48,9 @@ def label_arrays(labels: NDArray[np.int32]) -> list[Any]:
     return [pa.array(labels, pa.int32(), mask=labels < 0), *(pa.nulls(len(labels), kind) for kind in kinds)]
 
 
-def annotation_arrays(annotations: list[Annotation]) -> list[Any]:
-    """Return annotations as Arrow arrays, one for each of schema.ANNOTATION_FIELDS, in their order."""
+def annotation_arrays(annotations: list[Annotation], texts: Iterable[Texts]) -> list[Any]:
+    """Return annotations, with the `texts_of` each, as Arrow arrays: the schema.ANNOTATION_FIELDS, in their order."""
+    box_fields, extras = zip(*texts, strict=True) if annotations else ((), ())
     labels = np.array([-1 if a.label is None else a.label for a in annotations], np.int32)
     return [
         # nulls have the value -1, so that the mapped numbers are the labels without a copy
@@ -57,10 +60,21 @@ def annotation_arrays(annotations: list[Annotation]) -> list[Any]:
         _lists([a.landmarks for a in annotations], _floats(2)),
         _lists([a.polygons for a in annotations], _nested(2)),
         _lists([a.keypoints for a in annotations], _nested(3)),
-        pa.array([_json(a.box_fields) for a in annotations], pa.string()),
-        pa.array([_json(a.extras) for a in annotations], pa.string()),
+        pa.array(box_fields, pa.string()),
+        pa.array(extras, pa.string()),
         _lists([a.tags for a in annotations], _flags),
     ]
+
+
+def texts_of(annotation: Annotation) -> Texts:
+    """Return box fields and extras as ASCII JSON, with undecodable bytes of names as escaped surrogates.
+
+    Raises:
+        ValueError: JSON cannot hold a value.
+        RecursionError: The same.
+    """
+    fields, extras = annotation.box_fields, annotation.extras
+    return _encoded(dict(fields)) if fields else None, _encoded(dict(extras)) if extras else None
 
 
 def coded(codes: Any, names: tuple[str, ...]) -> Any:
@@ -87,8 +101,7 @@ def _flags(rows: list[Any]) -> Any:
 
 def _floats(width: int) -> Callable[[list[Any]], Any]:
     def values(rows: list[Any]) -> Any:
-        flat = [np.asarray(row, np.float32).reshape(-1, width) for row in rows]
-        joined = np.concatenate([np.zeros((0, width), np.float32), *flat])
+        joined = np.concatenate([np.zeros((0, width), np.float32), *rows])
         return pa.FixedSizeListArray.from_arrays(pa.array(joined.ravel()), width)
 
     return values
@@ -99,8 +112,3 @@ def _nested(width: int) -> Callable[[list[Any]], Any]:
         return _lists([item for row in rows for item in row], _floats(width))
 
     return values
-
-
-def _json(fields: Mapping[str, Any]) -> str | None:
-    """Return fields as ASCII JSON, with undecodable bytes of names as escaped surrogates; None if there are none."""
-    return _encoded(dict(fields)) if fields else None

@@ -34,7 +34,7 @@ from packer.format.manifest import (
 from packer.format.salvage_records import FoundShard, LostRecord, class_counts_of, good_records, manifest_of, shards_in
 from packer.format.verify import check_pack
 from packer.format.verify_records import Window
-from packer.format.written import digest_of_written
+from packer.format.written import digest_of_written, restore_companions, write_companions
 from packer.system import sync_path
 from packer.types import Progress, Record
 
@@ -135,6 +135,8 @@ class _Repair:
         with _new_folder(self.target, self.folder) as work:
             for shard in shards:
                 self._make(work, manifest, shard)
+            if self.whole:
+                self.whole = restore_companions(self.folder, work, manifest, self.damaged)
             if self.whole and known and self.in_place:
                 return self._put_back(work, manifest)
             before = len(manifest.notes)
@@ -194,6 +196,7 @@ class _Repair:
         """Restore the rebuilt files in place; their digests prove that they are identical to the originals."""
         if MANIFEST_NAME in self.healed:
             _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
+        self.healed += sorted(self.damaged & {file.name for file in manifest.companions.values()})
         for name in self.healed:
             os.replace(os.path.join(work, name), os.path.join(self.folder, name))
         sync_path(self.folder)
@@ -215,18 +218,15 @@ class _Repair:
         counts["found"] = sum(counts[name] for name in ("packed", "rejected", "skipped"))
         gone = (Rejected(e.path or "", "lost", f"{e}, was damaged") for e in self.lost)
         listed, more = carry_over(self.folder, work, old, self.damaged, gone)
+        listed = replace(listed, shards=tuple(entry for entry, _ in self.made))
+        left = f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost"
         return replace(
             listed,
             records=records,
             counts={**counts, **({"boxes": boxes} if "boxes" in counts or boxes else {})},
             class_counts=class_counts,
-            shards=tuple(entry for entry, _ in self.made),
-            notes=(
-                *old.notes,
-                *notes,
-                *more,
-                f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost",
-            ),
+            companions=write_companions(work, listed),
+            notes=(*old.notes, *notes, *more, left),
         )
 
     def _copy(self, work: str, file: FileEntry) -> None:
@@ -270,7 +270,7 @@ def _write_index(folder: str, shard: FoundShard) -> ShardEntry:
 
 def _with_index(folder: str, container: str, builder: IndexBuilder, places: Places) -> ShardEntry:
     name = os.path.basename(container)
-    index = os.path.join(folder, os.path.splitext(name)[0] + INDEX_SUFFIX)
+    index = os.path.join(folder, name.partition(".")[0] + INDEX_SUFFIX)
     entry = builder.write(index, places)
     digest = digest_of_written(container, index, entry)
     return ShardEntry(len(builder), FileEntry(name, os.path.getsize(container), digest), entry)

@@ -154,7 +154,7 @@ def shards_in(folder: str) -> Manifest | None:
     stems: dict[str, set[str]] = {}
     for name in names:
         if found := SHARD_NAME.match(name):
-            stems.setdefault(found[1], set()).add(os.path.splitext(name)[1])
+            stems.setdefault(found[1], set()).add(name[len(found[1]) :])
     seen = Counter(formats[suffix] for suffixes in stems.values() for suffix in suffixes if suffix in formats)
     if not seen:
         return None

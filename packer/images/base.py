@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from packer.errors import BadImage
@@ -65,6 +66,7 @@ class Header(NamedTuple):
         return FORMATS.index(self.format) | kind | flags << 16
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def from_code(code: int, width: int, height: int) -> Header:
         """Return the header with this code and stored size."""
         cmyk, hidden_alpha, many_scans, several, pillow, hidden_depth, lab = (

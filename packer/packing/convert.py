@@ -20,7 +20,7 @@ from packer.images.header import Mode, decoded_shape
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
 from packer.packing.headers import unreadable
-from packer.sources.archives.listing import FAULT
+from packer.sources.archives.contents import FAULT
 from packer.sources.archives.places import OWN_FILE, Archive, Place, SourceFile
 from packer.system.child import Decoding, Report
 from packer.types import Annotation, Image, Record

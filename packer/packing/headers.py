@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.errors import BadImage, BadInput, NotAnImage
 from packer.images.base import Header, OnAnimation
 from packer.images.header import IncompleteHeader, check_header, read_header, read_header_leniently
-from packer.sources.archives.places import AT_REST, OWN_FILE, Archive, Place, SourceFile
+from packer.sources.archives.places import AT_REST, OWN_FILE, Archive, Place, SourceFile, held_open
 from packer.system.child import Decoding, Report, unmarked
 
 HEAD_BYTES = 16 * 1024  # enough for the header of nearly every image; the others are read whole
@@ -61,6 +61,11 @@ class Headers:
 
 def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decoding = unmarked) -> Headers:
     """Read the header of every image of the job, and check that it can be decoded."""
+    with held_open(job.archives) as archives:
+        return _read_headers(replace(job, archives=archives), decoding)
+
+
+def _read_headers(job: HeaderJob, decoding: Decoding) -> Headers:
     rows: list[tuple[int, int, int, int]] = []
     bad: dict[int, BadInput] = {}
     at_once = nullcontext()

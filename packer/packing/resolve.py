@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from packer.images.geometry import move, orientation_geometry
 from packer.images.header import Header
 from packer.packing.boxes import Changes, check_boxes
 from packer.sources.paths import is_text
-from packer.types import Annotation, Point, RawAnnotation
+from packer.types import Annotation, Point, Polygon, RawAnnotation
 
 NOTHING = (None,) * 5
 MAX_CLASS_FILE_BYTES = 16 * 1024**2
@@ -166,7 +167,8 @@ class Resolver:
             one = self._one(raw, header, changes)
             # usually there is only one: merging it with an empty annotation would double the time
             merged = _merge(merged, one, raw.origin, origins) if len(raws) > 1 or number else one
-        self.counts.update(changes.counts)
+        if changes.counts:
+            self.counts.update(changes.counts)
         for change, *rest in changes.rows:
             self.changed.add(Changed(os.fsdecode(path), change, *rest))
         return merged
@@ -201,15 +203,15 @@ class Resolver:
 
 def _points(rows: Sequence[Sequence[float]], scale: Sequence[float]) -> NDArray[np.float32]:
     """Return float32 (n, len(scale)): each row times `scale`, computed in float64."""
-    values = np.array(rows, np.float64).reshape(-1, len(scale)) * scale
-    return values.astype(np.float32)
+    values = np.array(rows, np.float64).reshape(-1, len(scale))
+    return (values if {*scale} == {1.0} else values * scale).astype(np.float32)
 
 
-def _polygons(polygons: Sequence[Sequence[Point]], scale: Point) -> tuple[NDArray[np.float32], ...]:
+def _polygons(polygons: Sequence[Polygon], scale: Point) -> tuple[NDArray[np.float32], ...]:
     """Return an array of each polygon, as `_points` does; all are views of one, which takes half the time."""
-    ends = list(accumulate(map(len, polygons)))
-    numbers = chain.from_iterable(chain.from_iterable(polygons))
-    values = np.fromiter(numbers, np.float64, 2 * ends[-1] if ends else 0).reshape(-1, 2)
+    flat = [one if isinstance(one, array) else array("d", chain.from_iterable(one)) for one in polygons]
+    ends = list(accumulate(len(one) // 2 for one in flat))
+    values = np.frombuffer(b"".join(flat), np.float64).reshape(-1, 2)
     points = (values if scale == (1.0, 1.0) else values * scale).astype(np.float32)
     return tuple(points[start:stop] for start, stop in zip([0, *ends], ends, strict=False))
 

@@ -12,7 +12,7 @@ from typing import Any
 from packer.errors import PackerError, UsageError, plural, printable
 from packer.format.lists import cell_of, path_in
 from packer.format.pack import open_pack
-from packer.sources.archives.listing import add_folder
+from packer.sources.archives.contents import add_folder
 from packer.sources.paths import as_bytes, as_text, folder_of, quoted, stem_of
 from packer.sources.tree import MIB, lines_of, read_file
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.errors import BadBox, BadInput, BadLabel, NoLabel, StorageError
-from packer.format.index_rows import annotation_arrays
+from packer.format.index_rows import Texts, annotation_arrays, texts_of
 from packer.format.lists import Changed, Listing, Skipped
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
@@ -33,7 +32,7 @@ from packer.sources.base import Source
 from packer.sources.paths import as_text
 from packer.types import Annotation, RawAnnotation
 
-_encoded = json.JSONEncoder(allow_nan=False).encode
+NO_TEXTS: Texts = (None, None)
 TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height are swapped."""
 
@@ -138,27 +137,27 @@ class InputTable:
     def add(self, paths: Sequence[bytes], headers: Headers, sources: Sequence[Source]) -> None:
         """Add the images at `paths` with their labels; reject those that cannot be packed."""
         annotations: list[Annotation] = []
+        texts: list[Texts] = []
         good: list[int] = []
         suspects: list[int] = []
-        unlabeled: list[int] = []
+        unlabeled: list[bool] = []
         for number, (path, (_, width, height, code)) in enumerate(zip(paths, headers.facts.tolist(), strict=True)):
             try:
                 if number in headers.bad:
                     raise headers.bad[number]
                 try:
-                    raws = [source.annotate(path) for source in sources]
+                    raws, is_unlabeled = [source.annotate(path) for source in sources], False
                 except NoLabel:
                     if self._missing == "error":
                         raise
                     if self._missing == "skip":
                         self.inputs.skipped.add(Skipped(os.fsdecode(path), "no label"))
                         continue
-                    raws = _labels_there(path, sources)
-                    unlabeled.append(len(good))
-                annotation = self._resolver.of_label(raws)
+                    raws, is_unlabeled = _labels_there(path, sources), True
+                annotation, encoded = self._resolver.of_label(raws), NO_TEXTS
                 if annotation is None:
                     annotation = self._resolver.annotation(raws, Header.from_code(code, width, height), path)
-                    look_at(annotation, path)
+                    encoded = checked_texts(annotation, path)
                     self._fields.update(f"box_fields.{name}" for name in annotation.box_fields)
             except BadInput as error:
                 self.inputs.rejected.add(rejected(path, error))
@@ -166,23 +165,28 @@ class InputTable:
                     suspects.append(number)
             else:
                 annotations.append(annotation)
+                texts.append(encoded)
+                unlabeled.append(is_unlabeled)
                 good.append(number)
         if suspects:
             columns = self._columns([paths[number] for number in suspects], headers.facts[suspects], Counter())
             self.inputs.suspects.append(pa.RecordBatch.from_arrays(columns, schema=self.inputs.base))
         if good:
-            self._append([paths[number] for number in good], headers.facts[good], annotations, unlabeled)
+            self._append([paths[number] for number in good], headers.facts[good], annotations, texts, unlabeled)
 
     def _append(
-        self, paths: list[bytes], facts: NDArray[np.int64], annotations: list[Annotation], unlabeled: list[int]
+        self,
+        paths: list[bytes],
+        facts: NDArray[np.int64],
+        annotations: list[Annotation],
+        texts: list[Texts],
+        unlabeled: list[bool],
     ) -> None:
         columns = self._columns(paths, facts, self.inputs.losses)
-        arrays = zip(ANNOTATION_FIELDS, annotation_arrays(annotations), strict=True)
+        arrays = zip(ANNOTATION_FIELDS, annotation_arrays(annotations, texts), strict=True)
         there = {name: array for name, array in arrays if array.null_count < len(array)}
         self._fields.update(there.keys() - {"box_fields"})
-        is_unlabeled = np.zeros(len(paths), np.bool_)
-        is_unlabeled[unlabeled] = True
-        self._chunks.append((columns, there, is_unlabeled))
+        self._chunks.append((columns, there, np.array(unlabeled)))
 
     def _columns(self, paths: list[bytes], facts: NDArray[np.int64], lost: Counter[str]) -> list[Any]:
         """Return the columns that are not annotations, and count what the mode loses of these images."""
@@ -231,10 +235,10 @@ class InputTable:
         self.inputs.fields = tuple(sorted(self._fields))
 
 
-def look_at(annotation: Annotation, path: bytes) -> None:
-    """Raise BadLabel for an annotation that an index cannot hold."""
+def checked_texts(annotation: Annotation, path: bytes) -> Texts:
+    """Return `texts_of` an annotation. Raise BadLabel if an index cannot hold it."""
     try:
-        _encoded([dict(annotation.box_fields), dict(annotation.extras)])
+        return texts_of(annotation)
     except (ValueError, RecursionError) as error:
         raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
 

@@ -6,9 +6,9 @@ import hashlib
 import os
 import secrets
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from glob import escape, glob
@@ -29,6 +29,7 @@ from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Recipe, Row, rejected, rows_of
 from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
+from packer.sources.archives.places import held_open
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.locks import in_use
 from packer.types import Annotation, Record
@@ -64,7 +65,7 @@ class ShardJob:
     @property
     def index(self) -> str:
         """Path of the finished index."""
-        return os.path.join(self.folder, f"{os.path.splitext(self.name)[0]}{INDEX_SUFFIX}")
+        return os.path.join(self.folder, f"{self.name.partition('.')[0]}{INDEX_SUFFIX}")
 
     def clear(self) -> None:
         """Remove the temporary files of dead workers."""
@@ -111,8 +112,13 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
             report(len(rows), len(finished.rejected))
             return replace(finished, unchanged=True)
         path = os.path.join(job.folder, job.name)
-        with _temporary(path) as working, _temporary(job.index) as working_index:
-            result = _write(job, _made(job, rows, decoding), report, working, working_index)
+        with (
+            _temporary(path) as working,
+            _temporary(job.index) as working_index,
+            held_open(job.recipe.archives) as archives,
+            closing(_made(replace(job, recipe=replace(job.recipe, archives=archives)), rows, decoding)) as chunks,
+        ):
+            result = _write(job, chunks, report, working, working_index)
             if result.entry is not None:
                 with storage_errors(path):
                     os.replace(working, path)
@@ -187,7 +193,7 @@ def _write(
     return result
 
 
-def _made(job: ShardJob, rows: Any, decoding: Decoding) -> Iterator[list[Made]]:
+def _made(job: ShardJob, rows: Any, decoding: Decoding) -> Generator[list[Made], None, None]:
     """Yield the converted inputs in order; with several threads, a few chunks ahead of the writer."""
     annotations = Annotations(rows, job.table)
     make = partial(_convert, job, decoding)

@@ -16,7 +16,7 @@ from crc32c import crc32c
 from xxhash import xxh3_128_digest
 
 from packer.errors import BadInput, BadLabel, DamagedPack, UsageError, printable
-from packer.format.index_rows import annotation_arrays, coded, label_arrays
+from packer.format.index_rows import Texts, annotation_arrays, coded, label_arrays
 from packer.format.indexes import overlapping
 from packer.format.lists import Changed
 from packer.format.manifest import Rejected
@@ -24,7 +24,7 @@ from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SC
 from packer.images.base import Header, OnAnimation
 from packer.packing.convert import rejected
 from packer.packing.resolve import ClassIds, Resolver
-from packer.packing.table import look_at
+from packer.packing.table import checked_texts
 from packer.repack.adopt_images import HEAD_BYTES, NPY, ImageFacts, no_bytes
 from packer.repack.formats import open_format
 from packer.repack.formats.base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Rich, Row
@@ -34,6 +34,7 @@ from packer.types import Annotation
 
 ROWS_A_CHUNK = 8192
 HASH_BYTES = 8 << 20
+NOTHING: tuple[Annotation, Texts] = Annotation(), (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class _Reader:
         refused, mark = self._job.refused, self._job.threads > 0
         keys: list[bytes] = []
         kept: list[tuple[int, int, int, tuple[int, ...], int, bytes, bytes]] = []
-        rich: dict[int, Annotation] = {}
+        rich: dict[int, tuple[Annotation, Texts]] = {}
         number = first
         stop = first + ROWS_A_CHUNK
         with memoryview(view) as data:
@@ -214,7 +215,9 @@ class _Reader:
                     break
         return (self._batch(keys, kept, rich) if kept else None), number == stop, number - first
 
-    def _label(self, known: Any, header: Header, path: bytes, row: int, rich: dict[int, Annotation]) -> int:
+    def _label(
+        self, known: Any, header: Header, path: bytes, row: int, rich: dict[int, tuple[Annotation, Texts]]
+    ) -> int:
         """Return the local class id of an image; add the rest of its annotation to `rich`. Raise BadLabel."""
         if isinstance(known, BadLabel):
             raise known
@@ -224,10 +227,10 @@ class _Reader:
         if label is None:
             label = self._class_id(known.label)
         annotation = self._resolver.annotation([known.raw], header, path)
-        look_at(annotation, path)
+        texts = checked_texts(annotation, path)
         self._title(known.names)
         self.result.fields.update(f"box_fields.{name}" for name in annotation.box_fields)
-        rich[row] = annotation
+        rich[row] = annotation, texts
         return label
 
     def _class_id(self, known: Class) -> int:
@@ -251,14 +254,14 @@ class _Reader:
                 problem = f"class {number} is {printable(titles[number])} and also {printable(name)}"
                 raise self._file.damaged(problem, "name the field of the class: --columns label=FIELD")
 
-    def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, Annotation]) -> Any:
+    def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, tuple[Annotation, Texts]]) -> Any:
         """Return rows as a record batch of TAGGED_SCHEMA."""
         offsets, sizes, crcs, facts, labels, paths, digests = zip(*kept, strict=True)
         heights, widths, channels, dtypes, encodings = np.array(facts, np.int64).T
         ids = np.array(labels, np.int32)
         if rich:
-            nothing = Annotation()
-            annotations = annotation_arrays([rich.get(row, nothing) for row in range(len(kept))])
+            every = [rich.get(row, NOTHING) for row in range(len(kept))]
+            annotations = annotation_arrays([one for one, _ in every], [texts for _, texts in every])
             annotations[0] = label_arrays(ids)[0]
         else:
             annotations = label_arrays(ids)

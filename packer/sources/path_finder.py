@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from itertools import chain, islice
+from operator import eq
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import printable
 from packer.sources.base import Tree
-from packer.sources.paths import extension_of, quoted, stem_of
-from packer.sources.tree import IMAGE_EXTENSIONS
+from packer.sources.paths import IMAGE_EXTENSIONS, extension_of, quoted, stem_of
 
 LONGEST_PATH = 4096
 """The operating system accepts no longer path, and checking a million missing folders would take minutes."""
 MOST_FOLDERS = 65536
 """Number of folders whose real paths are cached."""
 MOST_PARTS = 32
-NOT_FOUND = -1
+NOT_FOUND, SEVERAL = -1, -2
 DISTINCT = 0.95
 """Share of the paths that must lead to an image of their own; a few mistakes are reported as such."""
 
@@ -52,12 +57,14 @@ class PathFinder:
         """Use this tree, and the absolute path of the folder of the list."""
         self._root = tree.root.rstrip(b"/")
         self.images = tree.images
-        self.numbers = {image: number for number, image in enumerate(tree.images)}
-        """Image -> its number in the tree."""
         self._folder = list_folder
         self._real_folders: dict[bytes, bytes] = {}
         self._places_of: dict[bytes, list[bytes]] = {}
-        self._by_name: dict[bool, dict[bytes, int | list[int]]] = {}
+        self._by_hash: dict[bool | None, tuple[NDArray[np.int64], NDArray[np.int32]]] = {}
+        """Hashes in ascending order, and whose they are: of all images, of their names (False) and stems (True).
+
+        Dicts would need five times the memory, and ten times with their own names.
+        """
 
     def at(self, list_folder: bytes) -> PathFinder:
         """Return a finder for a list in another folder."""
@@ -72,29 +79,34 @@ class PathFinder:
         Try the path as written first, then with backslashes as slashes; relative to the root first, then to the
         list's folder.
         """
-        number = self.numbers.get(written)
-        if number is not None:
-            return number
-        folder, slash, name = written.rpartition(b"/")
-        if b"\\" in name or name in (b"", b".", b".."):
-            places = self._places(written)
-        else:
-            if folder + slash not in self._places_of:  # millions of paths have few folders
-                if len(self._places_of) >= MOST_FOLDERS:
-                    self._places_of.clear()
-                self._places_of[folder + slash] = [place[:-1] for place in self._places(folder + slash + b"x")]
-            places = [place + name for place in self._places_of[folder + slash]]
-        for place in places:
-            if (number := self.numbers.get(place)) is not None:
-                return number
-        return NOT_FOUND
+        number = self._number(written)
+        if number == NOT_FOUND:
+            for place in self._near(written):
+                if (number := self._number(place)) != NOT_FOUND:
+                    break
+        return number
 
     def find_by(self, manner: Manner | None, written: bytes) -> int:
         """Return the number of the only image that a path means; None is `find`."""
         if manner is None:
             return self.find(written)
-        found = self._candidates(manner, written)
+        found = list(islice(self._candidates(manner, written), 2))
         return found[0] if len(found) == 1 else NOT_FOUND
+
+    def find_all(self, manner: Manner | None, paths: Sequence[bytes]) -> NDArray[np.int32]:
+        """Return what `find_by` returns for each of many paths; NOT_FOUND for empty ones."""
+        if not self.images:
+            return np.full(len(paths), NOT_FOUND, np.int32)
+        if manner is not None:
+            return self._only_ones(manner, paths)
+        found = self._numbers(paths)
+        missing = [i for i in np.flatnonzero(found == NOT_FOUND).tolist() if paths[i]]
+        near = [self._near(paths[i]) for i in missing]
+        numbers = self._numbers(list(chain.from_iterable(near)))[::-1]
+        owners = np.repeat(np.array(missing, np.int64), list(map(len, near)))[::-1]
+        there = numbers != NOT_FOUND
+        found[owners[there]] = numbers[there]  # the first of several is written last
+        return found
 
     def manner(self, paths: Iterable[bytes]) -> tuple[Manner, int] | None:
         """Return how to compare paths that lead nowhere as written, and how many of them then lead to an image.
@@ -108,7 +120,7 @@ class PathFinder:
         for stem in (False, True):
             for dropped in (*range(min(depth, MOST_PARTS) + 1), None):
                 manner = Manner(dropped, stem)
-                found = [number for path in distinct if (number := self.find_by(manner, path)) != NOT_FOUND]
+                found = [number for number in self.find_all(manner, distinct).tolist() if number != NOT_FOUND]
                 if found and len(set(found)) >= DISTINCT * len(found) and (best is None or len(found) > best[1]):
                     best = manner, len(found)
             if best is not None and 2 * best[1] >= len(distinct):
@@ -117,7 +129,7 @@ class PathFinder:
 
     def alike(self, written: bytes) -> list[bytes]:
         """Return the images with the file name of a path, or else its stem."""
-        numbers = self._candidates(BY_NAME, written) or self._candidates(BY_STEM, written)
+        numbers = [*self._candidates(BY_NAME, written)] or self._candidates(BY_STEM, written)
         return [self.images[number] for number in numbers]
 
     def example(self, manner: Manner, paths: Iterable[bytes]) -> str:
@@ -136,39 +148,82 @@ class PathFinder:
         top = os.path.realpath(self._root) + b"/"
         return not all((self._real(place) + b"/").startswith(top) for place in places)
 
-    def _candidates(self, manner: Manner, written: bytes) -> Sequence[int]:
-        """Return the images that a path may mean."""
-        if not written or len(written) > LONGEST_PATH:
-            return ()
-        rest = written.replace(b"\\", b"/").split(b"/")
-        rest = [part for part in rest if part not in (b"", b".")][0 if manner.dropped is None else manner.dropped :]
-        if not rest or b".." in rest:
-            return ()
-        rest[-1] = _plain(rest[-1]) if manner.stem else rest[-1]
-        found = self._named(manner.stem).get(rest[-1], ())
-        same_name = (found,) if isinstance(found, int) else found
-        if manner.dropped is None or len(rest) == 1:
-            return same_name
-        ending = b"/" + b"/".join(rest)
-        return [number for number in same_name if self._comparable(number, manner.stem).endswith(ending)]
+    def _number(self, image: bytes) -> int:
+        number = bisect_left(self.images, image)
+        return number if number < len(self.images) and self.images[number] == image else NOT_FOUND
 
-    def _comparable(self, number: int, stem: bool) -> bytes:
+    def _numbers(self, paths: Sequence[bytes]) -> NDArray[np.int32]:
+        """Return the number of each path that is an image's own, and else NOT_FOUND."""
+        numbers = self._of_hash(None, paths)
+        several = np.flatnonzero(numbers == SEVERAL).tolist()
+        own = map(self.images.__getitem__, numbers.tolist())
+        numbers[~np.fromiter(map(eq, own, paths), np.bool_, len(paths))] = NOT_FOUND
+        for i in several:
+            numbers[i] = self._number(paths[i])
+        return numbers
+
+    def _only_ones(self, manner: Manner, paths: Sequence[bytes]) -> NDArray[np.int32]:
+        endings = [_ending(manner, path) for path in paths]
+        numbers = self._of_hash(manner.stem, [ending[ending.rfind(b"/") + 1 :] for ending in endings]).tolist()
+        of_several = dict[bytes, int]()
+        for i, number in enumerate(numbers):
+            if number == SEVERAL:
+                if paths[i] not in of_several:  # a path may be in many lines, and its name of many images
+                    of_several[paths[i]] = self.find_by(manner, paths[i])
+                numbers[i] = of_several[paths[i]]
+            elif number != NOT_FOUND and not self._ends(number, manner, endings[i]):
+                numbers[i] = NOT_FOUND
+        return np.array(numbers, np.int32)
+
+    def _of_hash(self, stem: bool | None, names: Sequence[bytes]) -> NDArray[np.int32]:
+        """Return the image whose name has the hash of this one, NOT_FOUND or SEVERAL; stem as in `_by_hash`."""
+        hashes, order = self._hashes(stem)
+        own = np.fromiter(map(hash, names), np.int64, len(names))
+        places = np.empty(len(own), np.int64)
+        ascending = np.argsort(own)  # half of the time, because what is read is near what was read before
+        places[ascending] = np.searchsorted(hashes, own[ascending])
+        numbers = order.take(places, mode="clip")
+        numbers[hashes.take(places, mode="clip") != own] = NOT_FOUND
+        numbers[(hashes.take(places + 1, mode="clip") == own) & (places + 1 < len(hashes))] = SEVERAL
+        return numbers
+
+    def _hashes(self, stem: bool | None) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        if stem not in self._by_hash:
+            names: Iterable[bytes] = self.images
+            if stem is not None:
+                names = map(stem_of, names) if stem else (image.rpartition(b"/")[2] for image in names)
+            hashes = np.fromiter(map(hash, names), np.int64, len(self.images))
+            order = np.argsort(hashes).astype(np.int32)
+            self._by_hash[stem] = hashes[order], order
+        return self._by_hash[stem]
+
+    def _near(self, written: bytes) -> list[bytes]:
+        """Return `_places` of a path, found once for each folder: millions of paths have few."""
+        cut = written.rfind(b"/") + 1
+        folder, name = written[:cut], written[cut:]
+        if b"\\" in name or name in (b"", b".", b".."):
+            return self._places(written)
+        places = self._places_of.get(folder)
+        if places is None:
+            if len(self._places_of) >= MOST_FOLDERS:
+                self._places_of.clear()
+            places = self._places_of[folder] = [place[:-1] for place in self._places(folder + b"x")]
+        return [place + name for place in places]
+
+    def _candidates(self, manner: Manner, written: bytes) -> Iterator[int]:
+        """Yield the images that a path may mean, in order."""
+        ending = _ending(manner, written)
+        all_hashes, order = self._hashes(manner.stem)
+        hashes, own = all_hashes.data, hash(ending[ending.rfind(b"/") + 1 :])
+        start = stop = bisect_left(hashes, own)  # numpy's takes longer for one
+        while stop < len(hashes) and hashes[stop] == own:
+            stop += 1
+        return (number for number in sorted(order[start:stop].tolist()) if self._ends(number, manner, ending))
+
+    def _ends(self, number: int, manner: Manner, ending: bytes) -> bool:
         path = b"/" + self.images[number]
-        return path[: len(path) - len(extension_of(path))] if stem else path
-
-    def _named(self, stem: bool) -> dict[bytes, int | list[int]]:
-        """Return the images by file name or stem; a list only where there are several, to save memory."""
-        if stem not in self._by_name:
-            found: dict[bytes, int | list[int]] = {}
-            for image, number in self.numbers.items():
-                name = stem_of(image) if stem else image.rpartition(b"/")[2]
-                other = found.setdefault(name, number)
-                if isinstance(other, list):
-                    other.append(number)
-                elif other != number:
-                    found[name] = [other, number]
-            self._by_name[stem] = found
-        return self._by_name[stem]
+        end = len(path) - len(extension_of(path)) if manner.stem else len(path)
+        return bool(ending) and path.endswith(ending, 0, end)
 
     def _real(self, place: bytes) -> bytes:
         """Return the real path of a path inside the root, looking up each folder once."""
@@ -191,7 +246,23 @@ class PathFinder:
                 place = posixpath.normpath(posixpath.join(base, spelling))
                 if place.startswith(self._root + b"/"):
                     places.append(place[len(self._root) + 1 :])
-        return places
+        return list(dict.fromkeys(places))
+
+
+def _ending(manner: Manner, written: bytes) -> bytes:
+    """Return how the path of an image must end that a path means, with a slash before it; b"" if none can."""
+    if not written or len(written) > LONGEST_PATH:
+        return b""
+    rest = [written]
+    if b"/" in written or b"\\" in written or written == b".":
+        rest = [part for part in written.replace(b"\\", b"/").split(b"/") if part not in (b"", b".")]
+    if b".." in rest[manner.dropped or 0 :]:
+        return b""
+    rest = rest[-1:] if manner.dropped is None else rest[manner.dropped :]
+    if not rest:
+        return b""
+    rest[-1] = _plain(rest[-1]) if manner.stem else rest[-1]
+    return b"/" + b"/".join(rest)
 
 
 def _plain(name: bytes) -> bytes:

@@ -14,6 +14,12 @@ from typing import Any
 from packer.errors import UsageError, printable
 from packer.sources.base import Tree
 
+IMAGE_EXTENSIONS = frozenset(
+    b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
+    b" .jp2 .j2k .j2c .jpc .jpf .jpx .avif .avifs"
+    # packer cannot decode these, but they are images: they must be rejected, not overlooked
+    b" .heic .heif".split()
+)
 IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
 """Image folders of VOC and YOLO datasets (compared in lower case), which are never a class."""
 LABEL_FOLDERS = frozenset({b"annotations", b"annotation", b"labels", b"label", b"xml", b"xmls"})

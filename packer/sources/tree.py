@@ -10,18 +10,12 @@ from dataclasses import dataclass, field
 
 from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageError, UsageError
 from packer.images.header import IncompleteHeader, read_header
-from packer.sources.archives.listing import FAULT, Archives, check_file, fault
+from packer.sources.archives.contents import FAULT
+from packer.sources.archives.listing import Archives, check_file, fault
 from packer.sources.archives.places import Scratch, SourceFile
 from packer.sources.base import Tree
 from packer.sources.parquet.file import EXTENSION as PARQUET
-from packer.sources.paths import archive_of, archive_stem, extension_of, folder_of
-
-IMAGE_EXTENSIONS = frozenset(
-    b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
-    b" .jp2 .j2k .j2c .jpc .jpf .jpx .avif .avifs"
-    # packer cannot decode these, but they are images: they must be rejected, not overlooked
-    b" .heic .heif".split()
-)
+from packer.sources.paths import IMAGE_EXTENSIONS, archive_of, archive_stem, extension_of, folder_of
 
 MIB = 1024 * 1024
 SNIFFED_BYTES = 64  # enough to tell an image by

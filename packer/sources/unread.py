@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from packer.errors import BadLabel, printable
 from packer.sources.base import Tree
 from packer.sources.paths import (
+    IMAGE_EXTENSIONS,
     LABEL_FOLDERS,
     extension_of,
     folder_of,
@@ -17,7 +18,7 @@ from packer.sources.paths import (
     spread,
     stem_of,
 )
-from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_head
+from packer.sources.tree import MIB, lines_of, read_head
 from packer.sources.yolo.config import NAME_FILES
 
 TABLES = frozenset(b".txt .csv .tsv .lst .list".split())

@@ -10,6 +10,7 @@ from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printa
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.masks import MASK_FOLDERS
 from packer.sources.paths import (
+    IMAGE_EXTENSIONS,
     IMAGE_FOLDERS,
     LABEL_FOLDERS,
     as_bytes,
@@ -22,7 +23,7 @@ from packer.sources.paths import (
     spread,
     stem_of,
 )
-from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_file
+from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.voc_xml import claimed_names, parse_xml, read_annotation
 from packer.types import RawAnnotation
 

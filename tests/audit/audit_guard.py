@@ -293,7 +293,7 @@ def _linked(pack: str) -> list[str]:
 
 
 WRITTEN = frozenset(("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir"))
-CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
+CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5", "recordio", "pth")
 
 
 def install() -> None:

@@ -21,7 +21,7 @@ from drawn import draw_classes, draw_plain, tree_state
 from running import Ran, good, members_of, start, until
 from torch.utils.data import DataLoader, Dataset
 
-from packer import PackedLoader
+from packer import PackedLoader, containers
 from packer.bench import BenchOptions
 from packer.samplers import BalancedSampler
 from packer.system import PORTABLE
@@ -78,7 +78,7 @@ def test_every_kind_is_there(facts: Any) -> None:
 
 
 def test_every_container_is_measured_by_default() -> None:
-    assert BenchOptions().formats == ("lmdb", "hdf5", "tfrecord", "webdataset")
+    assert BenchOptions().formats == containers.CONTAINERS
 
 
 def test_every_round_is_there(facts: Any) -> None:

@@ -202,6 +202,19 @@ def test_images_without_labels_are_skipped(voc: Path, tmp_path: Path) -> None:
     assert [(r.path, r.reason) for r in read_list(tmp_path / "p", "skipped")] == [("JPEGImages/002.jpg", "no label")]
 
 
+def test_one_label_is_missing_and_the_other_does_not_fit(voc: Path, tmp_path: Path) -> None:
+    """The image is rejected, and the one after it is not taken for one without a label."""
+    rows = [f"JPEGImages/00{i}.jpg class{99 if i in (2, 4) else i}\n" for i in range(5)]
+    (voc / "Annotations" / "004.xml").unlink()
+    (tmp_path / "days.txt").write_text("".join(rows))
+    (tmp_path / "classes.txt").write_text("dog\nbird\nclass0\nclass1\nclass3\n")
+    options = ["--labels", "voc", "--labels", f"list:{tmp_path}/days.txt", "--classes", tmp_path / "classes.txt"]
+    good("build", voc, "-o", tmp_path / "p", *options, "--missing-labels", "empty", "--max-bad", "2")
+    pack = open_pack(tmp_path / "p")
+    assert pack.paths == [b"JPEGImages/000.jpg", b"JPEGImages/001.jpg", b"JPEGImages/003.jpg"]
+    assert pack.manifest.counts.get("missing_labels", 0) == 0
+
+
 def test_one_of_two_labels_is_missing(voc: Path, tmp_path: Path) -> None:
     """The other one counts."""
     (tmp_path / "days.txt").write_text("".join(f"JPEGImages/00{i}.jpg day\n" for i in range(5)))

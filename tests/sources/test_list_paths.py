@@ -7,11 +7,14 @@ import re
 
 import pytest
 from drawn import packed_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 from packer.errors import BadLabel, NoImage, UsageError
-from packer.sources import open_source
-from packer.sources.base import SourceOptions
+from packer.sources import open_source, path_finder
+from packer.sources.base import SourceOptions, Tree
 from packer.sources.lists import lines as list_lines
+from packer.sources.path_finder import BY_NAME, NOT_FOUND, Manner, PathFinder
 
 BOXES = "path xmin ymin xmax ymax class"
 
@@ -51,6 +54,43 @@ def test_paths_that_lead_nowhere_as_written(open_list, images, paths, how):
     assert list(labels(tree, source).values()) == ["l0", "l1"] and list(source.unmatched_labels()) == []
     (note,) = [note for note in source.notes if "compared" in note]
     assert how in note and tree.images[0].decode() in note
+
+
+def test_images_found_as_written_are_not_compared_by_name(open_list, monkeypatch):
+    """Which takes longer than all else of a list: whether a class may be an image is not asked."""
+    monkeypatch.setattr(PathFinder, "manner", None)
+    tree, source = open_list("cat/1.jpg dog/2.jpg", "file,what,n\ncat/1.jpg,cat,7\ndog/2.jpg,dog,7\n", "path label _")
+    assert labels(tree, source) == {"cat/1.jpg": "cat", "dog/2.jpg": "dog"}
+    assert open_list("cat/1.jpg dog/2.jpg", "cat/1.jpg,cat\ndog/2.jpg,dog\n")[1].notes == []
+
+
+WRITTEN = st.text("aB/.\\\xff", max_size=6).map(lambda text: text.encode("latin-1"))
+
+
+@pytest.mark.parametrize("hash_of", [hash, lambda path: sum(path) % 3])
+@given(
+    images=st.sets(WRITTEN.filter(bool)),
+    paths=st.lists(WRITTEN, max_size=20),
+    in_folder=st.booleans(),
+    manner=st.builds(Manner, st.sampled_from([None, 0, 1, 2]), st.booleans()),
+)
+def test_many_paths_are_found_as_each_is(hash_of, images, paths, in_folder, manner):
+    """Also those whose hashes are the same."""
+    finder = PathFinder(Tree(b"/set", sorted(images), (), ()), b"/set/a" if in_folder else b"/set")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(path_finder, "hash", hash_of, raising=False)
+        assert finder.find_all(None, sorted(images)).tolist() == list(range(len(images)))
+        for how in (None, manner):
+            each = [finder.find_by(how, path) if path else NOT_FOUND for path in paths]
+            assert finder.find_all(how, paths).tolist() == each
+
+
+def test_a_name_of_several_images_is_compared_once(monkeypatch):
+    """It may be in millions of lines, and the name of thousands of images."""
+    finder = PathFinder(Tree(b"/set", [b"x/a.jpg", b"y/a.jpg"], (), ()), b"/set")
+    asked = []
+    monkeypatch.setattr(finder, "find_by", lambda _, path: asked.append(path) or NOT_FOUND)
+    assert finder.find_all(BY_NAME, [b"a.jpg"] * 100).tolist() == [NOT_FOUND] * 100 and asked == [b"a.jpg"]
 
 
 def test_a_path_as_written_means_that_all_are(open_list):

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from packer.errors import BadImage, BadLabel, PackerError, UsageError
 from packer.packing.options import BuildOptions
 from packer.sources import open_source
-from packer.sources.archives.places import SourceFile
-from packer.sources.archives.tar_members import tar_members
+from packer.sources.archives.places import Archive, Place, SourceFile, held_open
+from packer.sources.archives.tar_members import Files as PlainFiles
+from packer.sources.archives.tar_members import one_by_one, tar_members
+from packer.sources.archives.zip_members import members_by_zipfile, plain_files
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file, read_head
 
@@ -111,7 +113,7 @@ def test_tars_are_read_as_tarfile_reads_them(files, format):
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         expected = [(m.name.encode(), m.offset_data, m.size) for m in tar]
     members = tar_members(lambda size, start: data[start : start + size], len(data), "x.tar")
-    assert [(m.name, m.offset, m.size) for m in members] == expected
+    assert [(m.name, m.offset, m.size) for m in one_by_one(members)] == expected
 
 
 def test_large_numbers_and_global_headers(found):
@@ -256,6 +258,117 @@ def test_zip64_and_data_descriptors(found):
                 member.write(data)
     tree, _ = found(stream.data, "s.zip")
     assert all(content(tree, name.encode()) == data for name, data in FILES.items())
+
+
+def reader(data: bytes) -> Callable[[int, int], bytes]:
+    return lambda size, start: data[start : start + size]
+
+
+def changed_in_zip(**fields: object) -> Callable[[zipfile.ZipInfo], None]:
+    def change(info: zipfile.ZipInfo) -> None:
+        for name, value in fields.items():
+            setattr(info, name, value)
+
+    return change
+
+
+def zip64_end(data: bytes) -> bytes:
+    """The same zip with the end that an archive of more than 65,535 members has."""
+    *_, count, length, start, _ = struct.unpack("<4s4H2LH", data[-22:])
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, start)
+    return data[:-22] + end + struct.pack("<4sLQL", b"PK\6\7", 0, len(data) - 22, 1) + data[-22:]
+
+
+NAMED = {"b/1.jpg": IMAGE, "a/": b"", "a/é.jpg": IMAGE * 9, ".x": b"", "__MACOSX/._1.jpg": IMAGE, "z//1.jpg": IMAGE}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        a_zip(NAMED),
+        a_zip(NAMED, zipfile.ZIP_DEFLATED),
+        a_zip(NAMED, change=changed_in_zip(extra=struct.pack("<2HBL", 0x5455, 5, 3, 9), comment=b"of one")),
+        a_zip(NAMED, change=changed_in_zip(create_system=0)),
+        zip64_end(a_zip(NAMED)),
+    ],
+)
+def test_plain_zips_are_listed_as_zipfile_lists_them(data):
+    plain = plain_files(reader(data), len(data))
+    assert plain is not None
+    expected = list(members_by_zipfile(io.BytesIO(data), reader(data), len(data), "x.zip"))
+    assert list(one_by_one(iter([plain]))) == expected
+    assert [member.kind for member in expected] == ["file", "folder", "file", "file", "file", "file"]
+
+
+PLAIN = a_zip({"a.jpg": IMAGE, "b.jpg": IMAGE})
+SECOND = PLAIN.rindex(b"PK\1\2")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        PLAIN[:-1],
+        PLAIN[:-2] + b"\1\0c",
+        b"before" + PLAIN,
+        a_zip({}),
+        a_zip({"a.jpg": IMAGE}, zipfile.ZIP_BZIP2),
+        a_zip({"a.jpg": IMAGE}, change=changed_in_zip(external_attr=0o120777 << 16)),
+        a_zip({"a.jpg": IMAGE}, change=changed_in_zip(external_attr=0o040777 << 16)),
+        a_zip({"a\\b.jpg": IMAGE}, change=changed_in_zip(create_system=0)),
+        a_zip({"a.jpg": IMAGE}).replace(b"a.jpg", b"\xff.jpg"),
+        a_zip({"a.jpg": IMAGE}, change=changed_in_zip(extra=struct.pack("<2H", 0x7075, 0))),
+        a_zip({"a.jpg": IMAGE}, change=changed_in_zip(extra=struct.pack("<2H", 0x5455, 9))),
+        PLAIN[:SECOND] + b"PK\1\3" + PLAIN[SECOND + 4 :],
+        PLAIN[: SECOND + 6] + b"\x40" + PLAIN[SECOND + 7 :],
+        PLAIN[: SECOND + 8] + b"\1" + PLAIN[SECOND + 9 :],
+        PLAIN[: SECOND + 20] + b"\x0b\0\0\0" + PLAIN[SECOND + 24 :],
+        PLAIN[: SECOND + 20] + b"\xff" * 8 + PLAIN[SECOND + 28 :],
+        PLAIN[: SECOND + 42] + b"\1" + PLAIN[SECOND + 43 :],
+        PLAIN.replace(b"b.jpg", b"c.jpg", 1),
+        zip64_end(PLAIN).replace(b"PK\6\6", b"PK\6\5"),
+    ],
+)
+def test_whatever_is_unusual_in_a_zip_is_left_to_zipfile(data):
+    assert plain_files(reader(data), len(data)) is None
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT])
+def test_plain_members_of_a_tar_are_listed_at_once(format):
+    members = [special("a/", tarfile.DIRTYPE), ("a/1.jpg", IMAGE), ("2.jpg", b""), ("n" * 100, IMAGE), ("./3", IMAGE)]
+    data = a_tar(*members, format=format)
+    listed = list(tar_members(reader(data), len(data), "x.tar"))
+    assert [isinstance(found, PlainFiles) for found in listed] == [True, False, True]
+    assert [(member.kind, member.name) for member in one_by_one(iter(listed))] == [
+        ("folder", b"a/"), ("file", b"a/1.jpg"), ("file", b"2.jpg"), ("file", b"n" * 100), ("file", b"./3"),
+    ]  # fmt: skip
+
+
+def test_peculiar_names_among_plain_ones(found):
+    names = ("./a/1.jpg", "a//2.jpg", "b/.3.jpg", "__MACOSX/4.jpg", "/5.jpg", "../6.jpg", "C:/7.jpg", "8", "d.jpg/9")
+    for name, data in (("s.tar", a_tar(*((n, IMAGE) for n in names))), ("s.zip", a_zip(dict.fromkeys(names, IMAGE)))):
+        tree, skipped = found(data, name)
+        assert tree.images == [b"a/1.jpg", b"a/2.jpg"] and tree.files == [b"8", b"d.jpg/9"]
+        assert list(tree.folders) == [b"a", b"d.jpg"]
+        assert sorted(skipped) == [b"../6.jpg", b"/5.jpg", b"C:/7.jpg", b"__MACOSX/4.jpg", b"b/.3.jpg"]
+
+
+def test_archives_are_held_open_for_many_reads(tmp_path):
+    path = tmp_path / "s.zip"
+    path.write_bytes(PLAIN)
+    archive = Archive.of(os.fsencode(path))
+    with held_open((archive, Archive(os.fsencode(tmp_path / "absent"), 1, 1))) as held:
+        for _ in range(2):
+            with SourceFile(b"", Place(0, 30 + len("a.jpg"), len(IMAGE)), held) as file:
+                assert file.content(len(IMAGE)) == IMAGE and file.descriptor == held[0].descriptor
+        assert held[1].descriptor == -1
+        path.write_bytes(PLAIN + b"more")
+        with pytest.raises(BadImage, match="changed while"):
+            SourceFile(b"", Place(0, 0, 1), held)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(held[0].descriptor)
+    with held_open((archive,) * 17) as held:
+        assert held == (archive,) * 17
 
 
 def test_names_in_zips(found):

@@ -235,6 +235,25 @@ def test_what_has_no_field_is_named(tmp_path: Path) -> None:
         opened(tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["cat", "cat"], 'two classes are called "cat"'),
+        (["cat", ""], "a class has an empty name"),
+        (["cat", None], "None is not a name"),
+        (["cat", ["dog"]], "['dog'] is not a name"),
+        ({"0": "cat"}, "not a list"),
+    ],
+)
+def test_names_of_classes_that_are_none(tmp_path: Path, names: Any, problem: str) -> None:
+    wrong = {"names": names, "_type": "ClassLabel"}
+    for column in (wrong, {"feature": {"bbox": VALUE, "category": wrong}, "_type": "Sequence"}):
+        root = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        write(root / "a.parquet", [{"image": cell(0), "label": 0}], {"image": IMAGE, "label": column})
+        _, [(path, reason)] = tree_of(root)
+        assert path == b"a.parquet" and problem in reason and "column label" in reason
+
+
 def test_files_of_different_columns(tmp_path: Path) -> None:
     write(tmp_path / "s" / "a.parquet", [{"image": cell(0), "label": 0}], {"image": IMAGE, "label": PETS})
     write(tmp_path / "s" / "b.parquet", [{"image": cell(0), "label": 0}], {"image": IMAGE})

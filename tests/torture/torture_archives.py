@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from packer.errors import BadInput, UsageError
-from packer.sources.archives.tar_members import tar_members
-from packer.sources.archives.zip_members import zip_members
+from packer.sources.archives.tar_members import one_by_one, tar_members
+from packer.sources.archives.zip_members import members_by_zipfile, plain_files, zip_members
 from packer.sources.coco.json_map import JsonMap
 from packer.sources.tree import find_tree, read_file
 
@@ -71,7 +71,10 @@ def read_members(data: bytes) -> str:
     size, outcome = len(archive), "refused"
     try:
         listed = zip_members(io.BytesIO(archive), read, size, "x") if is_zip else tar_members(read, size, "x")
-        for member in listed:
+        if is_zip and (plain := plain_files(read, size)) is not None:
+            same = members_by_zipfile(io.BytesIO(archive), read, size, "x")
+            assert list(one_by_one(iter([plain]))) == list(same)
+        for member in one_by_one(listed):
             length = member.size if member.packed < 0 else member.packed
             assert 0 <= member.offset <= member.offset + length <= size, member
             outcome = "read"

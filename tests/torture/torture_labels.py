@@ -12,7 +12,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -23,10 +24,10 @@ from packer.format import lists
 from packer.images.header import Header
 from packer.packing.convert import rejected
 from packer.packing.resolve import ClassIds, Resolver
-from packer.packing.table import look_at
+from packer.packing.table import checked_texts
 from packer.sources import base, open_source, recognize, tree
 from packer.sources.base import SourceOptions, Tree
-from packer.types import RawAnnotation
+from packer.types import Point, Polygon, RawAnnotation
 
 TESTS = Path(__file__).resolve().parent.parent
 GOLDEN = TESTS / "golden" / "kinds"
@@ -145,7 +146,7 @@ def _labels(
             raws = [source.annotate(image)]
             if choice & 64:  # takes longer than most parsers
                 annotation = resolver.annotation(raws, HEADER, image)
-                look_at(annotation, image)
+                checked_texts(annotation, image)
             else:
                 check_finite(raws[0])
             good += 1
@@ -165,8 +166,12 @@ def _labels(
     return "read" if good else "refused"
 
 
+def points_of(polygon: Polygon) -> Sequence[Point]:
+    return list(zip(polygon[::2], polygon[1::2], strict=True)) if isinstance(polygon, array) else polygon
+
+
 def check_finite(raw: RawAnnotation) -> None:
-    points = [*(raw.landmarks or ()), *chain(*(raw.polygons or ()), *(raw.keypoints or ()))]
+    points = [*(raw.landmarks or ()), *chain(*map(points_of, raw.polygons or ()), *(raw.keypoints or ()))]
     assert all(-4e9 < value < 4e9 for value in chain(*(raw.boxes or ()), *points))
     for name in (*(raw.box_labels or ()), raw.label or "", raw.origin):
         assert isinstance(name, str)

@@ -15,7 +15,7 @@ from packer.errors import BadLabel, UsageError
 from packer.sources import by_name, createml, labelme, vott
 from packer.sources.coco import file as coco_file
 from packer.sources.coco import json_map
-from packer.sources.coco.objects import Rules, key_of, shape_of
+from packer.sources.coco.objects import Rules, far_off, key_of, shape_of
 from packer.sources.paths import json_text
 from packer.types import RawAnnotation
 
@@ -112,6 +112,8 @@ def read_coco_object(data: bytes) -> str:
         shape = shape_of(found, (40, 30) if choice & 32 else None, RULES[choice >> 2 & 3])
     except ValueError as error:
         assert str(error) and not isinstance(error, UnicodeError)
+        return "refused"
+    if far_off([shape.polygon]):
         return "refused"
     shapes = RawAnnotation(origin="", boxes=(shape.box,), polygons=(shape.polygon,), keypoints=(shape.keypoints,))
     check_finite(shapes)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import io
 import posixpath
-import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from packer.errors import BadImage, PackerError, UsageError, plural, printable
+from packer.sources.archives.contents import FAULT, Contents, IsImage, add_folder
 from packer.sources.archives.decompress import Bytes, compression_of, decompress
 from packer.sources.archives.places import Archive, Members, Place, Scratch, SourceFile
-from packer.sources.archives.tar_members import BLOCK, Member, tar_members
+from packer.sources.archives.tar_members import BLOCK, Files, Member, tar_members
 from packer.sources.archives.zip_members import zip_members
 from packer.sources.parquet.file import PARQUET, parquet_members
 from packer.sources.paths import archive_stem, as_bytes, as_text, extension_of, folder_of
@@ -28,16 +28,6 @@ FOREIGN = {b"Rar!\x1a\x07": "RAR", b"7z\xbc\xaf\x27\x1c": "7-Zip"}
 TABLES = (b".txt", b".csv", b".tsv", b".lst", b".list")
 LABELS = (b".json", b".jsonl", b".xml", b".yaml", b".yml", b".pts", b".mat")
 DEEPEST = 4  # archives in archives
-MOST_LINKS = 40
-"""Links to links, as many as Linux follows."""
-UNUSUAL = re.compile(rb"\A/|(?:\A|/)\.{0,2}(?:/|\Z)|\0|\A[A-Za-z]:[/\\]")
-ABSOLUTE = re.compile(rb"/|[A-Za-z]:[/\\]")
-HIDDEN = re.compile(rb"(?:\A|/)(?:\.|__MACOSX(?:/|\Z))")
-FAULT = "unreadable: "
-"""Begins the reason of members that must not be skipped."""
-
-IsImage = Callable[[bytes, Callable[[], bytes]], bool]
-"""Takes a path, and a function that returns the first bytes of the file."""
 
 
 def check_file(path: bytes, is_image: IsImage) -> None:
@@ -63,13 +53,6 @@ def check_file(path: bytes, is_image: IsImage) -> None:
 def fault(error: PackerError) -> str:
     """Return an error as the reason of an input that must not be skipped."""
     return f"{FAULT}{error.problem}; {error.next_step}"
-
-
-def add_folder(folders: set[bytes], path: bytes) -> None:
-    """Add a folder and those above it."""
-    while path and path not in folders:
-        folders.add(path)
-        path = folder_of(path)
 
 
 @dataclass(slots=True)
@@ -117,29 +100,27 @@ class Archives:
                     raise UsageError(name, "is a Parquet file in an archive", "unpack the archive")
                 if not name.lower().endswith(".parquet"):
                     raise UsageError(name, "is a Parquet file without its extension", "rename it to NAME.parquet")
-                members = parquet_members(file, name, target := self.scratch(name))
+                members: Iterator[Member | Files] = iter(parquet_members(file, name, target := self.scratch(name)))
                 place = self._opened(as_bytes(target))
             elif head.startswith(ZIP_MARKS):
                 members = zip_members(io.BufferedReader(Bytes(file)), file.read, file.size, name)
             else:
                 members = tar_members(file.read, file.size, name)
-            listing = _Listing(self.is_image, place, self.archives)
+            contents = Contents(self.is_image, place, self.archives)
             for member in members:
-                listing.take(member)
-        listing.finish()
-        nested = listing.nested()
-        if prefix and listing.is_below(posixpath.basename(prefix)):
+                contents.take(member)
+        contents.finish()
+        if prefix and contents.is_below(posixpath.basename(prefix)):
             prefix = folder_of(prefix)
         else:
             add_folder(self.folders, prefix)
         before = prefix + b"/" if prefix else b""
-        for path, numbers, is_image in listing.rows():
-            if path not in nested:
-                self.paths.append(before + path)
-                self.places.extend(numbers)
-                self.are_images.append(is_image)
-        self.folders.update(before + folder for folder in listing.folders)
-        self.skipped += [(before + path, reason) for path, reason in listing.skipped]
+        nested = contents.take_nested()
+        self.paths += [before + path for path in contents.paths] if before else contents.paths
+        self.places += contents.places
+        self.are_images += contents.are_images
+        self.folders.update(before + folder for folder in contents.folders)
+        self.skipped += [(before + path, reason) for path, reason in contents.skipped]
         for path, inner in nested.items():
             stem = archive_stem(path)
             assert stem is not None
@@ -184,116 +165,3 @@ class Archives:
         images = [path for path, i in zip(paths, order, strict=True) if self.are_images[i]]
         files = [path for path, i in zip(paths, order, strict=True) if not self.are_images[i]]
         return Members(tuple(self.archives), paths, places, self.scratch), images, files
-
-
-class _Listing:
-    """The members of one archive, by their paths in it."""
-
-    def __init__(self, is_image: IsImage, whole: Place, archives: Sequence[Archive]) -> None:
-        self._is_image, self._whole, self._archives = is_image, whole, archives
-        self._paths: list[bytes] = []
-        self._places = array("q")
-        self._are_images = bytearray()
-        self.folders: set[bytes] = set()
-        self.skipped: list[tuple[bytes, str]] = []
-        self._hidden: dict[bytes, Place] = {}
-        self._links: dict[bytes, Member] = {}
-
-    def take(self, member: Member) -> None:
-        """Take the next member."""
-        path, kind = member.name, member.kind
-        if UNUSUAL.search(path):
-            usual = self._usual(path, kind)
-            if not usual:
-                return
-            path = usual
-        if HIDDEN.search(path):
-            if kind == "file":
-                self._hidden[path] = self._place(member)
-            if kind != "folder" and self._is_image(path, bytes):
-                self.skipped.append((path, "hidden"))
-        elif kind in ("file", "image"):
-            self._append(path, self._place(member), kind == "image")
-        elif kind == "folder":
-            add_folder(self.folders, path)
-        elif kind in ("symlink", "hard link"):
-            self._links[path] = member
-        else:
-            self.skipped.append((path, kind if kind == "not a regular file" else f"{FAULT}{kind}: unpack the archive"))
-
-    def _place(self, member: Member) -> Place:
-        start = self._whole.offset + member.offset
-        return Place(self._whole.archive, start, member.size, member.packed, member.crc)
-
-    def _append(self, path: bytes, place: Place, is_image: bool = False) -> None:
-        def head() -> bytes:
-            with SourceFile(b"", place, self._archives) as file:
-                return file.read(BLOCK)
-
-        self._paths.append(path)
-        self._places.extend(place)
-        self._are_images.append(is_image or self._is_image(path, head))
-        folder = path[: path.rfind(b"/")] if b"/" in path else b""
-        if folder not in self.folders:
-            add_folder(self.folders, folder)
-
-    def _usual(self, name: bytes, kind: str) -> bytes | None:
-        """Return a name without ``./`` and ``//``, b"" for the root; None if it is refused."""
-        problem = ""
-        usual = b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
-        if ABSOLUTE.match(name):
-            problem = "has an absolute name"
-        elif b".." in name.split(b"/"):
-            problem = 'has ".." in its name'
-        elif b"\0" in name or (not usual and kind != "folder"):
-            problem = "has no valid name"
-        if problem:
-            self.skipped.append((name, f"{FAULT}{problem}: unpack the archive"))
-            return None
-        return usual
-
-    def finish(self) -> None:
-        """Find what links lead to, in this archive."""
-        if not self._links:
-            return
-        places = dict(zip(self._paths, self._all_places(), strict=True))
-        for path, link in self._links.items():
-            target = self._target(path, link)
-            for _ in range(MOST_LINKS):
-                if target not in self._links:
-                    break
-                target = self._target(target, self._links[target])
-            place = places.get(target) or self._hidden.get(target)
-            if place is not None:
-                self._append(path, place)
-            elif target in self.folders:
-                self.skipped.append((path, f"{FAULT}links to a folder: unpack the archive"))
-            else:
-                problem = f"is a {link.kind} to no file of the archive"
-                is_image = self._is_image(path, bytes)
-                self.skipped.append((path, f"{FAULT}{problem}: unpack the archive" if is_image else problem))
-
-    def _target(self, path: bytes, link: Member) -> bytes:
-        base = folder_of(path) if link.kind == "symlink" else b""
-        return posixpath.normpath(posixpath.join(base, link.target))
-
-    def _all_places(self) -> Iterator[Place]:
-        return (Place(*numbers) for _, numbers, _ in self.rows())
-
-    def rows(self) -> Iterator[tuple[bytes, array[int], int]]:
-        """Yield (path, fields of the `Place`, whether it is an image) of each file."""
-        width = len(Place._fields)
-        for i, path in enumerate(self._paths):
-            yield path, self._places[i * width : (i + 1) * width], self._are_images[i]
-
-    def nested(self) -> dict[bytes, Place]:
-        """Return the archives among the files; none if there are images, which might be their content."""
-        if 1 in self._are_images:
-            return {}
-        rows = zip(self._paths, self._all_places(), strict=True)
-        return {path: place for path, place in rows if archive_stem(path)}
-
-    def is_below(self, top: bytes) -> bool:
-        """Return whether everything is in the folder `top`."""
-        every = (*self.folders, *self._paths)
-        return top in self.folders and all((path + b"/").startswith(top + b"/") for path in every)

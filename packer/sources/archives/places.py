@@ -12,6 +12,7 @@ import stat
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +31,7 @@ PART_BYTES = AT_ONCE_BYTES * 16
 MOST_INFLATED_BYTES = 1 << 30
 """No image file is larger; a few bytes of a deflated member may stand for any number."""
 
-
+MOST_HELD = 16  # a process may have some 1,000 files open
 Scratch = Callable[[str], str]
 """Takes the name of a compressed file, and returns the path of the file to decompress it to."""
 
@@ -42,12 +43,28 @@ class Archive(NamedTuple):
     """Absolute."""
     size: int
     mtime_ns: int
+    descriptor: int = NONE
+    """Of the open file, if it is held open."""
 
     @classmethod
     def of(cls, path: bytes) -> Archive:
         """Return the archive as it is now. Raise OSError if there is none."""
         facts = os.stat(path)
         return cls(path, facts.st_size, facts.st_mtime_ns)
+
+
+@contextmanager
+def held_open(archives: tuple[Archive, ...]) -> Iterator[tuple[Archive, ...]]:
+    """Hold a few archives open for many reads: to open and close one takes longer than to read a small image."""
+    held = list(archives)
+    try:
+        for number, archive in enumerate(archives if len(archives) <= MOST_HELD else ()):
+            with suppress(OSError):  # whoever reads from it says so
+                held[number] = archive._replace(descriptor=os.open(archive.path, READ_FLAGS))
+        yield tuple(held)
+    finally:
+        for descriptor in {archive.descriptor for archive in held} - {NONE}:
+            os.close(descriptor)
 
 
 class Place(NamedTuple):
@@ -87,15 +104,17 @@ class Members:
         return OWN_FILE
 
     def rows(self, paths: Sequence[bytes]) -> NDArray[np.int64]:
-        """Return the places of files that are all in archives."""
-        found: NDArray[np.int64] = self.places[[bisect_left(self.paths, path) for path in paths]]
+        """Return the places of files that are all in archives, in byte order of their paths."""
+        first, last = (bisect_left(self.paths, path) for path in (paths[0], paths[-1]))
+        row_of = {path: row for row, path in enumerate(self.paths[first : last + 1], first)}
+        found: NDArray[np.int64] = self.places[[row_of[path] for path in paths]]
         return found
 
 
 class SourceFile:
     """A file of the source, open for reading. A context manager."""
 
-    __slots__ = ("_place", "_start", "descriptor", "size")
+    __slots__ = ("_place", "_start", "descriptor", "is_held", "size")
 
     def __init__(self, path: bytes, place: Place = OWN_FILE, archives: Sequence[Archive] = ()) -> None:
         """Open the file.
@@ -110,16 +129,18 @@ class SourceFile:
             OSError: It cannot be opened.
         """
         archive = archives[place.archive] if place.archive >= 0 else None
-        self.descriptor = os.open(path if archive is None else archive.path, READ_FLAGS)
+        held = NONE if archive is None else archive.descriptor
+        self.is_held = held >= 0
+        self.descriptor = held if self.is_held else os.open(path if archive is None else archive.path, READ_FLAGS)
         self._place, self._start = place, place.offset
         try:
             facts = os.fstat(self.descriptor)
             if not stat.S_ISREG(facts.st_mode):
                 raise BadImage("", "is not a regular file", AT_REST)
-            if archive is not None and (facts.st_size, facts.st_mtime_ns) != archive[1:]:
+            if archive is not None and (facts.st_size, facts.st_mtime_ns) != archive[1:3]:
                 raise BadImage("", f"{printable(archive.path)} changed while the source was being read", AT_REST)
         except BaseException:
-            os.close(self.descriptor)
+            self.__exit__()
             raise
         self.size = facts.st_size if archive is None else place.size
 
@@ -127,7 +148,8 @@ class SourceFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
+        if not self.is_held:
+            os.close(self.descriptor)
 
     @property
     def is_deflated(self) -> bool:
@@ -255,7 +277,8 @@ class FileView:
     def __init__(self, file: SourceFile) -> None:
         self._file = file
         self._at, self._part = 0, b""
-        expect_random_reads(file.descriptor)
+        if not file.is_held:  # for others, too
+            expect_random_reads(file.descriptor)
 
     def __len__(self) -> int:
         return self._file.size

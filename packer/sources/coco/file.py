@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -252,10 +253,10 @@ def _end_of(url: bytes | None) -> bytes | None:
 def _ids(values: Iterable[Any]) -> Ids:
     """Return a column of ids."""
     keys = list(values)
-    if not all(type(key) is int and abs(key) < 1 << 63 for key in keys):
-        keys = ["" if (key := key_of(value)) is None else str(key) for value in keys]
-        return np.array(keys, np.str_)
-    return np.array(keys, np.int64)
+    if set(map(type, keys)) <= {int}:
+        with suppress(OverflowError):
+            return np.array(keys, np.int64)
+    return np.array(["" if (key := key_of(value)) is None else str(key) for value in keys], np.str_)
 
 
 def _joined(pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:

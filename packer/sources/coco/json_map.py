@@ -61,6 +61,7 @@ class JsonMap:
         self._tree, self._path = tree, path
         self.name = name
         self._newlines: list[int] | None = None
+        self._places: dict[tuple[str, ...], dict[str, Range]] = {}
         self._map()
 
     def __getstate__(self) -> tuple[Tree, bytes, str]:
@@ -86,6 +87,8 @@ class JsonMap:
         Raises:
             UsageError: The file is not JSON in UTF-8, or not an object; the error names the line.
         """
+        if (known := self._places.get(tuple(names))) is not None:
+            return known
         first = self.first
         if self.view[first : first + 2] in UTF_16:
             raise UsageError(self.name, "is in UTF-16", "save it as UTF-8")
@@ -96,7 +99,7 @@ class JsonMap:
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._not_json(error, first) from None
         base = data.ctypes.data - first
-        places = {}
+        places = self._places[tuple(names)] = {}
         for name in names:
             if size := len(raw := getattr(found, name)):
                 start = np.frombuffer(raw, np.uint8).ctypes.data - base
@@ -126,15 +129,16 @@ class JsonMap:
             raise UsageError(self.where(place[0]), f'"{what}" is not a list', FIX)
         decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         while at < end:
-            cut, heads = self._piece(at, end, decoder, what)
-            data = b"[%b]" % self.view[at:cut]
+            cut, data, heads = self._piece(at, end, decoder, what)
             starts, sizes = _cut(data)
             yield Piece(heads, starts + (at - 1), sizes)
-            del heads
+            del data, heads
             at = GAP.match(self.view, cut, end).end()  # type: ignore[union-attr]
 
-    def _piece(self, at: int, end: int, decoder: msgspec.json.Decoder[list[T]], what: str) -> tuple[int, list[T]]:
-        """Return the end of a piece that begins with an object, and its objects.
+    def _piece(
+        self, at: int, end: int, decoder: msgspec.json.Decoder[list[T]], what: str
+    ) -> tuple[int, bytes, list[T]]:
+        """Return the end of a piece that begins with an object, and its objects as an array and decoded.
 
         What stands between two objects may also stand inside one. A piece that ends there has open brackets, so that it
         cannot be decoded; then a longer one is taken.
@@ -143,8 +147,9 @@ class JsonMap:
         while True:
             between = BETWEEN.search(self.view, at + size, end) if at + size < end else None
             cut = end if between is None else between.start() + 1
+            data = b"".join((b"[", memoryview(self.view)[at:cut], b"]"))
             try:
-                return cut, decoder.decode(b"[%b]" % self.view[at:cut])
+                return cut, data, decoder.decode(data)
             except msgspec.ValidationError as error:
                 problem = f'"{what}" cannot be read: {str(error).partition(" - at ")[0]}'
                 raise UsageError(self.where(at), problem, FIX) from None

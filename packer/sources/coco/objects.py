@@ -7,11 +7,14 @@ detectron2, data/datasets/coco.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
 from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_text
 from packer.sources.paths import LARGEST
@@ -19,7 +22,8 @@ from packer.types import Json, Point
 
 Box = tuple[float, float, float, float]
 Keypoint = tuple[float, float, float]
-Polygon = tuple[Point, ...]
+Flat: TypeAlias = "array[float]"
+"""x, y, x, y, ..."""
 
 PIXEL_CENTER = 0.5
 UNLABELLED: Keypoint = (0.0, 0.0, 0.0)
@@ -50,7 +54,7 @@ class Shape(NamedTuple):
     """What an object looks like."""
 
     box: Box
-    polygon: Polygon
+    polygon: Flat
     rle: Json
     keypoints: tuple[Keypoint, ...]
     crumbs: int
@@ -79,7 +83,7 @@ def key_of(value: Any) -> int | str | None:
 
 
 def shape_of(found: CocoObject, size: tuple[int, int] | None, rules: Rules) -> Shape:
-    """Return the shape of an object, in packer's frame.
+    """Return the shape of an object, in packer's frame; its polygon may be `far_off`.
 
     Args:
         found: The object.
@@ -90,7 +94,7 @@ def shape_of(found: CocoObject, size: tuple[int, int] | None, rules: Rules) -> S
         ValueError: It is invalid.
     """
     box = _box(found.bbox) if found.bbox else None
-    polygon: Polygon = ()
+    polygon = array("d")
     rle = None
     crumbs = 0
     segmentation = found.segmentation
@@ -116,11 +120,23 @@ def _box(values: list[float]) -> Box:
     return x, y, x + width, y + height
 
 
-def _extent(polygon: Polygon) -> Box | None:
+def _extent(polygon: Flat) -> Box | None:
     if not polygon:
         return None
-    xs, ys = zip(*polygon, strict=True)
+    xs, ys = polygon[::2], polygon[1::2]
     return min(xs), min(ys), max(xs), max(ys)
+
+
+def far_off(polygons: Sequence[Flat]) -> tuple[int, float] | None:
+    """Return the number of the first polygon with a number that is not a coordinate, and that number, if there is one.
+
+    `shape_of` leaves this to the caller, because looking at all polygons of an image at once is much quicker.
+    """
+    values = np.frombuffer(b"".join(polygons), np.float64)
+    if not len(values) or (values.max() <= LARGEST and values.min() >= -LARGEST):
+        return None
+    farthest = ((number, max(one, key=abs)) for number, one in enumerate(polygons) if one)
+    return next((number, value) for number, value in farthest if abs(value) > LARGEST)
 
 
 def _check_range(values: list[float]) -> None:
@@ -128,41 +144,48 @@ def _check_range(values: list[float]) -> None:
         raise ValueError(f"{max(values, key=abs):g} is not a coordinate")
 
 
-def _polygon(parts: list[list[float]]) -> tuple[Polygon, int]:
+def _polygon(parts: list[list[float]]) -> tuple[Flat, int]:
     """Return one polygon of all parts, and the number of parts without an area."""
+    if len(parts) == 1 and len(parts[0]) >= 2 * FEWEST_POINTS and not len(parts[0]) % 2:
+        return array("d", parts[0]), 0
     rings = []
     for part in parts:
         if len(part) % 2:
             raise ValueError(f"a polygon of it has {len(part)} numbers, an x without y")
         if len(part) < 2 * FEWEST_POINTS:
             continue  # COCO has such crumbs; detectron2 leaves them out too
-        _check_range(part)
-        xy = iter(part)
-        rings.append(tuple(zip(xy, xy, strict=True)))
+        rings.append(part)
     crumbs = len(parts) - len(rings)
     if len(rings) < 2:
-        return (rings[0] if rings else ()), crumbs
+        return array("d", rings[0] if rings else ()), crumbs
+    for ring in rings:
+        _check_range(ring)  # before their areas overflow
     # parts are a union: turned alike, none of them is a hole in another
-    return joined([ring if _area(ring) >= 0 else ring[::-1] for ring in rings]), crumbs
+    several = (list(zip(ring[::2], ring[1::2], strict=True)) for ring in rings)
+    return _flat(joined([ring if _area(ring) >= 0 else ring[::-1] for ring in several])), crumbs
 
 
-def _area(ring: Polygon) -> float:
+def _flat(points: Iterable[Point]) -> Flat:
+    return array("d", chain.from_iterable(points))
+
+
+def _area(ring: Sequence[Point]) -> float:
     following = (*ring[1:], ring[0])
     return sum(x * next_y - next_x * y for (x, y), (next_x, next_y) in zip(ring, following, strict=True))
 
 
 def _masked(
     rle: Rle, box: Box | None, size: tuple[int, int] | None, polygons: bool
-) -> tuple[Box, Polygon, dict[str, Json]]:
+) -> tuple[Box, Flat, dict[str, Json]]:
     try:
         height, width, counts = read_rle(rle.size, rle.counts)
         if size is not None and size != (width, height):
             raise ValueError(f"it is {width}x{height}, but the image is {size[0]}x{size[1]}")
-        polygon: Polygon = ()
+        polygon = array("d")
         box = box or mask_box(height, counts)
         if polygons:
             rings = outline(mask_of(height, width, counts))
-            polygon = joined(rings) if rings else ()
+            polygon = _flat(joined(rings) if rings else ())
     except ValueError as error:
         raise ValueError(f"its RLE is invalid: {error}") from None
     return box, polygon, {"size": [height, width], "counts": rle_text(counts)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.coco.file import MEMBERS, CocoFile
 from packer.sources.coco.json_map import JsonMap
-from packer.sources.coco.objects import CocoObject, shape_of
+from packer.sources.coco.objects import CocoObject, far_off, shape_of
 from packer.sources.image_names import ImageNames
 from packer.sources.paths import as_bytes, as_text, extension_of, file_of, named, stem_of
 from packer.sources.points import check_count
@@ -42,7 +43,8 @@ class CocoSource:
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.notes: list[str] = []
-        paths = [file_of(tree, "coco", file) for file in options.files] or _found(tree)
+        maps = {} if options.files else _found(tree)
+        paths = [file_of(tree, "coco", file) for file in options.files] or list(maps)
         self.label_files = set(map(tree.below, paths))
         names = ImageNames(tree)
         self._split: FolderSplit | None = None
@@ -55,7 +57,9 @@ class CocoSource:
         self._repeated: dict[bytes, list[Row]] = {}
         for path in paths:
             told = printable(names.told(path))
-            self._files.append(CocoFile(JsonMap(tree, path, told), names.of_file(path), options.rle_polygons))
+            mapped = maps.get(path) or JsonMap(tree, path, told)
+            mapped.name = told
+            self._files.append(CocoFile(mapped, names.of_file(path), options.rle_polygons))
         for number, file in enumerate(self._files):
             for image, row in file.images:
                 if self._row_of.setdefault(image, (number, row)) != (number, row):
@@ -73,7 +77,7 @@ class CocoSource:
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
         """Return COCO if there are such files: all of them, or one of each kind if there are boxes and keypoints."""
-        kinds = {path: kind for path in _candidates(tree) if (kind := _kind(tree, path))}
+        kinds = {path: kind for path, (kind, _) in _kinds(tree).items()}
         if not kinds:
             return []
         if len(set(kinds.values())) == 1:
@@ -117,14 +121,17 @@ class CocoSource:
                 shapes.append(shape_of(one, size, file.rules))
             except ValueError as error:
                 raise BadLabel(file.where(row, i), str(error), "fix the object") from None
-            self._crumbs += shapes[-1].crumbs
+        boxes, polygons, rles, keypoints, crumbs = zip(*shapes, strict=True) if shapes else ((),) * 5
+        if far := far_off(polygons):
+            raise BadLabel(file.where(row, far[0]), f"{far[1]:g} is not a coordinate", "fix the object")
+        self._crumbs += sum(crumbs)
         return RawAnnotation(
             origin=origin,
-            boxes=tuple(shape.box for shape in shapes),
+            boxes=boxes,
             box_labels=tuple(classes),
-            polygons=tuple(s.polygon for s in shapes) if any(s.polygon for s in shapes) else None,
-            keypoints=tuple(shape.keypoints for shape in shapes) if file.rules.points else None,
-            box_fields=_fields(file, found, [shape.rle for shape in shapes]),
+            polygons=polygons if any(polygons) else None,
+            keypoints=keypoints if file.rules.points else None,
+            box_fields=_fields(file, found, rles),
             extras={"image_id": key},
             image_size=size,
         )
@@ -160,27 +167,27 @@ class CocoSource:
         raise UsageError("--labels", f"the files have different numbers of keypoints: {counts}", "pack them one by one")
 
 
-def _fields(file: CocoFile, found: list[CocoObject], rles: list[Json]) -> dict[str, tuple[Json, ...]]:
+def _fields(file: CocoFile, found: list[CocoObject], rles: tuple[Json, ...]) -> dict[str, tuple[Json, ...]]:
     fields: dict[str, tuple[Json, ...]] = {
-        "iscrowd": tuple(int(bool(one.iscrowd)) for one in found),
-        "category_id": tuple(one.category_id for one in found),
+        "iscrowd": tuple([int(bool(one.iscrowd)) for one in found]),
+        "category_id": tuple([one.category_id for one in found]),
     }
     if "area" in file.fields:
-        fields["area"] = tuple(one.area if isinstance(one.area, int | float) else None for one in found)
+        fields["area"] = tuple([one.area if isinstance(one.area, (int, float)) else None for one in found])
     if "counts" in file.fields:
-        fields["rle"] = tuple(rles)
+        fields["rle"] = rles
     return fields
 
 
-def _found(tree: Tree) -> list[bytes]:
-    """Return the paths of all COCO files of a tree. Raise UsageError if there are none, or of several kinds."""
-    kinds = {path: kind for path in _candidates(tree) if (kind := _kind(tree, path))}
+def _found(tree: Tree) -> dict[bytes, JsonMap]:
+    """Return all COCO files of a tree by their paths. Raise UsageError if there are none, or of several kinds."""
+    kinds = _kinds(tree)
     if not kinds:
         raise UsageError(tree.root, "holds no COCO file", "name it: --labels coco:FILE")
-    if len(set(kinds.values())) > 1:
-        files = ", ".join(f"{printable(path)} ({kind})" for path, kind in kinds.items())
+    if len({kind for kind, _ in kinds.values()}) > 1:
+        files = ", ".join(f"{printable(path)} ({kind})" for path, (kind, _) in kinds.items())
         raise UsageError(tree.root, f"holds COCO files of boxes and of keypoints: {files}", "name those to pack")
-    return [tree.root.rstrip(b"/") + b"/" + path for path in kinds]
+    return {tree.root.rstrip(b"/") + b"/" + path: file for path, (_, file) in kinds.items()}
 
 
 def _candidates(tree: Tree) -> list[bytes]:
@@ -190,15 +197,19 @@ def _candidates(tree: Tree) -> list[bytes]:
     return sorted(found, key=lambda path: (path.count(b"/"), path))[:MOST_CANDIDATES]
 
 
-def _kind(tree: Tree, path: bytes) -> str:
+def _kinds(tree: Tree) -> dict[bytes, tuple[str, JsonMap]]:
+    """Return the COCO files of a tree by their paths below it, each with the `_kind` of its objects."""
+    kinds = {}
+    for path in _candidates(tree):
+        with suppress(PackerError):
+            if KEYS.search(read_head(tree, path, HEAD_BYTES)) and (kind := _kind(file := JsonMap(tree, path, ""))):
+                kinds[path] = kind, file
+    return kinds
+
+
+def _kind(file: JsonMap) -> str:
     """Return what the objects of a COCO file are, boxes or keypoints; "" for another file, as of captions."""
-    try:
-        if not KEYS.search(read_head(tree, path, HEAD_BYTES)):
-            return ""
-        file = JsonMap(tree, path, "")
-        places = file.members(MEMBERS)
-    except PackerError:
-        return ""
+    places = file.members(MEMBERS)
     if len(places) < len(MEMBERS):
         return ""
     start, stop = places["annotations"]

@@ -18,8 +18,8 @@ from packer.sources.lists.columns import Columns
 from packer.sources.lists.guess import MEANING, words_of
 from packer.sources.lists.lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, rows_of
 from packer.sources.path_finder import NOT_FOUND, PathFinder
-from packer.sources.paths import extension_of, is_number, spread
-from packer.sources.tree import IMAGE_EXTENSIONS, MIB, lines_of, read_head
+from packer.sources.paths import IMAGE_EXTENSIONS, extension_of, is_number, spread
+from packer.sources.tree import MIB, lines_of, read_head
 
 LOOKED_AT, CELLS = 64, 32
 """Lines, and columns at each end of a line, in which paths are searched to recognize a list."""
@@ -101,11 +101,12 @@ class Shape:
         words = [MEANING.get(word) for word in _words(self._first)] if len(self._first) == width else []
         rows = self._same or [self._first]
 
+        exact = {place: sum(self._found(row[place]) for row in rows) for place in places}
+        is_exact = any(exact.values())  # then the images need not be compared by their names, which takes long
+
         def rank(place: int) -> tuple[int, int, bool, int]:
-            cells = [row[place] for row in rows]
-            exact = sum(map(self._found, cells))
             is_named = place < len(words) and words[place] == "path"
-            return exact, 0 if exact else self._loosely(cells), is_named, -place
+            return exact[place], 0 if is_exact else self._loosely([row[place] for row in rows]), is_named, -place
 
         best = max(places, key=rank, default=0)
         if not any(rank(best)[:2]):  # no column leads to images
@@ -115,7 +116,7 @@ class Shape:
         return best
 
     def _loosely(self, cells: Sequence[bytes]) -> int:
-        manner = None if any(map(self._found, cells)) else self._finder.manner(cells)
+        manner = self._finder.manner(cells)
         return 0 if manner is None else manner[1]
 
     def _is_header(self) -> bool:

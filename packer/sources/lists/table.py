@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError, plural, printable
 from packer.sources.lists.columns import Columns
-from packer.sources.lists.lines import Block, Lines, split_line
+from packer.sources.lists.lines import Lines, split_line
 from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
-from packer.sources.paths import MOST_CLASSES, as_text, class_id, extension_of, is_utf8, quoted
-from packer.sources.tree import IMAGE_EXTENSIONS
+from packer.sources.paths import IMAGE_EXTENSIONS, MOST_CLASSES, as_text, class_id, extension_of, is_utf8, quoted
 
 MOST_PATHS = 100_000
 """Number of paths looked at to learn how paths are to be compared, if none of the first leads to an image."""
@@ -149,24 +148,13 @@ class ListTable:
         class_lines, class_codes = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
         for block in self._lines.blocks(self._start, self._separator, self._columns):
             part = slice(block.start - self._start, block.start - self._start + len(block.paths))
-            images[part] = self._images_of(block)
+            images[part] = self.finder.find_all(self.manner, block.paths)
             if hashes is not None:
                 hashes[part] = [hash(path) for path in block.paths]
             its_codes = np.array([codes.setdefault(name, len(codes)) for name in block.names], np.int32)
             class_lines.append((block.lines - self._start).astype(np.int32))
             class_codes.append(its_codes[block.codes])
         return images, hashes, np.concatenate(class_lines), np.concatenate(class_codes), list(codes)
-
-    def _images_of(self, block: Block) -> list[int]:
-        if self.manner is None:
-            get, find = self.finder.numbers.get, self.finder.find
-            found = [get(path, NOT_FOUND) for path in block.paths]
-            if NOT_FOUND in found:
-                pairs = zip(found, block.paths, strict=True)
-                found = [find(path) if number == NOT_FOUND and path else number for number, path in pairs]
-            return found
-        there = {path: self.finder.find_by(self.manner, path) for path in set(block.paths)}
-        return [there[path] for path in block.paths]
 
     def _numbered_classes(
         self, lines: Int32, codes: Int32, names: list[bytes]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from packer.sources.archives.decompress import Bytes
 from packer.sources.archives.places import SourceFile
 from packer.sources.archives.tar_members import Member
 from packer.sources.base import Tree
-from packer.sources.paths import as_bytes, extension_of
+from packer.sources.paths import as_bytes, extension_of, json_text, name_in
 
 if TYPE_CHECKING:
     from packer.types import Int64
@@ -80,7 +81,21 @@ class ParquetFile:
             self.schema = self._file.schema_arrow
             self.rows: int = self._file.metadata.num_rows
         self.features = features_of(self.schema.metadata or {})
+        for column, feature in self.features.items():
+            self._check_classes(column, feature)
         self.image_columns = columns_of_images(self.schema, self.features)
+
+    def _check_classes(self, column: str, feature: Any) -> None:
+        """Check the names of classes in a column, or in the members of its objects."""
+        try:
+            class_names(feature)
+            for member in members_of(feature).values():
+                class_names(member)
+        except ValueError as error:
+            problem = f"the metadata of the column {printable(column)} are wrong: {error}"
+            raise UsageError(
+                self.name, problem, "correct them, or remove the metadata (the classes are then numbers)"
+            ) from None
 
     @classmethod
     def of(cls, tree: Tree, path: bytes) -> ParquetFile:
@@ -216,13 +231,26 @@ def parquet_members(file: SourceFile, name: str, target: str) -> Iterator[Member
 
 
 def class_names(feature: Any) -> tuple[str, ...] | None:
-    """Return the names of a feature of classes, also of a list of them; None if it is none."""
+    """Return the names of a feature of classes, also of a list of them; None if it is none.
+
+    Raises:
+        ValueError: They are not names, or two are equal.
+    """
     while isinstance(feature, list | dict):
         if isinstance(feature, list):
             feature = feature[0] if feature else None
         elif feature.get("_type") == "ClassLabel":
             names = feature.get("names")
-            return tuple(map(str, names)) if isinstance(names, list) and names else None
+            if not names:
+                return None
+            if not isinstance(names, list):
+                raise ValueError(f"names of classes are {json_text(names)}, not a list")
+            found = tuple(map(name_in, names))
+            if again := next((name for name, times in Counter(found).items() if times > 1), None):
+                raise ValueError(f"two classes are called {json_text(again)}")
+            if "" in found:
+                raise ValueError("a class has an empty name")
+            return found
         else:
             feature = feature.get("feature")
     return None
@@ -236,6 +264,7 @@ def members_of(feature: Any) -> Mapping[str, Any]:
 
 
 def features_of(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
+    """Return what Hugging Face's metadata say about each column."""
     try:
         found = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError, RecursionError):
