@@ -32,7 +32,7 @@ from packer.format.manifest import (
     read_manifest,
 )
 from packer.format.salvage_records import FoundShard, LostRecord, class_counts_of, good_records, manifest_of, shards_in
-from packer.format.verify import check_pack
+from packer.format.verify import check_pack, damaged_files
 from packer.format.verify_records import Window
 from packer.format.written import digest_of_written, restore_companions, write_companions
 from packer.system import sync_path
@@ -118,11 +118,7 @@ class _Repair:
         problems = check_pack(self.folder, manifest, self.progress).problems if known else ()
         if known and not problems and not self.healed:
             return RepairReport(self.folder, None, manifest.records, (), (), (), ())
-        if any(manifest.linked.values()):  # packer did not write them, and has no right to
-            first = f": {problems[0]}" if problems else ""
-            problem = f"refers to files that other tools wrote, which packer does not repair{first}"
-            raise UsageError(self.folder, problem, "restore the files, or make the pack again")
-        self.damaged = frozenset(problem.file for problem in problems)
+        self.damaged = damaged_files(self.folder, manifest, problems)
         self.whole = not any(file.name in self.damaged for file in manifest.lists.values())
         shards = []
         for entry in manifest.shards:

@@ -34,7 +34,8 @@ from packer.types import Annotation
 
 ROWS_A_CHUNK = 8192
 HASH_BYTES = 8 << 20
-NOTHING: tuple[Annotation, Texts] = Annotation(), (None, None)
+Noted = tuple[Annotation, Texts]
+NOTHING: Noted = Annotation(), (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class _Reader:
         refused, mark = self._job.refused, self._job.threads > 0
         keys: list[bytes] = []
         kept: list[tuple[int, int, int, tuple[int, ...], int, bytes, bytes]] = []
-        rich: dict[int, tuple[Annotation, Texts]] = {}
+        rich: dict[int, Noted] = {}
         number = first
         stop = first + ROWS_A_CHUNK
         with memoryview(view) as data:
@@ -215,9 +216,7 @@ class _Reader:
                     break
         return (self._batch(keys, kept, rich) if kept else None), number == stop, number - first
 
-    def _label(
-        self, known: Any, header: Header, path: bytes, row: int, rich: dict[int, tuple[Annotation, Texts]]
-    ) -> int:
+    def _label(self, known: Any, header: Header, path: bytes, row: int, rich: dict[int, Noted]) -> int:
         """Return the local class id of an image; add the rest of its annotation to `rich`. Raise BadLabel."""
         if isinstance(known, BadLabel):
             raise known
@@ -254,7 +253,7 @@ class _Reader:
                 problem = f"class {number} is {printable(titles[number])} and also {printable(name)}"
                 raise self._file.damaged(problem, "name the field of the class: --columns label=FIELD")
 
-    def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, tuple[Annotation, Texts]]) -> Any:
+    def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, Noted]) -> Any:
         """Return rows as a record batch of TAGGED_SCHEMA."""
         offsets, sizes, crcs, facts, labels, paths, digests = zip(*kept, strict=True)
         heights, widths, channels, dtypes, encodings = np.array(facts, np.int64).T

@@ -149,6 +149,8 @@ def _chunks(file: ForeignFile, dataset: Any) -> dict[int, int]:
 def _chunked(file: ForeignFile, dataset: Any) -> Iterator[tuple[int, int, Pixels | None]]:
     """Yield the images of a dataset whose chunks are whole images; one that was never written has no bytes."""
     chunks, rows = _chunks(file, dataset), dataset.chunks[0]
+    if len(chunks) * rows < dataset.shape[0]:
+        raise ValueError("some of its chunks were never written")
     array = (1, *dataset.shape[1:]), False, dataset.dtype, 0
     ((_, _, size, _, pixels),) = rows_of(file, array, None)  # checks shape and type
     for row in range(dataset.shape[0]):

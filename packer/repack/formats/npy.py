@@ -62,6 +62,8 @@ def rows_of(
         problem = f"is an array of shape {shape}: its colors lie in {height} planes, not pixel by pixel"
         raise UsageError(file.path, problem, "save it as (n, height, width, channels): array.transpose(0, 2, 3, 1)")
     size = height * width * channels * dtype.itemsize
+    if size < 1:
+        raise file.damaged(f"has images of {height}x{width} pixels")
     if min(shape) < 0 or start + count * size > file.size:
         raise file.damaged(f"is truncated: {count} images of {size} bytes are more than it holds")
     if labels is not None and len(labels) != count:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packer.errors import UsageError, printable
@@ -78,7 +80,7 @@ class _Rows:
 
 def _chunks(file: ForeignFile, table_file: ParquetFile) -> list[tuple[Any, int]]:
     """Return the metadata of the chunks of the column of images, with its definition levels."""
-    metadata: Any = table_file.metadata
+    metadata: Any = pq.read_metadata(pa.BufferReader(pa.py_buffer(file.view)))
     names = (f"{table_file.image}.bytes", table_file.image)
     found = []
     for group in range(metadata.num_row_groups):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.repack.formats.base import ForeignFile
-from packer.sources.archives.tar_members import BLOCK, tar_members
+from packer.sources.archives.tar_members import BLOCK, one_by_one, tar_members
 
 SEGMENT_BLOCKS = 1 << 14
 """8 MiB: what is looked at several times should stay in the processor's cache."""
@@ -44,7 +44,8 @@ def tar_files(file: ForeignFile) -> Iterator[tuple[bytes, int, int]]:
         at = following
     del data  # the map cannot be closed as long as it is there
     view = file.view
-    for member in tar_members(lambda size, start: view[start : start + size], file.size, file.path):
+    members = tar_members(lambda size, start: view[start : start + size], file.size, file.path)
+    for member in one_by_one(members):
         if member.kind == "file" and member.offset >= at:
             yield member.name, member.offset, member.size
         elif member.kind in ("file", "folder", "skip", "not a regular file"):

@@ -120,11 +120,6 @@ class ParquetFile:
         self._source.__exit__()
 
     @property
-    def metadata(self) -> Any:
-        """The metadata of the file: its row groups and their columns."""
-        return self._file.metadata
-
-    @property
     def image(self) -> str:
         """The column of images. Raise UsageError if there is none."""
         if not self.image_columns:
