@@ -70,9 +70,9 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def adopt(files: tuple[str, ...], columns: tuple[str, ...], quiet: bool, as_json: bool, **options: object) -> None:
-    """Make a pack of FILES that other tools wrote, without copying an image.
+    """Make a pack of other tools' FILES, in place.
 
-    The pack holds an index for each file, and reads the images where they are. FILES are containers of images, or
+    The pack holds an index for each file, and reads the images where they are: none is copied. FILES are containers of images, or
     folders of them, known by their content: WebDataset tars, TFRecords and others (docs/packs.md).
 
     \b
