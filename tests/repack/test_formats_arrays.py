@@ -105,6 +105,13 @@ def test_mnist(tmp_path: Path) -> None:
     assert len(open_pack(tmp_path / "pack")) == 6
 
 
+@pytest.mark.parametrize("data", [b"\0\0\x08\3\0\0\0\2\0", b"\0\0\x08\3" + bytes([0, 8, 3, 0]) + bytes(30)])
+def test_an_idx_file_that_is_none(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(UsageError, match="truncated|0x0 pixels"):
+        adopt([tmp_path / "a"], tmp_path / "pack")
+
+
 def test_cifar_is_refused_with_the_next_step(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes((b"\3" + bytes(3072)) * 4)
     with pytest.raises(UsageError, match=r"three planes.*transpose"):

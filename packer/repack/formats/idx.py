@@ -24,9 +24,11 @@ class Idx:
         self.notes: list[str] = []
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
-        dimensions = file.view[3]
+        dimensions = file.view[3] if file.size > 3 else 0
         if dimensions == 1:
             return  # labels, which are read with their images
+        if dimensions not in (3, 4) or file.size < 4 + 4 * dimensions:
+            raise file.damaged(f"is truncated, or has {dimensions} dimensions, which are not those of images")
         start = 4 + 4 * dimensions
         shape = tuple(int.from_bytes(file.view[at : at + 4], "big") for at in range(4, start, 4))
         labels = self._labels or self._beside(file)
