@@ -72,8 +72,8 @@ if TYPE_CHECKING:
 def adopt(files: tuple[str, ...], columns: tuple[str, ...], quiet: bool, as_json: bool, **options: object) -> None:
     """Make a pack of other tools' FILES, in place.
 
-    The pack holds an index for each file, and reads the images where they are: none is copied. FILES are containers of images, or
-    folders of them, known by their content: WebDataset tars, TFRecords and others (docs/packs.md).
+    The pack holds an index for each file, and reads the images where they are: none is copied. FILES are
+    containers of images, or folders of them, known by their content: WebDataset tars, TFRecords and others (docs/packs.md).
 
     \b
     Examples:

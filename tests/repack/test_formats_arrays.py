@@ -108,7 +108,7 @@ def test_mnist(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"\0\0\x08\3\0\0\0\2\0", b"\0\0\x08\3" + bytes([0, 8, 3, 0]) + bytes(30)])
 def test_an_idx_file_that_is_none(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(data)
-    with pytest.raises(UsageError, match="truncated|0x0 pixels"):
+    with pytest.raises(UsageError, match=r"truncated|0x0 pixels"):
         adopt([tmp_path / "a"], tmp_path / "pack")
 
 
