@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from packer.loading.to_device import CudaPrefetcher
     from packer.packing import BuildOptions, BuildSummary, build_pack
     from packer.packing.recorded import options_from, options_like
+    from packer.repack.adopt import adopt
     from packer.repack.convert import convert
     from packer.repack.extract import extract
     from packer.repack.merge import merge
@@ -37,6 +38,7 @@ _HOMES = {
     "PackerError": "packer.errors",
     "RandomResizedCrop": "packer.loading.crop",
     "Resize": "packer.loading.crop",
+    "adopt": "packer.repack.adopt",
     "as_tv_tensors": "packer.loading.collate",
     "build_pack": "packer.packing",
     "collate": "packer.loading.collate",
@@ -64,6 +66,7 @@ __all__ = [
     "RandomResizedCrop",
     "Resize",
     "__version__",
+    "adopt",
     "as_tv_tensors",
     "build_pack",
     "collate",

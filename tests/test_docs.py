@@ -240,5 +240,5 @@ def test_the_labels_page_has_every_kind_and_policy() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_columns_that_are_shown_are_understood(page: Path) -> None:
     for columns in re.findall(r"--columns \"([^\"]+)\"", page.read_text()):
-        if columns not in FORMATS:  # of the boxes in a Parquet file
+        if columns.removeprefix("boxes=") not in FORMATS:  # of the boxes in a Parquet file
             parse_columns(columns)

@@ -41,7 +41,7 @@ ONLY_IN = {
     "subprocess": ("packer/system/",),
     "torch": ("packer/loading/", "packer/bench/", "packer/dali.py"),
     "lmdb": ("packer/containers/",),
-    "h5py": ("packer/containers/",),
+    "h5py": ("packer/containers/", "packer/repack/formats/hdf5.py"),
     "tarfile": ("packer/containers/",),
     "zipfile": ("packer/sources/archives/zip_members.py", "packer/containers/stored_zip.py"),
     "google": (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from packer import __version__
+from packer.cli.adopt import adopt
 from packer.cli.bench import bench
 from packer.cli.build import build
 from packer.cli.convert import convert
@@ -38,7 +39,7 @@ def cli(debug: bool) -> None:
 
 
 COMMANDS = (
-    build, info, convert, merge, split, extract, diff, hash_command, verify, repair, sample, stats, bench, view,
+    build, adopt, info, convert, merge, split, extract, diff, hash_command, verify, repair, sample, stats, bench, view,
 )  # fmt: skip
 
 for command in COMMANDS:

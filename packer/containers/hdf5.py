@@ -59,7 +59,7 @@ class Hdf5Writer:
                 # the earliest format version, which any HDF5 library reads
                 with h5py.File(self._file, "w", libver="earliest") as file:
                     self._write_all(file)
-                    base = _contiguous_offset(file["images"])
+                    base = contiguous_offset(file["images"])
             except (OSError, RuntimeError):
                 self._file.finish()  # raises the disk's error, if that is the reason
                 raise
@@ -111,7 +111,7 @@ class Hdf5Container:
         try:
             with h5py.File(path, "r", locking=False) as file:
                 images = file["images"]
-                base, offsets = _contiguous_offset(images), _image_offsets(file).tolist()
+                base, offsets = contiguous_offset(images), _image_offsets(file).tolist()
                 count = len(offsets) - 1
                 keys = file["keys"][:].tolist() if "keys" in file else list(range(count))
                 texts, bounds = _annotation_texts(file, count)
@@ -132,7 +132,7 @@ def _annotation_texts(file: Any, count: int) -> tuple[bytes, list[int] | None]:
     """Return packer's annotations, joined, and where each begins; None if there are none."""
     if "annotations" not in file or "annotation_offsets" not in file:
         return b"", None
-    _contiguous_offset(file["annotations"])  # a virtual or external dataset would be read from other files
+    contiguous_offset(file["annotations"])  # a virtual or external dataset would be read from other files
     texts, bounds = file["annotations"][:].tobytes(), file["annotation_offsets"][:].tolist()
     if len(bounds) != count + 1 or bounds[0] != 0 or bounds[-1] != len(texts):
         raise ValueError("annotation_offsets do not cover the annotations")
@@ -151,7 +151,7 @@ def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tu
         dataset[start:stop] = block.reshape(-1, *item_shape)
 
 
-def _contiguous_offset(images: Any) -> int:
+def contiguous_offset(images: Any) -> int:
     """Return where a dataset begins in its file. Raise ValueError if it is not contiguous there."""
     if images.chunks is not None:
         raise ValueError("the dataset is chunked or compressed; write it again in one piece (h5repack -l CONTI)")

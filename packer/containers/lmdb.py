@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -154,28 +154,39 @@ class LmdbContainer:
 
 
 def _images(path: str, annotated: bool) -> Iterator[Entry]:
+    for name, offset, value, get in values(path):
+        stem, _, extension = name.rpartition(b".")
+        if extension.lower() not in _EXTENSIONS:
+            stem = name
+            if extension == b"json" or not looks_like_image(bytes(value[:_MAGIC_BYTES])):
+                continue
+        header = npy_payload_offset(value[:HEADER_BYTES].tobytes())
+        note = get(stem + b".json") if annotated else None
+        text = packer_annotation(None if note is None else bytes(note))
+        yield Entry(stem.decode("utf-8", "backslashreplace"), offset + header, len(value) - header, text)
+
+
+def values(path: str) -> Iterator[tuple[bytes, int, memoryview, Callable[[bytes], Any]]]:
+    """Yield (key, first byte in the file, value, function that returns the value of another key) of each value.
+
+    Empty values are left out: they have no place. A value must not be used after the next one.
+
+    Raises:
+        DamagedPack: It is not a whole LMDB file.
+    """
     with mapped(path) as file, _transaction(path, len(file)) as (transaction, page_bytes):
         map_address: int | None = None
         for name, value in transaction.cursor():
-            stem, _, extension = bytes(name).rpartition(b".")
-            if extension.lower() not in _EXTENSIONS:
-                stem = bytes(name)
-                if extension == b"json" or not looks_like_image(bytes(value[:_MAGIC_BYTES])):
-                    continue
             if not value:
-                continue  # an empty value has no address
+                continue
             buffer = pa.py_buffer(value)  # its address, in a third of the time of numpy or ctypes
             if map_address is None:
                 # LMDB maps the file in one piece, so checking the first value is enough
                 map_address = _map_address(buffer.address, page_bytes)
                 start = buffer.address - map_address
                 if file[start : start + buffer.size] != value.tobytes():
-                    raise DamagedPack(path, f"record {stem!r} is not where LMDB maps it")
-            header = npy_payload_offset(value[:HEADER_BYTES].tobytes())
-            note = transaction.get(stem + b".json") if annotated else None
-            text = packer_annotation(None if note is None else bytes(note))
-            key = stem.decode("utf-8", "backslashreplace")
-            yield Entry(key, buffer.address - map_address + header, buffer.size - header, text)
+                    raise DamagedPack(path, f"record {bytes(name)!r} is not where LMDB maps it")
+            yield bytes(name), buffer.address - map_address, value, transaction.get
 
 
 @contextmanager

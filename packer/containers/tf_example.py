@@ -80,31 +80,31 @@ def bytes_features(data: memoryview, names: Collection[bytes]) -> dict[bytes, tu
         ValueError: It is not a protobuf message.
     """
     found: dict[bytes, tuple[int, int]] = {}
-    for features in _fields(data, 0, len(data), 1):
-        for entry in _fields(data, *features, 1):
-            for start, stop in _fields(data, *entry, 1):
+    for features in fields_of(data, 0, len(data), 1):
+        for entry in fields_of(data, *features, 1):
+            for start, stop in fields_of(data, *entry, 1):
                 if (name := bytes(data[start:stop])) in names:
                     found.update((name, value) for value in _first_value(data, *entry))
     return found
 
 
 def _first_value(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    for feature in _fields(data, start, stop, 2):
-        for values in _fields(data, *feature, _BYTES_LIST):
-            yield from islice(_fields(data, *values, 1), 1)
+    for feature in fields_of(data, start, stop, 2):
+        for values in fields_of(data, *feature, _BYTES_LIST):
+            yield from islice(fields_of(data, *values, 1), 1)
 
 
-def _fields(data: memoryview, position: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
+def fields_of(data: memoryview, position: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of each length-delimited field `wanted` of a message, ignoring others."""
     while position < stop:
-        tag, position = _read_varint(data, position)
+        tag, position = read_varint(data, position)
         kind = tag & 7
         if kind == 0:
-            _, position = _read_varint(data, position)
+            _, position = read_varint(data, position)
             continue
         size = _FIXED_BYTES.get(kind, -1)
         if kind == 2:
-            size, position = _read_varint(data, position)
+            size, position = read_varint(data, position)
         if size < 0 or position + size > stop:
             raise ValueError(f"no field of a message before byte {position}")
         if kind == 2 and tag >> 3 == wanted:
@@ -112,7 +112,7 @@ def _fields(data: memoryview, position: int, stop: int, wanted: int) -> Iterator
         position += size
 
 
-def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
+def read_varint(data: memoryview, position: int) -> tuple[int, int]:
     """Return a number and the position after it."""
     number = shift = 0
     while position < len(data) and shift < 64:

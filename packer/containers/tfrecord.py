@@ -20,6 +20,7 @@ from packer.types import Record
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
+_HEAD = struct.Struct("<QI")
 _NAMES = (IMAGE, KEY, FILENAME, ANNOTATION)
 
 
@@ -80,7 +81,7 @@ class TFRecordContainer:
         number of its frame. Examples without an image are ignored.
         """
         with mapped(path) as view, memoryview(view) as data:
-            for number, (start, stop) in enumerate(_frames(path, data)):
+            for number, (start, stop) in enumerate(frames(path, data)):
                 try:
                     entry = _entry(data[start:stop], start, number)
                 except ValueError as error:
@@ -102,18 +103,27 @@ def _entry(example: memoryview, at: int, number: int) -> Entry | None:
     return Entry(key, at + start, stop - start, packer_annotation(texts.get(ANNOTATION)))
 
 
-def _frames(path: str, data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of each frame's data."""
+def frames(path: str, data: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of each frame's data, with both checksums verified.
+
+    Raises:
+        DamagedPack: A frame is truncated, or fails a checksum.
+    """
     position, end = 0, len(data)
+    unpack, unpack_crc, checksum = _HEAD.unpack_from, _CRC.unpack_from, crc32c
     while position < end:
         start = position + FRAME.head
-        length = data[position : position + _LENGTH.size]
-        if start > end or _CRC.unpack_from(data, position + _LENGTH.size)[0] != masked_crc32c(length):
+        if start > end:
             raise DamagedPack(path, f"no frame at byte {position}")
-        stop = start + _LENGTH.unpack(length)[0]
+        length, expected = unpack(data, position)
+        crc = checksum(data[position : start - 4])  # masked here: a million calls would take as long as all the rest
+        if expected != (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF:
+            raise DamagedPack(path, f"no frame at byte {position}")
+        stop = start + length
         if stop + FRAME.tail > end:
             raise DamagedPack(path, f"the frame at byte {position} is truncated")
-        if _CRC.unpack_from(data, stop)[0] != masked_crc32c(data[start:stop]):
+        crc = checksum(data[start:stop])
+        if unpack_crc(data, stop)[0] != (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF:
             raise DamagedPack(path, f"the frame at byte {position} fails its checksum")
         yield start, stop
         position = stop + FRAME.tail

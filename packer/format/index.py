@@ -1,6 +1,6 @@
 """The index of a shard: an Arrow file with one row per record, written once and memory-mapped.
 
-`IndexBuilder` writes it, `read_index` maps it; packer/format/columns.py reads the mapped table.
+`IndexBuilder` or `write_index` writes it, `read_index` maps it; packer/format/columns.py reads the mapped table.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ __all__ = [
     "Annotations",
     "IndexBuilder",
     "annotation_of",
+    "batch_of",
     "column",
     "read_index",
     "write_index",
@@ -91,26 +92,40 @@ class IndexBuilder:
             self._facts, self._annotations = [], []
 
     def _one_batch(self, path: AnyPath, offsets: Any, sizes: Any) -> Any:
-        # one batch, so that each column is one array that can be mapped without a copy
         chunks = self._chunks or [rows_batch([], [])]
-        try:
-            arrays = [pa.concat_arrays([c.column(i) for c in chunks]) for i in range(chunks[0].num_columns)]
-        except pa.ArrowInvalid as error:
-            problem = f"a column exceeds what the index can hold: {_first_line(error)}"
-            raise StorageError(path, problem, "choose a smaller --shard-size") from error
+        arrays = [_joined(path, [c.column(i) for c in chunks]) for i in range(chunks[0].num_columns)]
         if len(offsets) != len(self):
             raise DamagedPack(path, f"the shard has {len(offsets)} records, but {len(self)} were written")
         written = arrays[SCHEMA.get_field_index("size") - 1].to_numpy()
         for number in np.flatnonzero(written != sizes)[:1].tolist():
             raise DamagedPack(path, f"record {number} has {sizes[number]} bytes, but {written[number]} were written")
-        place = SCHEMA.get_field_index("encoding") - 1
-        codes = arrays[place].indices
-        if len(codes) == 0 or int(codes.to_numpy().max()) < len(FIRST_ENCODINGS):
-            arrays[place] = pa.DictionaryArray.from_arrays(codes, pa.array(FIRST_ENCODINGS, pa.string()))
         arrays.insert(SCHEMA.get_field_index("offset"), pa.array(offsets))
-        if arrays[-1].null_count == len(self):
-            return pa.RecordBatch.from_arrays(arrays[:-1], schema=SCHEMA)
-        return pa.RecordBatch.from_arrays(arrays, schema=TAGGED_SCHEMA)
+        return _batch(arrays)
+
+
+def _joined(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
+    # one array, so that it can be mapped without a copy
+    try:
+        return pa.concat_arrays(chunks) if chunks else pa.array([], kind)
+    except pa.ArrowInvalid as error:
+        problem = f"a column exceeds what the index can hold: {_first_line(error)}"
+        raise StorageError(path, problem, "choose a smaller --shard-size") from error
+
+
+def batch_of(path: AnyPath, table: Any) -> Any:
+    """Return a table of TAGGED_SCHEMA as the batch of an index. Raise StorageError if an index cannot hold it."""
+    return _batch([_joined(path, column.chunks, column.type) for column in table.columns])
+
+
+def _batch(arrays: list[Any]) -> Any:
+    """Return the columns of TAGGED_SCHEMA as the batch of an index."""
+    place = SCHEMA.get_field_index("encoding")
+    codes = arrays[place].indices
+    if len(codes) == 0 or int(codes.to_numpy().max()) < len(FIRST_ENCODINGS):
+        arrays[place] = pa.DictionaryArray.from_arrays(codes, pa.array(FIRST_ENCODINGS, pa.string()))
+    if arrays[-1].null_count == len(codes):
+        return pa.RecordBatch.from_arrays(arrays[:-1], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=TAGGED_SCHEMA)
 
 
 def write_index(path: AnyPath, batch: Any) -> IndexEntry:

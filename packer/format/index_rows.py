@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from packer.format.schema import DTYPES, ENCODINGS, TAGGED_SCHEMA
+from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SCHEMA
 from packer.types import Annotation
 
 _encoded = json.JSONEncoder(allow_nan=False).encode  # json.dumps would make an encoder for each record
@@ -31,14 +32,20 @@ def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> An
         pa.array(heights, pa.int32()),
         pa.array(widths, pa.int32()),
         pa.array(channels, pa.int8()),
-        _names(dtypes, DTYPES),
-        _names(encodings, ENCODINGS),
+        coded(dtypes, DTYPES),
+        coded(encodings, ENCODINGS),
         pa.array(paths, pa.binary()),
         pa.array(sources, pa.binary(16)),
         *annotation_arrays(annotations, map(texts_of, annotations)),
     ]
     schema = TAGGED_SCHEMA.remove(TAGGED_SCHEMA.get_field_index("offset"))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def label_arrays(labels: NDArray[np.int32]) -> list[Any]:
+    """Return annotations that have at most a class as `annotation_arrays` does; -1 means none."""
+    kinds = [TAGGED_SCHEMA.field(name).type for name in ANNOTATION_FIELDS[1:]]
+    return [pa.array(labels, pa.int32(), mask=labels < 0), *(pa.nulls(len(labels), kind) for kind in kinds)]
 
 
 def annotation_arrays(annotations: list[Annotation], texts: Iterable[Texts]) -> list[Any]:
@@ -70,7 +77,8 @@ def texts_of(annotation: Annotation) -> Texts:
     return _encoded(dict(fields)) if fields else None, _encoded(dict(extras)) if extras else None
 
 
-def _names(codes: tuple[int, ...], names: tuple[str, ...]) -> Any:
+def coded(codes: Any, names: tuple[str, ...]) -> Any:
+    """Return codes with their names, as the columns `dtype` and `encoding`."""
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names, pa.string()))
 
 

@@ -37,7 +37,7 @@ from packer.format.salvage_records import (
     write_index_of,
     write_shard,
 )
-from packer.format.verify import check_pack
+from packer.format.verify import check_pack, damaged_files
 from packer.format.written import restore_companions, write_companions
 from packer.system import sync_path
 from packer.types import Progress
@@ -122,7 +122,7 @@ class _Repair:
         problems = check_pack(self.folder, manifest, self.progress).problems if known else ()
         if known and not problems and not self.healed:
             return RepairReport(self.folder, None, manifest.records, (), (), (), ())
-        self.damaged = frozenset(problem.file for problem in problems)
+        self.damaged = damaged_files(self.folder, manifest, problems)
         self.whole = not any(file.name in self.damaged for file in manifest.lists.values())
         shards = []
         for entry in manifest.shards:

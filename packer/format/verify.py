@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ import numpy as np
 
 from packer.containers import open_container
 from packer.containers.annotation import annotation_json
-from packer.errors import AnyPath, PackerError, StorageError, plural
+from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural
 from packer.format.columns import column
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
@@ -102,6 +102,15 @@ def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool =
         progress.stage("decoding", sum(job.rows[1] - job.rows[0] for job in jobs), "images")
         problems += check_images(jobs, progress)
     return VerifyReport(folder, len(manifest.files), manifest.records, total, tuple(problems), tuple(unknown_files))
+
+
+def damaged_files(folder: str, manifest: Manifest, problems: Sequence[Problem]) -> frozenset[str]:
+    """Return the names of damaged files, for a repair. Raise UsageError if packer did not write all files itself."""
+    if any(manifest.linked.values()):
+        first = f": {problems[0]}" if problems else ""
+        problem = f"refers to files that other tools wrote, which packer does not repair{first}"
+        raise UsageError(folder, problem, "restore the files, or make the pack again")
+    return frozenset(problem.file for problem in problems)
 
 
 def check_file(folder: str, manifest: Manifest, file: FileEntry, progress: Progress) -> Problem | None:

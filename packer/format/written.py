@@ -87,9 +87,9 @@ def write_companions(folder: str, manifest: Manifest) -> dict[str, FileEntry]:
     Raises:
         StorageError: A file cannot be written.
     """
-    if not hasattr(open_container(manifest.container), "companion"):
-        return {}
     names = [shard.container.name for shard in manifest.shards if not manifest.linked.get(shard.container.name)]
+    if not names or not hasattr(open_container(manifest.container), "companion"):
+        return {}
     return {name: write_companion(manifest.container, os.path.join(folder, name), folder) for name in names}
 
 

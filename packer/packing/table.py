@@ -226,9 +226,9 @@ class InputTable:
                 if array is None:
                     array = pa.nulls(len(columns[0]), schema.field(name).type)
                 elif name in ("label", "box_labels"):
-                    array = _renumbered(array, class_ids)
+                    array = renumbered(array, class_ids)
                 if name in ("boxes", "box_labels") and is_unlabeled.any():
-                    array = _no_objects(array, is_unlabeled)
+                    array = no_objects(array, is_unlabeled)
                 columns.append(array)
             batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
         self.inputs.table = pa.Table.from_batches(batches, schema)
@@ -252,7 +252,7 @@ def _labels_there(path: bytes, sources: Sequence[Source]) -> list[RawAnnotation]
     return raws or [RawAnnotation(origin=as_text(path))]
 
 
-def _no_objects(array: Any, rows: NDArray[np.bool_]) -> Any:
+def no_objects(array: Any, rows: NDArray[np.bool_]) -> Any:
     """Return a column of lists with the nulls in these rows replaced by empty lists: nothing is in those images."""
     null = array.is_null().to_numpy(zero_copy_only=False) & ~rows
     lengths = np.diff(array.offsets.to_numpy()) if len(array.offsets) else np.zeros(len(array), np.int64)
@@ -260,7 +260,7 @@ def _no_objects(array: Any, rows: NDArray[np.bool_]) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets), array.flatten(), mask=pa.array(null))
 
 
-def _renumbered(array: Any, class_ids: NDArray[np.int64]) -> Any:
+def renumbered(array: Any, class_ids: NDArray[np.int64]) -> Any:
     """Return a column of class ids, or of lists of them, with ids replaced; nulls keep -1."""
     ids = np.append(class_ids, -1)
     if pa.types.is_list(array.type):

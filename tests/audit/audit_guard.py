@@ -10,6 +10,7 @@ It does not see what libraries in C do by themselves: test_audit_strace.py looks
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -284,7 +285,17 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
                 source = os.path.abspath(value)
                 stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
                 named += [(os.path.realpath(f"{stem}.{name}"), True) for stem in stems for name in CONTAINERS]
-    return named
+    return named + [(file, False) for path, _ in named for file in _linked(path)]
+
+
+def _linked(pack: str) -> list[str]:
+    """The files of other tools that a pack refers to."""
+    try:
+        with open(os.path.join(pack, "pack.json"), "rb") as file:
+            linked = json.load(file).get("linked", {})
+    except (OSError, ValueError):
+        return []
+    return [os.path.realpath(os.path.join(pack, name)) for name in linked.values()]
 
 
 WRITTEN = frozenset(("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torture_held as texts
 import torture_objects as objects
+from torture_adopt import reader_of, seeds
 from torture_archives import ARCHIVES, read_members
 from torture_held import FINDER, refused
 from torture_labels import Target, check_finite, check_named
@@ -134,6 +135,16 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "selection": (Target(texts.read_selected, SEEDS_OF["selection"]), ("packing.select",)),
     "config": (Target(texts.read_options, SEEDS_OF["config"]), ("packing.recorded", "packing.options")),
     "lists": (Target(texts.read_pack_list, SEEDS_OF["lists"]), ("format.lists",)),
+    **{
+        f"adopt-{name}": (Target(reader_of(name), seeds(name)), (f"repack.formats.{module}", "repack.adopt_file"))
+        for name, module in (
+            ("webdataset", "tar"),
+            ("tfrecord", "tfrecord"),
+            ("parquet", "parquet"),
+            ("npy", "npy"),
+            ("idx", "idx"),
+        )
+    },
     "members": (Target(read_members, ARCHIVES), ("sources.archives.tar_members", "sources.archives.zip_members")),
 }
 """Parser -> its target, and the modules of packer whose coverage guides the mutations."""

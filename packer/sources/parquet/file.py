@@ -80,11 +80,10 @@ class ParquetFile:
             self._file = pq.ParquetFile(pa.PythonFile(Bytes(file), "r"), buffer_size=BUFFER_BYTES)
             self.schema = self._file.schema_arrow
             self.rows: int = self._file.metadata.num_rows
-        self.features = _features(self.schema.metadata or {})
+        self.features = features_of(self.schema.metadata or {})
         for column, feature in self.features.items():
             self._check_classes(column, feature)
-        found = [column for column in self.schema if _holds_images(column, self.features.get(column.name))]
-        self.image_columns = sorted((column.name for column in found), key=_likelihood)
+        self.image_columns = columns_of_images(self.schema, self.features)
 
     def _check_classes(self, column: str, feature: Any) -> None:
         """Check the names of classes in a column, or in the members of its objects."""
@@ -259,12 +258,19 @@ def members_of(feature: Any) -> Mapping[str, Any]:
     return feature if isinstance(feature, dict) else {}
 
 
-def _features(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
+def features_of(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
+    """Return what Hugging Face's metadata say about each column."""
     try:
         found = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def columns_of_images(schema: Any, features: Mapping[str, Any]) -> list[str]:
+    """Return the names of the columns of images, the likeliest first."""
+    found = [column for column in schema if _holds_images(column, features.get(column.name))]
+    return sorted((column.name for column in found), key=_likelihood)
 
 
 def _holds_images(column: Any, feature: Any) -> bool:

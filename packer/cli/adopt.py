@@ -1,0 +1,136 @@
+"""`packer adopt`: a pack of files that other tools wrote, in place."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from packer.cli.build_report import rejected_lines
+from packer.cli.output import ProgressBar, counts_text, echo
+from packer.errors import UsageError, plural, printable, size_text, time_text
+
+if TYPE_CHECKING:
+    from packer.repack.adopt import AdoptReport
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILES...")
+@click.option("-o", "--out", required=True, type=click.Path(), metavar="PACK", help="Path of the new pack.")
+@click.option(
+    "--columns",
+    multiple=True,
+    metavar="ROLE=FIELD",
+    help="Field of the image, label or text (the name of the class): label=image/class/label. Repeatable.",
+)
+@click.option(
+    "--labels",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="Labels of a file that has none: .npy, or IDX. Once for each of FILES.",
+)
+@click.option("--classes", type=click.Path(), metavar="FILE", help="Class names in id order, one per line; or a pack.")
+@click.option(
+    "--missing-labels",
+    type=click.Choice(["error", "empty", "skip"]),
+    default="error",
+    show_default=True,
+    help="An image without a label, if others have one: it is bad, has no objects, or is left out.",
+)
+@click.option(
+    "--boxes",
+    type=click.Choice(["fail", "clip", "drop"]),
+    default="fail",
+    show_default=True,
+    help="Boxes outside the image: the image is bad, or clip or drop them.",
+)
+@click.option(
+    "--max-bad",
+    default="0",
+    show_default=True,
+    metavar="N|P%",
+    help="Maximum number (or share) of bad images to leave out before the command fails.",
+)
+@click.option(
+    "--on-animation",
+    type=click.Choice(["fail", "first"]),
+    default="fail",
+    show_default=True,
+    help="An animation, or several pages: it is bad, or its first frame counts.",
+)
+@click.option(
+    "--max-pixels", type=int, default=64_000_000, show_default=True, metavar="N", help="Larger images are bad."
+)
+@click.option(
+    "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def adopt(files: tuple[str, ...], columns: tuple[str, ...], quiet: bool, as_json: bool, **options: object) -> None:
+    """Make a pack of other tools' FILES, in place.
+
+    The pack holds an index for each file, and reads the images where they are: none is copied. FILES are
+    containers of images, or folders of them, known by their content: WebDataset tars, TFRecords and others
+    (docs/packs.md).
+
+    \b
+    Examples:
+      packer adopt shards/train-*.tar -o train
+      packer adopt *.tfrecord --columns label=image/class/label -o train
+    """
+    from packer.repack.adopt import adopt as adopt_files
+
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = adopt_files(files, progress=progress, columns=_roles(columns), **options)  # type: ignore[arg-type]
+        progress.close()
+        for line in _lines(report):
+            progress.note(line)
+    if as_json:
+        echo(json.dumps(_facts(report)))
+
+
+def _roles(columns: tuple[str, ...]) -> dict[str, str]:
+    roles: dict[str, str] = {}
+    for given in columns:
+        role, equals, name = given.partition("=")
+        if not equals or not name:
+            raise UsageError("--columns", f"{printable(given)} is not of the form ROLE=FIELD", "give label=FIELD")
+        if role in roles:
+            raise UsageError("--columns", f"names the {printable(role)} twice", "name it once")
+        roles[role] = name
+    return roles
+
+
+def _lines(report: AdoptReport) -> list[str]:
+    from packer.format.lists import read_list
+
+    manifest = report.manifest
+    rate = manifest.records / report.seconds if report.seconds else 0
+    return [
+        *(f"note: {printable(note)}" for note in manifest.notes),
+        *rejected_lines(read_list(report.path, "rejected", manifest), manifest.counts["rejected"]),
+        f"{counts_text(manifest.counts)}, in {plural(len(manifest.shards), 'file')} "
+        f"of {size_text(report.linked_bytes)}; {size_text(report.pack_bytes)} in {time_text(report.seconds)} "
+        f"({rate:,.0f} images/s)",
+        f'read it: packer.PackedDataset("{printable(report.path)}")',
+    ]
+
+
+def _facts(report: AdoptReport) -> dict[str, object]:
+    from packer.format.lists import as_json, read_list
+
+    manifest = report.manifest
+    return {
+        "path": report.path,
+        "bytes": report.pack_bytes,
+        "linked_bytes": report.linked_bytes,
+        "seconds": round(report.seconds, 3),
+        "container": manifest.container,
+        "counts": dict(manifest.counts),
+        "classes": list(manifest.classes),
+        "rejected": as_json(read_list(report.path, "rejected", manifest)),
+        "notes": list(manifest.notes),
+    }

@@ -1,0 +1,288 @@
+"""`packer adopt`: a pack of indexes that point into files of other tools, which stay where they are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from packer.errors import AnyPath, UsageError, WorkerDied, plural, printable
+from packer.system import usable_cores
+from packer.types import Progress
+
+if TYPE_CHECKING:
+    from packer.format.manifest import Manifest
+    from packer.packing.options import BuildOptions
+    from packer.packing.table import Inputs
+    from packer.repack.adopt_file import FileJob, FileResult
+
+__all__ = ["AdoptOptions", "AdoptReport", "adopt"]
+
+ROLES = ("image", "label", "text", "boxes")
+SKIPPED_FILES = ("lock.mdb",)
+READ_HERE_BYTES = 16 << 20
+FRAGILE = ("lmdb", "hdf5")
+"""Formats whose libraries may crash on a damaged file: read in another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptOptions:
+    """The options of `packer adopt`.
+
+    Args:
+        files: The files, in the order of their records; a folder stands for the files in it.
+        out: Path of the new pack.
+        columns: Fields of the files by their roles: image, label, text (the name of the class); of tables also what the
+            numbers of boxes are: ``{"boxes": "xmin ymin w h"}``.
+        labels: Files with the labels of files that have none, one for each.
+        classes: File with the class names in id order, one per line; or a pack.
+        missing_labels: An image without a label: error (it is bad), empty (nothing is in it) or skip.
+        boxes: Boxes outside the image or without area: fail, clip or drop.
+        max_bad: Maximum number (``5``) or share (``0.5%``) of bad images to leave out.
+        on_animation: An animation, or several pages: fail (it is bad) or first (its first frame counts).
+        max_pixels: Larger images are bad.
+        workers: Number of worker processes. None: the number of usable cores.
+        overwrite: Replace an existing pack.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+
+    files: tuple[str, ...]
+    out: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    classes: str | None = None
+    missing_labels: str = "error"
+    boxes: str = "fail"
+    max_bad: str = "0"
+    on_animation: str = "fail"
+    max_pixels: int = 64_000_000
+    workers: int | None = None
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.files:
+            raise UsageError("FILES", "names no file", "give the files to adopt")
+        for role in self.columns:
+            if role not in ROLES:
+                step = f"roles are {', '.join(ROLES)}: --columns label=FIELD"
+                raise UsageError("--columns", f"{printable(role)} is not a role", step)
+        _ = self.checked
+
+    @property
+    def checked(self) -> BuildOptions:
+        """The options that a build has, too."""
+        from packer.packing.options import BuildOptions
+
+        return BuildOptions(
+            source=self.files[0] if len(self.files) == 1 else plural(len(self.files), "file"), out=self.out,
+            classes=self.classes, missing_labels=self.missing_labels, boxes=self.boxes, max_bad=self.max_bad,
+            on_animation=self.on_animation, max_pixels=self.max_pixels, workers=self.workers, encode="copy",
+            overwrite=self.overwrite,
+        )  # fmt: skip
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What affects the records, for pack.json."""
+        names = ("boxes", "max_pixels", "missing_labels", "on_animation")
+        columns = [f"{role}={name}" for role, name in self.columns.items()]
+        given = {} if self.classes is None else {"classes": "given"}
+        return {"columns": columns, **{name: getattr(self, name) for name in names}, **given}
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptReport:
+    """The result of `adopt`. `packer.format.lists.read_list` reads all rejected images."""
+
+    path: str
+    manifest: Manifest
+    pack_bytes: int
+    """Size of the pack itself."""
+    linked_bytes: int
+    """Size of the files that it refers to."""
+    seconds: float
+
+
+def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = None, **options: Any) -> AdoptReport:
+    """Make a pack of images in files of other tools, which are read in place.
+
+    The pack holds pack.json and an index for each file. It is readable as long as the files stay as they are, at the
+    same path; relative to the pack, if they are in its parent folder or below.
+
+    Args:
+        files: The files, or folders of them.
+        out: Path of the new pack.
+        progress: Receives the images that were read.
+        options: The other fields of `AdoptOptions`.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UsageError: A file is of no format that packer reads, is damaged, or its images cannot be read in place.
+        TooManyBad: More images than `max_bad` are bad.
+        StorageError: The pack cannot be written.
+    """
+    from packer.packing.publish import Output
+    from packer.packing.verdict import fail, too_many
+    from packer.repack.adopt_classes import classes_of, final_tables
+    from packer.repack.adopt_pack import manifest_of, with_shards
+
+    started = time.monotonic()
+    progress = progress or Progress()
+    asked = AdoptOptions(tuple(map(os.fsdecode, files)), os.fsdecode(out).rstrip("/") or os.fsdecode(out), **options)
+    checked = asked.checked
+    paths, kind, skipped = _files(asked)
+    for path in paths:
+        output = Output(asked.out, path, asked.overwrite)
+    with output:
+        output.restart()
+        os.makedirs(output.folder, exist_ok=True)
+        jobs = _jobs(asked, paths, kind, output.folder)
+        results = _read(asked, jobs, progress)
+        inputs = _inputs(results, skipped)
+        classes, ids = classes_of(results, jobs, asked.classes is not None)
+        tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels))
+        inputs.table = range(sum(map(len, tables)))
+        if too_many(checked, inputs.bad, inputs.asked):
+            raise fail(checked, inputs, inputs.asked, False, progress)
+        manifest = manifest_of(asked.recorded, kind, classes, results, inputs)
+        manifest = with_shards(manifest, paths, results, tables, output)
+        for job in jobs:
+            os.unlink(job.table)
+        listings = (inputs.rejected, inputs.skipped, inputs.changed)
+        manifest = output.publish(manifest, listings)
+    own = sum(file.bytes for file in manifest.files if file.name not in manifest.linked)
+    own += os.path.getsize(os.path.join(output.path, "pack.json"))
+    linked = sum(result.bytes for result in results)
+    return AdoptReport(output.path, manifest, own, linked, time.monotonic() - started)
+
+
+def _files(asked: AdoptOptions) -> tuple[list[str], str, list[tuple[str, str]]]:
+    """Return the files to adopt, their format, and the other files of folders with the reason."""
+    from packer.format.manifest import names_a_pack
+
+    found: dict[str, str] = {}
+    skipped: list[tuple[str, str]] = []
+    for given in asked.files:
+        inside = os.path.isdir(given)
+        if inside and names_a_pack(given):
+            raise UsageError(given, "is a pack already", "give files that other tools wrote")
+        for path in _below(given) if inside else [given]:
+            kind = _kind_of(path)
+            if isinstance(kind, str):
+                found[os.path.abspath(path)] = kind
+            elif not inside:
+                raise kind
+            else:
+                skipped.append((path, kind.problem))
+    if not found:
+        example = f": {printable(skipped[0][0])} {skipped[0][1]}" if skipped else ""
+        raise UsageError(asked.files[0], f"holds no file that packer adopts{example}", "give other files")
+    kinds = sorted(set(found.values()))
+    if len(kinds) > 1:
+        first, second = (next(path for path, kind in found.items() if kind == each) for each in kinds[:2])
+        problem = f"is {kinds[1]}, but {printable(first)} is {kinds[0]}"
+        raise UsageError(second, problem, "adopt files of one format at a time; packer merge joins the packs")
+    return list(found), kinds[0], skipped
+
+
+def _kind_of(path: str) -> str | UsageError:
+    from packer.repack.formats import recognize
+
+    try:
+        if os.path.lexists(path) and not os.path.isfile(path):
+            return UsageError(path, "is not a file", "give files, or a folder of them")
+        return recognize(path)
+    except OSError as error:
+        step = "check the path" if isinstance(error, FileNotFoundError) else "check its permissions"
+        return UsageError(path, f"cannot be read: {error.strerror}", step)
+
+
+def _below(folder: str) -> Iterator[str]:
+    for parent, folders, names in os.walk(folder):
+        folders.sort(key=os.fsencode)
+        for name in sorted(names, key=os.fsencode):
+            if name not in SKIPPED_FILES:
+                yield os.path.join(parent, name)
+
+
+def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list[FileJob]:
+    from packer.packing.resolve import read_classes
+    from packer.repack.adopt_file import FileJob
+    from packer.repack.formats.base import FormatOptions
+
+    if asked.labels and len(asked.labels) != len(paths):
+        given = f"{plural(len(asked.labels), 'file')} of labels for {plural(len(paths), 'file')}"
+        raise UsageError("--labels", given, "give one for each file")
+    classes = None if asked.classes is None else tuple(read_classes(asked.classes))
+    digits = len(str(len(paths) - 1)) if len(paths) > 1 else 0
+    return [
+        FileJob(
+            path=path,
+            format=kind,
+            options=FormatOptions(dict(asked.columns), labels),
+            table=os.path.join(folder, f"{number:05d}.table"),
+            key_prefix=f"{number:0{digits}d}".encode() if digits else b"",
+            classes=classes,
+            boxes=asked.boxes,
+            max_pixels=asked.max_pixels,
+            on_animation=cast(Any, asked.on_animation),
+        )
+        for number, (path, labels) in enumerate(zip(paths, asked.labels or [None] * len(paths), strict=True))
+    ]
+
+
+def _read(asked: AdoptOptions, jobs: list[FileJob], progress: Progress) -> list[FileResult]:
+    """Read all files, in worker processes."""
+    from packer.repack.adopt_file import adopt_file
+    from packer.system.pool import Pool
+
+    reported = (0, 0)
+
+    def tick(done: int, bad: int) -> None:
+        nonlocal reported
+        progress.advance(done - reported[0], bad - reported[1])
+        reported = done, bad
+
+    progress.stage("reading")
+    small = sum(os.path.getsize(job.path) for job in jobs) < READ_HERE_BYTES  # sooner than a worker starts
+    if small and jobs[0].format not in FRAGILE:
+        return [adopt_file(job, progress.advance) for job in jobs]
+    size = min(len(jobs), asked.workers or usable_cores())
+    found: dict[int, FileResult] = {}
+    try:
+        with Pool(size, None, "packer.repack.adopt_file") as pool:
+            for number, result in pool.run(adopt_file, jobs, tick):
+                found[number] = result
+    except WorkerDied as error:
+        left = [job.path for number, job in enumerate(jobs) if number not in found]
+        problem = f"or one of the {len(left)} files read with it, ended its reader: {error.problem}"
+        one = f"ended its reader: {error.problem}"
+        step = "the file may be damaged, or may have changed: get it again"
+        raise UsageError(left[0], problem if len(left) > 1 else one, step) from None
+    return [found[number] for number in range(len(jobs))]
+
+
+def _inputs(results: list[FileResult], skipped: list[tuple[str, str]]) -> Inputs:
+    """Return what was found, without the images themselves."""
+    from packer.format.lists import Skipped
+    from packer.packing.table import Inputs
+
+    inputs = Inputs(table=())
+    for path, reason in skipped:
+        inputs.skipped.add(Skipped(path, reason))
+    notes: dict[str, None] = {}
+    for result in results:
+        for row in result.rejected:
+            inputs.rejected.add(row)
+        for change in result.changed:
+            inputs.changed.add(change)
+        inputs.counts.update(result.counts)
+        inputs.losses.update(result.losses)
+        notes.update(dict.fromkeys(result.notes))
+    inputs.notes = [*notes, *(f"{what} in {plural(n, 'image')}" for what, n in sorted(inputs.losses.items()))]
+    return inputs

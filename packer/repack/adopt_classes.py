@@ -1,0 +1,127 @@
+"""The classes of adopted files: one numbering for all of them, and images without one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.errors import NoLabel, UsageError, printable
+from packer.format.columns import column, present
+from packer.format.lists import Skipped
+from packer.packing.convert import rejected
+from packer.packing.resolve import ClassIds
+from packer.packing.table import Inputs, no_objects, renumbered
+from packer.repack.adopt_file import FileJob, FileResult
+from packer.sources.paths import MOST_CLASSES, as_text
+
+
+def classes_of(
+    results: Sequence[FileResult], jobs: Sequence[FileJob], fixed: bool
+) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    """Return all class names in id order, and for each file the id of each of its class names.
+
+    Numbers stay the ids that they are in the files. Names are sorted by byte, after those that files declare in order.
+
+    Raises:
+        UsageError: Two files number classes differently.
+    """
+    if fixed:
+        classes = jobs[0].classes or ()
+        return classes, [np.array([classes.index(name) for name in result.names], np.int64) for result in results]
+    declared = [result.declared for result in results if result.declared is not None]
+    names = {name for result in results for name in result.names}
+    numbers = all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names)
+    if numbers and not declared:
+        highest = max(map(int, names), default=-1)
+        order = {str(number): number for number in range(min(highest + 1, MOST_CLASSES))}
+        classes = _titled(results, jobs, len(order))
+    else:
+        known = ClassIds()
+        for name in sorted(names):
+            known.id_of(name, jobs[0].path)
+        classes, _ = known.final(declared)
+        order = {name: number for number, name in enumerate(classes)}
+    return classes, [np.array([order[name] for name in result.names], np.int64) for result in results]
+
+
+def _titled(results: Sequence[FileResult], jobs: Sequence[FileJob], count: int) -> tuple[str, ...]:
+    """Return the names of `count` numbered classes: those in the files, else their numbers."""
+    titles: dict[int, str] = {}
+    for result, job in zip(results, jobs, strict=True):
+        for number, name in result.titles.items():
+            if titles.setdefault(number, name) != name:
+                problem = f"class {number} is {printable(name)}, but {printable(titles[number])} in another file"
+                raise UsageError(job.path, problem, "pass --classes FILE, or --columns label=FIELD")
+    classes: list[str] = []
+    seen: set[str] = set()
+    for number in range(count):
+        name = titles.get(number, str(number))
+        classes.append(name if name not in seen else f"{name} ({number})")  # ImageNet has two cranes
+        seen.add(classes[-1])
+    return tuple(classes)
+
+
+def final_tables(
+    results: Sequence[FileResult], jobs: Sequence[FileJob], ids: Sequence[Any], inputs: Inputs, missing: str
+) -> Iterator[Any]:
+    """Yield the table of each file with the final class ids, without the images that lack a label if others have one.
+
+    Args:
+        results: What was found in each file.
+        jobs: The files.
+        ids: For each file, the final id of each of its classes.
+        inputs: Receives the images that are left out.
+        missing: What becomes of an image without a label: error, empty or skip.
+    """
+    labels = [name for name in ("label", "boxes", "tags", "landmarks") if any(name in r.fields for r in results)]
+    for job, of_file in zip(jobs, ids, strict=True):
+        table = _numbered(job.table, of_file)
+        there = _labeled(table, labels) if labels and len(table) else None
+        if there is not None and not there.all():
+            table = _without_labels(table, there, missing, inputs, "boxes" in labels)
+        yield table
+
+
+def _numbered(path: str, ids: NDArray[np.int64]) -> Any:
+    """Return the table that a worker wrote, with the final class ids."""
+    with pa.memory_map(os.fsencode(path)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    table = table.combine_chunks()
+    for name in ("label", "box_labels"):
+        place = table.schema.get_field_index(name)
+        if len(table) and table.column(name).null_count < len(table):
+            array = renumbered(table.column(name).chunk(0), ids)
+            table = table.set_column(place, table.schema.field(place), array)
+    return table
+
+
+def _labeled(table: Any, fields: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which images have one of these fields, bool (n,)."""
+    flags = [present(table, name) for name in fields]
+    return np.asarray(np.logical_or.reduce(flags))
+
+
+def _without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: Inputs, boxes: bool) -> Any:
+    """Return the table without the images that have no label (or with no objects in them), which are listed."""
+    missing = ~there
+    inputs.counts["missing_labels"] += int(missing.sum()) if policy == "empty" else 0
+    if policy == "empty":
+        for name in ("boxes", "box_labels") if boxes else ():
+            place = table.schema.get_field_index(name)
+            table = table.set_column(
+                place, table.schema.field(place), no_objects(table.column(name).combine_chunks(), missing)
+            )
+        return table
+    paths: Any = column(table, "path")
+    for row in np.flatnonzero(missing).tolist():
+        path = bytes(paths[row])
+        if policy == "skip":
+            inputs.skipped.add(Skipped(as_text(path), "no label"))
+        else:
+            inputs.rejected.add(rejected(path, NoLabel("", "has no label", "add it, or pass --missing-labels skip")))
+    return table.filter(pa.array(there)).combine_chunks()

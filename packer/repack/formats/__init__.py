@@ -1,0 +1,122 @@
+"""Formats of other tools, which `packer adopt` reads in place: a new one is its file and two lines here.
+
+A format is known by the bytes of a file, not by its name.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from packer.errors import UsageError
+
+if TYPE_CHECKING:
+    from packer.repack.formats.base import Format, FormatOptions
+
+_HOMES = {
+    "webdataset": "packer.repack.formats.webdataset:WebDataset",
+    "tfrecord": "packer.repack.formats.tfrecord:TFRecord",
+    "parquet": "packer.repack.formats.parquet:Parquet",
+    "arrow": "packer.repack.formats.arrow:Arrow",
+    "lmdb": "packer.repack.formats.lmdb:Lmdb",
+    "hdf5": "packer.repack.formats.hdf5:Hdf5",
+    "mds": "packer.repack.formats.mds:Mds",
+    "litdata": "packer.repack.formats.litdata:LitData",
+    "npy": "packer.repack.formats.npy:Npy",
+    "idx": "packer.repack.formats.idx:Idx",
+}
+FORMATS = tuple(_HOMES)
+HEAD_BYTES = 4096
+REFUSED = (
+    (b"\x80\x02", "is a pickle, which packer never reads: it may run code", "write its images to files first"),
+    (b"\x80\x03", "is a pickle, which packer never reads: it may run code", "write its images to files first"),
+    (b"\x80\x04", "is a pickle, which packer never reads: it may run code", "write its images to files first"),
+    (b"\x80\x05", "is a pickle, which packer never reads: it may run code", "write its images to files first"),
+    (b"\x1f\x8b", "is compressed by gzip", "decompress it: gunzip"),
+    (b"\x28\xb5\x2f\xfd", "is compressed by zstd", "decompress it: zstd -d"),
+    (b"BZh", "is compressed by bzip2", "decompress it: bunzip2"),
+    (b"\xfd7zXZ", "is compressed by xz", "decompress it: unxz"),
+    (b"PK\x03\x04", "is a zip archive", "packer build reads it"),
+)
+"""First bytes, what they are, and what to do."""
+CIFAR = ((3073, 10), (3074, 20))
+"""Bytes of a record of CIFAR-10 and CIFAR-100, and the number of classes in its first byte."""
+
+
+def open_format(name: str, options: FormatOptions) -> Format:
+    """Return a reader of this format."""
+    module, _, attribute = _HOMES[name].partition(":")
+    found: Format = getattr(import_module(module), attribute)(options)
+    return found
+
+
+def recognize(path: str) -> str | UsageError:
+    """Return the format of a file, or why it is none of them. Raise OSError if it cannot be read."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(HEAD_BYTES)
+    for name, is_it in _SIGNS:
+        if is_it(head, size):
+            return name
+    for start, problem, step in REFUSED:
+        if head.startswith(start):
+            return UsageError(path, problem, step)
+    if size and any(size % record == 0 and head[0] < classes for record, classes in CIFAR):
+        problem = "is CIFAR's binary: the colors of an image lie in three planes, not pixel by pixel"
+        step = "save its images as .npy: rows[:, -3072:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)"
+        return UsageError(path, problem, step)
+    what = "is empty" if not size else f"begins with {head[:8]!r}, which is none of {', '.join(FORMATS)}"
+    return UsageError(path, what, "give files of these formats" if size else "get it again")
+
+
+def _is_tar(head: bytes, size: int) -> bool:
+    if head[257:262] == b"ustar":
+        return True
+    written = head[148:156].split(b"\0")[0].strip()  # v7 has only its checksum
+    total = sum(head[:148]) + 8 * ord(" ") + sum(head[156:512])
+    return (
+        len(head) >= 512
+        and len(written) < 8
+        and written.strip(b"01234567") == b"" != written
+        and int(written, 8) == total
+    )
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+def _is_chunk(head: bytes, size: int) -> bool:
+    """Return whether a file begins with a number of samples, and where each of them begins."""
+    count, first = _number(head[:4]), _number(head[4:8])
+    if not (len(head) >= 12 and 0 < count < size // 4 and 8 + 4 * count <= first < size):
+        return False
+    bounds = [_number(head[at : at + 4]) for at in range(4, min(len(head) - 3, 8 + 4 * count), 4)]
+    return all(a <= b for a, b in pairwise(bounds)) and bounds[-1] <= size
+
+
+def _is_tfrecord(head: bytes, size: int) -> bool:
+    crc = crc32c(head[:8])
+    masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    return len(head) >= 12 and int.from_bytes(head[8:12], "little") == masked
+
+
+_SIGNS = (
+    ("webdataset", _is_tar),
+    ("parquet", lambda head, size: head[:4] == b"PAR1"),
+    ("arrow", lambda head, size: head[:6] == b"ARROW1" or (head[:4] == b"\xff" * 4 and 0 < _number(head[4:8]) < size)),
+    ("lmdb", lambda head, size: head[16:20] == b"\xde\xc0\xef\xbe"),
+    ("hdf5", lambda head, size: any(head[at : at + 8] == b"\x89HDF\r\n\x1a\n" for at in (0, 512, 1024, 2048))),
+    ("npy", lambda head, size: head[:6] == b"\x93NUMPY"),
+    ("idx", lambda head, size: head[:3] == b"\0\0\x08" and head[3:4] in b"\1\3\4" and size > 8),
+    ("litdata", lambda head, size: _is_chunk(head, size) and _number(head[4:8]) == 8 + 4 * _number(head[:4])),
+    ("mds", _is_chunk),
+    ("tfrecord", _is_tfrecord),
+)
+"""Format -> whether a file with this head, of this size, is of it."""
+
+__all__ = ["FORMATS", "open_format", "recognize"]
