@@ -26,7 +26,7 @@ from packer.containers.npy import (
     npy_payload_offset,
 )
 from packer.containers.storage import mapped, storage_errors
-from packer.errors import DamagedPack
+from packer.errors import DamagedPack, printable
 from packer.system import sync_path
 from packer.types import Record
 
@@ -160,7 +160,12 @@ def _images(path: str, annotated: bool) -> Iterator[Entry]:
             stem = name
             if extension == b"json" or not looks_like_image(bytes(value[:_MAGIC_BYTES])):
                 continue
-        header = npy_payload_offset(value[:HEADER_BYTES].tobytes())
+        try:
+            header = npy_payload_offset(value[:HEADER_BYTES].tobytes())
+        except ValueError as error:
+            raise DamagedPack(
+                path, f"the value {printable(name.decode('utf-8', 'backslashreplace'))} is not an image: {error}"
+            ) from error
         note = get(stem + b".json") if annotated else None
         text = packer_annotation(None if note is None else bytes(note))
         yield Entry(stem.decode("utf-8", "backslashreplace"), offset + header, len(value) - header, text)
