@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import compileall
+import gc
 import os
 import sys
 import tempfile
@@ -22,6 +24,8 @@ import running  # noqa: E402
 
 def pytest_configure(config: pytest.Config) -> None:
     """Watch this process and every Python that it starts."""
+    if not hasattr(config, "workerinput"):  # once, not by each of hundreds of processes, which may not even keep it
+        compileall.compile_dir(ROOT / "packer", quiet=2)
     handle, log = tempfile.mkstemp(prefix="packer-audit-", suffix=".txt")
     os.close(handle)
     os.environ.update(audit_guard.environment(log, str(REAL_DATA)))
@@ -34,6 +38,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     log = os.environ.pop(audit_guard.LOG, None)
     if log is not None:
         Path(log).unlink()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let collections of garbage pass over thousands of tests and all libraries, which stay."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

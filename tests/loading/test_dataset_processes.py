@@ -89,9 +89,11 @@ def test_eight_threads_share_a_dataset(make_pack):
         assert found == [expected] * 8
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("leave", ["break", "dropped", "an error", "never begun"])
-def test_workers_end_with_the_loop(make_pack, persistent, leave):
+@pytest.mark.parametrize(
+    ("leave", "persistent"),
+    [("break", False), ("break", True), ("dropped", True), ("an error", False), ("never begun", True)],
+)
+def test_workers_end_with_the_loop(make_pack, leave, persistent):
     def train() -> list[int]:
         loader = DataLoader(
             PackedDataset(make_pack("raw", "lmdb")), 2, num_workers=2, persistent_workers=persistent,
@@ -184,16 +186,12 @@ def test_opencv_in_forked_children(make_pack):
 # -- files that change
 
 
-@pytest.mark.parametrize("where", ["here", "worker"])
-def test_a_shard_that_is_cut_while_it_is_mapped(copied, where):
+def test_a_shard_that_is_cut_while_it_is_mapped(copied):
     """The kernel ends the process that touches what is gone; no pixel is made up. torch reports a worker's end."""
-    with script("cut", copied("raw", "webdataset"), where) as process:
+    with script("cut", copied("raw", "webdataset")) as process:
         out, _ = process.communicate(timeout=60)
-    if where == "here":
-        assert process.returncode == -signal.SIGBUS and not out
-    else:
-        assert process.returncode == 0
-        assert "RuntimeError DataLoader worker (pid" in out
+    assert out.startswith("RuntimeError DataLoader worker (pid") and "read" not in out
+    assert process.returncode == -signal.SIGBUS
 
 
 def test_what_is_open_outlives_its_files(copied, make_pack, container):
@@ -211,6 +209,7 @@ def test_what_is_open_outlives_its_files(copied, make_pack, container):
 
 
 @pytest.mark.skipif(PORTABLE, reason="two packs change places in two steps: between them there is none")
+@pytest.mark.parametrize("container", ["lmdb", "webdataset"])
 def test_readers_of_a_pack_that_is_being_replaced(make_pack, tmp_path, container):
     """Whole old, whole new, or an error that says so: never a mix."""
     source = make_pack("raw", "lmdb").parent / "source"
@@ -244,7 +243,7 @@ def test_readers_of_a_pack_that_is_being_replaced(make_pack, tmp_path, container
     threads = [threading.Thread(target=f) for f in (replace, read, read)]
     for thread in threads:
         thread.start()
-    time.sleep(0.8)
+    time.sleep(0.5)
     stop.set()
     for thread in threads:
         thread.join(10)

@@ -281,7 +281,7 @@ def test_a_script_may_end_in_the_middle_of_an_epoch(pack):
         from packer import PackedLoader
 
         def slow(image):
-            torch.linalg.svd(torch.rand(600, 600))
+            torch.linalg.svd(torch.rand(400, 400))
             return image
 
         for _ in PackedLoader(sys.argv[1], 2, threads=2, transform=slow):

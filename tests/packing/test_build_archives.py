@@ -171,7 +171,6 @@ def refused_lines(*arguments: object) -> str:
     return ran.err
 
 
-@pytest.mark.workers
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_output_whose_name_is_not_utf_8(sources: Path, tmp_path: Path, format: str) -> None:
     out = os.fsdecode(os.fsencode(tmp_path) + b"/out\xff")
