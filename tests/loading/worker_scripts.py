@@ -1,4 +1,4 @@
-"""Programs that tests start in processes of their own: ``python worker_scripts.py NAME PACK``."""
+"""Programs that tests start in processes of their own: ``python worker_scripts.py NAME PACK...``."""
 
 from __future__ import annotations
 
@@ -63,11 +63,12 @@ def few_files(pack: str) -> None:
 
     data = PackedDataset(pack)
     data[0], list(PackedLoader(pack, 4, threads=1))  # whatever opens files once does so now
-    left = len(os.listdir("/proc/self/fd")) + 4
-    resource.setrlimit(resource.RLIMIT_NOFILE, (left, left))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 4, before[1]))
     again = PackedDataset(pack)
     images = again.__getitems__(range(len(again))).images  # type: ignore[attr-defined]
-    print(len(again.pack.shards), len(images), sum(len(i) for i, _ in PackedLoader(pack, 4, threads=1)))
+    print(len(again.pack.shards), len(images), sum(len(i) for i, _ in PackedLoader(pack, 4, threads=1)), flush=True)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def fork_after_resize(pack: str) -> None:
@@ -88,13 +89,15 @@ def fork_after_resize(pack: str) -> None:
         if os.waitpid(pid, 0)[1]:
             print("a child did not end by itself")
             return
-    print("fine")
+    print("fine", flush=True)
 
 
 if __name__ == "__main__":
-    name, path = sys.argv[1:3]
+    name, path, *others = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
     if name == "train":
-        train(path, int(sys.argv[3]))
+        train(path, int(others[0]))
     else:
-        {"cut": cut, "few_files": few_files, "fork_after_resize": fork_after_resize}[name](path)
+        fork_after_resize(path)
+        few_files(others[0])
+        cut(others[1])
