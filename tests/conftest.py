@@ -8,8 +8,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -50,8 +51,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run jobs without worker processes, except for tests with the mark `workers`."""
-    with nullcontext() if item.get_closest_marker("workers") else running.jobs_here():
+    """Run jobs without worker processes, and wait for no disk, except for tests with the marks `workers`, `syncs`."""
+    with ExitStack() as meanwhile:
+        if not item.get_closest_marker("workers"):
+            meanwhile.enter_context(running.jobs_here())
+        if not item.get_closest_marker("syncs"):
+            meanwhile.enter_context(mock.patch("os.fsync", lambda file: None))
         return (yield)
 
 

@@ -34,7 +34,10 @@ from torture_builds import (
 
 from packer.errors import DamagedPack
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+pytestmark = [
+    pytest.mark.syncs,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 KILL = ("signal=KILL",)
 FAULTS = {
