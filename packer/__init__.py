@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from packer.loading.to_device import CudaPrefetcher
     from packer.packing import BuildOptions, BuildSummary, build_pack
     from packer.packing.recorded import options_from, options_like
+    from packer.repack.convert import convert
+    from packer.repack.extract import extract
+    from packer.repack.merge import merge
+    from packer.repack.split import split
 
 __version__ = "0.1.0"
 
@@ -36,9 +40,13 @@ _HOMES = {
     "as_tv_tensors": "packer.loading.collate",
     "build_pack": "packer.packing",
     "collate": "packer.loading.collate",
+    "extract": "packer.repack.extract",
+    "merge": "packer.repack.merge",
+    "convert": "packer.repack.convert",
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
     "options_like": "packer.packing.recorded",
+    "split": "packer.repack.split",
 }
 
 _ADAPTERS = frozenset(("ultralytics",))
@@ -59,9 +67,13 @@ __all__ = [
     "as_tv_tensors",
     "build_pack",
     "collate",
+    "convert",
+    "extract",
+    "merge",
     "open_pack",
     "options_from",
     "options_like",
+    "split",
 ]
 
 

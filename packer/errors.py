@@ -15,6 +15,8 @@ from typing import Any
 
 EXIT_OK = 0
 EXIT_BAD_DATA = 1
+EXIT_DIFFERENT = 1
+"""Of `packer diff`, which has no bad data, as diff and cmp have it."""
 EXIT_USAGE = 2
 EXIT_IO = 3
 EXIT_DAMAGED_PACK = 4

@@ -1,8 +1,9 @@
 """How fast packs are read and opened: batches against numpy.take, and what opening 1 M records costs.
 
-Batches: raw 32x32 images, shuffled, 512 at a time, through `PackedDataset.__getitems__` with a list of indices, as a
-DataLoader asks; against `numpy.take(array, indices, axis=0)` of the same records from one array in memory. The two take
-turns batch by batch, so that whatever else the machine does falls on both.
+Batches: raw images, 32x32 and 512 at a time unless --side and --batch say otherwise, shuffled, through
+`PackedDataset.__getitems__` with a list of indices, as a DataLoader asks; against `numpy.take(array, indices, axis=0)`
+of the same records from one array in memory. The two take turns batch by batch, so that whatever else the machine does
+falls on both.
 
 Opening: a pack of 1 M records of 4x4 pixels, each time in a new process, timed after the imports.
 """
@@ -23,7 +24,6 @@ from packer import PackedDataset
 from packer.bench.measure import Figure
 from packer.containers import CONTAINERS
 
-BATCH = 512
 OPEN = """
 import gc, os, sys, time
 from packer import PackedDataset
@@ -42,14 +42,14 @@ print(opened * 1e3, memory / 2**20, (time.perf_counter() - start) * 1e3, (rss() 
 """
 
 
-def epoch(data: PackedDataset, array: np.ndarray, random: np.random.Generator) -> tuple[float, float]:
+def epoch(data: PackedDataset, array: np.ndarray, random: np.random.Generator, size: int) -> tuple[float, float]:
     """Return the seconds of all batches of one shuffled epoch: of numpy.take, of the pack."""
     order = random.permutation(len(data))
     spent = [0.0, 0.0]
-    for start in range(0, len(order) - BATCH + 1, BATCH):
-        records = order[start : start + BATCH]
+    for start in range(0, len(order) - size + 1, size):
+        records = order[start : start + size]
         indices = records.tolist()
-        for turn in (0, 1) if start // BATCH % 2 else (1, 0):
+        for turn in (0, 1) if start // size % 2 else (1, 0):
             began = time.perf_counter()
             if turn == 0:
                 np.take(array, records, axis=0)
@@ -59,7 +59,7 @@ def epoch(data: PackedDataset, array: np.ndarray, random: np.random.Generator) -
     return spent[0], spent[1]
 
 
-def batches(table: Table, packs: dict[str, Path], array: np.ndarray, rounds: int) -> None:
+def batches(table: Table, packs: dict[str, Path], array: np.ndarray, rounds: int, size: int) -> None:
     """Print the rows of reading with the present number of torch threads."""
     steady: dict[str, list[float]] = {name: [] for name in packs}
     first: dict[str, list[float]] = {name: [] for name in packs}
@@ -68,12 +68,12 @@ def batches(table: Table, packs: dict[str, Path], array: np.ndarray, rounds: int
     for _ in range(rounds):
         for name, path in packs.items():
             data = PackedDataset(path)
-            take, ours = epoch(data, array, random)  # with checksums, page faults and columns
+            take, ours = epoch(data, array, random, size)  # with checksums, page faults and columns
             first[name].append(take / ours)
-            epoch(data, array, random)
-            take, ours = epoch(data, array, random)
+            epoch(data, array, random, size)
+            take, ours = epoch(data, array, random, size)
             steady[name].append(take / ours)
-            rates[name].append(len(data) // BATCH * BATCH / ours)
+            rates[name].append(len(data) // size * size / ours)
     threads = torch.get_num_threads()
     for name in packs:
         cells = against_goal(Figure(tuple(steady[name])), 0.8)
@@ -94,18 +94,22 @@ def opening(path: Path, rounds: int) -> list[tuple[str, Figure, float | None]]:
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--count", type=int, default=8000, help="records of 32x32 [%(default)s]")
+    arguments.add_argument("--count", type=int, default=8000, help="records [%(default)s]")
+    arguments.add_argument("--side", type=int, default=32, help="their height and width [%(default)s]")
+    arguments.add_argument("--batch", type=int, default=512, help="records of a batch [%(default)s]")
+    arguments.add_argument("--formats", nargs="+", default=list(CONTAINERS), choices=CONTAINERS)
     arguments.add_argument("--tiny", type=int, default=1_000_000, help="records of the pack that is opened; 0: none")
     given = arguments.parse_args()
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory(prefix="bench-read-", dir=given.work_dir) as folder:
-        array = random.integers(0, 256, (given.count, 3072), np.uint8)
+        array = random.integers(0, 256, (given.count, given.side**2 * 3), np.uint8)
         datas = [row.tobytes() for row in array]
-        packs = {name: direct_pack(Path(folder, name), name, datas, (32, 32, 3), True) for name in CONTAINERS}
+        shape = (given.side, given.side, 3)
+        packs = {name: direct_pack(Path(folder, name), name, datas, shape, True) for name in given.formats}
         table = Table("read", "goal", "ratio to numpy.take", "first epoch, verified", "records/s")
         for threads in sorted({torch.get_num_threads(), 1}, reverse=True):
             torch.set_num_threads(threads)
-            batches(table, packs, array, given.rounds)
+            batches(table, packs, array, given.rounds, given.batch)
         if given.tiny:
             pixels = [(i * 2654435761 % 2**32).to_bytes(4, "little") * 12 for i in range(given.tiny)]
             path = direct_pack(Path(folder, "tiny"), "tfrecord", pixels, (4, 4, 3), True)

@@ -6,9 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=.venv-integrations
 datumaro=.venv-datumaro
+mxnet=.venv-mxnet
 failed=0
 pins=scripts/constraints-integrations.txt
-libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools)
+libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools datasets zarr tensorstore z5py)
 
 install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$pins" "$@"
@@ -25,6 +26,19 @@ if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$want" ]; then
     done
     [ "$missing" = 1 ] || echo "$want" >"$venv/.installed"
 fi
+
+# MXNet, whose last version is of 2022, wants an older numpy; the tests run it as a program.
+if [ "$(cat "$mxnet/.installed" 2>/dev/null)" != "$want" ]; then
+    echo "installing MXNet into $mxnet"
+    [ -x "$mxnet/bin/python" ] || "${PYTHON:-python3}" -m venv "$mxnet"
+    if "$mxnet/bin/python" -m pip install --quiet --disable-pip-version-check mxnet==1.9.1 'numpy<1.24' 'opencv-python-headless<4.8'; then
+        echo "$want" >"$mxnet/.installed"
+    else
+        rm -rf "$mxnet"
+        echo "MXNet was not installed: its tests skip"
+    fi
+fi
+
 YOLO_OFFLINE=true "$venv/bin/python" -m pytest -rs tests/integration "$@" || failed=$?
 
 # Datumaro wants an older OpenCV, pillow, pandas and pyarrow than the trainers.

@@ -19,7 +19,7 @@ This page is generated from the help of the commands: `python scripts/write_cli_
 | exit code | meaning |
 |---|---|
 | 0 | good |
-| 1 | bad data: more bad inputs than `--max-bad` allows |
+| 1 | bad data: more bad inputs than `--max-bad` allows, or lost records; of `diff`: the packs differ |
 | 2 | usage: options or paths that do not go together; nothing was done |
 | 3 | input or output: disk full, no permission, a worker process died |
 | 4 | a damaged pack |

@@ -10,6 +10,8 @@ import pytest
 from drawn import draw_plain
 from running import refused, run, run_apart
 
+from packer.containers import CONTAINERS
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -17,7 +19,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 WRONG = [
-    (["--format", "zip"], "--format: must be one of lmdb, hdf5, tfrecord, webdataset; got zip"),
+    (["--format", "zip"], f"--format: must be one of {', '.join(CONTAINERS)}; got zip"),
     (
         ["--out", "p.hdf5", "--format", "lmdb"],
         "--out: the extension of p.hdf5 means hdf5, but --format is lmdb; leave out --format, or choose another name",

@@ -114,7 +114,7 @@ def test_names_that_nobody_adds(installed: Path, tmp_path: Path) -> None:
     draw_named(tmp_path)
     refused = run(installed, tmp_path, "build", "named", "--labels", "suffix", code=2)
     assert "choose one of auto, none, folder, voc, yolo, " in refused and ", prefix" in refused
-    assert "webdataset, plain; got zip" in run(installed, tmp_path, "build", "named", "--format", "zip", code=2)
+    assert f"{CONTAINERS[-1]}, plain; got zip" in run(installed, tmp_path, "build", "named", "--format", "zip", code=2)
     assert "--labels prefix:x is not known" in run(
         installed, tmp_path, "build", "named", "--labels", "prefix:x", code=2
     )

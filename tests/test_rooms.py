@@ -44,7 +44,7 @@ ONLY_IN = {
     "lmdb": ("packer/containers/",),
     "h5py": ("packer/containers/",),
     "tarfile": ("packer/containers/",),
-    "zipfile": ("packer/sources/archives/zip_members.py",),
+    "zipfile": ("packer/sources/archives/zip_members.py", "packer/containers/stored_zip.py"),
     "google": (),
     "tfrecord": (),
     "webdataset": (),

@@ -32,7 +32,7 @@ class BenchOptions:
         threads: Threads of `PackedLoader`, and worker processes of a DataLoader. Default: one per core.
         seconds: Minimum duration of a measurement.
         resize: WIDTHxHEIGHT of the batches. Default: the median size of the images, at most 224x224.
-        formats: Containers to measure.
+        formats: Containers to measure; the others are read by the same code.
         encodings: ``raw``, ``jpeg`` or both.
         cold: Whether to drop the files from the page cache and measure the first epoch.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
@@ -50,7 +50,7 @@ class BenchOptions:
     threads: int = field(default_factory=usable_cores)
     seconds: float = 0.7
     resize: str | None = None
-    formats: tuple[str, ...] = tuple(CONTAINERS)
+    formats: tuple[str, ...] = ("lmdb", "hdf5", "tfrecord", "webdataset")
     encodings: tuple[str, ...] = ENCODINGS
     cold: bool = False
     device: str = "cpu"

@@ -17,7 +17,10 @@ from packer.stats.page import one_file_page
 from packer.stats.plots import figure_class, save_figure
 
 COLORS = {"folder": "#d64541", "raw": "#2c82c9", "jpeg": "#26a65b"}
-MARKERS = {"PIL": "P", "cv2": "X", "lmdb": "o", "hdf5": "s", "tfrecord": "^", "webdataset": "D"}
+MARKERS = {
+    "PIL": "P", "cv2": "X", "lmdb": "o", "hdf5": "s", "tfrecord": "^", "webdataset": "D",
+    "parquet": "v", "zarr": "h", "n5": "p", "recordio": "<", "pth": "*",
+}  # fmt: skip
 """Formats of one encoding are close together, so that their names would overlap."""
 COLUMNS = (
     ("images/s", "images_per_s", 0),

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 @click.option("--seconds", default=0.7, show_default=True, help="Minimum duration of a measurement.")
 @click.option("--resize", metavar="WxH", help="Image size in batches.  [default: the median size, at most 224x224]")
 @click.option(
-    "--format", "formats", metavar="NAME", multiple=True, help="Measure only this container. May be repeated."
+    "--format",
+    "formats",
+    metavar="NAME",
+    multiple=True,
+    help="Measure this container instead of lmdb, hdf5, tfrecord and webdataset. May be repeated.",
 )
 @click.option("--encode", "encodings", metavar="NAME", multiple=True, help="Measure only raw or jpeg. May be repeated.")
 @click.option("--cold", is_flag=True, help="Drop the files from memory before each measurement, as in a first epoch.")

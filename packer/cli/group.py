@@ -7,9 +7,15 @@ import click
 from packer import __version__
 from packer.cli.bench import bench
 from packer.cli.build import build
+from packer.cli.convert import convert
+from packer.cli.diff import diff
+from packer.cli.extract import extract
+from packer.cli.hash import hash_command
 from packer.cli.info import info
+from packer.cli.merge import merge
 from packer.cli.repair import repair
 from packer.cli.sample import sample
+from packer.cli.split import split
 from packer.cli.stats import stats
 from packer.cli.verify import verify
 from packer.cli.view import view
@@ -31,5 +37,9 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (build, info, verify, repair, sample, stats, bench, view):
+COMMANDS = (
+    build, info, convert, merge, split, extract, diff, hash_command, verify, repair, sample, stats, bench, view,
+)  # fmt: skip
+
+for command in COMMANDS:
     cli.add_command(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,7 +41,8 @@ def info(pack: str, as_json: bool, command: bool, **lists: bool) -> None:
     if as_json:
         asked = {name: list_as_json(read_list(pack, name, manifest)) for name, is_asked in lists.items() if is_asked}
         command_line = {"command": command_of(manifest, pack)}
-        echo(json.dumps({**facts(pack, manifest), "missing": missing_files(pack, manifest), **command_line, **asked}))
+        found = {"missing": missing_files(pack, manifest), "content": content(pack, manifest)}
+        echo(json.dumps({**facts(pack, manifest), **found, **command_line, **asked}))
         return
     if command:
         echo(command_of(manifest, pack))
@@ -71,9 +73,19 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
     return {"path": pack, "bytes": pack_bytes(manifest), **asdict(manifest)}
 
 
+def content(pack: str, manifest: Manifest) -> str | None:
+    """Return the digest of what the pack holds, as `packer hash`; None if an index is missing or damaged."""
+    from packer.errors import DamagedPack
+    from packer.format.content import content_digest
+
+    with suppress(DamagedPack):  # this command describes damaged packs, too
+        return content_digest(pack, manifest)
+    return None
+
+
 def missing_files(pack: str, manifest: Manifest) -> list[str]:
     """Return the names of missing files."""
-    return [file.name for file in manifest.files if not os.path.isfile(os.path.join(pack, file.name))]
+    return [file.name for file in manifest.files if not os.path.isfile(manifest.path_of(pack, file.name))]
 
 
 def pack_bytes(manifest: Manifest) -> int:
@@ -99,6 +111,8 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
         more = f" and {len(tags) - SHOWN_CLASSES} more" if len(tags) > SHOWN_CLASSES else ""
         found.append(("tags", f"{len(tags)}: {', '.join(map(printable, tags[:SHOWN_CLASSES]))}{more}"))
     found += [("note", printable(note)) for note in manifest.notes]
+    if manifest.made_from:
+        found.append(("made from", f"{manifest.made_from[0].command}: {_origins(manifest)}"))
     found.append(("made by", f"packer {manifest.packer}: {_options(manifest)}"))
     return found
 
@@ -131,7 +145,13 @@ def _classes(manifest: Manifest) -> str:
     return f"{len(manifest.classes)}, with {of or 'none used'}: {', '.join(parts)}"
 
 
+def _origins(manifest: Manifest) -> str:
+    names = [printable(origin.name) for origin in manifest.made_from]
+    more = f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
+    return ", ".join(names[:SHOWN_CLASSES]) + more
+
+
 def _options(manifest: Manifest) -> str:
-    skipped = ("labels", "encode", "max_pixels", "columns")
+    skipped = ("labels", "encode", "max_pixels", "columns", "repack")
     given = {k: v for k, v in manifest.options.items() if v is not None and k not in skipped}
     return ", ".join(f"{k} {printable(str(v))}" for k, v in given.items())

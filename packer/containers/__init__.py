@@ -22,6 +22,11 @@ _HOMES = {
     "hdf5": "packer.containers.hdf5:CONTAINER",
     "tfrecord": "packer.containers.tfrecord:CONTAINER",
     "webdataset": "packer.containers.webdataset:CONTAINER",
+    "parquet": "packer.containers.parquet:CONTAINER",
+    "zarr": "packer.containers.zarr:CONTAINER",
+    "n5": "packer.containers.n5:CONTAINER",
+    "recordio": "packer.containers.recordio:CONTAINER",
+    "pth": "packer.containers.pth:CONTAINER",
 }
 
 CONTAINERS = tuple(_HOMES)
@@ -34,6 +39,8 @@ EXTENSIONS = {
     ".tfrecords": "tfrecord",
     ".wds": "webdataset",
     ".tar": "webdataset",
+    ".rec": "recordio",
+    ".pt": "pth",
 }
 """Extension of a pack's name, in lower case -> its container."""
 

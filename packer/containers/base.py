@@ -90,6 +90,7 @@ class Container(Protocol):
     overhead_bytes: int
     """Approximate bytes per record besides image and annotation: keys, headers, framing."""
     # stored_bytes(image_bytes, note_bytes) -> int, optional: the size of a file where small images share blocks
+    # companion(path) -> (extension, content), optional: the file that readers of the format want beside a shard
 
     def create(self, path: str, spec: ShardSpec) -> Writer:
         """Begin a new shard at `path`, which must not exist."""

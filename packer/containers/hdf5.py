@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 
 from packer.containers.annotation import annotation_json, packer_annotation
+from packer.containers.annotation_columns import AnnotationColumns, BytesColumn
 from packer.containers.base import Entry, Places, ShardSpec
-from packer.containers.hdf5_columns import AnnotationColumns, BytesColumn
 from packer.containers.hdf5_file import SafeFile
 from packer.containers.npy import check_raw_size
 from packer.containers.storage import storage_errors

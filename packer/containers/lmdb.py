@@ -32,6 +32,8 @@ from packer.types import Record
 
 _TRANSACTION_BYTES = 16 << 20
 _MIB = 1 << 20
+_MAP_BYTES = 64 * _MIB
+"""Address space, not disk, of a small file; doubled as it grows."""
 _MAGIC_BYTES = 12
 _PAGE_BYTES = 4096
 _LEAF_BYTES = _PAGE_BYTES - 16
@@ -48,7 +50,7 @@ _EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 class LmdbWriter:
     """Puts KEY.EXT and KEY.json of each record, in transactions of about 16 MiB."""
 
-    def __init__(self, path: str, spec: ShardSpec, map_bytes: int) -> None:
+    def __init__(self, path: str, spec: ShardSpec) -> None:
         self._path = path
         self._classes = spec.classes
         self._pending: list[tuple[bytes, bytes]] = []
@@ -57,7 +59,9 @@ class LmdbWriter:
         with storage_errors(path):
             open(path, "xb").close()  # lmdb would open an existing file
         # no sync per transaction: the file counts only after close(), which syncs all of it
-        self._env = _opened(path, map_size=map_bytes, sync=False, metasync=False)
+        self._env = _opened(path, map_size=_MAP_BYTES, sync=False, metasync=False)
+        self._map_bytes = _MAP_BYTES
+        self._content_bytes = 0
 
     def write(self, record: Record) -> None:
         if record.key <= self._last_key:
@@ -86,18 +90,21 @@ class LmdbWriter:
         return Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
 
     def _commit(self) -> None:
-        """Write the pending records in one transaction; repeat it with a larger map if the map is full."""
+        """Write the pending records in one transaction."""
+        if not self._pending:
+            return
+        # the file says how large its map was: that follows from the records alone, not from a plan
+        self._content_bytes += self._pending_bytes + len(self._pending) * _PAGE_BYTES
+        while self._map_bytes < 2 * self._content_bytes:
+            self._map_bytes *= 2
         with storage_errors(self._path):
-            while self._pending:
-                try:
-                    with self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
-                        cursor.putmulti(self._pending, append=True)
-                except lmdb.MapFullError:  # the transaction was rolled back, and its records are still pending
-                    self._env.set_mapsize(2 * self._env.info()["map_size"])
-                except lmdb.Error as error:
-                    raise _disk_error(self._path, error) from error
-                else:
-                    self._pending, self._pending_bytes = [], 0
+            try:
+                self._env.set_mapsize(self._map_bytes)
+                with self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
+                    cursor.putmulti(self._pending, append=True)
+            except lmdb.Error as error:
+                raise _disk_error(self._path, error) from error
+        self._pending, self._pending_bytes = [], 0
 
 
 class LmdbContainer:
@@ -109,9 +116,7 @@ class LmdbContainer:
     overhead_bytes = 256
 
     def create(self, path: str, spec: ShardSpec) -> LmdbWriter:
-        # address space, not disk: page rounding and JSON take up to two pages a record
-        content = spec.planned_bytes + spec.planned_records * 2 * 4096
-        return LmdbWriter(path, spec, -(-2 * content // _MIB) * _MIB + 64 * _MIB)
+        return LmdbWriter(path, spec)
 
     def stored_bytes(self, image_bytes: NDArray[np.int64], note_bytes: float) -> int:
         """Return the approximate size of the file.

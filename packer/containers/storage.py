@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from contextlib import contextmanager, suppress
 from packer.errors import DamagedPack, PackerError, StorageError
 
 _BUFFER_BYTES = 1 << 20
+_DIRECT_BYTES = 64 << 10
+"""Larger parts are written as they are: a copy in the buffer would take longer than the call that it saves."""
 
 
 @contextmanager
@@ -21,9 +24,14 @@ def storage_errors(path: str) -> Iterator[None]:
     except PackerError:
         raise
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        next_step = "free some space, or choose another --out" if full else ""
-        raise StorageError(path, f"cannot write: {error.strerror or error}", next_step) from error
+        raise write_error(path, error) from error
+
+
+def write_error(path: str, error: OSError) -> StorageError:
+    """Return the StorageError for a write to `path` that failed."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    next_step = "free some space, or choose another --out" if full else ""
+    return StorageError(path, f"cannot write: {error.strerror or error}", next_step)
 
 
 class NewFile:
@@ -32,7 +40,8 @@ class NewFile:
     def __init__(self, path: str) -> None:
         self._path = path
         with storage_errors(path):
-            self._file = open(path, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+            self._raw = open(path, "xb", buffering=0)  # noqa: SIM115
+        self._file = io.BufferedWriter(self._raw, _BUFFER_BYTES)
 
     def __del__(self) -> None:
         # an abandoned writer: only its descriptor must be closed
@@ -42,9 +51,17 @@ class NewFile:
 
     def append(self, *parts: bytes) -> None:
         """Write the parts, one after another."""
-        with storage_errors(self._path):
+        try:  # not `storage_errors`, which takes as long as writing a small image
             for part in parts:
-                self._file.write(part)
+                if len(part) < _DIRECT_BYTES:
+                    self._file.write(part)
+                else:
+                    self._file.flush()
+                    rest = memoryview(part)
+                    while rest:
+                        rest = rest[self._raw.write(rest) :]
+        except OSError as error:
+            raise write_error(self._path, error) from error
 
     def close(self) -> None:
         """Flush and fsync. A failed fsync is never retried, because the kernel reports it only once."""

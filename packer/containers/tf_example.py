@@ -27,8 +27,8 @@ FILENAME = b"image/filename"
 ANNOTATION = b"packer/annotation"
 
 
-def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> tuple[bytes, int]:
-    """Return a record as a serialized Example, and where its image begins in it, after a .npy header.
+def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> tuple[list[bytes], int]:
+    """Return the parts of a record as a serialized Example, and where its image begins in it, after a .npy header.
 
     The feature names are those of TF object detection (docs/formats.md), sorted as in protobuf's deterministic
     serialization.
@@ -65,9 +65,10 @@ def example_bytes(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     head = _entry_head(IMAGE, _BYTES_LIST, len(value_head) + size) + value_head
     before = [entries[name] for name in sorted(entries) if name < IMAGE]
     after = [entries[name] for name in sorted(entries) if name > IMAGE]
-    parts = [*before, head, header, image, *after]  # the join copies the image once
-    start = b"\x0a" + _varint(sum(map(len, parts)))
-    return b"".join((start, *parts)), len(start) + sum(map(len, before)) + len(head) + len(header)
+    before += [head, header]
+    start = b"\x0a" + _varint(sum(map(len, (*before, image, *after))))
+    before.insert(0, start)
+    return [b"".join(before), image, b"".join(after)], sum(map(len, before))
 
 
 def bytes_features(data: memoryview, names: Collection[bytes]) -> dict[bytes, tuple[int, int]]:

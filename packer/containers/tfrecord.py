@@ -14,7 +14,7 @@ from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
-from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, bytes_features, example_bytes
+from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, bytes_features, example_parts
 from packer.errors import DamagedPack
 from packer.types import Record
 
@@ -30,9 +30,11 @@ class FRAME:
     tail = 4
 
 
-def masked_crc32c(data: bytes | memoryview) -> int:
+def masked_crc32c(*parts: bytes | memoryview) -> int:
     """Return the masked CRC of the framing: the CRC of data that contains CRCs is weak, so they are transformed."""
-    crc = int(crc32c(data))
+    crc = 0
+    for part in parts:
+        crc = int(crc32c(part, crc))
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -47,12 +49,13 @@ class TFRecordWriter:
         self._sizes: list[int] = []
 
     def write(self, record: Record) -> None:
-        data, image_at = example_bytes(record, annotation_json(record, self._classes), self._classes)
-        length = _LENGTH.pack(len(data))
-        self._file.append(length, _CRC.pack(masked_crc32c(length)), data, _CRC.pack(masked_crc32c(data)))
+        parts, image_at = example_parts(record, annotation_json(record, self._classes), self._classes)
+        size = sum(map(len, parts))
+        length = _LENGTH.pack(size)
+        self._file.append(length, _CRC.pack(masked_crc32c(length)), *parts, _CRC.pack(masked_crc32c(*parts)))
         self._offsets.append(self._bytes + FRAME.head + image_at)
         self._sizes.append(len(record.data))
-        self._bytes += FRAME.head + len(data) + FRAME.tail
+        self._bytes += FRAME.head + size + FRAME.tail
 
     def close(self) -> Places:
         self._file.close()

@@ -32,6 +32,7 @@ __all__ = [
     "annotation_of",
     "column",
     "read_index",
+    "write_index",
 ]
 
 INDEX_SUFFIX = ".index.arrow"
@@ -81,20 +82,7 @@ class IndexBuilder:
             StorageError: The file cannot be written.
         """
         self._flush()
-        batch = self._one_batch(path, *places)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        data = memoryview(sink.getvalue())
-        try:
-            with open(path, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise StorageError(path, f"cannot write the index: {error.strerror or error}") from error
-        name = os.path.basename(os.fsdecode(path))
-        return IndexEntry(name, len(data), hashlib.sha256(data).hexdigest(), int(crc32c(data)))
+        return write_index(path, self._one_batch(path, *places))
 
     def _flush(self) -> None:
         if self._facts:
@@ -123,6 +111,34 @@ class IndexBuilder:
         if arrays[-1].null_count == len(self):
             return pa.RecordBatch.from_arrays(arrays[:-1], schema=SCHEMA)
         return pa.RecordBatch.from_arrays(arrays, schema=TAGGED_SCHEMA)
+
+
+def write_index(path: AnyPath, batch: Any) -> IndexEntry:
+    """Write a record batch of SCHEMA or TAGGED_SCHEMA as an index, and fsync it.
+
+    Args:
+        path: The new file, which must not exist.
+        batch: The rows.
+
+    Returns:
+        Expected size and digests of the file.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = memoryview(sink.getvalue())
+    try:
+        with open(path, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(path, f"cannot write the index: {error.strerror or error}") from error
+    name = os.path.basename(os.fsdecode(path))
+    return IndexEntry(name, len(data), hashlib.sha256(data).hexdigest(), int(crc32c(data)))
 
 
 def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None) -> Any:

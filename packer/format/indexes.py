@@ -42,6 +42,9 @@ class Indexes:
         """Return the file of a shard's index."""
         return os.path.join(self._folder, self._shards[number].index.name)
 
+    def __len__(self) -> int:
+        return len(self._shards)
+
     def __getitem__(self, number: int) -> Any:
         """Return the table of a shard. Raise DamagedPack if the file was altered."""
         table = self._tables[number]

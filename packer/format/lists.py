@@ -18,6 +18,7 @@ from itertools import islice
 from typing import IO, Any, Generic, TypeVar
 
 from packer.errors import AnyPath, DamagedPack, printable
+from packer.format.digests import sha256_of
 from packer.format.manifest import FileEntry, Manifest, Rejected, read_manifest
 
 MOST_IN_MANIFEST = 1000
@@ -230,6 +231,28 @@ def write_lists(
     return entries
 
 
+def lists_of(folder: str, manifest: Manifest) -> tuple[dict[str, Listing[Any]], dict[str, bytes]]:
+    """Return the lists of a pack, to be written into another: a listing for each of KINDS, and the selections.
+
+    Raises:
+        DamagedPack: A list was altered.
+    """
+    selections = {}
+    for name, entry in manifest.lists.items():
+        path = os.path.join(folder, entry.name)
+        try:
+            with open(path, "rb") as file:
+                content = file.read() if name not in KINDS else b""
+            intact = (hashlib.sha256(content).hexdigest() if content else sha256_of(path)) == entry.sha256
+        except OSError as error:
+            raise DamagedPack(path, f"cannot be read: {error.strerror}", "restore it") from None
+        if not intact:
+            raise DamagedPack(path, "was altered: it does not match its digest", f"packer repair {printable(folder)}")
+        if name not in KINDS:
+            selections[name] = content
+    return {name: Listing(kind, read_list(folder, name, manifest)) for name, kind in KINDS.items()}, selections
+
+
 def carry_over(
     folder: str, work: str, old: Manifest, damaged: Collection[str], lost: Iterable[Rejected]
 ) -> tuple[Manifest, list[str]]:
@@ -245,18 +268,10 @@ def carry_over(
     Returns:
         The manifest with the new lists, and notes about lists that could not be saved.
     """
-    listings: dict[str, Listing[Any]] = {"rejected": Listing(Rejected)}
-    notes = []
-    selections = {}
-    for name, entry in old.lists.items():
-        if entry.name in damaged:
-            notes.append(f"{entry.name} was damaged or missing, and is left out")
-        elif name not in KINDS:
-            with open(os.path.join(folder, entry.name), "rb") as file:
-                selections[name] = file.read()
-        else:
-            listings[name] = Listing(KINDS[name], read_list(folder, name, old))
-    for row in (*(() if len(listings["rejected"]) else old.rejected), *lost):
+    good = {name: entry for name, entry in old.lists.items() if entry.name not in damaged}
+    listings, selections = lists_of(folder, replace(old, lists=good))
+    notes = [f"{e.name} was damaged or missing, and is left out" for e in old.lists.values() if e.name in damaged]
+    for row in lost:
         listings["rejected"].add(row)
     lists = write_lists(work, listings.values(), selections)
     return replace(old, lists=lists, rejected=tuple(islice(listings["rejected"], MOST_IN_MANIFEST))), notes

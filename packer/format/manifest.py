@@ -107,6 +107,9 @@ class Manifest:
     """Container files that were not written for this pack: name -> path of the file, absolute or relative to the pack;
     "" if the file is in the pack's folder and shared with other packs. Their records are those that the index names;
     other readers may see more, other keys and other annotations in them. Not in pack.json if there are none."""
+    companions: Mapping[str, FileEntry] = field(default_factory=dict)
+    """Files that readers of the format want beside a shard, as the .idx of RecordIO: container file name -> file. They
+    are made from the shard, and packer does not read them. Not in pack.json if there are none."""
     made_from: tuple[Origin, ...] = ()
     """What the pack was made from, if that is not a folder of images; not in pack.json if there is nothing."""
     packer: str = ""
@@ -136,7 +139,7 @@ class Manifest:
             del content["flip_index"]
         if not self.lists:
             del content["lists"]
-        for name in ("tags", "linked", "made_from"):
+        for name in ("tags", "linked", "companions", "made_from"):
             if not content[name]:
                 del content[name]
         return content
@@ -149,7 +152,7 @@ class Manifest:
     def files(self) -> tuple[FileEntry, ...]:
         """Every file of the pack except pack.json."""
         shards = (file for shard in self.shards for file in (shard.container, shard.index))
-        return (*shards, *self.lists.values())
+        return (*shards, *self.companions.values(), *self.lists.values())
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -249,9 +252,10 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
         raise ValueError(f"the flip_index is {index}")
     for file in manifest.files:
         _check_file(file)
-    unknown = manifest.linked.keys() - {shard.container.name for shard in manifest.shards}
+    unknown = {*manifest.linked, *manifest.companions} - {shard.container.name for shard in manifest.shards}
     if unknown or any("\0" in path for path in manifest.linked.values()):
-        raise ValueError(f"linked files {sorted(manifest.linked.items())[:3]} are not those of its shards")
+        files = sorted(unknown or manifest.linked.items())[:3]
+        raise ValueError(f"linked files or companions {files} are not those of its shards")
     for shard in manifest.shards:
         if not 0 <= shard.index.crc32c < 1 << 32:
             raise ValueError(f"checksum of {shard.index.name} is {shard.index.crc32c}")

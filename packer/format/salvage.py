@@ -9,16 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from packer.containers import open_container
-from packer.containers.annotation import record_from_json
-from packer.containers.base import Places, ShardSpec
 from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError, plural
 from packer.format.digests import sha256_of
-from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.lists import carry_over
 from packer.format.manifest import (
     MANIFEST_NAME,
@@ -31,12 +27,20 @@ from packer.format.manifest import (
     parse_manifest,
     read_manifest,
 )
-from packer.format.salvage_records import FoundShard, LostRecord, class_counts_of, good_records, manifest_of, shards_in
+from packer.format.salvage_records import (
+    FoundShard,
+    LostRecord,
+    class_counts_of,
+    good_records,
+    manifest_of,
+    shards_in,
+    write_index_of,
+    write_shard,
+)
 from packer.format.verify import check_pack
-from packer.format.verify_records import Window
-from packer.format.written import digest_of_written
+from packer.format.written import restore_companions, write_companions
 from packer.system import sync_path
-from packer.types import Progress, Record
+from packer.types import Progress
 
 __all__ = ["LostRecord", "RepairReport", "repair"]
 
@@ -123,7 +127,8 @@ class _Repair:
         shards = []
         for entry in manifest.shards:
             container, index = (known and file.name not in self.damaged for file in (entry.container, entry.index))
-            shards.append(FoundShard(entry, manifest.container, self.folder, container, index, known))
+            linked = manifest.linked.get(entry.container.name)
+            shards.append(FoundShard(entry, manifest.container, self.folder, container, index, known, linked))
         notes: tuple[str, ...] = ()
         if not known:
             manifest, notes = manifest_of(manifest, shards)
@@ -131,6 +136,8 @@ class _Repair:
         with _new_folder(self.target, self.folder) as work:
             for shard in shards:
                 self._make(work, manifest, shard)
+            if self.whole:
+                self.whole = restore_companions(self.folder, work, manifest, self.damaged)
             if self.whole and known and self.in_place:
                 return self._put_back(work, manifest)
             before = len(manifest.notes)
@@ -163,14 +170,17 @@ class _Repair:
     def _make(self, work: str, manifest: Manifest, shard: FoundShard) -> None:
         """Rebuild the damaged files of a shard."""
         old, lost = shard.entry, list[LostRecord]()
+        entry: ShardEntry | None
         if shard.container_intact and shard.index_intact:
             self.made.append((old, (old.container, old.index)))
             return
         try:
-            if shard.container_intact:
-                entry: ShardEntry | None = _write_index(work, shard)
+            if not shard.index_intact and shard.linked is not None:
+                entry = self._same_index(work, shard, lost)
+            elif shard.container_intact:
+                entry = write_index_of(work, shard)
             else:
-                entry = _write_shard(work, manifest, old, good_records(shard, lost))
+                entry = write_shard(work, manifest, old, good_records(shard, lost))
         except ValueError as error:
             if isinstance(error, PackerError):
                 raise
@@ -181,15 +191,30 @@ class _Repair:
         healed = [a.name for (a, intact), b in zip(files, made, strict=False) if not intact and a.sha256 == b.sha256]
         self.healed += healed
         self.whole &= not lost and len(healed) == sum(not intact for _, intact in files)
+        self.whole &= shard.container_intact or not shard.linked  # a file of somebody else is never replaced
         if entry is not None:
             if not shard.container_intact and old.container.name not in healed:
                 self.remade.append(shard.name)
             self.made.append((entry, (entry.container,) if shard.container_intact else ()))
 
+    def _same_index(self, work: str, shard: FoundShard, lost: list[LostRecord]) -> ShardEntry | None:
+        """Write the index of a linked container if it is the one that the pack had.
+
+        Other records, keys and class ids may be in the container than in the pack, so no other index can be trusted.
+        """
+        if shard.container_intact and not shard.linked:
+            entry = write_index_of(work, shard)
+            if entry.index.sha256 == shard.entry.index.sha256:
+                return entry
+            os.unlink(os.path.join(work, entry.index.name))
+        lost.append(LostRecord(shard.name, None, None, shard.entry.records))
+        return None
+
     def _put_back(self, work: str, manifest: Manifest) -> RepairReport:
         """Restore the rebuilt files in place; their digests prove that they are identical to the originals."""
         if MANIFEST_NAME in self.healed:
             _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
+        self.healed += sorted(self.damaged & {file.name for file in manifest.companions.values()})
         for name in self.healed:
             os.replace(os.path.join(work, name), os.path.join(self.folder, name))
         sync_path(self.folder)
@@ -197,8 +222,12 @@ class _Repair:
 
     def _finished(self, work: str, old: Manifest, notes: tuple[str, ...]) -> Manifest:
         """Copy the good files, and return the manifest of the new pack."""
-        for _, staying in self.made:
-            for file in staying:
+        linked = {}
+        for file in (file for _, staying in self.made for file in staying):
+            if (path := old.linked.get(file.name)) is not None:
+                relative = path and not os.path.isabs(path)
+                linked[file.name] = os.path.relpath(os.path.join(self.folder, path), self.target) if relative else path
+            if not path:
                 self._copy(work, file)
         records = sum(entry.records for entry, _ in self.made)
         if not records:
@@ -211,18 +240,16 @@ class _Repair:
         counts["found"] = sum(counts[name] for name in ("packed", "rejected", "skipped"))
         gone = (Rejected(e.path or "", "lost", f"{e}, was damaged") for e in self.lost)
         listed, more = carry_over(self.folder, work, old, self.damaged, gone)
+        listed = replace(listed, shards=tuple(entry for entry, _ in self.made))
+        left = f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost"
         return replace(
             listed,
             records=records,
             counts={**counts, **({"boxes": boxes} if "boxes" in counts or boxes else {})},
             class_counts=class_counts,
-            shards=tuple(entry for entry, _ in self.made),
-            notes=(
-                *old.notes,
-                *notes,
-                *more,
-                f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost",
-            ),
+            linked=linked,
+            companions=write_companions(work, replace(listed, linked=linked)),
+            notes=(*old.notes, *notes, *more, left),
         )
 
     def _copy(self, work: str, file: FileEntry) -> None:
@@ -231,45 +258,6 @@ class _Repair:
         sync_path(target)
         if sha256_of(target, self.progress.advance) != file.sha256:
             raise DamagedPack(source, "changed while it was copied", "check the disk, and repair again")
-
-
-def _write_shard(folder: str, manifest: Manifest, old: ShardEntry, records: Iterable[Record]) -> ShardEntry | None:
-    """Rewrite the shard `old` with these records. Return None, and write no file, if there are none."""
-    path = os.path.join(folder, old.container.name)
-    raw = manifest.encoding == "raw"
-    spec = ShardSpec(
-        classes=manifest.classes,
-        encoding=manifest.encoding,
-        shape=manifest.shape if raw else None,
-        dtype=manifest.dtype or "uint8",
-        planned_records=old.records,
-        planned_bytes=old.container.bytes,
-    )
-    builder, writer = IndexBuilder(), None
-    for record in records:
-        writer = writer or open_container(manifest.container).create(path, spec)
-        builder.add(record)
-        writer.write(record)
-    return None if writer is None else _with_index(folder, path, builder, writer.close())
-
-
-def _write_index(folder: str, shard: FoundShard) -> ShardEntry:
-    """Write an index for an intact container from its annotations."""
-    builder = IndexBuilder()
-    entries = list(open_container(shard.format).scan(shard.container))
-    with Window(shard.container) as window:
-        for entry in entries:
-            builder.add(record_from_json(entry.annotation or b"", bytes(window.bytes(entry.offset, entry.size))))
-    places = Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
-    return _with_index(folder, shard.container, builder, places)
-
-
-def _with_index(folder: str, container: str, builder: IndexBuilder, places: Places) -> ShardEntry:
-    name = os.path.basename(container)
-    index = os.path.join(folder, os.path.splitext(name)[0] + INDEX_SUFFIX)
-    entry = builder.write(index, places)
-    digest = digest_of_written(container, index, entry)
-    return ShardEntry(len(builder), FileEntry(name, os.path.getsize(container), digest), entry)
 
 
 @contextmanager

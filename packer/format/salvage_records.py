@@ -15,13 +15,14 @@ from xxhash import xxh3_128_digest
 from packer import __version__
 from packer.containers import CONTAINERS, open_container
 from packer.containers.annotation import annotation_json, class_names, path_text, record_from_json
-from packer.containers.base import Entry
+from packer.containers.base import Entry, Places, ShardSpec
 from packer.errors import DamagedPack, PackerError, WorkerDied, plural
 from packer.format.columns import column
-from packer.format.index import INDEX_SUFFIX, read_index
+from packer.format.index import INDEX_SUFFIX, IndexBuilder, read_index
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
 from packer.format.verify import SHARD_NAME
 from packer.format.verify_records import Rows, Window, record_problems
+from packer.format.written import digest_of_written
 from packer.system.pool import Pool
 from packer.types import Annotation, Record
 
@@ -54,6 +55,8 @@ class FoundShard:
     index_intact: bool
     known: bool
     """Whether the manifest describes its files and records."""
+    linked: str | None = None
+    """Its path in `Manifest.linked`; None if the container was written for this pack."""
 
     @property
     def name(self) -> str:
@@ -63,7 +66,7 @@ class FoundShard:
     @property
     def container(self) -> str:
         """Path of the container."""
-        return os.path.join(self.folder, self.entry.container.name)
+        return os.path.join(self.folder, self.linked or self.entry.container.name)
 
     @property
     def index(self) -> str:
@@ -83,10 +86,15 @@ def good_records(shard: FoundShard, lost: list[LostRecord], classes: dict[int, s
         classes: Receives the class names in the container's annotations, by id.
     """
     entries = {} if shard.index_intact else {entry.key: entry for entry in _scan_apart(shard)}
-    if classes is not None:
-        for entry in entries.values():
+    for record in _good(shard, entries, lost):
+        entry = entries.get(record.key)
+        if classes is not None and entry is not None:  # of those only: other ids may be meant in other containers
             with suppress(ValueError, TypeError, KeyError, AttributeError):
                 classes.update(class_names(entry.annotation or b""))
+        yield record
+
+
+def _good(shard: FoundShard, entries: dict[str, Entry], lost: list[LostRecord]) -> Iterator[Record]:
     with Window(shard.container) as window:
         try:
             table = read_index(shard.index)
@@ -154,7 +162,7 @@ def shards_in(folder: str) -> Manifest | None:
     stems: dict[str, set[str]] = {}
     for name in names:
         if found := SHARD_NAME.match(name):
-            stems.setdefault(found[1], set()).add(os.path.splitext(name)[1])
+            stems.setdefault(found[1], set()).add(name[len(found[1]) :])
     seen = Counter(formats[suffix] for suffixes in stems.values() for suffix in suffixes if suffix in formats)
     if not seen:
         return None
@@ -245,3 +253,43 @@ def class_counts_of(indexes: Iterable[str], classes: int) -> tuple[dict[str, lis
         counters["boxes"].update(rows["box_labels"].flat().tolist())
         boxes += len(rows["boxes"].flat())
     return {name: [c[i] for i in range(classes)] for name, c in counters.items() if c}, boxes
+
+
+def write_index_of(folder: str, shard: FoundShard) -> ShardEntry:
+    """Write an index for an intact container from its annotations."""
+    builder = IndexBuilder()
+    entries = list(open_container(shard.format).scan(shard.container))
+    with Window(shard.container) as window:
+        for entry in entries:
+            builder.add(record_from_json(entry.annotation or b"", bytes(window.bytes(entry.offset, entry.size))))
+    places = Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
+    return with_index(folder, shard.container, builder, places)
+
+
+def with_index(folder: str, container: str, builder: IndexBuilder, places: Places) -> ShardEntry:
+    """Write the index of a container that lies in the same folder or in that of a damaged pack."""
+    name = os.path.basename(container)
+    index = os.path.join(folder, name.partition(".")[0] + INDEX_SUFFIX)
+    entry = builder.write(index, places)
+    digest = digest_of_written(container, index, entry)
+    return ShardEntry(len(builder), FileEntry(name, os.path.getsize(container), digest), entry)
+
+
+def write_shard(folder: str, manifest: Manifest, old: ShardEntry, records: Iterable[Record]) -> ShardEntry | None:
+    """Rewrite the shard `old` with these records. Return None, and write no file, if there are none."""
+    path = os.path.join(folder, old.container.name)
+    raw = manifest.encoding == "raw"
+    spec = ShardSpec(
+        classes=manifest.classes,
+        encoding=manifest.encoding,
+        shape=manifest.shape if raw else None,
+        dtype=manifest.dtype or "uint8",
+        planned_records=old.records,
+        planned_bytes=old.container.bytes,
+    )
+    builder, writer = IndexBuilder(), None
+    for record in records:
+        writer = writer or open_container(manifest.container).create(path, spec)
+        builder.add(record)
+        writer.write(record)
+    return None if writer is None else with_index(folder, path, builder, writer.close())

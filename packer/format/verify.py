@@ -91,7 +91,8 @@ def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool =
     jobs: list[DecodeJob] = []
     total = sum(file.bytes for file in manifest.files)
     progress.stage("verifying", total, "bytes")
-    problems += filter(None, (check_file(folder, manifest, file, progress) for file in manifest.lists.values()))
+    others = (*manifest.companions.values(), *manifest.lists.values())
+    problems += filter(None, (check_file(folder, manifest, file, progress) for file in others))
     with _checked_files(folder, manifest, progress) as files:
         for shard, (container, index) in zip(manifest.shards, files, strict=True):
             check = _ShardCheck(folder, manifest, shard, deep)

@@ -171,7 +171,7 @@ def _planned(
 
     def check(jobs: Sequence[CheckJob]) -> Iterator[tuple[int, dict[int, Rejected]]]:
         progress.stage("decoding", jobs[-1].stop if jobs else 0)
-        return pool.run(check_images, jobs, _advancing(progress))
+        return pool.run(check_images, jobs, advancing(progress))
 
     progress.stage("reading")
     inputs = read_inputs(options, progress, headers, scratch)
@@ -210,7 +210,7 @@ def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[Sh
     asked = inputs.asked
     results: dict[int, ShardResult] = {}
     failing = False
-    for number, result in pool.run(pack_shard, jobs, _advancing(progress)):
+    for number, result in pool.run(pack_shard, jobs, advancing(progress)):
         for row in result.rejected:
             inputs.rejected.add(row)
         for change in result.changed:
@@ -243,7 +243,7 @@ def threads_of(jobs: int, workers: int) -> list[int]:
     return threads + [-(-workers // max(1, last_round))] * last_round
 
 
-def _advancing(progress: Progress) -> Callable[[int, int], None]:
+def advancing(progress: Progress) -> Callable[[int, int], None]:
     """Return a function that reports the totals of a pool to `progress`."""
     reported = (0, 0)
 

@@ -116,7 +116,7 @@ class Recipe:
         header = row.header
         image, damage = self.image(data, row, header)
         if self.resize is not None:
-            annotation = self._resized(annotation, (row.width, row.height))
+            annotation = resized(annotation, self.resize, (row.width, row.height))
         stored, encoding = (
             (data, header.format) if self.encode == "copy" else (encode(image, self.encode, self.quality), self.encode)
         )
@@ -127,14 +127,15 @@ class Recipe:
         )  # fmt: skip
         return record, damage
 
-    def _resized(self, annotation: Annotation, size: tuple[int, int]) -> Annotation:
-        assert self.resize is not None
-        if annotation.boxes is None and annotation.landmarks is None:
-            return annotation  # polygons and keypoints belong to boxes
-        geometry = self.resize.geometry(*size)
-        moved = move(annotation, geometry)
-        # only a crop puts boxes outside; elsewhere float32 may miss the border by its last digit
-        return clip(moved, geometry.width, geometry.height)
+
+def resized(annotation: Annotation, resize: Resize, size: tuple[int, int]) -> Annotation:
+    """Return the annotation of an image of `size` (width, height) in the frame of the resized image."""
+    if annotation.boxes is None and annotation.landmarks is None:
+        return annotation  # polygons and keypoints belong to boxes
+    geometry = resize.geometry(*size)
+    moved = move(annotation, geometry)
+    # only a crop puts boxes outside; elsewhere float32 may miss the border by its last digit
+    return clip(moved, geometry.width, geometry.height)
 
 
 def rejected(path: bytes, error: BadInput) -> Rejected:

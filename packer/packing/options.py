@@ -36,7 +36,7 @@ class BuildOptions:
     Args:
         source: Folder, zip or tar of images and labels, or a folder in an archive.
         out: Path of the new pack. None: NAME.FORMAT beside the source.
-        format: lmdb, hdf5, tfrecord or webdataset. None: by the extension of `out`, else lmdb; see `container`.
+        format: One of `packer.containers.CONTAINERS`. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
         columns: The columns of each list, or once for all of them.
         classes: File with the class names in id order, one per line; or a pack, whose classes are used.

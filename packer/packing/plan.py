@@ -70,15 +70,6 @@ class Plan:
         """Digits of a key: eight, or more if the last number needs them."""
         return max(8, len(str(max(0, len(self.table) - 1))))
 
-    def shard_name(self, number: int) -> str:
-        """Return the file name of a shard's container.
-
-        A single LMDB shard is called data.mdb, so that `lmdb.open(PACK)` opens the directory.
-        """
-        if self.shards == 1 and self.options.container == "lmdb":
-            return "data.mdb"
-        return f"shard-{number:05d}{open_container(self.options.container).suffix}"
-
     def jobs(self, table: str, folder: str) -> list[ShardJob]:
         """Return one job per shard; `table` is the path of the written table of inputs."""
         allowed = len(self.table)  # all bad inputs are to be found
@@ -91,7 +82,7 @@ class Plan:
                 start=start,
                 stop=stop,
                 folder=folder,
-                name=self.shard_name(number),
+                name=shard_name(self.options.container, number, self.shards),
                 container=self.options.container,
                 spec=replace(
                     self.spec,
@@ -138,6 +129,16 @@ class Plan:
             )
 
 
+def shard_name(container: str, number: int, shards: int) -> str:
+    """Return the file name of the container of shard `number` of `shards`.
+
+    A single LMDB shard is called data.mdb, so that `lmdb.open(PACK)` opens the directory.
+    """
+    if shards == 1 and container == "lmdb":
+        return "data.mdb"
+    return f"shard-{number:05d}{open_container(container).suffix}"
+
+
 def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
     """Return the conversion of every image."""
     resize = None
@@ -165,7 +166,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
     table = inputs.table
     if options.shuffle is not None:
         table = table.take(pa.array(permutation(len(table), derive(options.shuffle))))
-    facts = _Facts(table, resize)
+    facts = Facts(table, resize)
     image_bytes = facts.raw_bytes if options.encode == "raw" else _encoded_bytes(table, facts, recipe, measure)
     shape, dtype = facts.uniform()
     spec = ShardSpec(
@@ -185,16 +186,17 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         cuts=_cuts(image_bytes, options.shard_bytes),
         shape=(shape, dtype),
         image_bytes=image_bytes,
-        pack_bytes=_stored_bytes(options, image_bytes, table),
+        pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table),
         source_bytes=int(facts.source_bytes.sum()),
-        free_bytes=_free_bytes(options.output),
+        free_bytes=free_bytes(options.output),
     )
 
 
-class _Facts:
+class Facts:
     """The sizes of all inputs as arrays."""
 
     def __init__(self, table: Any, resize: Resize | None) -> None:
+        """Take the columns bytes, height, width, channels and wide of a table; the images will be resized."""
         columns = {name: table.column(name).to_numpy() for name in ("bytes", "height", "width", "channels", "wide")}
         self.source_bytes: NDArray[np.int64] = columns["bytes"]
         self.channels = columns["channels"]
@@ -216,7 +218,7 @@ class _Facts:
         return (int(self.height[0]), int(self.width[0]), int(self.channels[0])), dtype
 
 
-def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) -> NDArray[np.int64]:
+def _encoded_bytes(table: Any, facts: Facts, recipe: Recipe, measure: Measure) -> NDArray[np.int64]:
     """Return the encoded size of each image: known for copies, else estimated from an even sample."""
     if recipe.encode == "copy":
         return facts.source_bytes
@@ -227,10 +229,17 @@ def _encoded_bytes(table: Any, facts: _Facts, recipe: Recipe, measure: Measure) 
     return estimated
 
 
-def _stored_bytes(options: BuildOptions, image_bytes: NDArray[np.int64], table: Any) -> int:
-    """Return the size of the pack: images, annotations and index as the container stores them."""
-    container = open_container(options.container)
-    header = NPY_HEADER_BYTES if options.encode == "raw" else 0
+def stored_bytes(name: str, raw: bool, image_bytes: NDArray[np.int64], table: Any) -> int:
+    """Return the size of a pack: images, annotations and index as the container stores them.
+
+    Args:
+        name: The container.
+        raw: Whether the images are stored as pixels.
+        image_bytes: Stored size of each image.
+        table: Its columns ``path`` and those of annotations count, as in the table of inputs and in an index.
+    """
+    container = open_container(name)
+    header = NPY_HEADER_BYTES if raw else 0
     if hasattr(container, "stored_bytes") and len(table):
         mean_path, mean_labels = (
             sum(int(table.column(name).nbytes) for name in names) / len(table)
@@ -267,7 +276,8 @@ def _bytes_in(partial: str) -> int:
     return total
 
 
-def _free_bytes(output: str) -> int:
+def free_bytes(output: str) -> int:
+    """Return the bytes that a new pack may take on its disk; what an unfinished one there has counts as free."""
     folder = os.path.dirname(os.path.abspath(output))
     try:
         return shutil.disk_usage(folder).free + _bytes_in(f"{os.path.abspath(output)}{PARTIAL_SUFFIX}/{PACK}")

@@ -15,6 +15,7 @@ from typing import Any
 from packer.errors import StorageError, UsageError, printable
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
+from packer.format.written import write_companions
 from packer.packing.journal import Journal
 from packer.system import exchange_names, sync_path
 from packer.system.locks import FolderLock, lock_folder, wait_until_unused
@@ -137,11 +138,15 @@ class Output:
             selections: Name of an option -> the file that it named (include, exclude).
 
         Returns:
-            The manifest with the entries of the lists.
+            The manifest with the entries of the lists and of the companions of shards.
         """
         try:
             self._keep_only({file.name for file in manifest.files})
-            manifest = replace(manifest, lists=write_lists(self.folder, listings, selections or {}))
+            lists, companions = (
+                write_lists(self.folder, listings, selections or {}),
+                write_companions(self.folder, manifest),
+            )
+            manifest = replace(manifest, lists=lists, companions=companions)
             _write(os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
             sync_path(self.folder)
             self._check_free()

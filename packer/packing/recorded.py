@@ -145,6 +145,11 @@ def command_of(manifest: Manifest, pack: str) -> str:
         manifest: Its manifest.
         pack: Its path.
     """
+    if manifest.made_from:
+        words = ["packer", manifest.made_from[0].command, *(origin.name for origin in manifest.made_from)]
+        for name, value in manifest.options.get("repack", {}).items():
+            words += [f"--{_flag(name)}"] if value is True else [f"--{_flag(name)}", str(value)]
+        return shlex.join(words if words[1] == "split" else [*words, "-o", pack])
     defaults = {field.name: field.default for field in fields(BuildOptions)}
     words = ["packer", "build", "SRC"]
     for spec in _labels(manifest, pack, None):

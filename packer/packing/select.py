@@ -129,7 +129,7 @@ def _find_names(
     for image in images if wanted - named.keys() else ():
         add_folder(folders, folder_of(image))
     for number, line in lines:
-        found = [of_key[line]] if of_key.get(line) in there else named.get(line, [])
+        found = [path for path in dict.fromkeys(of_key.get(line, ())) if path in there] or named.get(line, [])
         if len(found) > 1:
             several = f"{quoted(line)} fits {len(found)} images, for example {printable(found[0])}"
             raise UsageError(f"{selection.file}:{number}", several, "give its path, or a glob for all of them")
@@ -143,8 +143,12 @@ def _find_names(
         selection.lines.append(found[0] if found else line)
 
 
-def _paths_of(pack: str, keys: set[bytes]) -> dict[bytes, bytes]:
-    """Return the paths of the records with these keys."""
+def _paths_of(pack: str, keys: set[bytes]) -> dict[bytes, list[bytes]]:
+    """Return the paths of the records with each of these keys; several only in a pack that was merged."""
     opened = open_pack(pack)
     columns: Any = zip(opened.column("key"), opened.column("path"), strict=True)
-    return {bytes(key): bytes(path) for key, path in columns if bytes(key) in keys}
+    found: dict[bytes, list[bytes]] = {}
+    for key, path in columns:
+        if (name := bytes(key)) in keys:
+            found.setdefault(name, []).append(bytes(path))
+    return found

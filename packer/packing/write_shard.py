@@ -4,89 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from glob import escape, glob
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from xxhash import xxh3_128_digest
 
-from packer.containers import open_container
-from packer.containers.base import ShardSpec
-from packer.containers.storage import storage_errors
-from packer.errors import BadInput, DamagedPack, StorageError, printable
+from packer.errors import BadInput
 from packer.format.columns import Annotations
-from packer.format.index import INDEX_SUFFIX, IndexBuilder
-from packer.format.lists import Changed
-from packer.format.manifest import FileEntry, Rejected, ShardEntry
-from packer.format.written import digest_of_written
 from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Recipe, Row, rejected, rows_of
-from packer.packing.journal import ShardResult, SourcesDigest, is_unchanged
+from packer.packing.journal import ShardResult, SourcesDigest, is_intact
+from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
 from packer.sources.archives.places import held_open
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.locks import in_use
-from packer.types import Annotation, Record
-
-TEMPORARY_SUFFIX = ".tmp"
-CHUNK_BYTES = 4 * 1024**2
-CHUNK_RECORDS = 64
+from packer.types import Annotation
 
 
-@dataclass(frozen=True, slots=True)
-class ShardJob:
-    """Everything that a worker needs to write one shard."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardJob(NewShard):
+    """Everything that a worker needs to pack inputs into one shard."""
 
     table: str
     """Path of the mapped table of inputs, in packing order."""
     start: int
     stop: int
-    folder: str
-    name: str
-    """File name of the container; the index is named after it."""
-    container: str
-    spec: ShardSpec
     recipe: Recipe
     key_digits: int
-    bad_allowed: int
-    """The job ends early, without a shard, if more of its inputs than this are bad."""
-    threads: int = 1
-    finished: ShardResult | None = None
-    """The shard with this name that an earlier build finished."""
-    refused: Mapping[int, BadInput] = field(default_factory=dict)
-    """Inputs on which the decoder crashed or hung, by row number."""
-
-    @property
-    def index(self) -> str:
-        """Path of the finished index."""
-        return os.path.join(self.folder, f"{os.path.splitext(self.name)[0]}{INDEX_SUFFIX}")
-
-    def clear(self) -> None:
-        """Remove the temporary files of dead workers."""
-        for path in (os.path.join(self.folder, self.name), self.index):
-            for left in glob(f"{escape(path)}.*{TEMPORARY_SUFFIX}"):
-                with suppress(OSError):
-                    os.unlink(left)
-
-
-class Made(NamedTuple):
-    """The result of converting one input."""
-
-    record: Record | None
-    rejected: Rejected | None
-    """The reason if there is no record."""
-    digest: bytes
-    """XXH3-128 of the source file, b"" if it cannot be read."""
-    cropped: int = 0
-    """Number of boxes outside the crop."""
-    damage: str = ""
-    """What is wrong with an image that was decoded leniently."""
 
 
 @quiet_opencv()
@@ -108,23 +55,35 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
         inputs = _digest_of(job, rows)
         finished = job.finished
-        if finished is not None and finished.inputs == inputs and is_unchanged(finished, job.folder, job.recipe, rows):
+        if finished is not None and finished.inputs == inputs and _is_unchanged(finished, job.folder, job.recipe, rows):
             report(len(rows), len(finished.rejected))
             return replace(finished, unchanged=True)
-        path = os.path.join(job.folder, job.name)
-        with (
-            _temporary(path) as working,
-            _temporary(job.index) as working_index,
-            held_open(job.recipe.archives) as archives,
-            closing(_made(replace(job, recipe=replace(job.recipe, archives=archives)), rows, decoding)) as chunks,
-        ):
-            result = _write(job, chunks, report, working, working_index)
-            if result.entry is not None:
-                with storage_errors(path):
-                    os.replace(working, path)
-                    os.replace(working_index, job.index)
+        annotations = Annotations(rows, job.table)
+        with held_open(job.recipe.archives) as archives:
+            make = partial(_convert, replace(job, recipe=replace(job.recipe, archives=archives)), decoding)
+            result = job.write(ahead(make, _chunks(job, rows, annotations), job.threads), report)
         result.inputs = inputs
         return result
+
+
+def _is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) -> bool:
+    """Return whether the files of a finished shard are intact and its source files unchanged.
+
+    Args:
+        finished: The shard, from an earlier build.
+        folder: The folder of its files.
+        recipe: The conversion of its records.
+        rows: Its inputs.
+    """
+    if finished.entry is not None and not is_intact(finished.entry, folder):
+        return False
+    sources = SourcesDigest()
+    for row in rows_of(rows):
+        try:
+            sources.add(xxh3_128_digest(recipe.read(row)))
+        except BadInput:
+            sources.add(b"")
+    return sources.hexdigest() == finished.sources
 
 
 def _digest_of(job: ShardJob, rows: Any) -> str:
@@ -141,78 +100,6 @@ def _digest_of(job: ShardJob, rows: Any) -> str:
         writer.write_table(rows.combine_chunks())
     digest.update(sink.getvalue())
     return digest.hexdigest()
-
-
-@contextmanager
-def _temporary(path: str) -> Iterator[str]:
-    """Yield a unique temporary name beside `path`, and remove the file at the end. Another attempt may be running."""
-    name = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
-    try:
-        yield name
-    finally:
-        with suppress(OSError):
-            os.unlink(name)
-
-
-def _write(
-    job: ShardJob, chunks: Iterator[list[Made]], report: Report, working: str, working_index: str
-) -> ShardResult:
-    """Write the shard to the two files `working` and `working_index`."""
-    container = open_container(job.container)
-    builder, sources = IndexBuilder(), SourcesDigest()
-    result = ShardResult(None)
-    writer = None
-    for chunk in chunks:
-        bad = len(result.rejected)
-        for made in chunk:
-            sources.add(made.digest)
-            if made.record is None:
-                assert made.rejected is not None
-                result.rejected.append(made.rejected)
-                if len(result.rejected) > job.bad_allowed:
-                    return result
-                continue
-            if writer is None:
-                writer = container.create(working, job.spec)
-            builder.add(made.record)
-            writer.write(made.record)
-            _count(made, result)
-        report(len(chunk), len(result.rejected) - bad)
-    result.sources = sources.hexdigest()
-    if writer is None:
-        return result
-    places = writer.close()
-    try:
-        index = builder.write(working_index, places)
-        sha256 = digest_of_written(working, working_index, index)
-        file = FileEntry(job.name, os.path.getsize(working), sha256)
-    except DamagedPack as error:  # the pack is new, so the disk or memory is at fault
-        problem = f"changed after it was written: {error.problem}"
-        raise StorageError(working, problem, "check the disk and the memory of this machine") from error
-    result.entry = ShardEntry(len(builder), file, replace(index, name=os.path.basename(job.index)))
-    return result
-
-
-def _made(job: ShardJob, rows: Any, decoding: Decoding) -> Generator[list[Made], None, None]:
-    """Yield the converted inputs in order; with several threads, a few chunks ahead of the writer."""
-    annotations = Annotations(rows, job.table)
-    make = partial(_convert, job, decoding)
-    chunks = _chunks(job, rows, annotations)
-    if job.threads == 1:
-        yield from map(make, chunks)
-        return
-    with ThreadPoolExecutor(job.threads) as pool:
-        ahead: deque[Future[list[Made]]] = deque()
-        try:
-            for chunk in chunks:
-                ahead.append(pool.submit(make, chunk))
-                if len(ahead) > 2 * job.threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
 
 
 Input = tuple[int, Row, Annotation]
@@ -260,18 +147,3 @@ def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list
             chunk, pixels = [], 0
     if chunk:
         yield chunk
-
-
-def _count(made: Made, result: ShardResult) -> None:
-    assert made.record is not None
-    if made.damage:
-        result.counts["lenient"] += 1
-        result.changed.append(Changed(os.fsdecode(made.record.path), "lenient", "", "", printable(made.damage), ""))
-    annotation = made.record.annotation
-    if annotation.label is not None:
-        result.label_counts[annotation.label] += 1
-    if annotation.boxes is not None:
-        result.counts["boxes"] += len(annotation.boxes)
-        result.counts["boxes_cropped"] += made.cropped
-    if annotation.box_labels is not None:
-        result.box_counts.update(annotation.box_labels.tolist())

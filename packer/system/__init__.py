@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ GROUP_SIGNALS = (signal.SIGINT,) if PORTABLE else (signal.SIGINT, signal.SIGHUP)
 ENDING_SIGNALS = (*GROUP_SIGNALS, signal.SIGTERM)
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2  # linux/fs.h
+FICLONE = 0x40049409
+COPIED_BYTES = 1 << 20
 MAP_FIXED = 0x10  # this and the next are the same on Linux, macOS and the BSDs; Python's mmap module names neither
 MADV_WILLNEED = 3
 CGROUP = "/sys/fs/cgroup"
@@ -185,6 +188,37 @@ def exchange_names(a: str, b: str) -> bool:
     if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
         return False
     raise OSError(number, os.strerror(number), b)
+
+
+def share_file(source: str, target: str) -> str:
+    """Make `target` a hard link to a file, or else a reflink (a file that shares its blocks), or else a copy.
+
+    Return which of them it is. A copy is not verified. Raise OSError on failure.
+    """
+    source = os.path.realpath(source)  # the name of a symlink would be a second symlink
+    try:
+        os.link(source, target)
+        return "hard link"
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without links; too many links; not the owner of the file
+        with open(source, "rb") as file, open(target, "xb") as copy:
+            if _cloned(file.fileno(), copy.fileno()):
+                return "reflink"
+            shutil.copyfileobj(file, copy, COPIED_BYTES)
+            copy.flush()
+            os.fsync(copy.fileno())
+        return "copy"
+
+
+def _cloned(source: int, target: int) -> bool:
+    if PORTABLE or not sys.platform.startswith("linux"):
+        return False
+    import fcntl
+
+    with suppress(OSError):
+        return fcntl.ioctl(target, FICLONE, source) == 0
+    return False
 
 
 # -- maps

@@ -87,6 +87,8 @@ class Guard:
             path, mode, flags = args
             writes = bool(flags & WRITING) or (isinstance(mode, str) and not set(mode).isdisjoint("wxa+"))
             return self._path(event, path, writes, temporary=bool(flags & TEMPFILE == TEMPFILE and TEMPFILE))
+        if event == "os.link" and not self._path(event, args[0], False):
+            args = args[1:]  # a file that may be read may get a second name elsewhere: its bytes stay
         paths = args[:2] if event in MOVES else args[:1]
         return next((why for p in paths if (why := self._path(event, p, event not in READS))), "")
 
@@ -273,7 +275,11 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
         before, option = word.partition("=")[0], before if not word.startswith("--") else word.partition("=")[0]
         if value:
             path = os.path.realpath(value)
-            named.append((path, option in WRITTEN or name in ("repair", "sample")))
+            written = option in WRITTEN or name in ("repair", "sample") or (name in SECOND and len(named) == 1)
+            named.append((path, written))
+            if name == "split" and option == "--parts":
+                stem, end = os.path.splitext(named[0][0])
+                named += [(f"{stem}-{part}{end}", True) for part in re.findall(r"([\w.+-]+)=", word)]
             if name == "build":
                 source = os.path.abspath(value)
                 stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
@@ -282,7 +288,9 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
 
 
 WRITTEN = frozenset(("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir"))
-CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset")
+SECOND = ("convert", "extract")
+"""Commands that write to the second path in their line."""
+CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5", "recordio", "pth")
 
 
 def install() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import draw_classes, draw_plain, tree_state
+from packs import WIDE
 from running import Ran, good, members_of, start, until
 from torch.utils.data import DataLoader, Dataset
 
@@ -77,8 +78,8 @@ def test_every_kind_is_there(facts: Any) -> None:
     assert facts["settings"]["images"] == IMAGES and facts["settings"]["images_found"] == 18
 
 
-def test_every_container_is_measured_by_default() -> None:
-    assert BenchOptions().formats == ("lmdb", "hdf5", "tfrecord", "webdataset")
+def test_four_containers_are_measured_by_default() -> None:
+    assert BenchOptions().formats == WIDE
 
 
 def test_every_round_is_there(facts: Any) -> None:

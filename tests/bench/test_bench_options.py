@@ -14,6 +14,7 @@ from running import good, refused, run
 
 from packer.bench import BenchOptions, Figure
 from packer.bench.measure import memory_bytes, take_turns
+from packer.containers import CONTAINERS
 from packer.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +30,7 @@ MISTAKES = {
     "--seconds nan": "--seconds: must be 0.05 to 3600, got nan",
     "--resize axb": "--resize: must be WIDTHxHEIGHT of 1 to 4096 pixels, got 'axb'; such as 224x224",
     "--resize 0x5": "--resize: must be WIDTHxHEIGHT",
-    "--format zip": "--format: must be one of lmdb, hdf5, tfrecord, webdataset, got 'zip'",
+    "--format zip": f"--format: must be one of {', '.join(CONTAINERS)}, got 'zip'",
     "--encode png": "--encode: must be one of raw, jpeg, got 'png'",
     "--device tpu": "--device: must be cpu, cuda or cuda:N, got 'tpu'",
     "--step-ms 0": "--step-ms: must be more than 0",

@@ -34,7 +34,7 @@ def test_tfrecord_notices_every_flip(tmp_path: Path) -> None:
             list(open_container("tfrecord").scan(str(path)))
 
 
-@pytest.mark.parametrize("container", ["hdf5", "webdataset"])
+@pytest.mark.parametrize("container", ["hdf5", "webdataset", "parquet", "zarr", "n5", "recordio", "pth"])
 def test_flip_gives_an_error_or_the_right_bytes_or_a_wrong_checksum(container: str, tmp_path: Path) -> None:
     path = tmp_path / "shard"
     records = records_of("png", ANNOTATIONS.values())

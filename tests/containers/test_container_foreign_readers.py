@@ -14,6 +14,7 @@ from container_records import ANNOTATIONS, CLASSES, IMAGES, expected_json, recor
 from foreign_readers import READERS
 from PIL import Image
 
+from packer.errors import UsageError
 from packer.types import Annotation, Record
 
 
@@ -128,3 +129,10 @@ def test_tfrecord_features(tmp_path: Path) -> None:
     assert empty["image/object/bbox/xmin"].shape == (0,) and empty["image/class/label"] == 0
     assert landmarks["image/landmarks/x"].tolist() == [1, -3.5, 1e6]
     assert "image/object/bbox/xmin" not in landmarks
+
+
+def test_n5_of_more_bytes_than_java_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = records_of("jpeg", [Annotation()] * 3)
+    monkeypatch.setattr("packer.containers.n5._LARGEST_BLOCK", 2 * len(records[0].data))
+    with pytest.raises(UsageError, match=r"shard_bytes: a shard .* holds at most .* make the shards smaller"):
+        write_shard("n5", str(tmp_path / "shard"), "jpeg", records)

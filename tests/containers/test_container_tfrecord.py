@@ -8,7 +8,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.containers.tf_example import bytes_features, example_bytes
+from packer.containers.tf_example import bytes_features, example_parts
 from packer.types import Annotation, Record
 
 NAMES = (b"image/source_id", b"image/encoded", b"not there")
@@ -54,7 +54,7 @@ def test_an_empty_list_says_its_kind() -> None:
     """Parsers with a fixed schema take a feature without a kind for a missing one."""
     nothing = Annotation(boxes=np.zeros((0, 4), np.float32), box_labels=np.zeros(0, np.int64))
     record = Record("00000000", b"\0" * 12, "raw", 2, 2, 3, "uint8", nothing, b"a.jpg")
-    feature = EXAMPLE.FromString(example_bytes(record, "{}", ("cat",))[0]).features.feature
+    feature = EXAMPLE.FromString(b"".join(example_parts(record, "{}", ("cat",))[0])).features.feature
     assert feature["image/object/bbox/xmin"].WhichOneof("kind") == "float_list"
     assert feature["image/object/class/label"].WhichOneof("kind") == "int64_list"
     assert list(feature["image/object/class/text"].bytes_list.value) == []

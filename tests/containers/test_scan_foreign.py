@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
+import struct
 import tarfile
 import warnings
+import zipfile
 from pathlib import Path
 
 import h5py
 import lmdb
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from container_records import picture
 from PIL import Image
@@ -259,3 +264,165 @@ def test_npy_of_python_objects_is_refused(container: str, tmp_path: Path) -> Non
             tar.addfile(info, io.BytesIO(file.getvalue()))
     with pytest.raises(DamagedPack, match="Python objects"):
         scanned(container, path)
+
+
+# -- Parquet
+
+
+FILES = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def write_parquet(path: Path, rows: list[dict[str, object] | None], **options: object) -> None:
+    table = pa.table({"label": pa.array(range(len(rows))), "picture": pa.array(rows, FILES)})
+    pq.write_table(table, path, **{"compression": "none", **options})
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("groups", [2, 100])
+def test_parquet(version: str, dictionary: bool, groups: int, tmp_path: Path) -> None:
+    """As Hugging Face writes it but for the compression: dictionaries, both kinds of pages, rows without an image."""
+    a, b, c = JPEGS.values()
+    rows = [
+        {"bytes": a, "path": "a.jpg"}, None, {"bytes": b, "path": None}, {"bytes": None, "path": "c.jpg"},
+        {"bytes": c, "path": "\u00e9.jpg"}, {"bytes": c, "path": "again.jpg"}, {"bytes": b"", "path": "empty"},
+    ]  # fmt: skip
+    options = {"use_dictionary": dictionary, "data_page_version": version, "row_group_size": groups}
+    write_parquet(tmp_path / "f", rows, **options)
+    found = scanned("parquet", tmp_path / "f")
+    assert found == {"a.jpg": a, "2": b, "\u00e9.jpg": c, "again.jpg": c, "empty": b""}
+
+
+def test_parquet_of_many_pages(tmp_path: Path) -> None:
+    """The dictionary is full after some rows; the others are plain."""
+    rows = [{"bytes": picture(i % 700, 10, 10).tobytes(), "path": f"{i}"} for i in range(3000)]
+    write_parquet(tmp_path / "f", rows, dictionary_pagesize_limit=100_000, data_page_size=2000, write_batch_size=8)
+    assert scanned("parquet", tmp_path / "f") == {row["path"]: row["bytes"] for row in rows}
+
+
+def test_parquet_of_plain_bytes(tmp_path: Path) -> None:
+    columns = {"mask": [b"m"] * 3, "jpg": pa.array(JPEGS.values(), pa.large_binary()), "key": list(JPEGS)}
+    fields = [pa.field(name, pa.array(values).type, nullable=False) for name, values in columns.items()]
+    table = pa.table(list(columns.values()), schema=pa.schema(fields))
+    pq.write_table(table, tmp_path / "f", compression="none", use_dictionary=False)
+    assert scanned("parquet", tmp_path / "f") == JPEGS
+
+
+@pytest.mark.parametrize("how", ["compressed", "no images", "lists", "delta"])
+def test_parquet_that_has_no_places(how: str, tmp_path: Path) -> None:
+    rows = [{"bytes": data, "path": key} for key, data in JPEGS.items()]
+    if how == "compressed":
+        write_parquet(tmp_path / "f", rows, compression="snappy")
+    elif how == "delta":
+        encoding = {"picture.bytes": "DELTA_LENGTH_BYTE_ARRAY"}
+        write_parquet(tmp_path / "f", rows, use_dictionary=False, column_encoding=encoding)
+    else:
+        column = pa.array([[row] for row in rows], pa.list_(FILES)) if how == "lists" else pa.array([1, 2, 3])
+        pq.write_table(pa.table({"image": column}), tmp_path / "f", compression="none")
+    problem = {"compressed": r"compressed \(SNAPPY\)", "delta": "encoding 6, which is not plain"}
+    with pytest.raises(DamagedPack, match=problem.get(how, "no column of images")):
+        scanned("parquet", tmp_path / "f")
+
+
+# -- Zarr and N5
+
+
+def write_zip(path: Path, files: dict[str, object], compression: int = zipfile.ZIP_STORED) -> None:
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, content in files.items():
+            file.writestr(name, content if isinstance(content, bytes) else json.dumps(content))
+
+
+def zarr_array(shape: tuple[int, ...], chunk: tuple[int, ...], *codecs: object, separator: str = "/") -> object:
+    return {
+        "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": separator}},
+        "codecs": codecs or [{"name": "bytes"}],
+    }  # fmt: skip
+
+
+IMAGES = [picture(i, 5, 4) for i in range(5)]
+PIXELS = [image.tobytes() for image in IMAGES]
+NUMBERED = {str(i): data for i, data in enumerate(PIXELS)}
+
+
+@pytest.mark.parametrize("separator", ["/", "."])
+def test_zarr_in_chunks(separator: str, tmp_path: Path) -> None:
+    """Chunks of two images, of which the last has room for one more; an array that is the root of the file."""
+    names = [separator.join(["c", str(i), "0", "0", "0"]) for i in range(3)]
+    parts = [b"".join([*PIXELS, bytes(60)][i : i + 2]) for i in (0, 2, 4)]
+    node = zarr_array((5, 5, 4, 3), (2, 5, 4, 3), separator=separator)
+    write_zip(tmp_path / "f", {**dict(zip(names, parts, strict=True)), "zarr.json": node})
+    assert scanned("zarr", tmp_path / "f") == NUMBERED
+
+
+def sharded(location: str) -> dict[str, object]:
+    """Shards of four images in chunks of two, in another order, with gaps."""
+    codec = {"chunk_shape": (2, 5, 4, 3), "codecs": [{"name": "bytes"}], "index_codecs": [{"name": "bytes"}]}
+    node = zarr_array((5, 5, 4, 3), (4, 5, 4, 3), {"name": "sharding_indexed", "configuration": codec})
+    codec["index_location"] = location
+    shards, pairs = {}, [b"".join([*PIXELS, bytes(180)][i : i + 2]) for i in (0, 2, 4)]
+    for number, chunks in enumerate((pairs[:2], pairs[2:])):
+        head, body, index = 32 if location == "start" else 0, b"gap", {}
+        for place, data in reversed(list(enumerate(chunks))):
+            index[place] = struct.pack("<QQ", head + len(body), 120)
+            body += data[:120].ljust(120, b"\0")
+        rows = b"".join(index.get(place, b"\xff" * 16) for place in range(2))
+        shards[f"a/c/{number}/0/0/0"] = rows + body if location == "start" else body + rows
+    return {**shards, "a/zarr.json": node}
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_zarr_in_shards(location: str, tmp_path: Path) -> None:
+    write_zip(tmp_path / "f", sharded(location))
+    assert scanned("zarr", tmp_path / "f") == NUMBERED
+
+
+@pytest.mark.parametrize("how", ["codec", "zip", "missing", "hole", "axes", "two", "none"])
+def test_zarr_that_has_no_places(how: str, tmp_path: Path) -> None:
+    files = sharded("end")
+    if how == "hole":
+        shard = files["a/c/0/0/0/0"]
+        files["a/c/0/0/0/0"] = shard[:-32] + b"\xff" * 16 + shard[-16:]
+    elif how == "missing":
+        del files["a/c/1/0/0/0"]
+    elif how == "codec":
+        files = {"zarr.json": zarr_array((5, 5, 4, 3), (5, 5, 4, 3), {"name": "bytes"}, {"name": "zstd"})}
+    elif how == "axes":
+        files = {"zarr.json": zarr_array((5, 5, 4, 3), (5, 5, 4, 1))}
+    elif how == "two":
+        files["a/zarr.json"]["zarr_format"] = files["a/zarr.json"].pop("codecs") and 2
+    elif how == "none":
+        files = {"zarr.json": zarr_array((5,), (5,))}
+    write_zip(tmp_path / "f", files, zipfile.ZIP_DEFLATED if how == "zip" else zipfile.ZIP_STORED)
+    problem = {
+        "axes": "first axis only",
+        "zip": "compressed",
+        "hole": "chunk that is empty",
+        "none": "no array of images",
+    }
+    with pytest.raises(DamagedPack, match=problem.get(how, "not a Zarr file of images")):
+        scanned("zarr", tmp_path / "f")
+
+
+def n5_files(compression: str = "raw", mode: int = 0) -> dict[str, object]:
+    """Blocks of two images, of which the last has one; as its Java library names them."""
+    node = {"dimensions": (3, 4, 5, 5), "blockSize": (3, 4, 5, 2), "dataType": "uint8", "compressionType": compression}
+    files: dict[str, object] = {"attributes.json": {"n5": "4.0.0"}, "a/b/attributes.json": node}
+    for i in range(3):
+        images = PIXELS[2 * i : 2 * i + 2]
+        files[f"a/b/0/0/0/{i}"] = struct.pack(">HHIIII", mode, 4, 3, 4, 5, len(images)) + b"".join(images)
+    return files
+
+
+def test_n5(tmp_path: Path) -> None:
+    write_zip(tmp_path / "f", n5_files())
+    assert scanned("n5", tmp_path / "f") == NUMBERED
+
+
+@pytest.mark.parametrize(("compression", "mode"), [("gzip", 0), ("raw", 1)])
+def test_n5_that_has_no_places(compression: str, mode: int, tmp_path: Path) -> None:
+    write_zip(tmp_path / "f", n5_files(compression, mode))
+    with pytest.raises(DamagedPack, match="of another mode" if mode else r"compressed \(gzip\)"):
+        scanned("n5", tmp_path / "f")

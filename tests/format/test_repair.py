@@ -224,6 +224,21 @@ def test_without_a_manifest(copied, container, kind, left):
     assert any("rebuilt from" in note for note in again.notes) and any("unknown" in note for note in again.notes)
 
 
+@pytest.mark.parametrize("container", ["parquet", "zarr", "n5"])
+@pytest.mark.parametrize("left", ["manifest", "index"])
+def test_other_containers(copied, container, left):
+    """Also those whose file names have two extensions."""
+    pack = copied("boxes", container)
+    before, whole = content(pack), digests(pack)
+    (pack / "pack.json" if left == "index" else shard_files(pack, 1)[1]).unlink()
+    assert repair(pack, str(pack.with_name("new"))).lost == ()
+    new = pack.with_name("new")
+    assert verify(new, deep=True).problems == () and content(new) == before
+    assert {name: found for name, found in digests(new).items() if name.startswith("shard")} == {
+        name: found for name, found in whole.items() if name.startswith("shard")
+    }
+
+
 def test_without_a_manifest_and_with_damage(copied, container):
     pack = copied("boxes", container)
     before = content(pack)

@@ -122,7 +122,7 @@ def test_deep_is_for_dry_runs(tmp_path: Path) -> None:
 
 def test_force_builds_what_does_not_seem_to_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = draw_plain(tmp_path / "src", 2)
-    monkeypatch.setattr("packer.packing.plan._free_bytes", lambda output: 100)
+    monkeypatch.setattr("packer.packing.plan.free_bytes", lambda output: 100)
     ran = run("build", source, "-o", tmp_path / "p")
     assert ran.code == 3 and "or try it with --force" in ran.err
     good("build", source, "-o", tmp_path / "p", "--force")

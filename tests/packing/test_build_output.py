@@ -35,6 +35,7 @@ def test_default_output_lies_beside_the_source(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(("name", "container"), [
     ("p.lmdb", "lmdb"), ("p.hdf5", "hdf5"), ("p.H5", "hdf5"), ("p.tfrecord/", "tfrecord"), ("p.tfrecords", "tfrecord"),
     ("p.tar", "webdataset"), ("p.webdataset", "webdataset"), ("p.wds", "webdataset"), ("p.v2", "lmdb"), ("h5", "lmdb"),
+    ("p.parquet", "parquet"), ("p.zarr/", "zarr"), ("p.n5", "n5"),
 ])  # fmt: skip
 def test_the_extension_chooses_the_container(tmp_path: Path, name: str, container: str) -> None:
     assert BuildOptions("imgs", f"{tmp_path}/{name}").container == container

@@ -1,4 +1,4 @@
-"""Collects the data of an HDF5 shard before it is written: runs of bytes, and annotations as arrays."""
+"""Collects the data of a shard of arrays before it is written: runs of bytes, and annotations as arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import tempfile
 from array import array
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -16,33 +16,59 @@ _IN_MEMORY_BYTES = 256 << 20
 
 
 class BytesColumn:
-    """Byte strings one after another, in memory up to 256 MiB, then in an unnamed file beside `path`."""
+    """Byte strings one after another: not copied up to 256 MiB, then in an unnamed file beside `path`."""
 
     def __init__(self, path: str) -> None:
-        folder = os.path.dirname(path) or "."
-        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, dir=folder)  # noqa: SIM115
+        self._folder = os.path.dirname(path) or "."
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._file: IO[bytes] | None = None
+        self._bounds: Any = None
         self._lengths = array("q", [0])
         self.total = 0
 
     def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            self._file.close()
+        self.close()
 
     def append(self, item: bytes) -> None:
-        self._file.write(item)
+        self._held.append(item)
+        self._bounds = None
+        self._held_bytes += len(item)
         self._lengths.append(len(item))
         self.total += len(item)
+        if self._held_bytes > _IN_MEMORY_BYTES:
+            self._spill()
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+        self._file.seek(0, os.SEEK_END)
+        self._file.writelines(self._held)
+        self._held, self._held_bytes = [], 0
 
     def offsets(self) -> Any:
         """The start of each item, and the end of the last, int64 (n + 1,)."""
         return np.cumsum(np.frombuffer(self._lengths, np.int64))
 
     def read(self, start: int, stop: int) -> bytes:
-        self._file.seek(start)
-        return self._file.read(stop - start)
+        if self._file is not None:
+            self._spill()
+            self._file.seek(start)
+            return self._file.read(stop - start)
+        if self._bounds is None:
+            self._bounds = self.offsets()
+        number = int(np.searchsorted(self._bounds, start, "right")) - 1
+        parts = []
+        while start < stop:
+            first, item = int(self._bounds[number]), memoryview(self._held[number])
+            parts.append(item[start - first : stop - first])
+            start, number = first + len(item), number + 1
+        return b"".join(parts)
 
     def close(self) -> None:
-        self._file.close()
+        self._held = []
+        if self._file is not None:
+            self._file.close()
 
 
 class AnnotationColumns:

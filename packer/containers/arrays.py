@@ -1,0 +1,172 @@
+"""What shards of arrays in a zip file share: the arrays of an HDF5 shard (docs/formats.md), one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packer.containers.annotation import annotation_json, packer_annotation
+from packer.containers.annotation_columns import AnnotationColumns, BytesColumn
+from packer.containers.base import Entry, Places, ShardSpec
+from packer.containers.npy import check_raw_size
+from packer.containers.storage import storage_errors
+from packer.containers.stored_zip import StoredZip
+from packer.types import Record
+
+_OTHERS = ("image_offsets", "keys", "key_offsets", "annotations", "annotation_offsets")
+
+
+class ArraysWriter:
+    """Collects everything but the images; a format stores those, and says how an array is written."""
+
+    def __init__(self, path: str, spec: ShardSpec) -> None:
+        self._path = path
+        self._spec = spec
+        self._zip = StoredZip(path)
+        self._item_shape = spec.shape if spec.encoding == "raw" else None
+        self._encodings: set[str] = set()
+        self._shapes: list[tuple[int, int, int]] = []
+        self._sizes: list[int] = []
+        self._keys = BytesColumn(path)
+        self._texts = BytesColumn(path)
+        self._columns = AnnotationColumns()
+
+    def write(self, record: Record) -> None:
+        text = annotation_json(record, self._spec.classes).encode("ascii")
+        if record.encoding == "raw":
+            check_raw_size(record)
+        if self._item_shape is not None and record.shape != self._item_shape:
+            raise ValueError(f"record {record.key} of shape {record.shape}, planned: {self._item_shape}")
+        with storage_errors(self._path):
+            self._append_image(record.data)
+            self._keys.append(record.key.encode("ascii"))
+            self._texts.append(text)
+        self._sizes.append(len(record.data))
+        self._shapes.append(record.shape)
+        self._encodings.add(record.encoding)
+        self._columns.append(record.annotation)
+
+    def close(self) -> Places:
+        offsets = self._write_images()
+        with storage_errors(self._path):
+            for name, array in self._arrays():
+                self._write_array(name, array)
+        encoding = self._encodings.pop() if len(self._encodings) == 1 else self._spec.encoding
+        self._write_root({"classes": list(self._spec.classes), "encoding": encoding})
+        self._zip.close()
+        return Places(offsets, np.array(self._sizes, np.int64))
+
+    def _append_image(self, data: bytes) -> None:
+        """Add the next image."""
+        raise NotImplementedError
+
+    def _write_images(self) -> Any:
+        """Write the rest of the array of images, and return the offset of each in the file, int64 (n,)."""
+        raise NotImplementedError
+
+    def _write_array(self, name: str, array: Any) -> None:
+        """Write an array that is not of images."""
+        raise NotImplementedError
+
+    def _write_root(self, attributes: dict[str, Any]) -> None:
+        """Write the metadata of the folder."""
+        raise NotImplementedError
+
+    def _starts(self) -> Any:
+        """Where each image begins among the images, and the end of the last, int64 (n + 1,)."""
+        return np.cumsum([0, *self._sizes], dtype=np.int64)
+
+    def _arrays(self) -> Iterator[tuple[str, Any]]:
+        if self._item_shape is None:
+            yield "image_offsets", self._starts()
+            yield "image_shapes", np.array(self._shapes, np.int64).reshape(-1, 3)
+        for name, column in (("key", self._keys), ("annotation", self._texts)):
+            yield f"{name}s", np.frombuffer(column.read(0, column.total), np.uint8)
+            yield f"{name}_offsets", column.offsets()
+            column.close()
+        yield from self._columns.arrays().items()
+
+
+class Chunks(NamedTuple):
+    """Where an array is in the file."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    starts: Any
+    """First byte of each chunk, int64."""
+    items: int
+    """Items of a chunk along the first axis; the last chunk may have fewer."""
+
+    @property
+    def item_bytes(self) -> int:
+        return prod(self.shape[1:]) * int(self.dtype.itemsize)
+
+    def offsets(self) -> Any:
+        """Where each item begins, int64 (n,)."""
+        numbers = np.arange(self.shape[0])
+        return self.starts[numbers // self.items] + numbers % self.items * self.item_bytes
+
+    def base(self) -> int:
+        """Where the array begins. Raise ValueError if it is not in one piece."""
+        if (np.diff(self.starts) != self.items * self.item_bytes).any():
+            raise ValueError("the chunks of an array of bytes do not follow one another")
+        return int(self.starts[0]) if len(self.starts) else 0
+
+    def read(self, data: memoryview) -> Any:
+        """Return the array."""
+        count = prod(self.shape)
+        numbers = np.frombuffer(data, self.dtype, count, self.base()) if count else np.zeros(0, self.dtype)
+        return numbers.reshape(self.shape).astype(self.dtype.newbyteorder("="))
+
+
+def scanned(axes: dict[str, int], open_array: Callable[[str], Chunks], data: memoryview) -> Iterator[Entry]:
+    """Yield the items of the array ``images/``, else of the first array of three or more axes.
+
+    Args:
+        axes: The number of axes of each array by its folder, ``labels/``.
+        open_array: Returns where the array in a folder is.
+        data: The file.
+
+    Raises:
+        ValueError: There is no array of images, or the arrays do not fit together.
+    """
+    folder = "images/" if "images/" in axes else next(iter([name for name, count in axes.items() if count >= 3]), None)
+    if folder is None:
+        raise ValueError("no array of images")
+    images = open_array(folder)
+    others = {name: open_array(f"{name}/").read(data) for name in _OTHERS if f"{name}/" in axes}
+    if "image_offsets" in others:
+        bounds = others["image_offsets"]
+        _check_bounds(bounds, prod(images.shape) * images.dtype.itemsize, "image")
+        offsets, sizes = images.base() + bounds[:-1], np.diff(bounds)
+    else:
+        offsets = images.offsets()
+        sizes = np.full(len(offsets), images.item_bytes)
+    keys, texts = (_strings(others, name, len(offsets)) for name in ("key", "annotation"))
+    for i, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
+        key = str(i) if keys is None else keys[i].decode("utf-8", "backslashreplace")
+        yield Entry(key, offset, size, None if texts is None else packer_annotation(texts[i]))
+
+
+def _strings(arrays: dict[str, Any], name: str, count: int) -> list[bytes] | None:
+    """Return the texts in the array ``NAMEs`` that ``NAME_offsets`` divides."""
+    if f"{name}s" not in arrays or f"{name}_offsets" not in arrays:
+        return None
+    text, bounds = arrays[f"{name}s"].tobytes(), arrays[f"{name}_offsets"]
+    _check_bounds(bounds, len(text), name)
+    if len(bounds) != count + 1:
+        raise ValueError(f"{len(bounds) - 1} {name}s for {count} images")
+    stops = bounds.tolist()
+    return [text[a:b] for a, b in pairwise(stops)]
+
+
+def _check_bounds(bounds: Any, total: int, name: str) -> None:
+    """Raise ValueError if offsets do not divide `total` bytes."""
+    if bounds.ndim != 1 or bounds.dtype != np.int64 or len(bounds) < 1:
+        raise ValueError(f"{name}_offsets are not int64 (n + 1,)")
+    if bounds[0] != 0 or bounds[-1] != total or (np.diff(bounds) < 0).any():
+        raise ValueError(f"{name}_offsets do not cover the {name}s")

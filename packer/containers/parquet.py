@@ -1,0 +1,298 @@
+"""Parquet shards: a table with a column of image files; choose it for Hugging Face datasets and DuckDB."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from packer.containers.annotation import annotation_json, packer_annotation
+from packer.containers.base import Entry, Places, ShardSpec
+from packer.containers.npy import HEADER_BYTES, check_raw_size, npy_header, npy_payload_offset
+from packer.containers.parquet_pages import NO_PLACE, binary_places
+from packer.containers.storage import mapped, storage_errors
+from packer.errors import DamagedPack
+from packer.types import Annotation, Record
+
+_GROUP_BYTES = 32 << 20
+"""Of a row group, which is held in memory until it is written."""
+_ROW_BYTES = 256
+"""Of a row in memory, without image and annotation."""
+_PAGE_BYTES = 1 << 20
+_ROWS_A_CHECK = 64  # after so many rows Arrow compares a page with its size
+_LARGEST = (1 << 31) - (1 << 20)  # a page's size is an int32
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("image", _IMAGE),
+        ("encoding", pa.string()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("channels", pa.int32()),
+        ("dtype", pa.string()),
+        ("label", pa.int64()),
+        ("objects", pa.struct([("boxes", pa.list_(pa.list_(pa.float32(), 4))), ("labels", pa.list_(pa.int64()))])),
+        ("landmarks", pa.list_(pa.list_(pa.float32(), 2))),
+        ("polygons", pa.list_(pa.list_(pa.list_(pa.float32(), 2)))),
+        ("keypoints", pa.list_(pa.list_(pa.list_(pa.float32(), 3)))),
+        ("tags", pa.list_(pa.uint8())),
+        ("annotation", pa.string()),
+    ]
+)
+"""The same in every shard, as the files of a dataset must have."""
+_OF_RECORD = ("key", "encoding", "height", "width", "channels", "dtype")
+_PNM = re.compile(rb"P[56]\n\d{1,10} \d{1,10}\n255\n")
+_PNM_KINDS = {1: 5, 3: 6}
+"""Channels -> the digit of the format's magic number."""
+_NAMES_OF_IMAGES = ("image", "img", "jpg", "jpeg", "png", "bytes", "content")
+
+
+class ParquetWriter:
+    """Writes a row per record, in row groups of up to 32 MiB.
+
+    Arrow writes the pages. Values are plain and not compressed, so that an image is one run of bytes in the file.
+    """
+
+    def __init__(self, path: str, spec: ShardSpec) -> None:
+        self._path = path
+        self._classes = spec.classes
+        self._headers: list[int] = []
+        with storage_errors(path):
+            # it stays open for the fsync, which reports write errors of any descriptor to this one
+            self._created = open(path, "xb", buffering=0)  # noqa: SIM115
+            self._sink = pa.OSFile(os.fsencode(path), "wb")
+            self._parquet = pq.ParquetWriter(
+                self._sink,
+                _SCHEMA.with_metadata({"huggingface": _features(spec)}),
+                compression="none",
+                use_dictionary=False,
+                write_statistics=["key", "label"],
+                data_page_size=_PAGE_BYTES,
+                write_batch_size=_ROWS_A_CHECK,
+            )
+        self._group = _Group()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_parquet"):  # an abandoned writer: only its descriptors must be closed
+            self._parquet.is_open = False
+        if hasattr(self, "_sink"):
+            with suppress(OSError, pa.ArrowException):
+                self._sink.close()
+        if hasattr(self, "_created"):
+            self._created.close()
+
+    def write(self, record: Record) -> None:
+        text = annotation_json(record, self._classes)
+        header = _header(record)
+        size = len(header) + len(record.data)
+        if size > _LARGEST:
+            raise ValueError(f"record {record.key} of {size} bytes does not fit a page of Parquet")
+        if self._group.bytes + size + len(text) > _GROUP_BYTES:
+            self._write_group()
+        self._group.append(record, header, text)
+        self._headers.append(len(header))
+
+    def close(self) -> Places:
+        self._write_group()
+        with storage_errors(self._path), self._created:
+            self._parquet.close()
+            self._sink.close()
+            os.fsync(self._created.fileno())
+        places: list[tuple[int, int]] = []
+        with mapped(self._path) as view, memoryview(view) as data, open(self._path, "rb") as source:
+            metadata = pq.read_metadata(source)
+            for group in range(metadata.num_row_groups):
+                places += _places(data, metadata, group, "image.bytes")
+        headers = np.array(self._headers, np.int64)
+        offsets, sizes = np.array(places, np.int64).reshape(-1, 2).T
+        return Places(offsets + headers, sizes - headers)
+
+    def _write_group(self) -> None:
+        group, self._group = self._group, _Group()
+        if group.bytes:
+            with storage_errors(self._path):
+                self._parquet.write_table(group.table(), group.rows)
+
+
+class _Group:
+    """The records of a row group, in memory."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._images = bytearray()
+        self._ends = array("i", [0])
+        self._paths: list[str] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in _SCHEMA.names if name != "image"}
+
+    @property
+    def rows(self) -> int:
+        return len(self._paths)
+
+    def append(self, record: Record, header: bytes, text: str) -> None:
+        self._images += header
+        self._images += record.data
+        self._ends.append(len(self._images))
+        self._paths.append(record.path.decode("utf-8", "backslashreplace"))
+        for name in _OF_RECORD:
+            self._columns[name].append(getattr(record, name))
+        for name, value in _values(record.annotation):
+            self._columns[name].append(value)
+        self._columns["annotation"].append(text)
+        self.bytes += len(header) + len(record.data) + len(text) + _ROW_BYTES
+
+    def table(self) -> Any:
+        images = pa.Array.from_buffers(
+            pa.binary(), self.rows, [None, pa.py_buffer(self._ends), pa.py_buffer(self._images)]
+        )
+        files = pa.StructArray.from_arrays([images, pa.array(self._paths, pa.string())], fields=list(_IMAGE))
+        return pa.table(
+            [files if f.name == "image" else pa.array(self._columns[f.name], f.type) for f in _SCHEMA], schema=_SCHEMA
+        )
+
+
+class ParquetContainer:
+    """``--format parquet``."""
+
+    name = "parquet"
+    suffix = ".parquet"
+    block_bytes = 1
+    overhead_bytes = 192
+
+    def create(self, path: str, spec: ShardSpec) -> ParquetWriter:
+        return ParquetWriter(path, spec)
+
+    def scan(self, path: str) -> Iterator[Entry]:
+        """Yield the values of the column of images, which must not be compressed.
+
+        The column is a struct with the binary member ``bytes``, as of Hugging Face, or binary. Its key is the column
+        ``key``, else the member ``path``, else the number of the row. Rows without an image are ignored.
+        """
+        try:
+            yield from _entries(path)
+        except DamagedPack:
+            raise
+        except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, OverflowError, struct.error) as error:
+            raise DamagedPack(path, f"not a Parquet file of images: {error}") from error
+
+
+def _entries(path: str) -> Iterator[Entry]:
+    with (
+        mapped(path) as view,
+        memoryview(view) as data,
+        open(path, "rb") as source,
+        pq.ParquetFile(source, pre_buffer=False) as file,
+    ):
+        images = _image_column(file.schema_arrow)
+        known = {column.path for column in map(file.schema.column, range(len(file.schema)))}
+        names = {"key": "key", "encoding": "encoding", "annotation": "annotation", "path": f"{images[:-5]}path"}
+        row = 0
+        for group in range(file.num_row_groups):
+            places = list(_places(data, file.metadata, group, images))
+            table = file.read_row_group(group, [name for name in names.values() if name in known], use_threads=False)
+            columns = {name: _texts(table, column, len(places)) for name, column in names.items()}
+            for i, (offset, size) in enumerate(places):
+                if (offset, size) != NO_PLACE:
+                    skip = 0
+                    if columns["encoding"][i] == "raw":
+                        skip = _header_bytes(bytes(data[offset : offset + min(size, HEADER_BYTES)]))
+                    key = columns["key"][i] or columns["path"][i] or str(row + i)
+                    text = columns["annotation"][i]
+                    annotation = packer_annotation(None if text is None else text.encode("utf-8"))
+                    yield Entry(key, offset + skip, size - skip, annotation)
+            row += len(places)
+
+
+def _places(data: memoryview, metadata: Any, group: int, column: str) -> Iterator[tuple[int, int]]:
+    """Yield the place of the image of each row of a row group."""
+    found = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path == column]
+    leaf, chunk = metadata.schema.column(found[0]), metadata.row_group(group).column(found[0])
+    if leaf.max_repetition_level or chunk.file_path:
+        raise ValueError(f"the column {column} is a list, or in another file")
+    if chunk.num_values != metadata.row_group(group).num_rows:
+        raise ValueError(f"{chunk.num_values} images in {metadata.row_group(group).num_rows} rows")
+    return binary_places(data, chunk, leaf.max_definition_level)
+
+
+def _image_column(schema: Any) -> str:
+    """Return the path of the column of images in the file's schema. Raise ValueError if there is none."""
+    for field in schema:
+        if pa.types.is_struct(field.type) and any(m.name == "bytes" and _is_binary(m.type) for m in field.type):
+            return f"{field.name}.bytes"
+    binary: list[str] = [field.name for field in schema if _is_binary(field.type)]
+    if not binary:
+        raise ValueError("no column of images, struct<bytes: binary, path: string> or binary")
+    return min(binary, key=lambda name: name.lower() not in _NAMES_OF_IMAGES)
+
+
+def _is_binary(kind: Any) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _texts(table: Any, column: str, rows: int) -> list[str | None]:
+    """Return the values of a column of text, ``name`` or ``name.member``; None if there is no such text."""
+    name, _, member = column.rpartition(".") if column not in table.column_names else (column, "", "")
+    if (name or column) not in table.column_names:
+        return [None] * rows
+    values = table.column(name or column)
+    if name and member:
+        values = pc.struct_field(values, member)
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        return [None] * rows
+    return list(values.to_pylist())
+
+
+def _header(record: Record) -> bytes:
+    """Return what makes a picture file of raw pixels: PNM, or .npy for those that PNM has not."""
+    if record.encoding != "raw":
+        return b""
+    check_raw_size(record)
+    if record.dtype == "uint8" and record.channels in _PNM_KINDS:
+        return b"P%d\n%d %d\n255\n" % (_PNM_KINDS[record.channels], record.width, record.height)
+    return npy_header(record.shape, record.dtype)
+
+
+def _header_bytes(start: bytes) -> int:
+    """Return how long the header of raw pixels is."""
+    found = _PNM.match(start)
+    return found.end() if found else npy_payload_offset(start)
+
+
+def _features(spec: ShardSpec) -> str:
+    """Return what `datasets` of Hugging Face cannot see in the types: the column of pictures, and the class names."""
+    features: dict[str, Any] = {}
+    height_width_channels = spec.shape or (1, 1, 3)
+    if spec.encoding != "raw" or (spec.dtype == "uint8" and height_width_channels[2] in _PNM_KINDS):
+        features["image"] = {"_type": "Image"}
+    if spec.classes:
+        features["label"] = {"names": spec.classes, "_type": "ClassLabel"}
+        boxes = {"feature": {"dtype": "float32", "_type": "Value"}, "length": 4, "_type": "Sequence"}
+        labels = {"feature": features["label"], "_type": "Sequence"}
+        features["objects"] = {"boxes": {"feature": boxes, "_type": "Sequence"}, "labels": labels}
+    return json.dumps({"info": {"features": features}})
+
+
+def _values(a: Annotation) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of an annotation as plain values."""
+    yield "label", a.label
+    if a.boxes is None:
+        yield "objects", None
+    else:
+        yield "objects", {"boxes": a.boxes.tolist(), "labels": None if a.box_labels is None else a.box_labels.tolist()}
+    for name in ("landmarks", "keypoints", "tags"):
+        value = getattr(a, name)
+        yield name, None if value is None else value.tolist()
+    yield "polygons", None if a.polygons is None else [polygon.tolist() for polygon in a.polygons]
+
+
+CONTAINER = ParquetContainer()

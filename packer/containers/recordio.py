@@ -1,0 +1,168 @@
+"""RecordIO shards of MXNet; choose it for MXNet, GluonCV, InsightFace, and DALI's `readers.mxnet`.
+
+Framing: https://mxnet.apache.org/versions/1.9.1/api/architecture/note_data_loading. A frame is the magic word, a word
+of 3 bits (0: a whole record) and 29 bits (the length of the data), the data, and zeros up to a multiple of 4 bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from packer.containers.annotation import annotation_json, packer_annotation
+from packer.containers.base import Entry, Places, ShardSpec
+from packer.containers.npy import HEADER_BYTES, image_file, npy_payload_offset
+from packer.containers.storage import NewFile, mapped
+from packer.errors import DamagedPack, UsageError, size_text
+from packer.types import Record
+
+_MAGIC = 0xCED7230A
+_FRAME = struct.Struct("<II")
+_HEADER = struct.Struct("<IfQQ")
+"""IRHeader: the number of floats after it (0: none), the label, and two ids."""
+_TAIL = struct.Struct("<I8s")
+_MARK = b"\x00packer\x00"
+MOST_BYTES = (1 << 29) - 1
+
+
+class RecordIOWriter:
+    """Writes one frame per record: header, label vector, image file, annotation."""
+
+    def __init__(self, path: str, spec: ShardSpec) -> None:
+        self._classes = spec.classes
+        self._file = NewFile(path)
+        self._bytes = 0
+        self._offsets: list[int] = []
+        self._sizes: list[int] = []
+
+    def write(self, record: Record) -> None:
+        note = annotation_json(record, self._classes).encode("ascii")
+        header, image = image_file(record)
+        if header:
+            header = _shifted(header, image)
+        head = _ir_header(record) + header
+        length = len(head) + len(image) + len(note) + _TAIL.size
+        if length > MOST_BYTES:
+            problem = f"takes {size_text(length)}, but a record of RecordIO has at most {size_text(MOST_BYTES)}"
+            raise UsageError(record.path, problem, "choose another --format, or make the images smaller with --resize")
+        tail = _TAIL.pack(len(note), _MARK) + bytes(-length % 4)
+        self._file.append(_FRAME.pack(_MAGIC, length), head, image, note, tail)
+        self._offsets.append(self._bytes + _FRAME.size + len(head))
+        self._sizes.append(len(image))
+        self._bytes += _FRAME.size + length + -length % 4
+
+    def close(self) -> Places:
+        self._file.close()
+        return Places.of(self._offsets, self._sizes)
+
+
+class RecordIOContainer:
+    """``--format recordio``."""
+
+    name = "recordio"
+    suffix = ".rec"
+    block_bytes = 4
+    overhead_bytes = 288
+
+    def create(self, path: str, spec: ShardSpec) -> RecordIOWriter:
+        return RecordIOWriter(path, spec)
+
+    def scan(self, path: str) -> Iterator[Entry]:
+        """Yield the images of all records; the key is that of the annotation, else the header's id.
+
+        Records without an image, as the first ones of InsightFace, are ignored.
+        """
+        with mapped(path) as view:
+            for start, stop in _frames(path, view):
+                try:
+                    entry = _entry(view, start, stop)
+                except (ValueError, struct.error) as error:
+                    problem = f"the record at byte {start - _FRAME.size} cannot be read: {error}"
+                    raise DamagedPack(path, problem) from error
+                if entry is not None:
+                    yield entry
+
+    def companion(self, path: str) -> tuple[str, bytes]:
+        """Return the .idx file of a shard: the number and the first byte of each record, one a line."""
+        with mapped(path) as view:
+            frames = enumerate(_frames(path, view))
+            lines = "".join(f"{number}\t{start - _FRAME.size}\n" for number, (start, _) in frames)
+        return ".idx", lines.encode("ascii")
+
+
+def _ir_header(record: Record) -> bytes:
+    """Return the IRHeader and its vector: boxes as `im2rec` writes them for detection, else tags, else nothing."""
+    a = record.annotation
+    vector: Any = ()
+    if a.boxes is not None:
+        sides = np.array([record.width, record.height] * 2, np.float32)
+        ids = np.full(len(a.boxes), -1) if a.box_labels is None else a.box_labels
+        objects = np.column_stack([ids.astype(np.float32), a.boxes / sides])
+        vector = (2, 5, *objects.ravel().tolist())  # 2 numbers before the objects, 5 numbers an object
+    elif a.tags is not None:
+        vector = a.tags.tolist()
+    label = -1 if a.label is None else a.label
+    return _HEADER.pack(len(vector), label, int(record.key), 0) + struct.pack(f"<{len(vector)}f", *vector)
+
+
+def _shifted(header: bytes, pixels: bytes) -> bytes:
+    """Return the .npy header, up to 3 bytes longer if the magic word would lie at a multiple of 4 bytes otherwise.
+
+    MXNet's writer splits records there. A reader that follows the frames or the .idx needs no split, but one that
+    starts in the middle of a file searches for the word. Pixels can be moved; the bytes of an image file cannot.
+    """
+    words = np.frombuffer(pixels, "<u4", len(pixels) // 4)
+    if not (words == _MAGIC).any():
+        return header
+    word, at = _MAGIC.to_bytes(4, "little"), -1
+    taken: set[int] = set()
+    while len(taken) < 4 and (at := pixels.find(word, at + 1)) >= 0:
+        taken.add(-at % 4)
+    fill = min({0, 1, 2, 3} - taken, default=0)
+    length = int.from_bytes(header[8:10], "little") + fill
+    return header[:8] + length.to_bytes(2, "little") + header[10:-1] + b" " * fill + b"\n"
+
+
+def _entry(view: mmap.mmap, start: int, stop: int) -> Entry | None:
+    """Return the image of the record at these bytes of its file."""
+    floats, _, number, _ = _HEADER.unpack_from(view[start : min(stop, start + _HEADER.size)])
+    image = start + _HEADER.size + 4 * floats
+    if image > stop:
+        raise ValueError(f"a label vector of {floats} numbers")
+    note, end, key = None, stop, str(number)
+    if stop - _TAIL.size >= image:
+        length, mark = _TAIL.unpack_from(view, stop - _TAIL.size)
+        begin = stop - _TAIL.size - length
+        if mark == _MARK and begin >= image:
+            note, end = packer_annotation(view[begin : stop - _TAIL.size]), begin
+    if image == end:
+        return None
+    if note is not None:
+        key = note[len(b'{"key": "') :].partition(b'"')[0].decode("ascii", "backslashreplace")
+    image += npy_payload_offset(view[image : min(image + HEADER_BYTES, end)])
+    return Entry(key, image, end - image, note)
+
+
+def _frames(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of each record's data."""
+    position, end = 0, len(view)
+    while position < end:
+        start = position + _FRAME.size
+        magic, word = _FRAME.unpack_from(view, position) if start <= end else (0, 0)
+        if magic != _MAGIC:
+            raise DamagedPack(path, f"no record at byte {position}")
+        if word >> 29:
+            problem = f"the record at byte {position} is split into parts, so that its image is not in one piece"
+            raise DamagedPack(path, problem, "it holds the format's magic word; pack the images again")
+        stop = start + (word & MOST_BYTES)
+        position = stop + (start - stop) % 4
+        if position > end:
+            raise DamagedPack(path, f"the record at byte {start - _FRAME.size} is truncated")
+        yield start, stop
+
+
+CONTAINER = RecordIOContainer()

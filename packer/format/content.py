@@ -1,0 +1,110 @@
+"""The digest of what a pack holds, equal for the same records in any container, however they are cut into shards.
+
+`content_digest` reads only the indexes: keys, the checksum (CRC-32C) and size of each image, its shape and encoding,
+and all labels with the names of their classes. It proves that two packs say the same of themselves; a checksum of
+32 bits finds accidents, but can be forged. `deep_digest` reads every image, verifies it, and digests the bytes.
+Neither covers paths, source digests, offsets or the lists of rejected inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from packer.format.columns import column, present
+from packer.format.indexes import Indexes
+from packer.format.manifest import Manifest
+from packer.format.pack import Pack
+from packer.format.ragged import Ragged
+from packer.format.schema import ANNOTATION_FIELDS
+from packer.types import Progress
+
+VERSION = 1
+FACTS = ("key", "crc32c", "size", "height", "width", "channels", "dtype", "encoding")
+RECORDS_A_REPORT = 256
+
+
+def content_digest(folder: str, manifest: Manifest) -> str:
+    """Return the digest of the content of a pack, as its indexes describe it.
+
+    Args:
+        folder: The pack.
+        manifest: Its manifest.
+
+    Raises:
+        DamagedPack: An index is missing or was altered.
+    """
+    return _joined(manifest, _of_columns(Indexes(folder, manifest.shards), FACTS))
+
+
+def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
+    """Return the digest of the content of a pack with the bytes of all images.
+
+    Args:
+        pack: The pack.
+        progress: Receives the records that were read.
+
+    Raises:
+        DamagedPack: A record does not match its checksum, or an index was altered.
+    """
+    progress = progress or Progress()
+    facts = tuple(name for name in FACTS if name != "crc32c")
+    digests = _of_columns(Indexes(pack.path, pack.shards), facts)
+    images = hashlib.sha256()
+    progress.stage("reading", len(pack), "records")
+    for number in range(len(pack)):
+        images.update(pack.record(number))
+        if number % RECORDS_A_REPORT == 0:
+            progress.advance(min(RECORDS_A_REPORT, len(pack) - number))
+    return _joined(pack.manifest, {**digests, "images": images.hexdigest()})
+
+
+def _joined(manifest: Manifest, digests: dict[str, str]) -> str:
+    content = {
+        "packer.content": VERSION,
+        "records": manifest.records,
+        "classes": manifest.classes,
+        "tags": manifest.tags,
+        "columns": digests,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
+
+
+def _of_columns(indexes: Indexes, facts: tuple[str, ...]) -> dict[str, str]:
+    """Return the digest of each column over all shards."""
+    names = (*facts, *ANNOTATION_FIELDS)
+    digests = {name: _ColumnDigest() for name in names}
+    for number in range(len(indexes)):
+        table = indexes[number]
+        for name in names:
+            digests[name].add(column(table, name), present(table, name) if name in ANNOTATION_FIELDS else None)
+    return {name: digest.hexdigest() for name, digest in digests.items()}
+
+
+class _ColumnDigest:
+    """Digests the rows of a column, the same in however many parts: their lengths, their values and what is missing."""
+
+    def __init__(self) -> None:
+        self._parts = [hashlib.sha256()]
+
+    def add(self, values: Any, there: Any) -> None:
+        if there is not None:
+            self._update(0, there.astype(np.uint8))
+        depth = 1
+        while isinstance(values, Ragged):  # polygons have lists of lists
+            self._update(depth, values.lengths.astype("<i8"))
+            values, depth = values.flat(), depth + 1
+        array = np.asarray(values)
+        self._update(depth, array.astype(array.dtype.newbyteorder("<"), copy=False))
+
+    def _update(self, level: int, array: Any) -> None:
+        while len(self._parts) <= level:
+            self._parts.append(hashlib.sha256())
+        self._parts[level].update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+
+    def hexdigest(self) -> str:
+        """Return the digest of all rows added."""
+        return hashlib.sha256(b"".join(part.digest() for part in self._parts)).hexdigest()

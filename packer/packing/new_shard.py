@@ -1,0 +1,181 @@
+"""Writes records to one shard with its index, verifies it and gives it its name; this runs in a worker."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from glob import escape, glob
+from typing import NamedTuple, TypeVar
+
+from packer.containers import open_container
+from packer.containers.base import ShardSpec
+from packer.containers.storage import storage_errors
+from packer.errors import BadInput, DamagedPack, StorageError, printable
+from packer.format.index import INDEX_SUFFIX, IndexBuilder
+from packer.format.lists import Changed
+from packer.format.manifest import FileEntry, Rejected, ShardEntry
+from packer.format.written import digest_of_written
+from packer.packing.journal import ShardResult, SourcesDigest
+from packer.system.child import Report
+from packer.types import Record
+
+TEMPORARY_SUFFIX = ".tmp"
+CHUNK_BYTES = 4 * 1024**2
+CHUNK_RECORDS = 64
+
+
+class Made(NamedTuple):
+    """The result of converting one input."""
+
+    record: Record | None
+    rejected: Rejected | None
+    """The reason if there is no record."""
+    digest: bytes
+    """XXH3-128 of the source file, b"" if it cannot be read."""
+    cropped: int = 0
+    """Number of boxes outside the crop."""
+    damage: str = ""
+    """What is wrong with an image that was decoded leniently."""
+    check: Callable[[int], None] | None = None
+    """Called with the checksum of the record; raises an error if its bytes come from elsewhere and are altered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewShard:
+    """A shard to write, as a job of `packer.system.pool.Pool`; subclasses say what is in it."""
+
+    folder: str
+    name: str
+    """File name of the container; the index is named after it."""
+    container: str
+    spec: ShardSpec
+    bad_allowed: int
+    """The job ends early, without a shard, if more of its inputs than this are bad."""
+    threads: int = 1
+    finished: ShardResult | None = None
+    """The shard with this name that an earlier attempt finished."""
+    refused: Mapping[int, BadInput] = field(default_factory=dict)
+    """Inputs on which the decoder crashed or hung, by row number."""
+
+    @property
+    def index(self) -> str:
+        """Path of the finished index."""
+        return os.path.join(self.folder, f"{self.name.partition('.')[0]}{INDEX_SUFFIX}")
+
+    def clear(self) -> None:
+        """Remove the temporary files of dead workers."""
+        for path in (os.path.join(self.folder, self.name), self.index):
+            for left in glob(f"{escape(path)}.*{TEMPORARY_SUFFIX}"):
+                with suppress(OSError):
+                    os.unlink(left)
+
+    def write(self, chunks: Generator[list[Made], None, None], report: Report) -> ShardResult:
+        """Write the shard under temporary names, verify it, and give it its names.
+
+        Raises:
+            StorageError: A file cannot be written.
+        """
+        path = os.path.join(self.folder, self.name)
+        with _temporary(path) as working, _temporary(self.index) as working_index, closing(chunks):
+            result = _write(self, chunks, report, working, working_index)
+            if result.entry is not None:
+                with storage_errors(path):
+                    os.replace(working, path)
+                    os.replace(working_index, self.index)
+        return result
+
+
+Chunk = TypeVar("Chunk")
+
+
+def ahead(
+    make: Callable[[Chunk], list[Made]], chunks: Iterator[Chunk], threads: int
+) -> Generator[list[Made], None, None]:
+    """Yield what `make` makes of each chunk, in order; with several threads, a few chunks ahead of the writer."""
+    if threads == 1:
+        yield from map(make, chunks)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        pending: deque[Future[list[Made]]] = deque()
+        try:
+            for chunk in chunks:
+                pending.append(pool.submit(make, chunk))
+                if len(pending) > 2 * threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+@contextmanager
+def _temporary(path: str) -> Iterator[str]:
+    """Yield a unique temporary name beside `path`, and remove the file at the end. Another attempt may be running."""
+    name = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+    try:
+        yield name
+    finally:
+        with suppress(OSError):
+            os.unlink(name)
+
+
+def _write(
+    job: NewShard, chunks: Iterator[list[Made]], report: Report, working: str, working_index: str
+) -> ShardResult:
+    """Write the shard to the two files `working` and `working_index`."""
+    container = open_container(job.container)
+    builder, sources = IndexBuilder(), SourcesDigest()
+    result = ShardResult(None)
+    writer = None
+    for chunk in chunks:
+        bad = len(result.rejected)
+        for made in chunk:
+            sources.add(made.digest)
+            if made.record is None:
+                assert made.rejected is not None
+                result.rejected.append(made.rejected)
+                if len(result.rejected) > job.bad_allowed:
+                    return result
+                continue
+            if writer is None:
+                writer = container.create(working, job.spec)
+            checksum = builder.add(made.record)
+            if made.check is not None:
+                made.check(checksum)
+            writer.write(made.record)
+            _count(made, result)
+        report(len(chunk), len(result.rejected) - bad)
+    result.sources = sources.hexdigest()
+    if writer is None:
+        return result
+    places = writer.close()
+    try:
+        index = builder.write(working_index, places)
+        sha256 = digest_of_written(working, working_index, index)
+        file = FileEntry(job.name, os.path.getsize(working), sha256)
+    except DamagedPack as error:  # the pack is new, so the disk or memory is at fault
+        problem = f"changed after it was written: {error.problem}"
+        raise StorageError(working, problem, "check the disk and the memory of this machine") from error
+    result.entry = ShardEntry(len(builder), file, replace(index, name=os.path.basename(job.index)))
+    return result
+
+
+def _count(made: Made, result: ShardResult) -> None:
+    assert made.record is not None
+    if made.damage:
+        result.counts["lenient"] += 1
+        result.changed.append(Changed(os.fsdecode(made.record.path), "lenient", "", "", printable(made.damage), ""))
+    annotation = made.record.annotation
+    if annotation.label is not None:
+        result.label_counts[annotation.label] += 1
+    if annotation.boxes is not None:
+        result.counts["boxes"] += len(annotation.boxes)
+        result.counts["boxes_cropped"] += made.cropped
+    if annotation.box_labels is not None:
+        result.box_counts.update(annotation.box_labels.tolist())

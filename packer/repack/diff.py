@@ -1,0 +1,276 @@
+"""Compares two packs: classes, records, labels, and the pixels of images whose bytes differ."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from packer.errors import AnyPath, UsageError
+from packer.format.indexes import Indexes
+from packer.format.pack import Pack, open_pack
+from packer.format.schema import ANNOTATION_FIELDS, TAGGED_SCHEMA
+from packer.system import usable_cores
+from packer.types import Progress
+
+DEFAULT_LIMIT = 10
+ROWS = 4096
+"""Rows that are compared as Python values at once."""
+IN_FLIGHT = 64
+LOSSLESS = math.inf
+FACTS = ("container", "encoding", "mode")
+IMAGE_FACTS = ("crc32c", "size", "encoding", "height", "width", "channels", "dtype")
+
+
+@dataclass(slots=True)
+class Differing:
+    """The records that differ in one respect: how many, and the first of them."""
+
+    count: int = 0
+    first: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, limit: int | None, **row: Any) -> None:
+        """Count a record, and keep it if it is among the first.
+
+        Args:
+            limit: Number of records to keep. None: all.
+            row: What differs, by name.
+        """
+        self.count += 1
+        if limit is None or len(self.first) < limit:
+            self.first.append(row)
+
+
+@dataclass(slots=True)
+class DiffReport:
+    """How pack `b` differs from pack `a`."""
+
+    a: str
+    b: str
+    records: tuple[int, int]
+    """Number of records of each."""
+    options: dict[str, tuple[Any, Any]]
+    """Container, encoding and options that differ. They do not make the packs different."""
+    classes: dict[str, list[str]]
+    """``only_a``, ``only_b``, and ``order`` if both have the same names in another order; likewise for tags."""
+    only_a: Differing = field(default_factory=Differing)
+    only_b: Differing = field(default_factory=Differing)
+    moved: Differing = field(default_factory=Differing)
+    """Records with another path, found by the digest of their source files."""
+    labels: Differing = field(default_factory=Differing)
+    pixels: Differing = field(default_factory=Differing)
+    """Images with other pixels, with their PSNR in dB; None if their shapes differ."""
+    other_bytes: int = 0
+    """Images with the same pixels in other bytes."""
+    psnr: tuple[float, float] | None = None
+    """The lowest and the highest."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the packs have the same classes, records, labels and pixels."""
+        found = (self.only_a, self.only_b, self.moved, self.labels, self.pixels)
+        return not (self.classes or any(part.count for part in found))
+
+
+def diff(a: AnyPath, b: AnyPath, limit: int | None = DEFAULT_LIMIT, progress: Progress | None = None) -> DiffReport:
+    """Compare two packs. Images are decoded only where their bytes differ.
+
+    Records belong together if they have the same path; of the others, those whose source files have the same digest.
+
+    Args:
+        a: A pack.
+        b: Another pack.
+        limit: Number of records to list in each respect. None: all.
+        progress: Receives the images that were compared.
+
+    Returns:
+        The differences.
+
+    Raises:
+        DamagedPack: A record of a pack was altered.
+    """
+    if limit is not None and limit < 0:
+        raise UsageError("--limit", f"must be at least 0, got {limit}")
+    return _Diff(open_pack(a), open_pack(b), limit, progress or Progress()).run()
+
+
+class _Diff:
+    def __init__(self, a: Pack, b: Pack, limit: int | None, progress: Progress) -> None:
+        self.a, self.b, self.limit, self.progress = a, b, limit, progress
+        before, now = a.manifest, b.manifest
+        names = sorted(before.options.keys() | now.options.keys())
+        changed = {name: (before.options.get(name), now.options.get(name)) for name in names}
+        changed = {name: (getattr(before, name), getattr(now, name)) for name in FACTS} | changed
+        self.report = DiffReport(
+            a.path, b.path, (len(a), len(b)),
+            {name: values for name, values in changed.items() if values[0] != values[1]},
+            {**_names(before.classes, now.classes), **_names(before.tags, now.tags, "tags_")},
+        )  # fmt: skip
+
+    def run(self) -> DiffReport:
+        rows_a, rows_b = self._pairs()
+        self._compare_labels(rows_a, rows_b)
+        self._compare_images(rows_a, rows_b)
+        return self.report
+
+    def _pairs(self) -> tuple[Any, Any]:
+        """Return the numbers of the records that belong together, in the order of `a`."""
+        paths = self.a.paths, self.b.paths
+        sources = [np.asarray(pack.column("source_xxh3")) for pack in (self.a, self.b)]
+        partner, left = _matched(paths[0], paths[1])
+        alone = [number for number in range(len(self.a)) if partner[number] < 0]
+        if alone and left:
+            keys = [[bytes(row) for row in source[rows]] for source, rows in zip(sources, (alone, left), strict=True)]
+            unknown = bytes(16)
+            again, _ = _matched(
+                [key if key != unknown else b"a%d" % number for number, key in zip(alone, keys[0], strict=True)],
+                [key if key != unknown else b"b%d" % number for number, key in zip(left, keys[1], strict=True)],
+            )
+            for place, other in enumerate(again):
+                if other >= 0:
+                    number = alone[place]
+                    partner[number] = left[other]
+                    self.report.moved.add(self.limit, path=_text(paths[0][number]), now=_text(paths[1][left[other]]))
+            taken = {left[other] for other in again if other >= 0}
+            left = [number for number in left if number not in taken]
+        for number, other in enumerate(partner):
+            if other < 0:
+                self.report.only_a.add(self.limit, path=_text(paths[0][number]), key=self.a.key(number))
+        for number in left:
+            self.report.only_b.add(self.limit, path=_text(paths[1][number]), key=self.b.key(number))
+        found = np.array(partner, np.int64)
+        rows_a = np.flatnonzero(found >= 0)
+        return rows_a, found[rows_a]
+
+    # -- labels
+
+    def _compare_labels(self, rows_a: Any, rows_b: Any) -> None:
+        tables = [_annotations(pack, rows) for pack, rows in ((self.a, rows_a), (self.b, rows_b))]
+        by_name = self.a.classes != self.b.classes or self.a.manifest.tags != self.b.manifest.tags
+        differing: dict[int, list[str]] = defaultdict(list)
+        for name in ANNOTATION_FIELDS:
+            first, second = (table.column(name) for table in tables)
+            named = by_name and name in ("label", "box_labels", "tags")
+            if not named and first.equals(second):
+                continue
+            for start in range(0, len(rows_a), ROWS):
+                values = [
+                    [_value(name, value, pack if named else None) for value in part.slice(start, ROWS).to_pylist()]
+                    for pack, part in ((self.a, first), (self.b, second))
+                ]
+                for place, (one, two) in enumerate(zip(*values, strict=True), start):
+                    if one != two:
+                        differing[place].append(name)
+        for place in sorted(differing):
+            number = int(rows_a[place])
+            self.report.labels.add(
+                self.limit, path=_text(self.a.paths[number]), key=self.a.key(number), fields=differing[place]
+            )
+
+    # -- pixels
+
+    def _compare_images(self, rows_a: Any, rows_b: Any) -> None:
+        differs = self._differing(rows_a, rows_b)
+        self.progress.stage("comparing", int(differs.sum()), "images")
+        with ThreadPoolExecutor(usable_cores()) as pool:  # decoders release the GIL
+            waiting: deque[Any] = deque()
+            for number in np.flatnonzero(differs).tolist():
+                i, j = int(rows_a[number]), int(rows_b[number])
+                waiting.append((i, pool.submit(self._psnr, i, j)))
+                if len(waiting) > IN_FLIGHT:
+                    self._count(*waiting.popleft())
+            while waiting:
+                self._count(*waiting.popleft())
+
+    def _differing(self, rows_a: Any, rows_b: Any) -> Any:
+        """Return which pairs do not have the same key and checksum by the indexes, bool (n,)."""
+        keys_a, keys_b = self.a.keys, self.b.keys
+        pairs = zip(rows_a.tolist(), rows_b.tolist(), strict=True)
+        differs = np.fromiter((keys_a[i] != keys_b[j] for i, j in pairs), np.bool_, len(rows_a))
+        for name in IMAGE_FACTS:
+            differs |= np.asarray(self.a.column(name))[rows_a] != np.asarray(self.b.column(name))[rows_b]
+        return differs
+
+    def _psnr(self, i: int, j: int) -> tuple[float | None, bool]:
+        """Return the PSNR of two images (None: of other shapes), and whether their bytes are the same."""
+        same_kind = self.a.encoding_of(i) == self.b.encoding_of(j)
+        if self.a.shape_of(i) != self.b.shape_of(j) or self.a.dtype_of(i) != self.b.dtype_of(j):
+            return None, False
+        if same_kind and self.a.record(i) == self.b.record(j):
+            return LOSSLESS, True
+        one, two = self.a.image(i), self.b.image(j)
+        error = float(np.square(np.subtract(one, two, dtype=np.float32)).mean(dtype=np.float64))
+        return (LOSSLESS if error == 0 else 10 * math.log10(float(np.iinfo(one.dtype).max) ** 2 / error)), False
+
+    def _count(self, number: int, future: Any) -> None:
+        psnr, same_bytes = future.result()
+        self.progress.advance(1)
+        if psnr == LOSSLESS:
+            self.report.other_bytes += not same_bytes
+            return
+        if psnr is not None:
+            low, high = self.report.psnr or (psnr, psnr)
+            self.report.psnr = min(low, psnr), max(high, psnr)
+        path, key = _text(self.a.paths[number]), self.a.key(number)
+        self.report.pixels.add(self.limit, path=path, key=key, psnr=psnr and round(psnr, 2))
+
+
+def _names(a: Sequence[str], b: Sequence[str], prefix: str = "") -> dict[str, list[str]]:
+    """Return the names that only one has; or those of `b`, if only their order differs."""
+    found = {"only_a": [n for n in a if n not in set(b)], "only_b": [n for n in b if n not in set(a)]}
+    if tuple(a) != tuple(b) and not any(found.values()):
+        found["order"] = list(b)
+    return {prefix + name: names for name, names in found.items() if names}
+
+
+def _matched(a: Sequence[bytes], b: Sequence[bytes]) -> tuple[list[int], list[int]]:
+    """Return the place of each item of `a` in `b` (-1 if there is none), each used once, and the places left over."""
+    places: dict[bytes, deque[int]] = defaultdict(deque)
+    for number, item in enumerate(b):
+        places[item].append(number)
+    found = [places[item].popleft() if places.get(item) else -1 for item in a]
+    return found, sorted(number for rest in places.values() for number in rest)
+
+
+def _annotations(pack: Pack, rows: Any) -> Any:
+    """Return the columns of annotations for these records."""
+    indexes = Indexes(pack.path, pack.shards)
+    schema = pa.schema([TAGGED_SCHEMA.field(name) for name in ANNOTATION_FIELDS])
+    tables = []
+    for number in range(len(pack.shards)):
+        table = indexes[number]
+        columns = [
+            table.column(name) if name in table.column_names else pa.nulls(len(table), schema.field(name).type)
+            for name in ANNOTATION_FIELDS
+        ]
+        tables.append(pa.Table.from_arrays(columns, schema=schema))
+    joined = pa.concat_tables(tables)
+    in_order = len(rows) == len(joined) and bool((rows == np.arange(len(rows))).all())
+    return joined if in_order else joined.take(pa.array(rows))
+
+
+def _value(name: str, value: Any, pack: Pack | None) -> Any:
+    """Return a value as it is compared: fields parsed, and class ids as names if the packs have other classes."""
+    if value is None:
+        return None
+    if name in ("box_fields", "extras"):
+        return json.loads(value)
+    if pack is None:
+        return value
+    if name == "tags":
+        return {tag for tag, there in zip(pack.manifest.tags, value, strict=False) if there}
+    names = pack.manifest.classes
+    ids = [value] if name == "label" else value
+    return [names[i] if 0 <= i < len(names) else i for i in ids]
+
+
+def _text(path: bytes) -> str:
+    return os.fsdecode(path)

@@ -1,0 +1,114 @@
+"""What a layout does: it says where an image goes, writes its label, and says what it cannot hold."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from packer.errors import UsageError
+from packer.format.manifest import Manifest
+from packer.sources.paths import quoted
+from packer.types import Annotation
+
+CLASSES_FILE = "classes.txt"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """A record that is written."""
+
+    name: bytes
+    """Path of its image below the folder."""
+    annotation: Annotation
+    width: int
+    height: int
+
+    def class_names(self, classes: Sequence[str]) -> list[str]:
+        """Return the class of each box."""
+        labels = self.annotation.box_labels
+        return [] if labels is None else [classes[i] for i in labels.tolist()]
+
+
+class Layout:
+    """Writes the labels of images to a folder. Subclasses are in the files of this folder.
+
+    Args:
+        folder: Where to write.
+        manifest: The manifest of the pack.
+    """
+
+    name = ""
+    holds: frozenset[str] = frozenset()
+    """What it can hold: label, tags, boxes, landmarks, polygons, keypoints, box_fields, extras, or a field of the last
+    two: ``box_fields.difficult``."""
+    needs: frozenset[str] = frozenset()
+    """Of these a pack must have one."""
+    stems = False
+    """Whether two images in a folder must differ in more than their extension."""
+
+    def __init__(self, folder: str, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.classes = manifest.classes
+        self.lost: Counter[str] = Counter()
+        """What could not be written -> the number of records, or of what it says."""
+        self.labels = self.name
+        """``--labels`` that reads it again, with FOLDER for the folder."""
+        self.options: list[str] = []
+        """Further options that read it again."""
+
+    def check(self) -> None:
+        """Raise UsageError if the pack has nothing that this layout could hold, or a class that it cannot name."""
+        fields = {name for name in self.manifest.fields if name != "box_labels"}
+        if self.needs and not fields & self.needs:
+            has = ", ".join(sorted(fields)) or "no labels"
+            raise UsageError(
+                "--layout", f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}",
+                "choose another layout",
+            )  # fmt: skip
+        for name in self.classes:
+            if not name.isprintable() or name != name.strip() or not name:
+                raise UsageError("--layout", f"{self.name} cannot hold a class called {quoted(name)}", "choose coco")
+
+    def place(self, path: bytes, annotation: Annotation) -> bytes:
+        """Return where the image of a record goes; `path` is that of its source file, made safe."""
+        return path
+
+    def add(self, item: Item) -> None:
+        """Write the label of an image, or keep it for `close`."""
+
+    def close(self) -> None:
+        """Write what is written once."""
+
+    def note_lost(self, annotation: Annotation) -> None:
+        """Count what the annotation has and this layout cannot hold."""
+        for name in ("label", "tags", "boxes", "landmarks", "polygons", "keypoints"):
+            value = getattr(annotation, name)
+            if value is not None and name not in self.holds and (name in ("label", "tags") or len(value)):
+                self.lost[name] += 1
+        for kind, fields in (("box_fields", annotation.box_fields), ("extras", annotation.extras)):
+            if kind not in self.holds:
+                self.lost.update(f"{kind}.{name}" for name in fields if f"{kind}.{name}" not in self.holds)
+
+    def write(self, name: bytes | str, data: bytes) -> None:
+        """Write a new file below the folder, and the folders above it."""
+        path = os.path.join(os.fsencode(self.folder), os.fsencode(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(data)
+
+    def write_classes(self) -> None:
+        """Write the class names in the order of their ids, for ``--classes``."""
+        if not self.classes:
+            return
+        self.write(CLASSES_FILE, "".join(f"{name}\n" for name in self.classes).encode("utf-8", "surrogateescape"))
+        self.options += ["--classes", os.path.join("FOLDER", CLASSES_FILE)]
+
+
+def plain(value: float) -> str:
+    """Return a float64 as plain decimals that are read as the same number, without an exponent."""
+    return np.format_float_positional(value, trim="-")

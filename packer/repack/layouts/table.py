@@ -1,0 +1,119 @@
+"""A list: the images, and labels.csv with a line for each."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from packer.errors import UsageError
+from packer.format.manifest import Manifest
+from packer.repack.layouts.base import Item, Layout, plain
+from packer.sources.lists.columns import FLAGS
+from packer.sources.paths import as_bytes
+
+FILE = "labels.csv"
+
+
+class ListLayout(Layout):
+    """A CSV file whose columns are those that the pack has: label, landmarks, tags, text, boxes with their flags."""
+
+    name = "list"
+    needs = frozenset({"label", "boxes", "landmarks", "tags", "extras"})
+
+    def __init__(self, folder: str, manifest: Manifest) -> None:
+        super().__init__(folder, manifest)
+        fields = manifest.fields
+        self._flags = [name for name in FLAGS if f"box_fields.{name}" in fields]
+        self.holds = frozenset({
+            "label", "boxes", "landmarks", "tags", "extras.text", "box_fields.voc_bndbox",
+            *(f"box_fields.{name}" for name in FLAGS),
+        })  # fmt: skip
+        self.labels = f"list:FOLDER/{FILE}"
+        self._lines: list[list[bytes]] = []
+        self._points = 0
+        self._text = False
+        self._fraction = self._beyond = False
+
+    def add(self, item: Item) -> None:
+        """Keep the line of the image."""
+        annotation, fields = item.annotation, self.manifest.fields
+        if "label" in fields and annotation.label is None:
+            self.lost["the class, which it does not have: it is not in the list"] += 1
+            return
+        cells = [item.name]
+        cells += [] if annotation.label is None else [as_bytes(self.classes[annotation.label])]
+        if "landmarks" in fields:
+            points = [] if annotation.landmarks is None else annotation.landmarks.tolist()
+            self._points = self._points or len(points)
+            if len(points) != self._points:
+                problem = f"list needs as many landmarks for each image, got {len(points)} and {self._points}"
+                raise UsageError("--layout", problem, "choose another layout")
+            cells += [self._number(value) for point in points for value in point]
+        if "tags" in fields:
+            tags = [0] * len(self.manifest.tags) if annotation.tags is None else annotation.tags.tolist()
+            cells += [b"%d" % tag for tag in tags]
+        if "extras" in fields:
+            text = annotation.extras.get("text", "")
+            self._text |= bool(text)
+            cells.append(as_bytes(" ".join(str(text).split("\n"))))
+            self.lost["line breaks in a text"] += "\n" in str(text)
+        names = item.class_names(self.classes)
+        for number, box in enumerate([] if annotation.boxes is None else annotation.boxes.tolist()):
+            cells += [*map(self._number, box), as_bytes(names[number])]
+            cells += [b"%d" % _flag(annotation.box_fields.get(flag), number) for flag in self._flags]
+        if annotation.boxes is None and "boxes" in fields:
+            self.lost["the boxes, which are not known: it counts as without any"] += 1
+        self._lines.append(cells)
+
+    def _number(self, value: float) -> bytes:
+        self._fraction |= value != int(value)
+        self._beyond |= not 0 <= value <= 1
+        return plain(value).encode("ascii")
+
+    def close(self) -> None:
+        """Write the list, and say what its columns are."""
+        if self._fraction and not self._beyond:
+            problem = "list cannot hold coordinates that are all from 0 to 1: they would be read as fractions"
+            raise UsageError("--layout", problem, "choose another layout")
+        fields = self.manifest.fields
+        head = ["path", *(["label"] if "label" in fields else [])]
+        columns = list(head)
+        if self._points:
+            columns.append(f"(x y)*{self._points}")
+            head += [f"{axis}{number}" for number in range(self._points) for axis in "xy"]
+        if "tags" in fields:
+            columns.append(f"tag*{len(self.manifest.tags)}")
+            head += self.manifest.tags
+        if "extras" in fields:
+            place = len(head)
+            head.append("text")
+            columns.append("text" if self._text else "_")
+            if not self._text:  # extras of other names only
+                head, columns = head[:-1], columns[:-1]
+                self._lines = [line[:place] + line[place + 1 :] for line in self._lines]
+        if "boxes" in fields:
+            columns.append(f"({' '.join(['xmin ymin xmax ymax class', *self._flags])})*")
+        lines = [b",".join(map(_cell, line)) + b"\n" for line in self._lines]
+        self._write_head(head, "tags" in fields)
+        self.append(lines)
+        self.write_classes()
+        self.options += ["--columns", " ".join(columns)]
+
+    def _write_head(self, head: list[str], needed: bool) -> None:
+        """Write the header if it has names that are needed: those of tags."""
+        self.write(FILE, b",".join(map(_cell, map(as_bytes, head))) + b"\n" if needed else b"")
+
+    def append(self, lines: list[bytes]) -> None:
+        """Append the lines to the list."""
+        with open(os.path.join(self.folder, FILE), "ab") as file:
+            file.writelines(lines)
+
+
+def _flag(values: Any, number: int) -> int:
+    return 0 if values is None or values[number] is None else int(values[number])
+
+
+def _cell(value: bytes) -> bytes:
+    if any(c in value for c in b',";\t') or value != value.strip():
+        return b'"' + value.replace(b'"', b'""') + b'"'
+    return value

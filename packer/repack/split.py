@@ -1,0 +1,190 @@
+"""A pack as several: each part has links to the shards that it needs, and indexes with its records only."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import packer
+from packer.errors import AnyPath, StorageError, UsageError, plural, printable
+from packer.format.index import read_index
+from packer.format.manifest import Manifest
+from packer.format.pack import open_pack
+from packer.packing.publish import Output
+from packer.packing.resume import resume_or_restart
+from packer.packing.select import Selection
+from packer.repack.links import Linked, Source, Taken, link_shards
+from packer.repack.parts import divided, parse_parts
+from packer.repack.recount import recount
+from packer.sources.paths import as_text
+from packer.types import Progress
+
+OWN = ("include", "exclude")
+"""Options whose files are only in the whole pack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a pack."""
+
+    name: str
+    path: str
+    """Of the pack, or of the list."""
+    records: int
+    shards: dict[str, int]
+    """Number of shards by what was done with their files; empty for a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReport:
+    """The result of `split`."""
+
+    path: str
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOptions:
+    """How a pack is divided."""
+
+    parts: str
+    """Names and shares: ``train=0.8,val=0.2``."""
+    stratify: bool = False
+    """Give each part its share of the images of each class, or of each set of classes of boxes."""
+    group: str | None = None
+    """Keep together the records with an equal value: folder (of the path), source (equal files), or a field of
+    extras."""
+    seed: int = 0
+    lists: bool = False
+    """Write lists of paths for ``packer build --include`` instead of packs."""
+
+
+def split(
+    pack: AnyPath,
+    options: SplitOptions | str,
+    out: AnyPath | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> SplitReport:
+    """Split a pack into parts: each record is in exactly one, and equal options give equal parts.
+
+    Args:
+        pack: The pack, which stays.
+        options: How to divide it; a text is `SplitOptions.parts`.
+        out: The folder for the parts, NAME-train and so on; None: that of the pack.
+        overwrite: Replace existing parts.
+        progress: Receives the stage linking, in shards, for each part.
+
+    Raises:
+        UsageError: An option is wrong, a part would be empty, or exists.
+        DamagedPack: A file of the pack is missing, or its index was altered.
+        StorageError: A file cannot be written.
+    """
+    started = time.perf_counter()
+    asked = SplitOptions(options) if isinstance(options, str) else options
+    shares = parse_parts(asked.parts)
+    source = Source(pack)
+    opened = open_pack(source.path)
+    numbers, notes = divided(opened, shares, asked.stratify, asked.group, asked.seed)
+    counts = np.bincount(numbers, minlength=len(shares)).tolist()
+    for name, count in zip(shares, counts, strict=True):
+        if not count:
+            of = plural(len(opened), "record") if asked.group is None else f"{plural(len(opened), 'record')} in groups"
+            raise UsageError("--parts", f"leave nothing for {printable(name)}: {of}", "make its share larger")
+    folder = os.path.dirname(source.path) if out is None else os.path.abspath(os.fsdecode(out))
+    stem, extension = os.path.splitext(source.name)
+    paths = [os.path.join(folder, f"{stem}-{name}{'.txt' if asked.lists else extension}") for name in shares]
+    if asked.lists:
+        made = _write_lists(opened.paths, numbers, paths, overwrite)
+    else:
+        made = _write_packs(source, asked, numbers, paths, (overwrite, progress or Progress()))
+    parts = tuple(Part(*each) for each in zip(shares, paths, counts, made, strict=True))
+    return SplitReport(source.path, parts, tuple(notes), time.perf_counter() - started)
+
+
+def _write_packs(
+    source: Source, asked: SplitOptions, numbers: NDArray[Any], paths: list[str], how: tuple[bool, Progress]
+) -> list[dict[str, int]]:
+    overwrite, progress = how
+    outputs = [Output(path, source.path, overwrite) for path in paths]
+    with ExitStack() as stack:
+        ready = []
+        for number, (path, output) in enumerate(zip(paths, outputs, strict=True)):
+            stack.enter_context(output)
+            begun = {"command": "split", "pack": source.path, "options": repr(asked), "part": number}
+            for note in resume_or_restart(output, begun, overwrite):
+                progress.note(f"note: {note}")
+            made = link_shards(output.folder, path, _taken(source, numbers == number), progress)
+            ready.append((output, made, _manifest(source, asked, made, output.folder)))
+        for output, _, manifest in ready:  # all or, as far as that can be, none
+            output.publish(manifest, ())
+        return [dict(made.how) for _, made, _ in ready]
+
+
+def _taken(source: Source, mine: NDArray[np.bool_]) -> list[Taken]:
+    bounds = np.cumsum([0, *(shard.records for shard in source.manifest.shards)]).tolist()
+    found = []
+    for number, (start, stop) in enumerate(pairwise(bounds)):
+        rows = np.flatnonzero(mine[start:stop])
+        if len(rows):
+            found.append(Taken(source, number, None if len(rows) == stop - start else rows))
+    return found
+
+
+def _manifest(source: Source, asked: SplitOptions, made: Linked, folder: str) -> Manifest:
+    old = source.manifest
+    options = {name: value for name, value in old.options.items() if name not in OWN}
+    repack: dict[str, Any] = {
+        "parts": asked.parts,
+        "stratify": asked.stratify,
+        "group": asked.group,
+        "seed": asked.seed,
+    }
+    options["repack"] = {name: value for name, value in repack.items() if value not in (None, False)}
+    manifest = replace(
+        old,
+        counts={"found": 0, "packed": 0, "rejected": 0, "skipped": 0},
+        options=dict(sorted(options.items())),
+        rejected=(),
+        lists={},
+        companions={},
+        linked=made.linked,
+        made_from=(source.origin("split"),),
+        packer=packer.__version__,
+    )
+    indexes = (read_index(os.path.join(folder, shard.index.name)) for shard in made.shards)
+    return recount(manifest, made.shards, indexes)
+
+
+def _write_lists(
+    records: list[bytes], numbers: NDArray[Any], paths: list[str], overwrite: bool
+) -> list[dict[str, int]]:
+    part_of: dict[bytes, int] = {}
+    for record, number in zip(records, numbers.tolist(), strict=True):
+        if part_of.setdefault(record, number) != number:
+            problem = f"cannot divide {printable(as_text(record))}: several records of the pack have this path"
+            raise UsageError("--lists", problem, "leave it out: packs of links are divided by records")
+    for path in paths:
+        if os.path.lexists(path) and not overwrite:
+            raise UsageError(path, "exists", "move it away, or pass --overwrite")
+    try:
+        for number, path in enumerate(paths):
+            lines = [record for record, part in part_of.items() if part == number]
+            partial = f"{path}.partial"
+            with open(partial, "wb") as file:
+                file.write(Selection(path, lines=lines).content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+    except OSError as error:
+        raise StorageError(error.filename, error.strerror or str(error)) from None
+    return [{} for _ in paths]

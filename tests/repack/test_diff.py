@@ -1,0 +1,125 @@
+"""`packer diff`: what differs is found, and what does not matter is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damage import edit_index, vouch
+from drawn import draw, draw_classes, draw_voc
+from packs import MakePack
+from running import good, refused, run
+
+from packer import BuildOptions, build_pack, convert, open_pack
+from packer.format.manifest import read_manifest
+from packer.repack.diff import DiffReport, diff
+
+
+def build(source: Path, name: str, **options: Any) -> Path:
+    out = source.parent / name
+    build_pack(BuildOptions(str(source), str(out), workers=1, **options))
+    return out
+
+
+def found(report: DiffReport) -> dict[str, int]:
+    """The number of records that differ, by respect."""
+    parts = ("only_a", "only_b", "moved", "labels", "pixels")
+    return {name: part.count for name in parts if (part := getattr(report, name)).count}
+
+
+@pytest.mark.parametrize("kind", ["raw", "boxes", "copy"])
+def test_another_container_is_no_difference(kind: str, make_pack: MakePack, tmp_path: Path) -> None:
+    pack = make_pack(kind, "lmdb")
+    convert(pack, tmp_path / "b.hdf5")
+    report = diff(pack, tmp_path / "b.hdf5")
+    assert report.equal and not found(report) and set(report.options) == {"container"}
+    ran = good("diff", pack, tmp_path / "b.hdf5")
+    assert ran.out == f"option container: lmdb, now hdf5\nequal: {len(open_pack(pack))} records\n"
+
+
+def test_another_encoding_without_loss_is_no_difference(make_pack: MakePack, tmp_path: Path) -> None:
+    pack = make_pack("raw", "lmdb")
+    convert(pack, tmp_path / "b.lmdb", encode="png")
+    report = diff(pack, tmp_path / "b.lmdb")
+    assert report.equal and report.other_bytes == 24 and set(report.options) == {"encoding", "encode"}
+
+
+def test_pixels(make_pack: MakePack, tmp_path: Path) -> None:
+    pack = make_pack("raw", "lmdb")
+    convert(pack, tmp_path / "b.lmdb", encode="jpeg", quality=95)
+    report = diff(pack, tmp_path / "b.lmdb", limit=2)
+    assert found(report) == {"pixels": 24} and len(report.pixels.first) == 2 and report.psnr is not None
+    assert 10 < report.psnr[0] <= report.psnr[1] < 50
+    convert(pack, tmp_path / "c.lmdb", resize="5x5")
+    assert diff(pack, tmp_path / "c.lmdb").pixels.first[0] == {"path": "ant/0.png", "key": "00000000", "psnr": None}
+
+
+def test_records_and_paths(tmp_path: Path) -> None:
+    source = draw_classes(tmp_path / "src", each=2)
+    a = build(source, "a.lmdb")
+    (source / "ant" / "000.jpg").rename(source / "ant" / "0.jpg")
+    (source / "bee" / "001.jpg").unlink()
+    draw(source / "cat" / "9.jpg", 77)
+    b = build(source, "b.tfrecord")
+    report = diff(a, b)
+    assert found(report) == {"only_a": 1, "only_b": 1, "moved": 1} and not report.equal
+    assert report.only_a.first[0]["path"] == "bee/001.jpg" and report.only_b.first[0]["path"] == "cat/9.jpg"
+    assert report.moved.first == [{"path": "ant/000.jpg", "now": "ant/0.jpg"}]
+    back = diff(b, a)
+    assert found(back) == {"only_a": 1, "only_b": 1, "moved": 1}
+
+
+def test_labels(tmp_path: Path) -> None:
+    source = draw_voc(tmp_path / "src")
+    a = build(source, "a.lmdb", labels=("voc",))
+    label = source / "Annotations" / "002.xml"
+    label.write_text(label.read_text().replace("<xmax>14.0</xmax>", "<xmax>14.5</xmax>", 1))
+    b = build(source, "b.lmdb", labels=("voc",))
+    report = diff(a, b)
+    assert found(report) == {"labels": 1} and not report.classes
+    assert report.labels.first == [{"path": "JPEGImages/002.jpg", "key": "00000002", "fields": ["boxes", "box_fields"]}]
+
+
+def test_classes_are_compared_by_name(tmp_path: Path) -> None:
+    source = draw_voc(tmp_path / "src")
+    a = build(source, "a.lmdb", labels=("voc",))
+    (tmp_path / "names").write_text("dog\nbird\ncow\n")
+    b = build(source, "b.lmdb", labels=("voc",), classes=str(tmp_path / "names"))
+    report = diff(a, b)
+    assert report.classes == {"only_b": ["cow"]} and not found(report) and not report.equal
+    (tmp_path / "names").write_text("dog\nbird\n")
+    c = build(source, "c.lmdb", labels=("voc",), classes=str(tmp_path / "names"))
+    report = diff(a, c)
+    assert report.classes == {"order": ["dog", "bird"]} and not found(report)
+    assert diff(b, c).classes == {"only_a": ["cow"]}
+
+
+def test_equal_paths_are_paired_in_order(copied: MakePack) -> None:
+    pack = copied("raw", "tfrecord")
+    for shard in read_manifest(pack).shards:
+        edit_index(pack / shard.index.name, "path", lambda paths: [b"same.png"] * len(paths))
+    vouch(pack)
+    assert diff(pack, pack).equal
+
+
+def test_command(make_pack: MakePack, tmp_path: Path) -> None:
+    pack = make_pack("raw", "lmdb")
+    (tmp_path / "these").write_text("ant/[2-7].png\n")
+    convert(pack, tmp_path / "b.lmdb", exclude=str(tmp_path / "these"))
+    ran = run("diff", pack, tmp_path / "b.lmdb", "--limit", 2)
+    assert (ran.code, ran.err) == (1, "")
+    assert ran.out.splitlines() == [
+        "option exclude: none, now exclude.txt",
+        "6 records only in A:",
+        "  ant/2.png",
+        "  ant/3.png",
+        "  ... and 4 more",
+        "different: A has 24 records, B 18",
+    ]
+    facts = json.loads(run("diff", pack, tmp_path / "b.lmdb", "--json").out)
+    assert (facts["equal"], facts["only_a"]["count"], len(facts["only_a"]["first"])) == (False, 6, 6)
+    assert run("diff", pack, tmp_path / "b.lmdb", "--quiet") == type(ran)(1, "", "")
+    assert "no such pack" in refused(2, "diff", pack, tmp_path / "absent")
+    assert "--limit: must be at least 0" in refused(2, "diff", pack, pack, "--limit", -1)

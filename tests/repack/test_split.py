@@ -1,0 +1,158 @@
+"""Packs split into parts: nothing lost, nothing twice, the same parts every time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn import draw, draw_classes
+from packs import MakePack
+from running import digests, good, refused
+
+from packer import BuildOptions, PackedDataset, build_pack, merge, open_pack, split
+from packer.format.manifest import read_manifest
+from packer.format.verify import verify
+from packer.repack.parts import interleaved, sizes_of
+from packer.repack.split import SplitOptions
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    """30 images of three classes in two shards or more, those of `ant` in folders."""
+    source = draw_classes(tmp_path / "src", ("ant", "bee", "cat"), 10)
+    out = tmp_path / "set.lmdb"
+    build_pack(BuildOptions(str(source), str(out), resize="8x8", shard_bytes=3000, workers=1))
+    return out
+
+
+def records(pack: Path) -> list[tuple[bytes, object, bytes]]:
+    opened = open_pack(pack)
+    return [(opened.paths[i], opened.annotation(i).label, opened.image(i).tobytes()) for i in range(len(opened))]
+
+
+def test_containers(make_pack: MakePack, tmp_path: Path, container: str) -> None:
+    whole = make_pack("boxes", container)
+    before = digests(whole)
+    report = split(whole, "train=0.6,val=0.4", tmp_path, progress=None)
+    assert [part.records for part in report.parts] == [5, 4]
+    parts = [Path(part.path) for part in report.parts]
+    assert [part.name for part in parts] == [f"pack-train.{container}", f"pack-val.{container}"]
+    found = [record for part in parts for record in records(part)]
+    assert sorted(found, key=lambda record: record[0]) == records(whole)
+    assert all(not verify(part, deep=True).problems for part in parts)
+    assert digests(whole) == before
+    of_whole = dict(zip(open_pack(whole).paths, PackedDataset(whole).targets, strict=True))
+    for part in parts:
+        for path, target in zip(open_pack(part).paths, PackedDataset(part).targets, strict=True):
+            wanted = of_whole[path]
+            assert all(np.array_equal(target[name], wanted[name]) for name in ("boxes", "labels", "landmarks"))
+    again = merge(parts, tmp_path / "again")
+    assert again.manifest.records == 9 and again.manifest.classes == read_manifest(whole).classes
+
+
+def test_parts_are_deterministic_and_stratified(pack: Path, tmp_path: Path) -> None:
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder).mkdir()
+        seed = ("--seed", "7") if folder == "c" else ()
+        good("split", pack, "--parts", "train=0.7,val=0.2,test=0.1", "--stratify", "-o", tmp_path / folder, *seed)
+    for part, count in (("train", 7), ("val", 2), ("test", 1)):
+        a, b, c = (tmp_path / folder / f"set-{part}.lmdb" for folder in "abc")
+        assert digests(a) == digests(b) != digests(c)
+        assert Counter(PackedDataset(a).targets) == {0: count, 1: count, 2: count}
+        manifest = read_manifest(a)
+        assert manifest.class_counts == {"label": [count] * 3}
+        assert manifest.counts == {"found": 3 * count, "packed": 3 * count, "rejected": 0, "skipped": 0}
+        assert manifest.made_from[0].name == "set.lmdb"
+    command = good("info", tmp_path / "c" / "set-val.lmdb", "--command").out
+    assert command == "packer split set.lmdb --parts train=0.7,val=0.2,test=0.1 --stratify --seed 7\n"
+
+
+def test_strata_of_boxes(make_pack: MakePack, tmp_path: Path) -> None:
+    whole = make_pack("boxes", "lmdb")
+    report = split(whole, SplitOptions("a=1/3,b=2/3", stratify=True), tmp_path)
+    assert [part.records for part in report.parts] == [3, 6]
+
+
+def test_groups_stay_together(tmp_path: Path) -> None:
+    lines = ["path,label,person"]
+    for i in range(24):
+        folder = f"f{i % 5}"
+        draw(tmp_path / "src" / folder / f"{i}.jpg", i // 2)  # two and two are equal files
+        lines.append(f"{folder}/{i}.jpg,{'xy'[i % 2]},p{i % 7}")
+    (tmp_path / "src" / "labels.csv").write_text("\n".join(lines))
+    pack = tmp_path / "p.lmdb"
+    columns = ("path label text",)
+    build_pack(
+        BuildOptions(
+            str(tmp_path / "src"), str(pack), resize="8x8", labels=("list:labels.csv",), columns=columns, workers=1
+        )
+    )
+    for group in ("folder", "source", "text"):
+        split(pack, SplitOptions("a=0.5,b=0.5", group=group, stratify=group == "text"), tmp_path, overwrite=True)
+        a, b = (open_pack(tmp_path / f"p-{name}.lmdb") for name in "ab")
+        assert len(a) + len(b) == 24 and abs(len(a) - len(b)) <= 5
+        for name, value in (("folder", lambda p, i: p.paths[i].rpartition(b"/")[0]),
+                            ("source", lambda p, i: bytes(p.column("source_xxh3")[i])),
+                            ("text", lambda p, i: p.annotation(i).extras["text"])):  # fmt: skip
+            if name == group:
+                assert not {value(a, i) for i in range(len(a))} & {value(b, i) for i in range(len(b))}
+    assert 'has no field "person": the fields are text' in refused(
+        2, "split", pack, "--parts", "c=0.5,d=0.5", "--group", "person"
+    )
+
+
+def test_lists(pack: Path, tmp_path: Path) -> None:
+    report = json.loads(good("split", pack, "--parts", "a=0.9,b=0.1", "--lists", "-o", tmp_path, "--json").out)
+    assert [part["records"] for part in report["parts"]] == [27, 3]
+    paths = [line for name in "ab" for line in (tmp_path / f"set-{name}.txt").read_bytes().splitlines()]
+    assert sorted(paths) == open_pack(pack).paths
+    out = tmp_path / "b.lmdb"
+    good("build", tmp_path / "src", "-o", out, "--include", tmp_path / "set-b.txt", "--resize", "8x8")
+    split(pack, "a=0.9,b=0.1", tmp_path)
+    assert {record[::2] for record in records(out)} == {record[::2] for record in records(tmp_path / "set-b.lmdb")}
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ("train=0.8", "are 0.8 in sum, not 1"),
+        ("train=0.8,val", 'has no share in "val"'),
+        ("train=0.8,train=0.2", 'has no valid name in "train=0.2", or has it twice'),
+        ("../x=0.5,b=0.5", 'has no valid name in "../x=0.5"'),
+        ("a=1.5,b=-0.5", 'has a share that is not above 0 in "b=-0.5"'),
+        ("a=nan,b=0.5", 'has no share in "a=nan"'),
+        ("a=0.999,b=0.001", "leave nothing for b: 30 records; make its share larger"),
+    ],
+)
+def test_wrong_parts(pack: Path, tmp_path: Path, parts: str, said: str) -> None:
+    before = sorted(tmp_path.iterdir())
+    assert said in refused(2, "split", pack, "--parts", parts)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_existing_parts_stay(pack: Path, tmp_path: Path) -> None:
+    """Nothing is published if one of the parts exists."""
+    (tmp_path / "set-b.lmdb").mkdir()
+    (tmp_path / "set-b.lmdb" / "mine").write_text("x")
+    assert "exists and is not a pack" in refused(2, "split", pack, "--parts", "a=0.5,b=0.5", "-o", tmp_path)
+    assert not (tmp_path / "set-a.lmdb").exists() and not list(tmp_path.glob("*.partial"))
+
+
+def test_runs_have_all_parts_in_proportion() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        weights = random.integers(1, 40, random.integers(1, 6)).tolist()
+        count = int(random.integers(1, 300))
+        shares = [Fraction(weight, sum(weights)) for weight in weights]
+        sizes = sizes_of(count, shares)
+        assert sum(sizes) == count
+        assert all(abs(size - share * count) < 1 for size, share in zip(sizes, shares, strict=True))
+        mixed = interleaved(sizes)
+        assert np.bincount(mixed, minlength=len(sizes)).tolist() == sizes
+        start, stop = sorted(random.integers(0, count + 1, 2).tolist())
+        for part, size in enumerate(sizes):
+            assert abs(np.count_nonzero(mixed[start:stop] == part) - (stop - start) * size / count) <= len(sizes)
