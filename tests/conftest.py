@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import compileall
+import gc
 import os
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -15,6 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 REAL_DATA = Path(os.environ.get("PACKER_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 sys.path.insert(0, str(ROOT / "tests" / "audit"))
+sys.dont_write_bytecode = (
+    False  # pytest keeps for the next run what it makes of the tests: half the time to collect them
+)
 
 import audit_guard  # noqa: E402
 import running  # noqa: E402
@@ -22,6 +28,8 @@ import running  # noqa: E402
 
 def pytest_configure(config: pytest.Config) -> None:
     """Watch this process and every Python that it starts."""
+    if not hasattr(config, "workerinput"):  # once, not by each of hundreds of processes, which may not even keep it
+        compileall.compile_dir(ROOT / "packer", quiet=2)
     handle, log = tempfile.mkstemp(prefix="packer-audit-", suffix=".txt")
     os.close(handle)
     os.environ.update(audit_guard.environment(log, str(REAL_DATA)))
@@ -36,10 +44,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         Path(log).unlink()
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let collections of garbage pass over thousands of tests and all libraries, which stay."""
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run jobs without worker processes, except for tests with the mark `workers`."""
-    with nullcontext() if item.get_closest_marker("workers") else running.jobs_here():
+    """Run jobs without worker processes, and wait for no disk, except for tests with the marks `workers`, `syncs`."""
+    with ExitStack() as meanwhile:
+        if not item.get_closest_marker("workers"):
+            meanwhile.enter_context(running.jobs_here())
+        if not item.get_closest_marker("syncs"):
+            meanwhile.enter_context(mock.patch("os.fsync", lambda file: None))
         return (yield)
 
 

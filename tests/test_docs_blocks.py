@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -23,6 +24,14 @@ NOT_RUN = {
     "view.md": 1,
 }  # fmt: skip
 """Page -> how many blocks of it are not run, each with its reason before it."""
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that each page gets a copy of."""
+    home = tmp_path_factory.mktemp("drawn")
+    draw_folder(home)
+    return home
 
 
 def draw_folder(home: Path) -> None:
@@ -54,8 +63,8 @@ def draw_folder(home: Path) -> None:
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset leaves its shards open
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_folder(tmp_path)
+def test_every_block_runs(page: Path, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(drawn, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     benchmark = torch.backends.cudnn.benchmark

@@ -86,20 +86,26 @@ def test_a_pack_of_somebody_elses_names(installed: Path, tmp_path: Path) -> None
         "shard-00001.plain",
         "shard-00002.plain",
     ]
-    run(installed, tmp_path, *build, "-o", "by_extension.plain", "--workers", "1")
-    info = json.loads(run(installed, tmp_path, "info", "by_extension.plain", "--json"))
-    assert info["container"] == "plain" and info["classes"] == ["ant", "bee"]
-    run(installed, tmp_path, "verify", "named.plain")
-    run(installed, tmp_path, "verify", "named.plain", "--deep")
-    labels = python(
+    said = python(
         installed,
         tmp_path,
         """
         from packer import PackedDataset
+        from packer.__main__ import main
+
+        for line in (
+            "build named --labels prefix --quiet -o by_extension.plain --workers 1",
+            "verify named.plain --quiet",
+            "verify named.plain --quiet --deep",
+            "info by_extension.plain --json",
+        ):
+            assert main(line.split()) == 0, line
         print([int(PackedDataset("named.plain")[i][1]) for i in range(6)])
         """,
     )
-    assert labels.strip() == "[0, 0, 0, 1, 1, 1]"
+    info, labels = said.splitlines()
+    assert json.loads(info)["container"] == "plain" and json.loads(info)["classes"] == ["ant", "bee"]
+    assert labels == "[0, 0, 0, 1, 1, 1]"
     # a pack is read and described without the package that wrote it; only its container file is not looked into
     assert json.loads(run(tmp_path, tmp_path, "info", "named.plain", "--json"))["container"] == "plain"
 

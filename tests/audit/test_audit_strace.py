@@ -19,7 +19,7 @@ SYSTEM = ("/etc/", "/usr/share", "/usr/lib", "/dev/shm", "/sys", "/proc")
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-@pytest.mark.parametrize("container", ["lmdb", "hdf5", "tfrecord", "webdataset"])
+@pytest.mark.parametrize("container", ["lmdb", "hdf5"])  # those of libraries in C
 def test_commands_touch_what_their_line_names(container: str, tmp_path: Path) -> None:
     """build, verify --deep and a reader: no network, no other program, no file elsewhere."""
     source, pack = draw_classes(tmp_path / "src", each=2), tmp_path / "pack"
@@ -32,7 +32,18 @@ def test_commands_touch_what_their_line_names(container: str, tmp_path: Path) ->
         (["-c", reader], False),
     ):
         trace = tmp_path / "trace"  # a file for each process: lines of several would be cut
-        command = ["strace", "-ff", "-qq", "-o", trace, "-e", "trace=%network,%file,execve", sys.executable, *line]
+        command = [
+            "strace",
+            "-ff",
+            "--seccomp-bpf",
+            "-qq",
+            "-o",
+            trace,
+            "-e",
+            "trace=%network,%file,execve",
+            sys.executable,
+            *line,
+        ]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PACKER_AUDIT")}
         environment |= {"PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch)}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)

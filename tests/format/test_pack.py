@@ -174,7 +174,7 @@ def test_closed_packs_leave_nothing(make_pack, container, kind):
     gc.disable()  # maps must go with the last reference, not when the collector comes by
     try:
         before, maps = descriptors(), len(Path("/proc/self/maps").read_text().splitlines())
-        for _ in range(200):
+        for _ in range(50):
             data = PackedDataset(path)
             data.__getitems__([0, 8])
             _ = data[3], data.targets[1], data.boxes, data.pack.record(2)

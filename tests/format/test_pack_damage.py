@@ -69,7 +69,7 @@ def test_every_truncation_is_found_before_mapping(copied, container):
     pack = copied("boxes", container)
     for path in sorted(pack.iterdir()):
         data = path.read_bytes()
-        for size in {*range(0, len(data), max(1, len(data) // 40)), len(data) - 1}:
+        for size in {*range(0, len(data), max(1, len(data) // 15)), len(data) - 1}:
             path.write_bytes(data[:size])
             damaged(path, lambda: open_pack(pack))
         path.write_bytes(data)
@@ -85,7 +85,7 @@ def test_truncations_that_the_manifest_vouches_for(copied, container, which):
     last = int(good._firsts[2]) - 1
     # what lies behind the last record belongs to the container alone
     needed = len(data) if which else int(good.offsets[last] - good._starts[1] + good.sizes[last])
-    for size in {*range(0, needed, needed // 25), needed - 1}:
+    for size in {*range(0, needed, needed // 12), needed - 1}:
         path.write_bytes(data[:size])
         vouch(pack)
         with pytest.raises(DamagedPack):

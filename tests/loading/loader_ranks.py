@@ -1,8 +1,9 @@
-"""One of two processes that train together: prints what its PackedLoader gave in two epochs."""
+"""Two processes that train together: each prints what its PackedLoader gave in two epochs."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import torch.distributed
@@ -24,10 +25,12 @@ def main(pack: str, meeting_point: str, rank: int) -> None:
             epochs.append([[int(image.sum()) for image in images] for images, _ in loader])
             torch.distributed.barrier()
         assert loader.state_dict()["global_batch"] == 8
-        print(json.dumps({"rank": loader.sampler.rank, "batches": len(loader), "epochs": epochs}))
+        print(json.dumps({"rank": loader.sampler.rank, "batches": len(loader), "epochs": epochs}), flush=True)
     finally:
         torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    rank = int(os.fork() == 0)  # torch is loaded once
+    main(sys.argv[1], sys.argv[2], rank)
+    sys.exit(0 if rank else os.waitstatus_to_exitcode(os.wait()[1]))

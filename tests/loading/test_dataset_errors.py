@@ -139,8 +139,10 @@ def test_other_errors_keep_their_type_and_name_the_record(make_pack):
         loader = DataLoader(
             PackedDataset(path, transform), 4, num_workers=1, multiprocessing_context="fork", collate_fn=collate
         )
+        batches = iter(loader)
         with pytest.raises(kind) as info:
-            list(loader)
+            next(batches)
+        batches._shutdown_workers()  # at once: see above
         text = str(info.value)
         assert "Original Traceback" in text and ("by nought" in text or "OwnError: (1, 2)" in text)
         if sys.version_info >= (3, 11):

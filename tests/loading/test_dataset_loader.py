@@ -113,16 +113,14 @@ def test_same_bytes_in_forked_workers(make_pack, container, kind):
     assert here == _stream(PackedDataset(make_pack(kind, "lmdb")), 0)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_same_bytes_in_fresh_workers(make_pack, method):
+@pytest.mark.parametrize(("method", "workers"), [("spawn", 1), ("forkserver", 2)])
+def test_same_bytes_in_fresh_workers(make_pack, method, workers):
     kinds = ("raw", "jpeg", "ragged", "boxes")
     datasets = [PackedDataset(make_pack(kind, container)) for kind in kinds for container in CONTAINERS]
     batches = torch.randperm(24, generator=seeded()).view(-1, 4).tolist()
     data = SideBySide(datasets, batches)
     here = [data[k] for k in range(len(data))]
-    for workers in (1, 2):
-        loader = DataLoader(data, batch_size=None, num_workers=workers, multiprocessing_context=method)
-        assert list(loader) == here
+    assert list(DataLoader(data, batch_size=None, num_workers=workers, multiprocessing_context=method)) == here
     for digests in here:  # and the same out of each container
         assert len(set(digests)) == len(kinds)
 

@@ -333,7 +333,7 @@ def packed(folder, images, **options):
     return out
 
 
-@pytest.mark.parametrize("encode", ["raw", "png", "jpeg"])
+@pytest.mark.parametrize("encode", ["raw", "jpeg"])
 @pytest.mark.parametrize("size, crop", [
     ((1000, 401), Resize((224, 224), "area")), ((500, 375), CenterCrop(224, resize=256, interpolation="area")),
     ((341, 256), RandomResizedCrop(224, interpolation="area")),
@@ -342,7 +342,7 @@ def packed(folder, images, **options):
 ], ids=str)  # fmt: skip
 def test_each_axis_that_shrinks_is_averaged(tmp_path, encode, size, crop):
     path = packed(tmp_path, rough(*size[::-1]), encode=encode)
-    for epoch in range(3 if crop.num_random else 1):
+    for epoch in range(2 if crop.num_random else 1):
         loader = PackedLoader(path, 3, crop=crop, seed=3)
         loader.set_epoch(epoch)
         ((images, _),) = loader

@@ -88,8 +88,9 @@ class Within:
         return np.stack([x, y, widths * 0.7, heights * 0.7], axis=1)
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["small", "decoded at a fraction"])
-@pytest.mark.parametrize("encode, turned", [("raw", False), ("png", False), ("jpeg", True), ("copy", True)])
+@pytest.mark.parametrize("encode, turned, large", [
+    ("raw", False, False), ("png", False, False), ("jpeg", True, False), ("jpeg", True, True), ("copy", True, True),
+], ids=["raw", "png", "jpeg", "jpeg decoded at a fraction", "copy decoded at a fraction"])  # fmt: skip
 @pytest.mark.parametrize("crop", [
     *(RandomResizedCrop(48, (0.3, 1.0), interpolation=name) for name in ("area", "bilinear", "fast")),
     RandomResizedCrop((150, 130), (0.3, 1.0)), CenterCrop(48, resize=56), CenterCrop(48, 56, "area"),

@@ -28,13 +28,9 @@ def test_a_world_size_without_a_process_group_is_warned_of_once(pack, monkeypatc
 def test_two_processes_share_an_epoch(pack, tmp_path):
     script = Path(__file__).with_name("loader_ranks.py")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, script, pack("raw"), tmp_path / "meet", str(rank)], stdout=subprocess.PIPE, env=environment
-        )
-        for rank in range(2)
-    ]
-    said = [json.loads(process.communicate(timeout=60)[0].splitlines()[-1]) for process in processes]
+    command = [sys.executable, script, pack("raw"), tmp_path / "meet"]
+    lines = subprocess.check_output(command, env=environment, timeout=60).splitlines()
+    said = sorted((json.loads(line) for line in lines[-2:]), key=lambda one: one["rank"])
     assert [s["rank"] for s in said] == [0, 1] and [s["batches"] for s in said] == [3, 3]
     names = {int(image.sum()) for image, _ in fresh(pack("raw"))}
     assert len(names) == 27

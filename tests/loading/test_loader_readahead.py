@@ -85,6 +85,7 @@ def test_ranges_are_whole_pages_and_merged(monkeypatch):
         assert sorted(pages) == sorted(wanted)
 
 
+@pytest.mark.syncs
 def test_pages_dropped_from_the_cache_are_read_again(pack):
     """POSIX_FADV_DONTNEED works without root; a file system may keep its pages all the same."""
     expected = list(PackedLoader(pack("raw"), 4))

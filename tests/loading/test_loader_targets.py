@@ -79,7 +79,7 @@ def bright_extent(image):
     return np.array([ends[0][0], ends[1][0], ends[0][1], ends[1][1]], float)
 
 
-@pytest.mark.parametrize("flip", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("flip", [0.0, 0.5])
 @pytest.mark.parametrize("crop", CROPS, ids=str)
 def test_a_mark_stays_under_its_box_and_its_landmarks(marks, crop, flip):
     try:

@@ -1,4 +1,4 @@
-"""Programs that tests start in processes of their own: ``python worker_scripts.py NAME PACK``."""
+"""Programs that tests start in processes of their own: ``python worker_scripts.py NAME PACK...``."""
 
 from __future__ import annotations
 
@@ -44,18 +44,17 @@ def train(pack: str, workers: int) -> None:
         pass
 
 
-def cut(pack: str, in_worker: bool) -> None:
-    """A shard is cut while it is mapped; then its last record is read, in this process or in a worker."""
+def cut(pack: str) -> None:
+    """A shard is cut while it is mapped; then its last record is read, in a worker and in this process."""
     data = PackedDataset(pack)
     shard = data.pack.shards[-1].container
     os.truncate(Path(pack, shard.name), 0)
     try:
-        if in_worker:
-            next(iter(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork", sampler=[len(data) - 1])))
-        else:
-            data[len(data) - 1]
+        next(iter(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork", sampler=[len(data) - 1])))
     except RuntimeError as error:
-        print(type(error).__name__, error)
+        print(type(error).__name__, error, flush=True)
+    data[len(data) - 1]
+    print("read")
 
 
 def few_files(pack: str) -> None:
@@ -64,11 +63,12 @@ def few_files(pack: str) -> None:
 
     data = PackedDataset(pack)
     data[0], list(PackedLoader(pack, 4, threads=1))  # whatever opens files once does so now
-    left = len(os.listdir("/proc/self/fd")) + 4
-    resource.setrlimit(resource.RLIMIT_NOFILE, (left, left))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 4, before[1]))
     again = PackedDataset(pack)
     images = again.__getitems__(range(len(again))).images  # type: ignore[attr-defined]
-    print(len(again.pack.shards), len(images), sum(len(i) for i, _ in PackedLoader(pack, 4, threads=1)))
+    print(len(again.pack.shards), len(images), sum(len(i) for i, _ in PackedLoader(pack, 4, threads=1)), flush=True)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def fork_after_resize(pack: str) -> None:
@@ -78,7 +78,7 @@ def fork_after_resize(pack: str) -> None:
 
     loader = PackedLoader(pack, 4, crop=RandomResizedCrop(8), threads=3)
     picture = np.zeros((900, 900, 3), np.uint8)
-    for _ in range(40):
+    for _ in range(20):
         list(loader)  # not cv2.resize of a large picture: after that, OpenCV alone hangs in 1 of 400 forks
         pid = os.fork()
         if pid == 0:
@@ -89,15 +89,15 @@ def fork_after_resize(pack: str) -> None:
         if os.waitpid(pid, 0)[1]:
             print("a child did not end by itself")
             return
-    print("fine")
+    print("fine", flush=True)
 
 
 if __name__ == "__main__":
-    name, path = sys.argv[1:3]
+    name, path, *others = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
     if name == "train":
-        train(path, int(sys.argv[3]))
-    elif name == "cut":
-        cut(path, sys.argv[3] == "worker")
+        train(path, int(others[0]))
     else:
-        {"few_files": few_files, "fork_after_resize": fork_after_resize}[name](path)
+        fork_after_resize(path)
+        few_files(others[0])
+        cut(others[1])

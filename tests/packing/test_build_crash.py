@@ -66,20 +66,22 @@ class Counts(Progress):
         self.reported.append((self.done, self.bad))
 
 
-@pytest.mark.parametrize("way", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"])
-def test_each_signal_costs_one_image(source: Path, way: str) -> None:
-    mark(source / "004.jpg", way)
-    summary = build_pack(options(source, max_bad="1", shard_bytes=FOUR_SHARDS))
-    (item,) = summary.manifest.rejected
-    assert (item.path, item.reason) == ("004.jpg", "crashed")
-    assert item.problem == f"crashed the decoder twice (killed by {way}); re-save it with an image editor"
-    assert open_pack(source.parent / "p").paths == [b"%03d.jpg" % i for i in range(IMAGES) if i != 4]
+def test_each_signal_costs_one_image(source: Path) -> None:
+    ways = {4: "SIGSEGV", 5: "SIGABRT", 6: "SIGBUS", 7: "SIGILL", 9: "SIGFPE"}
+    for i, way in ways.items():
+        mark(source / f"{i:03d}.jpg", way)
+    summary = build_pack(options(source, max_bad="5", shard_bytes=FOUR_SHARDS))
+    assert [(item.path, item.reason, item.problem) for item in summary.manifest.rejected] == [
+        (f"{i:03d}.jpg", "crashed", f"crashed the decoder twice (killed by {way}); re-save it with an image editor")
+        for i, way in ways.items()
+    ]
+    assert open_pack(source.parent / "p").paths == [b"%03d.jpg" % i for i in range(IMAGES) if i not in ways]
 
 
-@pytest.mark.parametrize(("workers", "shard_bytes"), [(1, FOUR_SHARDS), (2, FOUR_SHARDS), (4, ONE_SHARD)])
+@pytest.mark.parametrize(("workers", "shard_bytes"), [(2, FOUR_SHARDS), (4, ONE_SHARD)])
 def test_many_in_any_shards_with_any_threads(source: Path, workers: int, shard_bytes: int | None) -> None:
-    """Several in one shard, the first, the last; the pack is the one that has never had them."""
-    bad = {0: "SIGSEGV", 1: "SIGABRT", 5: "SIGSEGV", 11: "SIGSEGV"}
+    """Several in one shard, the first, the last; one worker makes the same pack of several shards."""
+    bad = {0: "SIGSEGV", 1: "SIGABRT", 11: "SIGSEGV"}
     for i, way in bad.items():
         mark(source / f"{i:03d}.jpg", way)
     counts = Counts()
@@ -91,7 +93,7 @@ def test_many_in_any_shards_with_any_threads(source: Path, workers: int, shard_b
     assert all(done <= IMAGES and crashed <= len(bad) for done, crashed in counts.reported)
     assert counts.reported[-1] == (IMAGES, len(bad))
     good("verify", source.parent / "p")
-    if workers != 1:
+    if shard_bytes == FOUR_SHARDS:
         build_pack(options(source, on_bad="skip", shard_bytes=shard_bytes, workers=1, out=str(source.parent / "q")))
         assert digests(source.parent / "p") == digests(source.parent / "q")
 
@@ -105,11 +107,11 @@ def test_by_default_it_ends_the_build_with_its_name(source: Path) -> None:
 
 
 def test_all_crash(source: Path) -> None:
-    for file in list(source.iterdir())[3:]:
+    for file in list(source.iterdir())[2:]:
         file.unlink()
     for file in source.iterdir():
         mark(file, "SIGSEGV")
-    with pytest.raises(TooManyBad, match="3 of 3 inputs are bad"):
+    with pytest.raises(TooManyBad, match="2 of 2 inputs are bad"):
         build_pack(options(source, on_bad="skip"))
 
 
@@ -141,20 +143,19 @@ def test_an_image_that_is_never_finished(source: Path, way: str, workers: int) -
     assert item.problem.startswith("was not decoded within 0.5 s, twice; raise --decode-timeout, or re-save")
 
 
-@pytest.mark.parametrize("timeout", [2.0, None])
+@pytest.mark.parametrize("timeout", [1.0, None])
 def test_slow_images_are_none_that_hang(source: Path, timeout: float | None) -> None:
     """Together they take longer than the timeout, but each alone does not."""
-    for i in range(8):
+    for i in range(8 if timeout else 1):
         mark(source / f"{i:03d}.jpg", "slow")
     build_pack(options(source, decode_timeout=timeout, workers=1))
     assert len(open_pack(source.parent / "p")) == IMAGES
 
 
-@pytest.mark.parametrize("way", ["SIGSEGV", "sleeps"])
-def test_in_the_sample_that_the_plan_encodes(source: Path, way: str) -> None:
-    mark(source / "000.jpg", way)
+def test_in_the_sample_that_the_plan_encodes(source: Path) -> None:
+    mark(source / "000.jpg", "sleeps")
     mark(source / "011.jpg", "SIGABRT")
-    asked = {"encode": "png", "on_bad": "skip", "decode_timeout": 0.5 if way == "sleeps" else 20.0}
+    asked = {"encode": "png", "on_bad": "skip", "decode_timeout": 0.5}
     plan = plan_pack(options(source, **asked))
     assert plan.pack_bytes > 0 and not plan.inputs.rejected
     build_pack(options(source, **asked))
@@ -209,12 +210,10 @@ def test_no_process_stays(source: Path, monkeypatch: pytest.MonkeyPatch) -> None
         begin(worker, *task)
 
     monkeypatch.setattr(Worker, "begin", add_note)
-    for i in (1, 6):
-        mark(source / f"{i:03d}.jpg", "SIGSEGV")
-    build_pack(options(source, on_bad="skip", shard_bytes=FOUR_SHARDS))
+    mark(source / "006.jpg", "SIGSEGV")
     with pytest.raises(TooManyBad):
-        build_pack(options(source, out=str(source.parent / "q"), shard_bytes=FOUR_SHARDS))
-    assert len(set(started)) > 4
+        build_pack(options(source, shard_bytes=FOUR_SHARDS))
+    assert len(set(started)) > 2
     assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started), 5)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 from running import good
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from packer import BuildOptions, PackedDataset, PackedLoader, Resize, build_pack, open_pack
 from packer.containers import CONTAINERS
@@ -93,17 +93,17 @@ def test_still_images_in_every_container(images, tmp_path, container, encode):
 
 @pytest.mark.workers
 def test_copies_are_read_in_threads_and_processes(images, animations, tmp_path):
-    pack = build(images, tmp_path / "p", encode="copy", workers=2)
-    moving = build(animations, tmp_path / "q", encode="copy", on_animation="first", workers=2)
+    pack = build(images, tmp_path / "p", encode="copy")
+    moving = build(animations, tmp_path / "q", encode="copy", on_animation="first")
     for path, count in ((pack, 9), (moving, 6)):
-        dataset = PackedDataset(path)
         crop = Resize((20, 30), interpolation="bilinear")
         (batch, _), *_ = PackedLoader(path, count, crop=crop, threads=3)
         again = torch_batch(PackedLoader(path, 2, crop=crop, threads=1))
         assert np.array_equal(batch.numpy(), again)
-        loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
-        for (image, _), (expected, _) in zip(loader, dataset, strict=True):
-            assert np.array_equal(image.numpy(), expected.numpy())
+    both = ConcatDataset([PackedDataset(pack), PackedDataset(moving)])
+    loader = DataLoader(both, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    for (image, _), number in zip(loader, range(len(both)), strict=True):
+        assert np.array_equal(image.numpy(), both[number][0].numpy())
 
 
 def torch_batch(loader):

@@ -49,7 +49,7 @@ def test_no_name_reaches_the_terminal_raw(tmp_path: Path, env: dict[str, str]) -
             file.write(b"no image, whatever its name is")
     draw(Path(os.fsdecode(bad)) / "zz.jpg", 1)
     for options in ([], ["--json"], ["--max-bad", "99"]):
-        ran = run_apart("build", bad, "--labels", "none", *options, "-o", tmp_path / "p", env=env)
+        ran = run_apart("build", bad, "--labels", "none", *options, "-o", tmp_path / "p", "--workers", 1, env=env)
         assert ran.code == (0 if "--max-bad" in options else 1), ran.err
         for text in (ran.out, ran.err):
             assert all(c.isprintable() or c == "\n" for c in text)

@@ -214,8 +214,8 @@ def test_a_journal_that_was_altered_anywhere(unfinished: Path) -> None:
     shutil.copytree(out / "p.partial", out / "kept.partial")
     journal = (out / "p.partial" / "journal").read_bytes()
     lines = journal.splitlines(keepends=True)
-    changed = [journal[:n] for n in range(0, len(journal), len(journal) // 9)]
-    for at in range(7, len(journal), len(journal) // 9):
+    changed = [journal[:n] for n in range(0, len(journal), len(journal) // 5)]
+    for at in range(7, len(journal), len(journal) // 5):
         changed.append(journal[:at] + bytes([journal[at] ^ 16]) + journal[at + 1 :])
     changed += [journal + lines[-1], journal + lines[1], lines[0] + lines[2] + lines[1], lines[1] + lines[0], b"\n" * 9]
     changed += [journal + b"00000000 {}\n", journal + lines[-1][: len(lines[-1]) // 2]]

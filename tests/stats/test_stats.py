@@ -60,7 +60,7 @@ def test_mean_and_std_are_exact(tmp_path: Path, container: str, options: tuple[s
 @pytest.mark.parametrize("size", ["7x5", "40x30", "300x400"])
 def test_raw_images_of_one_shape(tmp_path: Path, container: str, size: str) -> None:
     """Summed many at once, where they lie: several shards, and pages or headers between them."""
-    draw_classes(tmp_path / "src", each=9)
+    draw_classes(tmp_path / "src", each=4)
     resize = ("--resize", size, "--fit", "stretch", "--shard-size", "1MB")
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--format", container, *resize)
     pack = open_pack(tmp_path / "pack")

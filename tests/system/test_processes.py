@@ -49,7 +49,7 @@ def build(name):
     assert not verify(f"{sys.argv[2]}/{name}", deep=True).problems
 
 def at_once(kind, **options):
-    each = [kind(target=build, args=(f"p{n}",), **options) for n in range(3)]
+    each = [kind(target=build, args=(f"p{n}",), **options) for n in range(2)]
     for one in each:
         one.start()
     for one in each:
@@ -68,8 +68,8 @@ after = state()
 assert before == after, [(name, before[name], after[name]) for name in before if before[name] != after[name]]
 print("same")
 """
+ALONE = 'build("p")'
 CALLS = {
-    "alone": 'build("p")',
     "threads": "at_once(threading.Thread)",
     "daemonic processes": 'at_once(multiprocessing.get_context("fork").Process, daemon=True)',
     "event loop": "asyncio.run(in_a_loop())",
@@ -106,7 +106,7 @@ def test_nothing_changes(places: list[str], call: str) -> None:
 def test_without_a_main_guard(places: list[str], tmp_path: Path, way: str) -> None:
     """A script, and lines typed into an interpreter; the fork server is unchanged."""
     server = 'multiprocessing.set_forkserver_preload(["json"])\nforkserver.ensure_running()\n'
-    program = HEAD + server + COMPARED.format(CALLS["alone"])
+    program = HEAD + server + COMPARED.format(ALONE)
     (tmp_path / "script.py").write_text(program)
     if way == "script":
         assert output_of([str(tmp_path / "script.py"), *places]) == "same\n"
@@ -114,16 +114,12 @@ def test_without_a_main_guard(places: list[str], tmp_path: Path, way: str) -> No
         assert output_of(["-", *places], program) == "same\n"
 
 
-def test_no_temporary_file_stays(places: list[str], tmp_path: Path) -> None:
+def test_a_python_that_prints_when_it_starts_and_no_temporary_file_stays(places: list[str], tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
-    output_of(["-c", HEAD + CALLS["alone"], *places], TMPDIR=str(tmp_path / "tmp"), PYTHONPATH=str(ROOT))
-    assert os.listdir(tmp_path / "tmp") == []
-
-
-def test_a_python_that_prints_when_it_starts(places: list[str], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('welcome', flush=True)\n")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    assert output_of(["-c", HEAD + CALLS["alone"], *places], PYTHONPATH=path) == "welcome\n"
+    said = output_of(["-c", HEAD + ALONE, *places], PYTHONPATH=path, TMPDIR=str(tmp_path / "tmp"))
+    assert said == "welcome\n" and os.listdir(tmp_path / "tmp") == []
 
 
 def test_workers_import_nothing_from_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packs import WIDE
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
@@ -108,9 +107,9 @@ def test_resume_positions(container: str, encode: str, pack_of, torture) -> None
         return f"{world} ranks"
 
     cases = [(n, world, at) for world in WORLDS for n in THREADS for at in range(-(-RECORDS // world) + 1)]
-    ends = [(2, world, at) for world in (1, 2, 8) for at in (0, 1, -(-RECORDS // world) - 1, -(-RECORDS // world))]
+    ends = [(2, world, at) for world in (1, 8) for at in (0, 1, -(-RECORDS // world) - 1, -(-RECORDS // world))]
     torture.each(ends, run, len(ends))
-    torture.each(cases, run, 25)
+    torture.each(cases, run, 10)
 
 
 # -- worker deaths
@@ -185,7 +184,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
-@pytest.mark.parametrize("container", WIDE)
+@pytest.mark.parametrize("container", ["lmdb", "webdataset"])  # one code reads all: with pages between, and without
 def test_opening_leaves_nothing(container: str, pack_of) -> None:
     """Open, read and close a pack many times: no descriptor is left, and memory stays."""
 

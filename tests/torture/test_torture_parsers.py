@@ -19,8 +19,8 @@ from torture_parsers import SEEDS, TARGETS, read_image, read_image_header
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 FAULTS = [json.loads(line) for line in (CORPUS / "faults.jsonl").read_text().splitlines()]
-FEW = {"decode": 1000, "header": 1000}
-"""Mutations in the suite; 200 of other targets."""
+FEW = {"decode": 500, "header": 500}
+"""Mutations in the suite; 100 of other targets."""
 ALL = 100_000
 
 
@@ -47,7 +47,7 @@ def test_mutations(name: str, torture) -> None:
     def run(number: int) -> str:
         return target.read(mutated(inputs, number, torture.seed, keep=2))
 
-    outcomes = torture.each([(number,) for number in range(ALL)], run, FEW.get(name, 200), apart=True)
+    outcomes = torture.each([(number,) for number in range(ALL)], run, FEW.get(name, 100), apart=True)
     # mutations are neither harmless nor all too coarse
     assert not torture.sliced or min(outcomes["read"], outcomes["refused"]) > 0, outcomes
 
