@@ -3,34 +3,44 @@
 Convert: a pack of raw 224x224 images from each container to each other one, against `cp` of its files. Both read files
 that are in memory; with --work-dir /dev/shm, the disk takes no part.
 
+Adopt: a tar of JPEGs with their classes, as webdataset's users have; records per CPU second of one process, the
+size of the pack against the tar, and a loader over it against one over the same images in a pack that was built.
+
 Merge: packs of many images of one pixel, so that what is measured is the indexes: once with the same classes in all,
 once with other ids in each, whose indexes are then written anew.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from bench_common import Table, against_goal, direct_pack, parser
+from bench_common import Table, against_goal, direct_pack, drawn, parser
 
-from packer.bench.measure import take_turns
+from packer import PackedLoader, RandomResizedCrop
+from packer.bench.measure import Figure, take_turns
 from packer.containers import CONTAINERS
 from packer.format.index import write_index
 from packer.format.indexes import Indexes
 from packer.format.manifest import read_manifest
+from packer.repack.adopt import adopt
 from packer.repack.convert import convert
 from packer.repack.merge import merge
 from packer.system import usable_cores
 
 SHAPE = (224, 224, 3)
+SIDE = 64
 GIB = 1 << 30
 
 
@@ -63,6 +73,42 @@ def converting(table: Table, folder: Path, given: Any) -> None:
             table.row(what, *cells, f"{rate.median:,.0f}", f"{limit.median:,.0f}")
         for path in (pack, copied, out):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def adopting(folder: Path, given: Any) -> None:
+    """Adopt a tar of --adopt-records JPEGs; print its rows."""
+    encoded = list(islice(drawn(SIDE), 64))
+    with tarfile.open(folder / "train.tar", "w") as tar:
+        for number in range(given.adopt_records):
+            for extension, data in (("jpg", encoded[number % 64]), ("cls", str(number % 10).encode())):
+                member = tarfile.TarInfo(f"{number:08d}.{extension}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    table = Table("adopt", "goal", "figure")
+    seconds = []
+    for _ in range(given.rounds):
+        shutil.rmtree(folder / "adopted", ignore_errors=True)
+        started = sum(os.times()[:4])
+        adopt([str(folder / "train.tar")], str(folder / "adopted"), workers=1)
+        seconds.append(sum(os.times()[:4]) - started)
+    rate = Figure(tuple(given.adopt_records / second for second in seconds))
+    table.row(
+        f"adopt a tar of {given.adopt_records:,} JPEGs of {SIDE} px, records per CPU second",
+        *against_goal(rate, 100_000, digits=0),
+    )
+    pack = sum(file.stat().st_size for file in (folder / "adopted").iterdir())
+    share = 100 * pack / (folder / "train.tar").stat().st_size
+    table.row("size of the pack, % of the tar", "<= 4", f"{share:.2f}")
+
+    convert(folder / "adopted", folder / "built", format="webdataset")
+
+    def epoch(pack: Path) -> None:
+        for _ in PackedLoader(pack, 64, shuffle=True, seed=0, crop=RandomResizedCrop(SIDE)):
+            pass
+
+    taken = take_turns({name: partial(epoch, folder / name) for name in ("adopted", "built")}, given.rounds)
+    ratio = taken["adopted"].per_second(1) / taken["built"].per_second(1)
+    table.row("PackedLoader, adopted against built", *against_goal(ratio, 0.97))
 
 
 def twin(pack: Path, out: Path, seed: int) -> None:
@@ -111,11 +157,14 @@ def main() -> None:
     arguments.add_argument("--workers", type=int, default=usable_cores())
     arguments.add_argument("--sources", nargs="*", default=["lmdb"], choices=CONTAINERS)
     arguments.add_argument("--formats", nargs="*", default=list(CONTAINERS), choices=CONTAINERS)
+    arguments.add_argument("--adopt-records", type=int, default=50_000, help="of a tar; 0: none [%(default)s]")
     arguments.add_argument("--merge-records", type=int, default=1_000_000, help="of each pack; 0: none [%(default)s]")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-repack-", dir=given.work_dir) as folder:
         if given.convert_gb:
             converting(Table("convert", "goal", "ratio", "packer, MB/s", "cp, MB/s"), Path(folder), given)
+        if given.adopt_records:
+            adopting(Path(folder), given)
         if given.merge_records:
             merging(Table("merge", "goal", "seconds"), Path(folder), given)
 

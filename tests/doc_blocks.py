@@ -15,6 +15,7 @@ from then on.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import re
@@ -146,6 +147,7 @@ def _run(block: Block) -> str:
         importlib.import_module(".".join(path.with_suffix("").parts))
     else:
         exec(block.code(), {"__name__": "__main__"})
+        gc.collect()  # as at the end of a program: no file that the block has opened stays open
     return printed
 
 
