@@ -176,8 +176,9 @@ class Output:
 def _check_apart(output: str, source: str) -> None:
     """Raise UsageError if source and output overlap: a build would read what it writes."""
     real_output, real_source = os.path.realpath(output), os.path.realpath(source)
+    what = "the source folder" if os.path.isdir(source) else "a file that it is made from"
     if real_output == real_source or real_source.startswith(real_output.rstrip("/") + "/"):
-        raise UsageError(output, "would replace the source folder", "choose another --out")
+        raise UsageError(output, f"would replace {what}", "choose another --out")
     if real_output.startswith(real_source.rstrip("/") + "/"):
         raise UsageError(output, "is inside the source folder", "choose an --out outside it")
 

@@ -130,12 +130,14 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
     from packer.packing.verdict import fail, too_many
     from packer.repack.adopt_classes import classes_of, final_tables
     from packer.repack.adopt_pack import manifest_of, with_shards
+    from packer.repack.formats import check_roles
 
     started = time.monotonic()
     progress = progress or Progress()
     asked = AdoptOptions(tuple(map(os.fsdecode, files)), os.fsdecode(out).rstrip("/") or os.fsdecode(out), **options)
     checked = asked.checked
     paths, kind, skipped = _files(asked)
+    check_roles(kind, tuple(asked.columns), bool(asked.labels))
     for path in paths:
         output = Output(asked.out, path, asked.overwrite)
     with output:
@@ -149,6 +151,9 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
         inputs.table = range(sum(map(len, tables)))
         if too_many(checked, inputs.bad, inputs.asked):
             raise fail(checked, inputs, inputs.asked, False, progress)
+        if asked.columns.get("label") and not any({"label", "boxes", "tags"} & r.fields for r in results):
+            given = printable(asked.columns["label"])
+            raise UsageError("--columns", f'no image has a label in "{given}"', "name another field, or leave it out")
         manifest = manifest_of(asked.recorded, kind, classes, results, inputs)
         manifest = with_shards(manifest, paths, results, tables, output)
         for job in jobs:
@@ -194,6 +199,8 @@ def _kind_of(path: str) -> str | UsageError:
     from packer.repack.formats import recognize
 
     try:
+        if os.path.isdir(path):
+            return UsageError(path, "is a pack already", "give files that other tools wrote")
         if os.path.lexists(path) and not os.path.isfile(path):
             return UsageError(path, "is not a file", "give files, or a folder of them")
         return recognize(path)
@@ -203,8 +210,13 @@ def _kind_of(path: str) -> str | UsageError:
 
 
 def _below(folder: str) -> Iterator[str]:
+    """Yield the files below a folder, and the packs, but not the files in them."""
+    from packer.format.manifest import names_a_pack
+
     for parent, folders, names in os.walk(folder):
         folders.sort(key=os.fsencode)
+        packs = [name for name in folders if names_a_pack(os.path.join(parent, name))]
+        yield from (os.path.join(parent, folders.pop(folders.index(name))) for name in packs)
         for name in sorted(names, key=os.fsencode):
             if name not in SKIPPED_FILES:
                 yield os.path.join(parent, name)

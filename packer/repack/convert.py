@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, cast
 
 import packer
-from packer.containers import container_of
+from packer.containers import container_names, container_of
 from packer.errors import AnyPath, TooManyBad, UsageError, plural, printable
 from packer.format.indexes import Indexes
 from packer.format.lists import MOST_IN_MANIFEST, Listing, lists_of, selection_file
@@ -135,8 +135,11 @@ def _options(folder: str, old: Manifest, out: str, given: dict[str, Any]) -> Bui
     if not out:
         raise UsageError("OUT", "is empty", "name the new pack")
     chosen = {name: value for name, value in given.items() if value is not None}
-    if container_of(out) is None:
-        chosen.setdefault("format", old.container)
+    if container_of(out) is None and "format" not in chosen:
+        if old.container not in container_names():
+            problem = f"is needed: the pack is of {old.container} files, which packer does not write"
+            raise UsageError("--format", problem, f"choose one of {', '.join(container_names())}")
+        chosen["format"] = old.container
     return BuildOptions(folder, out, **{**chosen, "encode": encode})
 
 

@@ -111,7 +111,7 @@ def extract(
     except OSError as error:
         if isinstance(error, PackerError):
             raise
-        raise StorageError(error.filename or target, error.strerror or str(error)) from None
+        raise StorageError(error.filename or target, error.strerror or str(error), "choose another folder") from None
     build = _build_words(opened, layout, target)
     seconds = time.perf_counter() - started
     lost = dict(+layout.lost)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 import packer
+from packer.containers import container_names
 from packer.errors import UsageError, plural, printable
 from packer.format.columns import column
 from packer.format.manifest import Manifest
@@ -101,6 +102,10 @@ def _check_images(first: Source, other: Source) -> None:
     a, b = first.manifest, other.manifest
     root, extension = os.path.splitext(other.path)
     if b.container != a.container:
+        if a.container not in container_names():  # npy: packer cannot make the other one fit
+            step = _convert(first, f"{first.path}-{b.container}", f"--format {b.container}")
+            step = step if b.container in container_names() else "convert both to one container: packer convert"
+            _contradict(other, f"is {b.container}", first, a.container, step)
         new = f"{root}.{a.container}" if extension else f"{root}-{a.container}"
         _contradict(other, f"is {b.container}", first, a.container, _convert(other, new, f"--format {a.container}"))
     if b.mode != a.mode:

@@ -172,7 +172,7 @@ def _link(folder: str, home: str, number: int, taken: Taken) -> tuple[ShardEntry
     except PackerError:
         raise
     except OSError as error:
-        raise StorageError(error.filename or folder, error.strerror or str(error)) from None
+        raise StorageError(error.filename or folder, error.strerror or str(error), "choose another --out") from None
     return ShardEntry(old.records if batch is None else len(batch), container, entry), path, how
 
 

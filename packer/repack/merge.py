@@ -110,7 +110,7 @@ def merge(
         manifest = _counted(manifest, sources, made, output.folder, dropped)
         manifest = replace(manifest, rejected=tuple(islice(listings["rejected"], MOST_IN_MANIFEST)))
         manifest = output.publish(manifest, listings.values())
-    changed = sum(item.mapping is not None for item in taken)
+    changed = sum(item is not None and item.mapping is not None for item in taken)
     return MergeReport(
         path, manifest, dict(made.how), changed, found, dropped, tuple(notes), time.perf_counter() - started
     )

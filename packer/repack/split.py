@@ -186,5 +186,5 @@ def _write_lists(
                 os.fsync(file.fileno())
             os.replace(partial, path)
     except OSError as error:
-        raise StorageError(error.filename, error.strerror or str(error)) from None
+        raise StorageError(error.filename, error.strerror or str(error), "choose another --out") from None
     return [{} for _ in paths]

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from drawn import image_file
 from foreign_files import samples, write_tar
+from running import good, refused
 from xxhash import xxh3_128_digest
 
 from packer import PackedDataset, PackedLoader, adopt, open_pack
@@ -268,3 +269,44 @@ def test_in_worker_processes(tars: list[Path], tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("packer.repack.adopt.READ_HERE_BYTES", 0)
     adopt(tars, tmp_path / "pack", overwrite=True, workers=1)
     assert open_pack(tmp_path / "pack").manifest.digest == before
+
+
+def test_packs_in_a_folder_are_not_its_files(tars: list[Path], tmp_path: Path) -> None:
+    folder = tars[0].parent
+    for _ in range(2):  # the second time, the pack is there
+        adopt([folder], folder / "pack", overwrite=True)
+    assert len(open_pack(folder / "pack")) == sum(5 for _ in tars)
+    (skipped,) = read_list(folder / "pack", "skipped")
+    assert skipped.path.endswith("pack") and skipped.reason == "is a pack already"
+
+
+def test_a_file_is_not_replaced(tars: list[Path]) -> None:
+    with pytest.raises(UsageError, match="would replace a file that it is made from"):
+        adopt(tars, tars[0], overwrite=True)
+
+
+@pytest.mark.parametrize(("roles", "said"), [
+    ({"label": "cls2"}, 'no image has a label in "cls2"'),
+    ({"boxes": "xyxy"}, "webdataset has no role boxes"),
+])  # fmt: skip
+def test_columns_that_mean_nothing(roles: dict[str, str], said: str, tars: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        adopt(tars, tmp_path / "pack", columns=roles)
+    assert not (tmp_path / "pack").exists()
+
+
+def test_labels_for_files_that_have_their_own(tars: list[Path], tmp_path: Path) -> None:
+    np.save(tmp_path / "y.npy", np.arange(5))
+    with pytest.raises(UsageError, match="webdataset holds its own labels"):
+        adopt(tars[:1], tmp_path / "pack", labels=(str(tmp_path / "y.npy"),))
+
+
+def test_what_to_do_if_a_file_is_missing_or_damaged(tars: list[Path], tmp_path: Path) -> None:
+    adopt(tars[:1], tmp_path / "pack")
+    data = bytearray(tars[0].read_bytes())
+    data[600] ^= 255
+    tars[0].write_bytes(data)
+    line = refused(4, "convert", tmp_path / "pack", tmp_path / "out.lmdb", "--workers", "1")
+    assert "restore the file, adopt it again, or leave 00000000 out with --exclude" in line
+    tars[0].unlink()
+    assert f"0.tar: is not at {tars[0]}; put it back, or adopt it again" in good("info", tmp_path / "pack").out

@@ -18,7 +18,7 @@ from packs import MakePack
 from running import digests, good, refused, run
 
 import packer.repack.convert
-from packer import BuildOptions, build_pack, convert, open_pack
+from packer import BuildOptions, adopt, build_pack, convert, open_pack
 from packer.containers import CONTAINERS, open_container
 from packer.containers.base import ShardSpec
 from packer.errors import DamagedPack, StorageError, UsageError
@@ -386,3 +386,10 @@ def test_what_it_prints(make_pack: MakePack, tmp_path: Path) -> None:
     facts = json.loads(good("convert", pack, tmp_path / "c.hdf5", "--json").out)
     assert (facts["records"], facts["shards"], facts["rejected"]) == (24, 3, [])
     assert f"made from  convert: {pack.name}" in good("info", tmp_path / "a.hdf5").out
+
+
+def test_an_adopted_container_is_not_kept(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 8, 8, 3), np.uint8))
+    adopt([tmp_path / "x.npy"], tmp_path / "arrays")
+    line = refused(2, "convert", tmp_path / "arrays", tmp_path / "out")
+    assert "--format: is needed: the pack is of npy files, which packer does not write; choose one of lmdb" in line

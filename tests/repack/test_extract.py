@@ -332,3 +332,15 @@ def test_odd_names(tmp_path: Path, layout: str) -> None:
         odd = next(name for name in wanted if name.startswith(b"\xff"))
         found[odd] = found.pop(b"%FF" + odd[1:])
     assert found == wanted
+
+
+def test_images_without_labels(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src")
+    pack = build(source, tmp_path / "p.lmdb", labels=("none",))
+    assert "but the pack has no labels; choose folder" in refused(
+        2, "extract", pack, tmp_path / "o", "--layout", "list"
+    )
+    report = extract(pack, tmp_path / "out")
+    assert (report.renamed, report.lost) == (0, {})
+    new = again(report, tmp_path / "again.lmdb")
+    assert facts(new) == facts(pack) and open_pack(new).paths == open_pack(pack).paths

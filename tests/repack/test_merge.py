@@ -17,7 +17,7 @@ from drawn import draw, draw_classes, draw_plain, draw_voc
 from packs import MakePack
 from running import digests, good, refused, run
 
-from packer import BuildOptions, Pack, PackedDataset, PackedLoader, build_pack, merge, open_pack
+from packer import BuildOptions, Pack, PackedDataset, PackedLoader, adopt, build_pack, merge, open_pack
 from packer.errors import BadInput, DamagedPack, UsageError
 from packer.format.manifest import Manifest, read_manifest
 from packer.format.salvage import repair
@@ -314,3 +314,19 @@ def test_rebuilt_manifest_names_classes_of_records_only(build: Build, tmp_path: 
     saved = repair(tmp_path / "all")
     assert saved.out is not None
     assert [fact[2] for fact in facts(open_pack(saved.out))] == ["ant"] * 3
+
+
+def test_a_pack_all_of_whose_records_are_dropped(build: Build, tmp_path: Path) -> None:
+    a = build("a", ("ant", "bee"))
+    build_pack(BuildOptions(str(tmp_path / "a-src"), str(tmp_path / "b"), labels=("folder",), workers=1))
+    report = merge([a, tmp_path / "b"], tmp_path / "all", duplicates="drop")
+    assert (report.dropped, report.relabelled, len(report.manifest.shards)) == (6, 0, 1)
+    same_records(tmp_path / "all", a)
+
+
+def test_next_steps_can_be_followed(build: Build, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 8, 8, 3), np.uint8))
+    adopt([tmp_path / "x.npy"], tmp_path / "arrays")
+    built = build("a", ("ant",), resize="8x8")
+    line = refused(2, "merge", tmp_path / "arrays", built, "-o", tmp_path / "all")
+    assert f"packer convert {tmp_path}/arrays {tmp_path}/arrays-lmdb --format lmdb" in line

@@ -1,4 +1,4 @@
-"""Formats of other tools, which `packer adopt` reads in place: a new one is its file and two lines here.
+"""Formats of other tools, which `packer adopt` reads in place: a new one is its file and three lines here.
 
 A format is known by the bytes of a file, not by its name.
 """
@@ -6,6 +6,7 @@ A format is known by the bytes of a file, not by its name.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -30,6 +31,14 @@ _HOMES = {
     "idx": "packer.repack.formats.idx:Idx",
 }
 FORMATS = tuple(_HOMES)
+READS = {
+    "webdataset": ("image", "label"), "tfrecord": ("image", "label", "text"), "parquet": ("image", "label", "boxes"),
+    "arrow": ("image", "label", "boxes"), "lmdb": ("label",), "hdf5": ("image", "label"), "mds": ("image", "label"),
+    "litdata": ("image", "label"), "npy": (), "idx": (),
+}  # fmt: skip
+"""Format -> the roles of ``--columns`` that it has."""
+UNLABELED = ("npy", "idx")
+"""Formats whose labels are in files of their own: ``--labels``."""
 HEAD_BYTES = 4096
 REFUSED = (
     (b"\x80\x02", "is a pickle, which packer never reads: it may run code", "write its images to files first"),
@@ -52,6 +61,16 @@ def open_format(name: str, options: FormatOptions) -> Format:
     module, _, attribute = _HOMES[name].partition(":")
     found: Format = getattr(import_module(module), attribute)(options)
     return found
+
+
+def check_roles(name: str, roles: Sequence[str], labels: bool) -> None:
+    """Raise UsageError if the format has no such fields, or labels of its own: they would be passed over."""
+    for role in roles:
+        if role not in READS[name]:
+            step = f"its roles are {', '.join(READS[name])}" if READS[name] else "leave it out"
+            raise UsageError("--columns", f"{name} has no role {role}", step)
+    if labels and name not in UNLABELED:
+        raise UsageError("--labels", f"{name} holds its own labels", "say which they are: --columns label=FIELD")
 
 
 def recognize(path: str) -> str | UsageError:
@@ -119,4 +138,4 @@ _SIGNS = (
 )
 """Format -> whether a file with this head, of this size, is of it."""
 
-__all__ = ["FORMATS", "open_format", "recognize"]
+__all__ = ["FORMATS", "READS", "UNLABELED", "check_roles", "open_format", "recognize"]

@@ -68,7 +68,7 @@ class Layout:
             has = ", ".join(sorted(fields)) or "no labels"
             raise UsageError(
                 "--layout", f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}",
-                "choose another layout",
+                "choose another layout" if fields else "choose folder",
             )  # fmt: skip
         for name in self.classes:
             if not name.isprintable() or name != name.strip() or not name:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 
 from packer.errors import UsageError
+from packer.format.manifest import Manifest
 from packer.repack.layouts.base import Layout
 from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, quoted
 from packer.types import Annotation
 
 
 class FolderLayout(Layout):
-    """Images in the folders of their classes; those without a class lie beside these."""
+    """Images in the folders of their classes; those without a class lie beside these. Of a pack without labels, images."""
 
     name = "folder"
     holds = needs = frozenset({"label"})
+
+    def __init__(self, folder: str, manifest: Manifest) -> None:
+        super().__init__(folder, manifest)
+        self._plain = not manifest.fields
+        if self._plain:
+            self.needs, self.labels = frozenset(), "none"
 
     def check(self) -> None:
         """Raise UsageError if a class cannot be a folder, or would not be read as a class."""
@@ -29,6 +36,8 @@ class FolderLayout(Layout):
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return the path below the folder of its class, which is not repeated."""
+        if self._plain:
+            return path
         if annotation.label is None:
             self.lost["the class, which it does not have: it lies beside the class folders"] += 1
             return path.replace(b"/", b"_")
