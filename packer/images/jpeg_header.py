@@ -101,6 +101,23 @@ def read(data: bytes, complete: bool, file_bytes: int) -> Header:
     raise bad(f"more than {_SEGMENTS_MAX} segments in a JPEG header")
 
 
+def frame_like_last(data: memoryview) -> bytes | None:
+    """Return what a file says of its frame, if its segments have the layout of the last header that was read.
+
+    That is the last byte of the marker, the size of the segment, and what `_FRAME` unpacks. Equal frames of such files
+    have equal headers, but for the number of pixels that their size allows: `least_bytes`.
+    """
+    last = _LAST[0]
+    if len(data) < last.stop or data[0] != 0xFF or data[1] != 0xD8 or last.unpack_from(data, 2) != last.segments:
+        return None
+    return data[last.frame_at - 3 : last.frame_at + _FRAME.size].tobytes()
+
+
+def least_bytes(header: Header) -> int:
+    """Return the size from which on a file may have this header, however it is compressed."""
+    return -(-header.width * header.height // _PIXELS_PER_BYTE_MAX)
+
+
 def _remember(data: bytes, starts: list[int], frame_at: int) -> None:
     """Remember the layout of a header. It is prepared only when seen again, which takes as long as parsing."""
     layout = _Layout(starts, _SEGMENT.unpack_from, (), 1 << 62, frame_at)

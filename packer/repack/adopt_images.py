@@ -9,6 +9,7 @@ from packer.errors import BadImage, BadInput
 from packer.format.schema import DTYPES, ENCODINGS
 from packer.images.base import Header, OnAnimation
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header
+from packer.images.jpeg_header import frame_like_last, least_bytes
 from packer.repack.formats.base import ForeignFile, Pixels
 from packer.repack.formats.npy import header_of
 
@@ -16,6 +17,7 @@ HEAD_BYTES = 4096
 MOST_FACTS = 1 << 16
 NPY = b"\x93NUMPY"
 MOST_SIDE = 1 << 31
+UNKNOWN = 0, None
 
 
 class Facts(NamedTuple):
@@ -37,7 +39,17 @@ class ImageFacts:
         self._max_pixels = max_pixels
         self._on_animation = on_animation
         self._facts: dict[Header | Pixels, Facts] = {}
+        self._frames: dict[bytes, tuple[int, Facts]] = {}
+        """Good JPEGs by their frames, with the least size of their files."""
         self.losses: Counter[str] = Counter()
+
+    def of_like(self, image: memoryview) -> Facts | None:
+        """Return the facts of a JPEG that is like one before; None if it needs a closer look."""
+        frame = frame_like_last(image)
+        if frame is None:
+            return None
+        least, facts = self._frames.get(frame, UNKNOWN)
+        return facts if len(image) >= least else None
 
     def of_image(self, head: bytes, offset: int, size: int) -> Facts:
         """Return the facts of an image file. Raise BadImage if it cannot be decoded."""
@@ -50,6 +62,9 @@ class ImageFacts:
             raise facts.error
         if facts.losses:
             self.losses.update(facts.losses)
+        elif header.format == "jpeg" and header.orientation == 1 and len(self._frames) < MOST_FACTS:
+            if (frame := frame_like_last(memoryview(head))) is not None:
+                self._frames[frame] = least_bytes(header), facts
         return facts
 
     def _checked(self, header: Header) -> Facts:
