@@ -35,7 +35,7 @@ class _Layout(NamedTuple):
     starts: list[int]
     """First byte of each segment."""
     unpack_from: Callable[[bytes, int], tuple[Any, ...]]
-    """Returns the marker and size of each segment from byte 2 on."""
+    """Returns the first two bytes, and the marker and size of each segment."""
     segments: tuple[bytes, ...]
     """Its result for this layout; empty if the layout was seen only once."""
     stop: int
@@ -62,7 +62,7 @@ def read(data: bytes, complete: bool, file_bytes: int) -> Header:
     at, orientation, frame_at, unusual = 2, 0, 0, False
     unpack = _SEGMENT.unpack
     try:
-        if len(data) >= last.stop and type(data) is bytes and last.unpack_from(data, 2) == last.segments:
+        if len(data) >= last.stop and type(data) is bytes and last.unpack_from(data) == last.segments:
             return _header(data, last.frame_at, 1, file_bytes)
         for _ in range(_SEGMENTS_MAX):
             marker, size = unpack(data[at : at + 4])
@@ -108,9 +108,9 @@ def frame_like_last(data: memoryview) -> bytes | None:
     have equal headers, but for the number of pixels that their size allows: `least_bytes`.
     """
     last = _LAST[0]
-    if len(data) < last.stop or data[0] != 0xFF or data[1] != 0xD8 or last.unpack_from(data, 2) != last.segments:
+    if len(data) < last.stop or last.unpack_from(data) != last.segments:
         return None
-    return data[last.frame_at - 3 : last.frame_at + _FRAME.size].tobytes()
+    return data[last.frame_at - 3 : last.frame_at + 6].tobytes()
 
 
 def least_bytes(header: Header) -> int:
@@ -123,8 +123,8 @@ def _remember(data: bytes, starts: list[int], frame_at: int) -> None:
     layout = _Layout(starts, _SEGMENT.unpack_from, (), 1 << 62, frame_at)
     if starts == _LAST[0].starts and type(data) is bytes:
         gaps = [after - start - 4 for start, after in pairwise(starts)]
-        segments = struct.Struct("".join(f"4s{gap}x" for gap in gaps) + "4s")
-        layout = _Layout(starts, segments.unpack_from, segments.unpack_from(data, 2), 2 + segments.size, frame_at)
+        segments = struct.Struct("2s" + "".join(f"4s{gap}x" for gap in gaps) + "4s")
+        layout = _Layout(starts, segments.unpack_from, segments.unpack_from(data), segments.size, frame_at)
     _LAST[0] = layout
 
 

@@ -23,10 +23,11 @@ from packer.format.lists import Changed
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SCHEMA
 from packer.images.base import Header, OnAnimation
+from packer.images.jpeg_header import frame_like_last
 from packer.packing.convert import rejected
 from packer.packing.resolve import ClassIds, Resolver
 from packer.packing.table import checked_texts
-from packer.repack.adopt_images import HEAD_BYTES, NPY, ImageFacts, no_bytes
+from packer.repack.adopt_images import HEAD_BYTES, NPY, UNKNOWN, ImageFacts, no_bytes
 from packer.repack.formats import open_format
 from packer.repack.formats.base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Rich, Row
 from packer.sources.paths import MOST_CLASSES
@@ -177,9 +178,8 @@ class _Reader:
     def _chunk(self, rows: Iterator[Row], first: int, decoding: Decoding) -> tuple[Any, bool, int]:
         """Return some rows as a record batch, None if none is good; whether there are more; and how many were read."""
         view, limit, prefix = self._file.view, self._file.size, self._job.key_prefix
-        of_like = self._images.of_like
         checksum, digest, ids, images = crc32c, xxh3_128_digest, self._ids, self._images
-        refused, mark = self._job.refused, self._job.threads > 0
+        refused, mark, frames = self._job.refused, self._job.threads > 0, images.frames
         keys: list[bytes] = []
         kept: list[tuple[int, int, int, tuple[int, ...], int, bytes, bytes]] = []
         rich: dict[int, Noted] = {}
@@ -189,15 +189,16 @@ class _Reader:
             for path, offset, size, known, pixels in rows:
                 number += 1
                 try:
-                    if number - 1 in refused:
+                    if refused and number - 1 in refused:
                         raise refused[number - 1]
                     start, count = offset, size
                     if size < 1 or offset < 0 or offset > limit - size:
                         raise known if isinstance(known, BadInput) else no_bytes(offset, size, limit)
                     if pixels is None:
                         image = data[offset : offset + size]
-                        if (known_facts := of_like(image)) is not None:
-                            facts = known_facts
+                        least, like = frames.get(frame_like_last(image), UNKNOWN)
+                        if like is not None and size >= least:
+                            facts = like
                         elif (head := bytes(image[:HEAD_BYTES]))[:6] == NPY:
                             facts, start, count = images.of_npy(offset, size, head)
                             image = data[start : start + count]

@@ -39,17 +39,9 @@ class ImageFacts:
         self._max_pixels = max_pixels
         self._on_animation = on_animation
         self._facts: dict[Header | Pixels, Facts] = {}
-        self._frames: dict[bytes, tuple[int, Facts]] = {}
-        """Good JPEGs by their frames, with the least size of their files."""
+        self.frames: dict[bytes | None, tuple[int, Facts]] = {}
+        """Facts of good JPEGs by `frame_like_last`, with the least size of such a file."""
         self.losses: Counter[str] = Counter()
-
-    def of_like(self, image: memoryview) -> Facts | None:
-        """Return the facts of a JPEG that is like one before; None if it needs a closer look."""
-        frame = frame_like_last(image)
-        if frame is None:
-            return None
-        least, facts = self._frames.get(frame, UNKNOWN)
-        return facts if len(image) >= least else None
 
     def of_image(self, head: bytes, offset: int, size: int) -> Facts:
         """Return the facts of an image file. Raise BadImage if it cannot be decoded."""
@@ -62,9 +54,9 @@ class ImageFacts:
             raise facts.error
         if facts.losses:
             self.losses.update(facts.losses)
-        elif header.format == "jpeg" and header.orientation == 1 and len(self._frames) < MOST_FACTS:
+        elif header.format == "jpeg" and header.orientation == 1 and len(self.frames) < MOST_FACTS:
             if (frame := frame_like_last(memoryview(head))) is not None:
-                self._frames[frame] = least_bytes(header), facts
+                self.frames[frame] = least_bytes(header), facts
         return facts
 
     def _checked(self, header: Header) -> Facts:
