@@ -34,7 +34,7 @@ class _Layout(NamedTuple):
 
     starts: list[int]
     """First byte of each segment."""
-    unpack_from: Callable[[bytes, int], tuple[Any, ...]]
+    unpack_from: Callable[..., tuple[Any, ...]]
     """Returns the first two bytes, and the marker and size of each segment."""
     segments: tuple[bytes, ...]
     """Its result for this layout; empty if the layout was seen only once."""

@@ -54,9 +54,8 @@ class ImageFacts:
             raise facts.error
         if facts.losses:
             self.losses.update(facts.losses)
-        elif header.format == "jpeg" and header.orientation == 1 and len(self.frames) < MOST_FACTS:
-            if (frame := frame_like_last(memoryview(head))) is not None:
-                self.frames[frame] = least_bytes(header), facts
+        elif len(self.frames) < MOST_FACTS and (frame := frame_like_last(memoryview(head))) is not None:
+            self.frames[frame] = least_bytes(header), facts
         return facts
 
     def _checked(self, header: Header) -> Facts:
