@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["AdoptOptions", "AdoptReport", "adopt"]
 
 ROLES = ("image", "label", "text", "boxes")
-SKIPPED_FILES = ("lock.mdb",)
 READ_HERE_BYTES = 16 << 20
 """Files up to this size in all are read sooner than a worker starts."""
 READ_ONE_HERE_BYTES = 1 << 30
@@ -132,6 +131,7 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
     from packer.packing.publish import Output
     from packer.packing.verdict import fail, too_many
     from packer.repack.adopt_classes import classes_of, final_tables
+    from packer.repack.adopt_find import foreign_files
     from packer.repack.adopt_pack import manifest_of, with_shards
     from packer.repack.formats import check_roles
 
@@ -139,7 +139,7 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
     progress = progress or Progress()
     asked = AdoptOptions(tuple(map(os.fsdecode, files)), os.fsdecode(out).rstrip("/") or os.fsdecode(out), **options)
     checked = asked.checked
-    paths, kind, skipped = _files(asked)
+    paths, kind, skipped = foreign_files(asked.files)
     check_roles(kind, tuple(asked.columns), bool(asked.labels))
     for path in paths:
         output = Output(asked.out, path, asked.overwrite)
@@ -167,62 +167,6 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
     own += os.path.getsize(os.path.join(output.path, "pack.json"))
     linked = sum(result.bytes for result in results)
     return AdoptReport(output.path, manifest, own, linked, time.monotonic() - started)
-
-
-def _files(asked: AdoptOptions) -> tuple[list[str], str, list[tuple[str, str]]]:
-    """Return the files to adopt, their format, and the other files of folders with the reason."""
-    from packer.format.manifest import names_a_pack
-
-    found: dict[str, str] = {}
-    skipped: list[tuple[str, str]] = []
-    for given in asked.files:
-        inside = os.path.isdir(given)
-        if inside and names_a_pack(given):
-            raise UsageError(given, "is a pack already", "give files that other tools wrote")
-        for path in _below(given) if inside else [given]:
-            kind = _kind_of(path)
-            if isinstance(kind, str):
-                found[os.path.abspath(path)] = kind
-            elif not inside:
-                raise kind
-            else:
-                skipped.append((path, kind.problem))
-    if not found:
-        example = f": {printable(skipped[0][0])} {skipped[0][1]}" if skipped else ""
-        raise UsageError(asked.files[0], f"holds no file that packer adopts{example}", "give other files")
-    kinds = sorted(set(found.values()))
-    if len(kinds) > 1:
-        first, second = (next(path for path, kind in found.items() if kind == each) for each in kinds[:2])
-        problem = f"is {kinds[1]}, but {printable(first)} is {kinds[0]}"
-        raise UsageError(second, problem, "adopt files of one format at a time; packer merge joins the packs")
-    return list(found), kinds[0], skipped
-
-
-def _kind_of(path: str) -> str | UsageError:
-    from packer.repack.formats import recognize
-
-    try:
-        if os.path.isdir(path):
-            return UsageError(path, "is a pack already", "give files that other tools wrote")
-        if os.path.lexists(path) and not os.path.isfile(path):
-            return UsageError(path, "is not a file", "give files, or a folder of them")
-        return recognize(path)
-    except OSError as error:
-        step = "check the path" if isinstance(error, FileNotFoundError) else "check its permissions"
-        return UsageError(path, f"cannot be read: {error.strerror}", step)
-
-
-def _below(folder: str) -> Iterator[str]:
-    """Yield the files below a folder, and the packs, but not the files in them."""
-    from packer.format.manifest import names_a_pack
-
-    for parent, folders, names in os.walk(folder):
-        folders.sort(key=os.fsencode)
-        packs = [name for name in folders if names_a_pack(os.path.join(parent, name))]
-        yield from (os.path.join(parent, folders.pop(folders.index(name))) for name in packs)
-        for name in sorted(names, key=os.fsencode):
-            if name not in SKIPPED_FILES:
-                yield os.path.join(parent, name)
 
 
 def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list[FileJob]:
