@@ -12,7 +12,7 @@ from packer.types import Annotation
 
 
 class FolderLayout(Layout):
-    """Images in the folders of their classes; those without a class lie beside these. Of a pack without labels, images."""
+    """Images in the folders of their classes; those without a class lie beside these."""
 
     name = "folder"
     holds = needs = frozenset({"label"})
