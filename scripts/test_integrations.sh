@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=.venv-integrations
 datumaro=.venv-datumaro
+writers=.venv-writers
 mxnet=.venv-mxnet
 failed=0
 pins=scripts/constraints-integrations.txt
@@ -40,6 +41,20 @@ if [ "$(cat "$mxnet/.installed" 2>/dev/null)" != "$want" ]; then
 fi
 
 YOLO_OFFLINE=true "$venv/bin/python" -m pytest -rs tests/integration "$@" || failed=$?
+
+# TensorFlow and the others that write what packer adopts bring a numpy and a protobuf of their own.
+if [ "$(cat "$writers/.installed" 2>/dev/null)" != "$want" ]; then
+    echo "installing TensorFlow into $writers"
+    [ -x "$writers/bin/python" ] || "${PYTHON:-python3}" -m venv "$writers"
+    if "$writers/bin/python" -m pip install --quiet --disable-pip-version-check torch==2.13.0 pytest hypothesis tensorflow-cpu webdataset --editable .; then
+        echo "$want" >"$writers/.installed"
+    else
+        rm -rf "$writers"
+        echo "TensorFlow was not installed: its tests do not run"
+    fi
+fi
+[ $# -gt 0 ] || [ ! -x "$writers/bin/python" ] ||
+    "$writers/bin/python" -m pytest -rs tests/integration/test_adopted_writers.py || failed=$?
 
 # Datumaro wants an older OpenCV, pillow, pandas and pyarrow than the trainers.
 if [ "$(cat "$datumaro/.installed" 2>/dev/null)" != "$want" ]; then

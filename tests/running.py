@@ -176,6 +176,16 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
                 yield int(name), Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
 
 
+class Threads:
+    """The threads that have begun since and still live; those of earlier tests may end meanwhile, and do not count."""
+
+    def __init__(self) -> None:
+        self._before = set(threading.enumerate())
+
+    def __len__(self) -> int:
+        return len(set(threading.enumerate()) - self._before)
+
+
 def until(condition: Callable[[], Any], timeout_s: float) -> bool:
     """Whether the condition comes true in time."""
     end = time.monotonic() + timeout_s

@@ -69,6 +69,8 @@ def _pages(data: memoryview, chunk: Any) -> Iterator[_Page]:
     starts = [chunk.data_page_offset, *([chunk.dictionary_page_offset] if chunk.has_dictionary_page else [])]
     position = min(start for start in starts if start)
     end, values = min(len(data), position + chunk.total_compressed_size), 0
+    if position < 4:
+        raise ValueError(f"a column begins at byte {position}")
     while values < chunk.num_values:
         header, start = _struct(data[:end], position)
         position = start + header[3]

@@ -34,8 +34,8 @@ class _Layout(NamedTuple):
 
     starts: list[int]
     """First byte of each segment."""
-    unpack_from: Callable[[bytes, int], tuple[Any, ...]]
-    """Returns the marker and size of each segment from byte 2 on."""
+    unpack_from: Callable[..., tuple[Any, ...]]
+    """Returns the first two bytes, and the marker and size of each segment."""
     segments: tuple[bytes, ...]
     """Its result for this layout; empty if the layout was seen only once."""
     stop: int
@@ -62,7 +62,7 @@ def read(data: bytes, complete: bool, file_bytes: int) -> Header:
     at, orientation, frame_at, unusual = 2, 0, 0, False
     unpack = _SEGMENT.unpack
     try:
-        if len(data) >= last.stop and type(data) is bytes and last.unpack_from(data, 2) == last.segments:
+        if len(data) >= last.stop and type(data) is bytes and last.unpack_from(data) == last.segments:
             return _header(data, last.frame_at, 1, file_bytes)
         for _ in range(_SEGMENTS_MAX):
             marker, size = unpack(data[at : at + 4])
@@ -101,13 +101,30 @@ def read(data: bytes, complete: bool, file_bytes: int) -> Header:
     raise bad(f"more than {_SEGMENTS_MAX} segments in a JPEG header")
 
 
+def frame_like_last(data: memoryview) -> bytes | None:
+    """Return what a file says of its frame, if its segments have the layout of the last header that was read.
+
+    That is the last byte of the marker, the size of the segment, and what `_FRAME` unpacks. Equal frames of such files
+    have equal headers, but for the number of pixels that their size allows: `least_bytes`.
+    """
+    last = _LAST[0]
+    if len(data) < last.stop or last.unpack_from(data) != last.segments:
+        return None
+    return data[last.frame_at - 3 : last.frame_at + 6].tobytes()
+
+
+def least_bytes(header: Header) -> int:
+    """Return the size from which on a file may have this header, however it is compressed."""
+    return -(-header.width * header.height // _PIXELS_PER_BYTE_MAX)
+
+
 def _remember(data: bytes, starts: list[int], frame_at: int) -> None:
     """Remember the layout of a header. It is prepared only when seen again, which takes as long as parsing."""
     layout = _Layout(starts, _SEGMENT.unpack_from, (), 1 << 62, frame_at)
     if starts == _LAST[0].starts and type(data) is bytes:
         gaps = [after - start - 4 for start, after in pairwise(starts)]
-        segments = struct.Struct("".join(f"4s{gap}x" for gap in gaps) + "4s")
-        layout = _Layout(starts, segments.unpack_from, segments.unpack_from(data, 2), 2 + segments.size, frame_at)
+        segments = struct.Struct("2s" + "".join(f"4s{gap}x" for gap in gaps) + "4s")
+        layout = _Layout(starts, segments.unpack_from, segments.unpack_from(data), segments.size, frame_at)
     _LAST[0] = layout
 
 

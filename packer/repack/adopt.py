@@ -23,6 +23,9 @@ __all__ = ["AdoptOptions", "AdoptReport", "adopt"]
 ROLES = ("image", "label", "text", "boxes")
 SKIPPED_FILES = ("lock.mdb",)
 READ_HERE_BYTES = 16 << 20
+"""Files up to this size in all are read sooner than a worker starts."""
+READ_ONE_HERE_BYTES = 1 << 30
+"""The same for one file, which a worker would not read any faster."""
 FRAGILE = ("lmdb", "hdf5")
 """Formats whose libraries may crash on a damaged file: read in another process."""
 
@@ -261,7 +264,8 @@ def _read(asked: AdoptOptions, jobs: list[FileJob], progress: Progress) -> list[
         reported = done, bad
 
     progress.stage("reading")
-    small = sum(os.path.getsize(job.path) for job in jobs) < READ_HERE_BYTES  # sooner than a worker starts
+    limit = READ_HERE_BYTES if len(jobs) > 1 else READ_ONE_HERE_BYTES
+    small = sum(os.path.getsize(job.path) for job in jobs) < limit
     if small and jobs[0].format not in FRAGILE:
         return [adopt_file(job, progress.advance) for job in jobs]
     size = min(len(jobs), asked.workers or usable_cores())

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,11 @@ from packer.format.lists import Changed
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SCHEMA
 from packer.images.base import Header, OnAnimation
+from packer.images.jpeg_header import frame_like_last
 from packer.packing.convert import rejected
 from packer.packing.resolve import ClassIds, Resolver
 from packer.packing.table import checked_texts
-from packer.repack.adopt_images import HEAD_BYTES, NPY, ImageFacts, no_bytes
+from packer.repack.adopt_images import HEAD_BYTES, NPY, UNKNOWN, ImageFacts, no_bytes
 from packer.repack.formats import open_format
 from packer.repack.formats.base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Rich, Row
 from packer.sources.paths import MOST_CLASSES
@@ -177,7 +179,7 @@ class _Reader:
         """Return some rows as a record batch, None if none is good; whether there are more; and how many were read."""
         view, limit, prefix = self._file.view, self._file.size, self._job.key_prefix
         checksum, digest, ids, images = crc32c, xxh3_128_digest, self._ids, self._images
-        refused, mark = self._job.refused, self._job.threads > 0
+        refused, mark, frames = self._job.refused, self._job.threads > 0, images.frames
         keys: list[bytes] = []
         kept: list[tuple[int, int, int, tuple[int, ...], int, bytes, bytes]] = []
         rich: dict[int, Noted] = {}
@@ -187,25 +189,28 @@ class _Reader:
             for path, offset, size, known, pixels in rows:
                 number += 1
                 try:
-                    if number - 1 in refused:
+                    if refused and number - 1 in refused:
                         raise refused[number - 1]
                     start, count = offset, size
                     if size < 1 or offset < 0 or offset > limit - size:
                         raise known if isinstance(known, BadInput) else no_bytes(offset, size, limit)
                     if pixels is None:
-                        head = view[offset : offset + (size if size < HEAD_BYTES else HEAD_BYTES)]
-                        if head[:6] == NPY:
+                        image = data[offset : offset + size]
+                        least, like = frames.get(frame_like_last(image), UNKNOWN)
+                        if like is not None and size >= least:
+                            facts = like
+                        elif (head := bytes(image[:HEAD_BYTES]))[:6] == NPY:
                             facts, start, count = images.of_npy(offset, size, head)
+                            image = data[start : start + count]
                         elif mark:
                             with decoding(number - 1):
                                 facts = images.of_image(head, offset, size)
                         else:
                             facts = images.of_image(head, offset, size)
                     else:
-                        facts = images.of_pixels(pixels, size)
+                        facts, image = images.of_pixels(pixels, size), data[offset : offset + size]
                     if type(known) is Rich or (label := ids.get(known)) is None:
                         label = self._label(known, facts.header, path, len(kept), rich)
-                    image = data[start : start + count]
                     key = b"%s%08d" % (prefix, number - 1)
                     crc = checksum(image, checksum(key))
                     kept.append((start, count, crc, facts.columns, label, path, digest(image)))
@@ -256,7 +261,8 @@ class _Reader:
     def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, Noted]) -> Any:
         """Return rows as a record batch of TAGGED_SCHEMA."""
         offsets, sizes, crcs, facts, labels, paths, digests = zip(*kept, strict=True)
-        heights, widths, channels, dtypes, encodings = np.array(facts, np.int64).T
+        numbers = np.fromiter(chain.from_iterable(facts), np.int64, 5 * len(facts))
+        heights, widths, channels, dtypes, encodings = numbers.reshape(-1, 5).T
         ids = np.array(labels, np.int32)
         if rich:
             every = [rich.get(row, NOTHING) for row in range(len(kept))]
@@ -278,7 +284,7 @@ class _Reader:
             coded(dtypes.astype(np.int8), DTYPES),
             coded(encodings.astype(np.int8), ENCODINGS),
             pa.array(paths, pa.binary()),
-            pa.array(digests, pa.binary(16)),
+            pa.Array.from_buffers(pa.binary(16), len(kept), [None, pa.py_buffer(b"".join(digests))]),
             *annotations,
         ]
         return pa.RecordBatch.from_arrays(columns, schema=TAGGED_SCHEMA)

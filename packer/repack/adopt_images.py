@@ -9,6 +9,7 @@ from packer.errors import BadImage, BadInput
 from packer.format.schema import DTYPES, ENCODINGS
 from packer.images.base import Header, OnAnimation
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header
+from packer.images.jpeg_header import frame_like_last, least_bytes
 from packer.repack.formats.base import ForeignFile, Pixels
 from packer.repack.formats.npy import header_of
 
@@ -16,6 +17,7 @@ HEAD_BYTES = 4096
 MOST_FACTS = 1 << 16
 NPY = b"\x93NUMPY"
 MOST_SIDE = 1 << 31
+UNKNOWN = 0, None
 
 
 class Facts(NamedTuple):
@@ -37,6 +39,8 @@ class ImageFacts:
         self._max_pixels = max_pixels
         self._on_animation = on_animation
         self._facts: dict[Header | Pixels, Facts] = {}
+        self.frames: dict[bytes | None, tuple[int, Facts]] = {}
+        """Facts of good JPEGs by `frame_like_last`, with the least size of such a file."""
         self.losses: Counter[str] = Counter()
 
     def of_image(self, head: bytes, offset: int, size: int) -> Facts:
@@ -50,6 +54,8 @@ class ImageFacts:
             raise facts.error
         if facts.losses:
             self.losses.update(facts.losses)
+        elif len(self.frames) < MOST_FACTS and (frame := frame_like_last(memoryview(head))) is not None:
+            self.frames[frame] = least_bytes(header), facts
         return facts
 
     def _checked(self, header: Header) -> Facts:

@@ -1,4 +1,4 @@
-"""Files that the formats' own libraries write are adopted: TensorFlow, Hugging Face, MosaicML, LitData."""
+"""Files that the formats' own libraries write are adopted: TensorFlow, webdataset, Hugging Face, MosaicML, LitData."""
 
 from __future__ import annotations
 
@@ -74,6 +74,16 @@ def test_tensorflow(tmp_path: Path) -> None:
     boxes = pack.annotation(5).boxes
     assert boxes is not None
     np.testing.assert_allclose(boxes, [[4, 6, 20, 22.5]], atol=1e-5)
+
+
+def test_webdataset(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset", reason="webdataset is optional, and not installed here")
+    with webdataset.ShardWriter(str(tmp_path / "%06d.tar"), maxcount=5) as out:
+        for i, data in enumerate(IMAGES):
+            out.write({"__key__": f"{i:06d}", "jpg": data, "cls": i % 3, "json": {"from": "camera", "number": i}})
+    pack = adopted(sorted(tmp_path.glob("*.tar")), tmp_path / "pack")
+    check(pack)
+    assert len(pack.shards) == 3 and pack.annotation(7).extras == {"from": "camera", "number": 7}
 
 
 @pytest.fixture

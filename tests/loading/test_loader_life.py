@@ -12,7 +12,7 @@ import cv2
 import pytest
 import torch
 from loader_packs import RECORDS, alike
-from running import forked, run_script, until
+from running import Threads, forked, run_script, until
 from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
@@ -38,7 +38,7 @@ def descriptors():
 
 @pytest.mark.parametrize("kind", ["jpeg", "boxes"])
 def test_twenty_epochs_take_no_more_memory_than_two(pack, kind):
-    loader = PackedLoader(pack(kind), 4, **OPTIONS, mean=(0.5,) * 3, std=(0.5,) * 3)
+    new, loader = Threads(), PackedLoader(pack(kind), 4, **OPTIONS, mean=(0.5,) * 3, std=(0.5,) * 3)
     for epoch in range(20):
         loader.set_epoch(epoch)
         for number, _ in enumerate(loader):
@@ -46,14 +46,14 @@ def test_twenty_epochs_take_no_more_memory_than_two(pack, kind):
                 break
         if epoch == 2:
             gc.collect()
-            begun = resident_bytes(), descriptors(), threading.active_count()
+            begun = resident_bytes(), descriptors()
     gc.collect()
-    assert until(lambda: (descriptors(), threading.active_count()) == begun[1:], 10)
+    assert until(lambda: descriptors() <= begun[1] and not new, 10)
     assert resident_bytes() < begun[0] * 1.02
 
 
 def test_nothing_stays_of_a_loader(pack):
-    before = descriptors(), threading.active_count()
+    before, new = descriptors(), Threads()
     for leave in ("end", "break", "never begun", "loader first", "iteration first"):
         loader = PackedLoader(pack("raw"), 2, **OPTIONS)
         opened = weakref.ref(loader.pack)
@@ -69,11 +69,11 @@ def test_nothing_stays_of_a_loader(pack):
         del iteration, loader
         gc.collect()
         assert until(lambda opened=opened: opened() is None, 10), leave
-        assert until(lambda: (descriptors(), threading.active_count()) == before, 10), leave
+        assert until(lambda: descriptors() <= before and not new, 10), leave
 
 
 def test_an_error_in_the_loop_leaves_no_thread(pack):
-    before = threading.active_count()
+    new = Threads()
 
     def train():
         for _ in PackedLoader(pack("raw"), 2, **OPTIONS):
@@ -82,7 +82,7 @@ def test_an_error_in_the_loop_leaves_no_thread(pack):
     with pytest.raises(ZeroDivisionError):
         train()
     gc.collect()
-    assert until(lambda: threading.active_count() <= before, 10)  # threads of an earlier test may end now
+    assert until(lambda: not new, 10)
 
 
 def test_opencv_is_as_it_was_when_the_epoch_ends(pack):
@@ -102,7 +102,7 @@ def test_opencv_is_as_it_was_when_the_epoch_ends(pack):
 
 
 def test_a_slow_transform_that_is_left_alone_ends(pack):
-    before = threading.active_count()
+    new = Threads()
     begun = []
 
     def slow(image):
@@ -112,7 +112,7 @@ def test_a_slow_transform_that_is_left_alone_ends(pack):
 
     for _ in PackedLoader(pack("raw"), 2, transform=slow, threads=2, prefetch=6):
         break
-    assert until(lambda: threading.active_count() <= before, 10)  # threads of an earlier test may end now
+    assert until(lambda: not new, 10)
     count = len(begun)
     assert count < RECORDS
     time.sleep(0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections import Counter, OrderedDict, UserDict, defaultdict, namedtuple
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from loader_packs import alike, fresh, noise
-from running import until
+from running import Threads, until
 from torch.utils.data import DataLoader
 
 from packer import CudaPrefetcher, PackedDataset, PackedLoader, collate
@@ -195,17 +194,17 @@ def test_leaving_early_closes_the_loader():
 
 
 def test_no_thread_is_left(pack):
-    before = threading.active_count()
+    new = Threads()
     loader = PackedLoader(pack("raw"), 2, threads=3)
     for _ in CudaPrefetcher(loader, "cpu"):
-        assert threading.active_count() > before
+        assert len(new)
         break
-    assert until(lambda: threading.active_count() <= before, 10)
+    assert until(lambda: not new, 10)
     iteration = iter(CudaPrefetcher(loader, "cpu"))
     next(iteration)
     with pytest.raises(Mine):
         iteration.throw(Mine())
-    assert until(lambda: threading.active_count() <= before, 10)
+    assert until(lambda: not new, 10)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
+from packer.system import PORTABLE
 
 
 def slow(image: torch.Tensor) -> torch.Tensor:
@@ -99,5 +100,8 @@ if __name__ == "__main__":
         train(path, int(others[0]))
     else:
         fork_after_resize(path)
-        few_files(others[0])
+        if PORTABLE:  # each map of a file holds a descriptor
+            print("left out", flush=True)
+        else:
+            few_files(others[0])
         cut(others[1])

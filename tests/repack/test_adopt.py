@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -135,6 +136,19 @@ def test_bad_images_are_listed(tmp_path: Path) -> None:
     assert dict(report.manifest.counts) == {"found": 5, "packed": 3, "rejected": 2, "skipped": 0}
     rows = {row.path: row.reason for row in read_list(tmp_path / "pack", "rejected")}
     assert rows == {"bad.jpg": "not-an-image", "cut.jpg": "bad-image"}
+
+
+def test_a_jpeg_like_the_last_ones_is_checked_as_any_other(tmp_path: Path) -> None:
+    whole = cv2.imencode(".jpg", np.zeros((2000, 2000, 3), np.uint8))[1].tobytes()
+    frame = whole.index(b"\xff\xc0")
+    lossless = whole[:frame] + b"\xff\xc3" + whole[frame + 2 :]
+    images = {"a": whole, "b": whole, "c": whole, "short": whole[:7000], "lossless": lossless, "d": whole}
+    tar = write_tar(tmp_path / "a.tar", [(f"x.y/{name}.jpg", data) for name, data in images.items()])
+    adopt([tar], tmp_path / "pack", max_bad="2")
+    assert open_pack(tmp_path / "pack").paths[:] == [b"x.y/%c.jpg" % name for name in b"abcd"]
+    problems = {row.path: row.problem for row in read_list(tmp_path / "pack", "rejected")}
+    assert "2000x2000 pixels in 7000 bytes" in problems["x.y/short.jpg"]
+    assert "lossless JPEG (SOF3)" in problems["x.y/lossless.jpg"]
 
 
 @pytest.mark.parametrize(

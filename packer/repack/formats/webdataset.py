@@ -34,6 +34,8 @@ TEXTS = frozenset((b"cls", b"class", b"label", b"txt", b"text", b"caption", b"js
 CAPTIONS = frozenset((b"txt", b"text", b"caption"))
 CLASS = (b"cls", b"class", b"label")
 
+IMAGE, OTHER = b"/", b"//"
+"""Kinds of members beside the extensions of texts; no extension has a slash."""
 MOST_SPELLINGS = 1 << 16
 
 Image = tuple[bytes, int, int]
@@ -56,19 +58,24 @@ class WebDataset:
         self._images = frozenset((image.lower().lstrip(".").encode(),)) if image else IMAGES
         self._texts = TEXTS | ({self._label} if self._label else set())
         self._captions = 0
+        self._kinds: dict[bytes, bytes] = {}
         self._plain: dict[bytes, Known] = {}
         """The classes of small files: they have few spellings."""
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
-        images_of, texts_of = self._images, self._texts
+        kinds = self._kinds
         last = b""
         images: list[Image] = []
         texts: dict[bytes, tuple[int, int]] = {}
-        for name, start, size in tar_files(file):
-            dot = name.find(b".", name.rfind(b"/") + 1)
-            if dot < 0:
-                continue
-            key = name[:dot]
+        for member in tar_files(file):
+            name, start, size = member
+            key, _, extension = name.partition(b".")
+            kind = kinds.get(extension)
+            if kind is None:
+                dot = name.find(b".", name.rfind(b"/") + 1)
+                if dot < 0:
+                    continue
+                key, kind = name[:dot], self._kind(name[dot + 1 :])
             if key != last:
                 if images:
                     known = self._class(file, images, texts) if texts else None
@@ -76,20 +83,29 @@ class WebDataset:
                         yield path, at, count, known, None
                     images = []
                 last, texts = key, {}
-            extension = name[dot + 1 :]
-            if extension not in texts_of:
-                extension = extension.lower()
-                if extension in images_of or extension.rpartition(b".")[2] in images_of:
-                    images.append((name, start, size))
-                    continue
-                if extension not in texts_of:
-                    continue
-            texts[extension] = start, size
+            if kind is IMAGE:
+                images.append(member)
+            elif kind is not OTHER:
+                texts[kind] = start, size
         known = self._class(file, images, texts) if texts else None
         for path, at, count in images:
             yield path, at, count, known, None
         if self._captions:
             self.notes.append("texts are kept as fields of the images; --columns label=txt makes them classes")
+
+    def _kind(self, extension: bytes) -> bytes:
+        """Return what the extension of a member says of it: IMAGE, OTHER, or the extension in `_texts`."""
+        lower = extension.lower()
+        kind = OTHER
+        if extension in self._texts:
+            kind = extension
+        elif lower in self._images or lower.rpartition(b".")[2] in self._images:
+            kind = IMAGE
+        elif lower in self._texts:
+            kind = lower
+        if extension and b"/" not in extension and len(self._kinds) < MOST_SPELLINGS:
+            self._kinds[extension] = kind
+        return kind
 
     def _class(self, file: ForeignFile, images: list[Image], texts: dict[bytes, tuple[int, int]]) -> Known:
         """Return what a sample says of its images; quickly if that is a small file with the class."""
