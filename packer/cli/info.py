@@ -50,12 +50,10 @@ def info(pack: str, as_json: bool, command: bool, **lists: bool) -> None:
     for name, value in rows(manifest):
         echo(f"{name:<10} {value}")
     for name in missing_files(pack, manifest):
-        where = manifest.linked.get(name)
         step = f"packer repair {printable(pack)} restores what it can"
-        if where:  # a file of another tool
-            step = (
-                f"is not at {printable(os.path.normpath(manifest.path_of(pack, name)))}; put it back, or adopt it again"
-            )
+        if manifest.linked.get(name):  # a file of another tool
+            path = os.path.normpath(manifest.path_of(pack, name))
+            step = f"is not at {printable(path)}; put it back, or adopt it again"
         echo(f"missing    {printable(name)}: {step}")
     if lists["rejected"]:
         for entry in read_list(pack, "rejected", manifest):

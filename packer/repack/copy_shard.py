@@ -244,9 +244,7 @@ class _Source:
     def _damage(self, row: int, problem: str) -> DamagedPack:
         job, key = self._job, text_of(self._keys[row])
         step = f"save the others with packer repair {printable(job.pack)}"
-        if os.path.realpath(os.path.dirname(job.file)) != os.path.realpath(
-            job.pack
-        ):  # packer repairs only its own files
+        if os.path.realpath(os.path.dirname(job.file)) != os.path.realpath(job.pack):  # of another tool
             step = f"restore the file, adopt it again, or leave {key} out with --exclude"
         error = DamagedPack(job.file, f"record {key} (row {row}) {problem}", step)
         return error.with_location(job.pack, job.entry.container.name, key)
