@@ -158,10 +158,10 @@ def test_ctrl_c(make_pack, workers):
         time.sleep(0.2)
         os.killpg(process.pid, signal.SIGINT)
         started = time.monotonic()
-        process.communicate(timeout=10)
-    assert time.monotonic() - started < 3
+        process.communicate(timeout=20)
+    assert time.monotonic() - started < 8  # alone 0.3 s; other tests run beside it
     assert process.returncode == -signal.SIGINT  # as Python ends for it: 130 in a shell
-    assert until(lambda: all(map(has_ended, pids)), 3)
+    assert until(lambda: all(map(has_ended, pids)), 10)
 
 
 @pytest.fixture(scope="module")
