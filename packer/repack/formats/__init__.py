@@ -11,8 +11,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
+from packer.containers.tfrecord import masked_crc32c
 from packer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,11 +39,9 @@ READS = {
 UNLABELED = ("npy", "idx")
 """Formats whose labels are in files of their own: ``--labels``."""
 HEAD_BYTES = 4096
+PICKLE = ("is a pickle, which packer never reads: it may run code", "write its images to files first")
 REFUSED = (
-    (b"\x80\x02", "is a pickle, which packer never reads: it may run code", "write its images to files first"),
-    (b"\x80\x03", "is a pickle, which packer never reads: it may run code", "write its images to files first"),
-    (b"\x80\x04", "is a pickle, which packer never reads: it may run code", "write its images to files first"),
-    (b"\x80\x05", "is a pickle, which packer never reads: it may run code", "write its images to files first"),
+    *((b"\x80" + bytes([protocol]), *PICKLE) for protocol in range(2, 6)),
     (b"\x1f\x8b", "is compressed by gzip", "decompress it: gunzip"),
     (b"\x28\xb5\x2f\xfd", "is compressed by zstd", "decompress it: zstd -d"),
     (b"BZh", "is compressed by bzip2", "decompress it: bunzip2"),
@@ -119,9 +116,7 @@ def _is_chunk(head: bytes, size: int) -> bool:
 
 
 def _is_tfrecord(head: bytes, size: int) -> bool:
-    crc = crc32c(head[:8])
-    masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-    return len(head) >= 12 and int.from_bytes(head[8:12], "little") == masked
+    return len(head) >= 12 and _number(head[8:12]) == masked_crc32c(head[:8])
 
 
 _SIGNS = (
