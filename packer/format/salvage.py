@@ -127,8 +127,8 @@ class _Repair:
         shards = []
         for entry in manifest.shards:
             container, index = (known and file.name not in self.damaged for file in (entry.container, entry.index))
-            linked = manifest.linked.get(entry.container.name)
-            shards.append(FoundShard(entry, manifest.container, self.folder, container, index, known, linked))
+            is_linked = entry.container.name in manifest.linked
+            shards.append(FoundShard(entry, manifest.container, self.folder, container, index, known, is_linked))
         notes: tuple[str, ...] = ()
         if not known:
             manifest, notes = manifest_of(manifest, shards)
@@ -175,7 +175,7 @@ class _Repair:
             self.made.append((old, (old.container, old.index)))
             return
         try:
-            if not shard.index_intact and shard.linked is not None:
+            if not shard.index_intact and shard.is_linked:
                 entry = self._same_index(work, shard, lost)
             elif shard.container_intact:
                 entry = write_index_of(work, shard)
@@ -191,7 +191,6 @@ class _Repair:
         healed = [a.name for (a, intact), b in zip(files, made, strict=False) if not intact and a.sha256 == b.sha256]
         self.healed += healed
         self.whole &= not lost and len(healed) == sum(not intact for _, intact in files)
-        self.whole &= shard.container_intact or not shard.linked  # a file of somebody else is never replaced
         if entry is not None:
             if not shard.container_intact and old.container.name not in healed:
                 self.remade.append(shard.name)
@@ -202,7 +201,7 @@ class _Repair:
 
         Other records, keys and class ids may be in the container than in the pack, so no other index can be trusted.
         """
-        if shard.container_intact and not shard.linked:
+        if shard.container_intact:
             entry = write_index_of(work, shard)
             if entry.index.sha256 == shard.entry.index.sha256:
                 return entry
@@ -222,13 +221,10 @@ class _Repair:
 
     def _finished(self, work: str, old: Manifest, notes: tuple[str, ...]) -> Manifest:
         """Copy the good files, and return the manifest of the new pack."""
-        linked = {}
-        for file in (file for _, staying in self.made for file in staying):
-            if (path := old.linked.get(file.name)) is not None:
-                relative = path and not os.path.isabs(path)
-                linked[file.name] = os.path.relpath(os.path.join(self.folder, path), self.target) if relative else path
-            if not path:
-                self._copy(work, file)
+        kept = [file for _, staying in self.made for file in staying]
+        for file in kept:
+            self._copy(work, file)
+        linked = {file.name: "" for file in kept if file.name in old.linked}  # all in the folder: see damaged_files
         records = sum(entry.records for entry, _ in self.made)
         if not records:
             raise DamagedPack(self.folder, "none of its records can be verified", "build the pack again")

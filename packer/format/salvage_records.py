@@ -55,8 +55,8 @@ class FoundShard:
     index_intact: bool
     known: bool
     """Whether the manifest describes its files and records."""
-    linked: str | None = None
-    """Its path in `Manifest.linked`; None if the container was written for this pack."""
+    is_linked: bool = False
+    """Whether the container was written for another pack (`Manifest.linked`)."""
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class FoundShard:
     @property
     def container(self) -> str:
         """Path of the container."""
-        return os.path.join(self.folder, self.linked or self.entry.container.name)
+        return os.path.join(self.folder, self.entry.container.name)
 
     @property
     def index(self) -> str:

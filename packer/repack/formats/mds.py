@@ -92,7 +92,7 @@ def bounds_of(file: ForeignFile) -> list[int]:
 
 
 def chosen_columns(file: ForeignFile, names: list[str], kinds: list[str], asked: Any) -> tuple[int, int | None]:
-    """Return the index of the image column, and that of the label column. Raise UsageError if no column holds images."""
+    """Return the indices of the image column and the label column. Raise UsageError if no column holds images."""
     image, label = asked.get("image"), asked.get("label")
     for name in filter(None, (image, label)):
         if name not in names:
