@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from math import prod
@@ -13,8 +15,9 @@ from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.annotation_columns import AnnotationColumns, BytesColumn
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import check_raw_size
-from packer.containers.storage import storage_errors
-from packer.containers.stored_zip import StoredZip
+from packer.containers.storage import mapped, storage_errors
+from packer.containers.stored_zip import StoredEntries, StoredZip
+from packer.errors import DamagedPack
 from packer.types import Record
 
 _OTHERS = ("image_offsets", "keys", "key_offsets", "annotations", "annotation_offsets")
@@ -121,6 +124,32 @@ class Chunks(NamedTuple):
         count = prod(self.shape)
         numbers = np.frombuffer(data, self.dtype, count, self.base()) if count else np.zeros(0, self.dtype)
         return numbers.reshape(self.shape).astype(self.dtype.newbyteorder("="))
+
+
+def scan_zip(
+    path: str, metadata: str, what: str, items: Callable[[StoredEntries, memoryview, dict[str, Any]], Iterator[Entry]]
+) -> Iterator[Entry]:
+    """Yield the images of a zip file of arrays.
+
+    Args:
+        path: The file.
+        metadata: Name of the JSON file in the folder of each array.
+        what: The kind of file, for messages.
+        items: Yields the images, given the members of the file, its bytes, and the metadata by folder (``labels/``).
+
+    Raises:
+        DamagedPack: It is not a file of that kind.
+    """
+    try:
+        with mapped(path) as view, memoryview(view) as data:
+            entries = StoredEntries(path, data)
+            files = [name for name in entries.names if name == metadata or name.endswith("/" + metadata)]
+            nodes = {name[: -len(metadata)]: json.loads(entries.read(name)) for name in files}
+            yield from items(entries, data, nodes)
+    except DamagedPack:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError, OSError, struct.error) as error:
+        raise DamagedPack(path, f"not {what} of images: {error}") from error
 
 
 def scanned(axes: dict[str, int], open_array: Callable[[str], Chunks], data: memoryview) -> Iterator[Entry]:

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from packer.containers.annotation_columns import BytesColumn
-from packer.containers.arrays import ArraysWriter, Chunks, scanned
+from packer.containers.arrays import ArraysWriter, Chunks, scan_zip, scanned
 from packer.containers.base import Entry, ShardSpec
-from packer.containers.storage import mapped
 from packer.containers.stored_zip import StoredEntries
-from packer.errors import DamagedPack, UsageError, size_text
+from packer.errors import UsageError, size_text
 
 _METADATA = "attributes.json"
 _VERSION = "2.5.1"
@@ -129,20 +128,10 @@ class N5Container:
         Its blocks must be raw, whole images each. Images of different sizes need ``image_offsets`` (docs/formats.md).
         The names come from ``keys``, or are numbers.
         """
-        try:
-            with mapped(path) as view, memoryview(view) as data:
-                yield from _entries(StoredEntries(path, data), data)
-        except DamagedPack:
-            raise
-        except (LookupError, ValueError, TypeError, AttributeError, RecursionError, OSError, struct.error) as error:
-            raise DamagedPack(path, f"not an N5 file of images: {error}") from error
+        return scan_zip(path, _METADATA, "an N5 file", _entries)
 
 
-def _entries(entries: StoredEntries, data: memoryview) -> Iterator[Entry]:
-    nodes: dict[str, Any] = {}
-    for name in entries.names:
-        if name == _METADATA or name.endswith("/" + _METADATA):
-            nodes[name[: -len(_METADATA)]] = json.loads(entries.read(name))
+def _entries(entries: StoredEntries, data: memoryview, nodes: dict[str, Any]) -> Iterator[Entry]:
     axes = {name: len(node["dimensions"]) for name, node in nodes.items() if "dimensions" in node}
     yield from scanned(axes, lambda name: _chunks(entries, data, name, nodes[name]), data)
 

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from packer.containers.arrays import ArraysWriter, Chunks, scanned
+from packer.containers.arrays import ArraysWriter, Chunks, scan_zip, scanned
 from packer.containers.base import Entry, ShardSpec
-from packer.containers.storage import mapped
 from packer.containers.stored_zip import StoredEntries
-from packer.errors import DamagedPack
 
 _METADATA = "zarr.json"
 _CHUNK_BYTES = 1 << 16
@@ -112,20 +110,10 @@ class ZarrContainer:
         Its chunks must be stored as they are, whole images each. Images of different sizes need ``image_offsets``
         (docs/formats.md). The names come from ``keys``, or are numbers.
         """
-        try:
-            with mapped(path) as view, memoryview(view) as data:
-                yield from _entries(StoredEntries(path, data), data)
-        except DamagedPack:
-            raise
-        except (LookupError, ValueError, TypeError, AttributeError, RecursionError, OSError, struct.error) as error:
-            raise DamagedPack(path, f"not a Zarr file of images: {error}") from error
+        return scan_zip(path, _METADATA, "a Zarr file", _entries)
 
 
-def _entries(entries: StoredEntries, data: memoryview) -> Iterator[Entry]:
-    nodes: dict[str, Any] = {}
-    for name in entries.names:
-        if name == _METADATA or name.endswith("/" + _METADATA):
-            nodes[name[: -len(_METADATA)]] = json.loads(entries.read(name))
+def _entries(entries: StoredEntries, data: memoryview, nodes: dict[str, Any]) -> Iterator[Entry]:
     arrays = {name: node for name, node in nodes.items() if node["node_type"] == "array"}
     axes = {name: len(node["shape"]) for name, node in arrays.items()}
     yield from scanned(axes, lambda name: _chunks(entries, data, name, arrays[name]), data)
