@@ -1,22 +1,23 @@
-"""Two processes that train together: each prints what its PackedLoader gave in two epochs."""
+"""Two processes that train together: each writes what its PackedLoader gave in two epochs."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from pathlib import Path
 
 import torch.distributed
 
 from packer import PackedLoader
 
 
-def main(pack: str, meeting_point: str, rank: int) -> None:
-    """`meeting_point` is a file by which the processes find one another."""
+def main(pack: str, folder: Path, rank: int) -> None:
+    """In `folder`, the processes find one another, and each writes the file of its rank."""
     # as Lightning, accelerate and many scripts do: the loader is there before the process group
     loader = PackedLoader(pack, 4, shuffle=True, seed=0, drop_last=True, threads=1)
     assert (loader.sampler.world_size, len(loader)) == (1, 6)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=2)
     try:
         epochs = []
         for epoch in range(2):
@@ -25,12 +26,13 @@ def main(pack: str, meeting_point: str, rank: int) -> None:
             epochs.append([[int(image.sum()) for image in images] for images, _ in loader])
             torch.distributed.barrier()
         assert loader.state_dict()["global_batch"] == 8
-        print(json.dumps({"rank": loader.sampler.rank, "batches": len(loader), "epochs": epochs}), flush=True)
+        said = {"rank": loader.sampler.rank, "batches": len(loader), "epochs": epochs}
+        (folder / f"{rank}.json").write_text(json.dumps(said))  # a line each of one pipe may come in pieces
     finally:
         torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
     rank = int(os.fork() == 0)  # torch is loaded once
-    main(sys.argv[1], sys.argv[2], rank)
+    main(sys.argv[1], Path(sys.argv[2]), rank)
     sys.exit(0 if rank else os.waitstatus_to_exitcode(os.wait()[1]))
