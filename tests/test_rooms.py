@@ -29,6 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("sources",),
     ("images",),
     ("containers",),
+    ("stores",),
     ("system", "types"),
     ("errors",),
 )
@@ -36,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ADAPTERS = {"dali", "lightning", "ultralytics"}
 """Modules for other projects' trainers, above all rooms; each imports its project, and nothing imports it."""
-MAX_ENTRIES = 18
+MAX_ENTRIES = 19
 ONLY_IN = {
     "pickle": ("packer/system/",),  # between its own processes, in pipes that only they hold
     "subprocess": ("packer/system/",),
@@ -58,6 +59,9 @@ ONLY_IN = {
     "click": ("packer/cli/group.py", "packer/cli/main.py", "packer/cli/"),
     "tqdm": ("packer/cli/",),
     "werkzeug": ("packer/view/",),
+    "obstore": ("packer/stores/",),
+    "fsspec": ("packer/stores/",),
+    "boto3": ("packer/stores/",),
 }
 """Library -> where it may be imported."""
 NOWHERE = {"cPickle", "marshal", "shelve", "dill", "cloudpickle", "socket", "urllib", "http", "requests"}

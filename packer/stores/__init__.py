@@ -1,0 +1,68 @@
+"""Object stores: packs and sources at ``s3://...`` and the like."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from packer.errors import AnyPath, NotInstalled, UsageError
+
+if TYPE_CHECKING:
+    from packer.stores.base import Store
+
+OBSTORE = ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure", "http", "https", "file", "memory")
+"""Schemes of obstore; fsspec serves all others that it knows."""
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+def is_url(path: AnyPath) -> bool:
+    """Return whether a path is the URL of an object store."""
+    return _URL.match(os.fsdecode(path)) is not None
+
+
+def clean_url(url: AnyPath) -> str:
+    """Return a URL in one form, without a slash at its end.
+
+    Raises:
+        UsageError: It holds credentials or a query, which would show in messages and manifests.
+    """
+    text = os.fsdecode(url)
+    scheme, _, rest = text.partition("://")
+    host, slash, path = rest.partition("/")
+    if "@" in host:
+        shown = f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+        raise UsageError(
+            shown.partition("?")[0], "holds credentials", "give them in the environment: see docs/remote.md"
+        )
+    if "?" in rest or "#" in rest:
+        shown = re.split("[?#]", text)[0]
+        raise UsageError(shown, "must not have a query or a fragment", "give the URL of the folder")
+    return f"{scheme.lower()}://{host}{slash}{path}".rstrip("/")
+
+
+def join_url(url: str, name: str) -> str:
+    """Return the URL of an object."""
+    return f"{url.rstrip('/')}/{name}" if name else url
+
+
+def open_store(url: AnyPath) -> Store:
+    """Return the store of the objects below `url`; nothing is asked of it yet.
+
+    Raises:
+        NotInstalled: The libraries of ``packer[remote]`` are missing.
+        UsageError: There is no such kind of store, or its settings are wrong.
+    """
+    url = clean_url(url)
+    scheme = url.partition("://")[0]
+    library = "obstore" if scheme in OBSTORE else "fsspec"
+    if find_spec(library) is None:
+        raise NotInstalled(url, f"needs {library}", 'pip install "dataset-packer[remote]"')
+    if library == "obstore":
+        from packer.stores.obstore import ObstoreStore
+
+        return ObstoreStore(url)
+    from packer.stores.fsspec import FsspecStore
+
+    return FsspecStore(url)

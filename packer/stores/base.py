@@ -1,0 +1,92 @@
+"""The contract of an object store, and what can go wrong with one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from packer.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ABSENT = ""
+"""In place of an ETag: write only if there is no such object."""
+
+
+class Object(NamedTuple):
+    """An object of a store."""
+
+    name: str
+    """Relative to the URL of the store, with slashes."""
+    size: int
+    etag: str | None
+    """What identifies this version of it; None if the store does not say."""
+    modified_s: float
+    """When it was written, in seconds since the epoch; 0 if the store does not say."""
+
+
+class NoObject(StorageError, FileNotFoundError):
+    """There is no such object."""
+
+
+class ObjectChanged(StorageError):
+    """The object is not the version that was asked for, or there is one where there must be none."""
+
+
+class Store(Protocol):
+    """The objects below one URL, by names relative to it. It can be used by many threads, and pickled.
+
+    Every method raises NoObject, ObjectChanged, or StorageError for what a retry does not help, and UsageError in a
+    process that was forked after its parent had used a store.
+    """
+
+    url: str
+    """Without a slash at its end, and without credentials."""
+
+    def size(self, name: str) -> Object:
+        """Return what the store says of an object."""
+
+    def read(self, name: str, start: int = 0, stop: int | None = None, etag: str | None = None) -> Buffer:
+        """Return the bytes from `start` to `stop` (None: to the end), exactly as many.
+
+        Args:
+            name: The object.
+            start: The first byte.
+            stop: The end, exclusive.
+            etag: The version to read; None: any.
+        """
+
+    def write(self, name: str, content: bytes | os.PathLike[str], only_if: str | None = None) -> str | None:
+        """Write an object and return its ETag; readers see it when it is whole.
+
+        Args:
+            name: The object.
+            content: Its bytes, or the path of a local file, which is sent in parts.
+            only_if: ABSENT, or the ETag of the version to replace; None: in any case.
+        """
+
+    def names(self, prefix: str = "") -> Iterator[Object]:
+        """Yield the objects whose names begin with `prefix`, in any order."""
+
+    def folders(self, prefix: str = "") -> tuple[list[str], list[Object]]:
+        """Return the folders directly in the folder `prefix`, as names without a slash at the end, and the objects."""
+
+    def delete(self, names: list[str]) -> None:
+        """Delete objects. Only `packer clean` does."""
+
+
+_used_by: int | None = None
+
+
+def check_process() -> None:
+    """Raise UsageError in a process that was forked after its parent had used a store: there the network would hang."""
+    global _used_by  # noqa: PLW0603 - it is about the process
+    if _used_by is None:
+        _used_by = os.getpid()
+    elif _used_by != os.getpid():
+        raise UsageError(
+            "store", "cannot be used in a process that was forked after its parent had read from a store",
+            'use PackedLoader, or DataLoader(multiprocessing_context="forkserver")',
+        )  # fmt: skip

@@ -1,0 +1,141 @@
+"""Stores of obstore: S3 and what speaks its protocol, Google Cloud Storage, Azure, HTTP servers, folders, memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import obstore
+from obstore import exceptions
+from obstore.store import MemoryStore, from_url
+
+from packer.errors import StorageError, UsageError
+from packer.stores import join_url
+from packer.stores.aws import s3_settings
+from packer.stores.base import ABSENT, NoObject, Object, ObjectChanged, check_process
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PART_BYTES = 8 << 20
+"""Size of the parts in which a large file is sent."""
+NO_SUCH = "check the URL, and which account the environment names"
+AGAIN = "check the network and the store, and run it again"
+T = TypeVar("T")
+
+
+class ObstoreStore:
+    """The objects below a URL (`packer.stores.base.Store`)."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._store: Any = None
+        self._client  # noqa: B018 - wrong settings are errors now
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObstoreStore, (self.url,)  # settings come from the environment of the process
+
+    @property
+    def _client(self) -> Any:
+        if self._store is None:
+            try:
+                self._store = _made(self.url)
+            except (exceptions.BaseError, ValueError, TypeError, OSError) as error:
+                raise UsageError(self.url, f"cannot be used: {_text(error)}", "see docs/remote.md") from None
+        return self._store
+
+    def size(self, name: str) -> Object:
+        """Return what the store says of an object."""
+        return _object(self._call(name, lambda: obstore.head(self._client, name)), name)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None, etag: str | None = None) -> Buffer:
+        """Return the bytes from `start` to `stop` (None: to the end), exactly as many."""
+        if stop is not None and stop <= start:
+            return b""
+        options: obstore.GetOptions = {}
+        if stop is not None or start:
+            options["range"] = {"offset": start} if stop is None else (start, stop)
+        if etag:
+            options["if_match"] = etag
+        data = self._call(name, lambda: obstore.get(self._client, name, options=options).bytes())
+        if stop is not None and len(data) != stop - start:
+            problem = f"has {len(data)} bytes from {start} to {stop}"
+            raise ObjectChanged(join_url(self.url, name), problem, "it was replaced, or cut: read it again")
+        return data
+
+    def write(self, name: str, content: bytes | os.PathLike[str], only_if: str | None = None) -> str | None:
+        """Write an object and return its ETag."""
+        mode: Any = "overwrite" if only_if is None else "create" if only_if == ABSENT else {"e_tag": only_if}
+        data = content if isinstance(content, bytes) else Path(content)
+        parts = isinstance(data, Path) and mode == "overwrite" and data.stat().st_size > PART_BYTES
+        found = self._call(
+            name,
+            lambda: obstore.put(self._client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES),
+        )
+        return found["e_tag"]
+
+    def names(self, prefix: str = "") -> Iterator[Object]:
+        """Yield the objects whose names begin with `prefix`."""
+        folder, _, start = prefix.rpartition("/")
+        pages = self._call(prefix, lambda: iter(obstore.list(self._client, folder or None, chunk_size=1000)))
+        while (page := self._call(prefix, lambda: next(pages, None))) is not None:
+            for meta in page:
+                one = _object(meta, meta["path"])
+                if not start or one.name.startswith(prefix):
+                    yield one
+
+    def folders(self, prefix: str = "") -> tuple[list[str], list[Object]]:
+        """Return the folders directly in the folder `prefix`, and the objects."""
+        found = self._call(prefix, lambda: obstore.list_with_delimiter(self._client, prefix or None))
+        objects = [_object(meta, meta["path"]) for meta in found["objects"]]
+        return sorted(path.rstrip("/") for path in found["common_prefixes"]), sorted(objects)
+
+    def delete(self, names: list[str]) -> None:
+        """Delete objects."""
+        self._call(names[0] if names else "", lambda: obstore.delete(self._client, names))
+
+    def _call(self, name: str, call: Callable[[], T]) -> T:
+        check_process()
+        where = join_url(self.url, name)
+        try:
+            return call()
+        except FileNotFoundError:  # obstore's NotFoundError is one
+            raise NoObject(where, "no such object", NO_SUCH) from None
+        except (exceptions.PreconditionError, exceptions.NotModifiedError):
+            raise ObjectChanged(where, "was replaced by another version", "open it again") from None
+        except exceptions.AlreadyExistsError:
+            raise ObjectChanged(where, "exists", "choose another URL") from None
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise StorageError(where, f"access denied: {_text(error)}", NO_SUCH) from None
+        except (exceptions.BaseError, OSError) as error:
+            raise StorageError(where, f"cannot be reached: {_text(error)}", AGAIN) from None
+
+
+def _made(url: str) -> Any:
+    scheme, _, rest = url.partition("://")
+    if scheme == "memory":
+        return _memory(rest)
+    if scheme == "file":
+        return from_url(url, mkdir=True)
+    settings = s3_settings() if scheme in ("s3", "s3a") else {}
+    if scheme == "http":
+        settings["client_options"] = {"allow_http": True}
+    return from_url(url, **settings)
+
+
+@lru_cache(maxsize=16)
+def _memory(_: str) -> Any:
+    return MemoryStore()
+
+
+def _object(meta: Any, name: str) -> Object:
+    return Object(name, meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
+
+
+def _text(error: BaseException) -> str:
+    """Return what is wrong in one line: obstore adds the whole answer, and how often it tried."""
+    text = str(error).split("\n\nDebug source", 1)[0]
+    return " ".join(text.split())[:300]
