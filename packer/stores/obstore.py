@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,8 @@ PART_BYTES = 8 << 20
 """Size of the parts in which a large file is sent."""
 NO_SUCH = "check the URL, and which account the environment names"
 AGAIN = "check the network and the store, and run it again"
+DENIED = re.compile(r"status code: 40[13]\b")
+REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
 T = TypeVar("T")
 
 
@@ -71,11 +74,15 @@ class ObstoreStore:
         mode: Any = "overwrite" if only_if is None else "create" if only_if == ABSENT else {"e_tag": only_if}
         data = content if isinstance(content, bytes) else Path(content)
         parts = isinstance(data, Path) and mode == "overwrite" and data.stat().st_size > PART_BYTES
-        found = self._call(
-            name,
-            lambda: obstore.put(self._client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES),
-        )
-        return found["e_tag"]
+
+        def put() -> str | None:
+            answer = obstore.put(self._client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
+            return answer["e_tag"]
+
+        try:
+            return self._call(name, put)
+        except NoObject:  # parts were put together, the answer was lost, and obstore asked again for what is done
+            return self._call(name, put)
 
     def names(self, prefix: str = "") -> Iterator[Object]:
         """Yield the objects whose names begin with `prefix`."""
@@ -90,7 +97,8 @@ class ObstoreStore:
     def folders(self, prefix: str = "") -> tuple[list[str], list[Object]]:
         """Return the folders directly in the folder `prefix`, and the objects."""
         found = self._call(prefix, lambda: obstore.list_with_delimiter(self._client, prefix or None))
-        objects = [_object(meta, meta["path"]) for meta in found["objects"]]
+        # an object "prefix/" of no bytes, which consoles and some servers make for a folder, is not in it
+        objects = [_object(meta, meta["path"]) for meta in found["objects"] if meta["path"] != prefix]
         return sorted(path.rstrip("/") for path in found["common_prefixes"]), sorted(objects)
 
     def delete(self, names: list[str]) -> None:
@@ -111,7 +119,13 @@ class ObstoreStore:
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise StorageError(where, f"access denied: {_text(error)}", NO_SUCH) from None
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(where, f"cannot be reached: {_text(error)}", AGAIN) from None
+            text = _text(error)
+            if "non-partial response" in text:
+                problem = "the server does not answer requests for parts of objects"
+                raise StorageError(where, problem, "choose a store that does") from None
+            if DENIED.search(text):
+                raise StorageError(where, f"access denied: {text}", NO_SUCH) from None
+            raise StorageError(where, f"cannot be reached: {text}", AGAIN) from None
 
 
 def _made(url: str) -> Any:
@@ -136,6 +150,8 @@ def _object(meta: Any, name: str) -> Object:
 
 
 def _text(error: BaseException) -> str:
-    """Return what is wrong in one line: obstore adds the whole answer, and how often it tried."""
+    """Return what is wrong in one line: obstore adds the whole answer, which may name keys, and how often it tried."""
     text = str(error).split("\n\nDebug source", 1)[0]
-    return " ".join(text.split())[:300]
+    reasons = REASON.findall(text)
+    text = re.sub(r"\?\S+", "", re.split(r"<\?xml|<Error>", text)[0])  # queries may be signed
+    return " ".join(f"{text} {': '.join(reasons)}".split())[:300]
