@@ -25,6 +25,7 @@ PART_BYTES = 8 << 20
 """Size of the parts in which a large file is sent."""
 NO_SUCH = "check the URL, and which account the environment names"
 AGAIN = "check the network and the store, and run it again"
+NO_RANGES = re.compile("non-partial response|Range request not supported")
 DENIED = re.compile(r"status code: 40[13]\b")
 REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
 T = TypeVar("T")
@@ -120,7 +121,7 @@ class ObstoreStore:
             raise StorageError(where, f"access denied: {_text(error)}", NO_SUCH) from None
         except (exceptions.BaseError, OSError) as error:
             text = _text(error)
-            if "non-partial response" in text:
+            if NO_RANGES.search(text):
                 problem = "the server does not answer requests for parts of objects"
                 raise StorageError(where, problem, "choose a store that does") from None
             if DENIED.search(text):
