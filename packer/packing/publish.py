@@ -17,6 +17,7 @@ from packer.format.lists import Listing, write_lists
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.format.written import write_companions
 from packer.packing.journal import Journal
+from packer.stores import is_url
 from packer.system import exchange_names, sync_path
 from packer.system.locks import FolderLock, lock_folder, wait_until_unused
 from packer.system.signals import held_signals, run_held
@@ -175,6 +176,9 @@ class Output:
 
 def _check_apart(output: str, source: str) -> None:
     """Raise UsageError if source and output overlap: a build would read what it writes."""
+    source = source.removeprefix("file://")
+    if is_url(source):
+        return
     real_output, real_source = os.path.realpath(output), os.path.realpath(source)
     what = "the source folder" if os.path.isdir(source) else "a file that it is made from"
     if real_output == real_source or real_source.startswith(real_output.rstrip("/") + "/"):
