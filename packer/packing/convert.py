@@ -76,7 +76,7 @@ def rows_of(table: Any) -> Iterator[Row]:
     for batch in table.select(names).to_batches(max_chunksize=1024):
         columns = [column.to_pylist() for column in batch.columns]
         if names[-1] == "etag":
-            yield from (Row(*values, etag=etag) for *values, etag in zip(*columns, strict=True))  # type: ignore[misc]
+            yield from (Row(*values)._replace(etag=etag) for *values, etag in zip(*columns, strict=True))
         else:
             yield from map(Row, *columns)
 

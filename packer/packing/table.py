@@ -27,7 +27,8 @@ from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import Resolver
 from packer.packing.select import Selection
-from packer.sources.archives.places import Archive, Members
+from packer.sources.archives.members import Members
+from packer.sources.archives.places import Archive
 from packer.sources.base import Source
 from packer.sources.paths import as_text
 from packer.types import Annotation, RawAnnotation

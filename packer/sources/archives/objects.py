@@ -62,8 +62,10 @@ class SourceObject:
 
     __slots__ = ("_ahead", "_at", "_name", "_part", "_store", "etag", "size")
 
-    def __init__(self, url: bytes, size: int = -1, etag: str = "") -> None:
+    def __init__(self, url: bytes, size: int = -1, etag: str = "", content: bytes = b"") -> None:
         """Take the URL, and the size and ETag as they were listed; with a negative size the store is asked for them.
+
+        `content` are its first bytes, if they are known.
 
         Raises:
             NoObject: There is no such object.
@@ -74,7 +76,7 @@ class SourceObject:
             found = self._store.size(self._name)
             size, etag = found.size, found.etag or ""
         self.size, self.etag = size, etag
-        self._at, self._part = 0, b""
+        self._at, self._part = 0, content
         self._ahead = 0
 
     def read(self, size: int, start: int) -> bytes:
