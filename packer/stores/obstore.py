@@ -16,7 +16,7 @@ from obstore.store import MemoryStore, from_url
 from packer.errors import StorageError, UsageError
 from packer.stores import join_url
 from packer.stores.aws import s3_settings
-from packer.stores.base import ABSENT, NoObject, Object, ObjectChanged, check_process
+from packer.stores.base import ABSENT, Content, NoObject, Object, ObjectChanged, check_process
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -70,11 +70,16 @@ class ObstoreStore:
             raise ObjectChanged(join_url(self.url, name), problem, "it was replaced, or cut: read it again")
         return data
 
-    def write(self, name: str, content: bytes | os.PathLike[str], only_if: str | None = None) -> str | None:
+    def write(self, name: str, content: Content, only_if: str | None = None) -> str | None:
         """Write an object and return its ETag."""
+        if only_if and self.url.startswith("file:"):  # which cannot do both in one step
+            if self.size(name).etag != only_if:
+                raise ObjectChanged(join_url(self.url, name), "was replaced by another version", "open it again")
+            only_if = None
         mode: Any = "overwrite" if only_if is None else "create" if only_if == ABSENT else {"e_tag": only_if}
-        data = content if isinstance(content, bytes) else Path(content)
-        parts = isinstance(data, Path) and mode == "overwrite" and data.stat().st_size > PART_BYTES
+        data: Any = Path(content) if isinstance(content, os.PathLike) else content
+        parts = not isinstance(data, bytes) and mode == "overwrite"
+        parts = parts and not (isinstance(data, Path) and data.stat().st_size <= PART_BYTES)
 
         def put() -> str | None:
             answer = obstore.put(self._client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
@@ -83,6 +88,8 @@ class ObstoreStore:
         try:
             return self._call(name, put)
         except NoObject:  # parts were put together, the answer was lost, and obstore asked again for what is done
+            if not isinstance(data, (bytes, Path)):
+                raise
             return self._call(name, put)
 
     def names(self, prefix: str = "") -> Iterator[Object]:
@@ -134,7 +141,7 @@ def _made(url: str) -> Any:
     if scheme == "memory":
         return _memory(rest)
     if scheme == "file":
-        return from_url(url, mkdir=True)
+        return from_url(url, mkdir=True, automatic_cleanup=True)
     settings = s3_settings() if scheme in ("s3", "s3a") else {}
     if scheme == "http":
         settings["client_options"] = {"allow_http": True}
