@@ -16,7 +16,7 @@ from obstore.store import MemoryStore, from_url
 from packer.errors import StorageError, UsageError
 from packer.stores import join_url
 from packer.stores.aws import s3_settings
-from packer.stores.base import ABSENT, Content, NoObject, Object, ObjectChanged, check_process
+from packer.stores.base import ABSENT, Content, CutAnswer, NoObject, Object, ObjectChanged, check_process
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -57,18 +57,26 @@ class ObstoreStore:
 
     def read(self, name: str, start: int = 0, stop: int | None = None, etag: str | None = None) -> Buffer:
         """Return the bytes from `start` to `stop` (None: to the end), exactly as many."""
-        if stop is not None and stop <= start:
-            return b""
+        return b"" if stop is not None and stop <= start else self._get(name, start, stop, etag)[0]
+
+    def get(self, name: str, start: int, stop: int, etag: str | None = None) -> tuple[Buffer, Object]:
+        """Return the bytes from `start` to `stop`, exactly as many, and what the store says of the whole object."""
+        return self._get(name, start, stop, etag)
+
+    def _get(self, name: str, start: int, stop: int | None, etag: str | None) -> tuple[Buffer, Object]:
         options: obstore.GetOptions = {}
         if stop is not None or start:
             options["range"] = {"offset": start} if stop is None else (start, stop)
         if etag:
             options["if_match"] = etag
-        data = self._call(name, lambda: obstore.get(self._client, name, options=options).bytes())
+        answer = self._call(name, lambda: obstore.get(self._client, name, options=options))
+        data, found = self._call(name, answer.bytes), _object(answer.meta, name)
         if stop is not None and len(data) != stop - start:
             problem = f"has {len(data)} bytes from {start} to {stop}"
-            raise ObjectChanged(join_url(self.url, name), problem, "it was replaced, or cut: read it again")
-        return data
+            if found.size < stop:
+                raise ObjectChanged(join_url(self.url, name), problem, "it was replaced, or cut: read it again")
+            raise CutAnswer(join_url(self.url, name), problem, AGAIN)
+        return data, found
 
     def write(self, name: str, content: Content, only_if: str | None = None) -> str | None:
         """Write an object and return its ETag."""
