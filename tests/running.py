@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import hashlib
 import io
 import os
@@ -26,6 +28,8 @@ from packer.__main__ import main
 from packer.system.pool import Pool
 
 ROOT = Path(__file__).resolve().parent.parent
+GUARD_S = 240
+"""Ends a process that hangs; on a busy machine, a build of a second has taken more than a minute."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def run_apart(*arguments: Any, env: dict[str, str] | None = None, cwd: Path | No
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, **(env or {})}
     with start(*arguments, env=environment, **({"cwd": cwd} if cwd else {})) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=GUARD_S)
     return Ran(process.returncode, out, err)
 
 
@@ -128,13 +132,13 @@ def run_script(script: str, *arguments: Any) -> str:
     """Return the output of a Python script in a separate process, which must succeed and print no errors."""
     command = [sys.executable, "-c", textwrap.dedent(script), *map(_text, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_S, env=environment, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
 
 
 def forked(work: Callable[[], bytes]) -> bytes:
-    """What `work` says in a forked child; killed after 20 s."""
+    """What `work` says in a forked child; killed after a while."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -143,7 +147,7 @@ def forked(work: Callable[[], bytes]) -> bytes:
         finally:
             os._exit(0)
     os.close(writer)
-    killer = threading.Timer(20, os.kill, (pid, 9))
+    killer = threading.Timer(GUARD_S, os.kill, (pid, 9))
     killer.start()
     with os.fdopen(reader, "rb") as file:
         said = file.read()
@@ -156,6 +160,19 @@ def forked(work: Callable[[], bytes]) -> bytes:
 def digests(pack: Path) -> dict[str, str]:
     """SHA-256 of every file of a pack."""
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(pack.iterdir())}
+
+
+def anonymous_bytes(pid: int | str = "self") -> int:
+    """Memory that a process has filled itself: neither files that it maps, nor what others do, changes it."""
+    lines = Path("/proc", str(pid), "smaps_rollup").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
+
+
+def kept_bytes() -> int:
+    """Memory of this process, without what malloc only keeps in store."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return anonymous_bytes()
 
 
 def members_of(session: int) -> dict[int, int]:

@@ -31,7 +31,8 @@ sys.exit(run(["victim"]))
 
 
 def ended(name: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, name], check=False, capture_output=True, text=True, timeout=30)
+    command = [sys.executable, "-c", SCRIPT, name]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     return done.returncode, done.stderr.strip()
 
 
