@@ -25,6 +25,7 @@ from unittest import mock
 import audit_guard
 
 from packer.__main__ import main
+from packer.system import ENDING_SIGNALS
 from packer.system.pool import Pool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,12 +112,26 @@ def refused(code: int, *arguments: Any) -> str:
     return ran.error_lines[0]
 
 
+@contextmanager
+def signals_heard() -> Iterator[None]:
+    """Let processes that are started meanwhile hear signals that this one was started to ignore (nohup, `&`)."""
+    ignored = [number for number in ENDING_SIGNALS if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda *_: None)  # not inherited: another program begins with the default
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
     """A command in a process group of its own."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [sys.executable, "-m", "packer", *map(_text, arguments)]
     options.setdefault("cwd", ROOT)
-    return subprocess.Popen(command, text=True, errors="surrogateescape", start_new_session=True, **options)
+    with signals_heard():
+        return subprocess.Popen(command, text=True, errors="surrogateescape", start_new_session=True, **options)
 
 
 def run_apart(*arguments: Any, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:

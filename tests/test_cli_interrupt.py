@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from running import signals_heard
 
 from packer.system import ENDING_SIGNALS
 
@@ -32,7 +33,8 @@ sys.exit(run(["victim"]))
 
 def ended(name: str) -> tuple[int, str]:
     command = [sys.executable, "-c", SCRIPT, name]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    with signals_heard():
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     return done.returncode, done.stderr.strip()
 
 
