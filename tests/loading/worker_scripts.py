@@ -78,7 +78,7 @@ def fork_after_resize(pack: str) -> None:
         list(loader)  # not cv2.resize of a large picture: after that, OpenCV alone hangs in 1 of 400 forks
         pid = os.fork()
         if pid == 0:
-            signal.alarm(10)
+            signal.alarm(60)
             cv2.resize(picture, (400, 400))
             PackedDataset(pack)[0]
             os._exit(0)
