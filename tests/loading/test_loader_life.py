@@ -50,9 +50,9 @@ def test_twenty_epochs_take_no_more_memory_than_two(pack, kind):
     growth(3)
     # a leak grows in every round, what threads and the heap take now and then does not
     rounds = [growth(18)]
-    while rounds[-1] > 1 << 20 and len(rounds) < 8:
+    while rounds[-1] > 128 << 10 and len(rounds) < 8:
         rounds.append(growth(18))
-    assert rounds[-1] <= 1 << 20, rounds
+    assert rounds[-1] <= 128 << 10, rounds
 
 
 def test_nothing_stays_of_a_loader(pack):
