@@ -14,7 +14,7 @@ from packer.errors import UsageError
 from packer.packing import BuildOptions, build_pack, plan_pack
 
 SECTIONS = {
-    "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links"),
+    "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links", "inventory"),
     "Labels": ("labels", "columns", "classes", "boxes", "missing_labels", "rle"),
     "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder", "on_animation"),
     "Output": ("out", "format", "shard_size", "overwrite", "force", "scratch", "recheck"),
@@ -57,6 +57,13 @@ class BuildCommand(click.Command):
     help="Maximum pixels of an image; a larger one is bad, and is not decoded.",
 )
 @click.option("--follow-links", is_flag=True, help="Follow symlinks to folders outside SRC.")
+@click.option(
+    "--inventory",
+    type=click.Path(),
+    metavar="FILE",
+    help="List of the objects below SRC, a URL, in place of listing them: Parquet or CSV with the columns key and "
+    "size (S3 Inventory), or a name per line.",
+)
 @click.option(
     "--labels",
     multiple=True,

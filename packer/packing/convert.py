@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -21,7 +22,9 @@ from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
 from packer.packing.headers import unreadable
 from packer.sources.archives.contents import FAULT
+from packer.sources.archives.objects import ahead_of
 from packer.sources.archives.places import OWN_FILE, Archive, Place, SourceFile
+from packer.stores import is_url
 from packer.system.child import Decoding, Report
 from packer.types import Annotation, Image, Record
 
@@ -29,6 +32,8 @@ FAULTS = ("permission", "vanished", "unreadable")
 """Reasons of `find_tree` that are faults rather than choices: a folder that cannot be listed."""
 PLACE_SCHEMA = pa.schema([("archive", pa.int32()), ("offset", pa.int64()), ("packed", pa.int64()), ("crc", pa.int64())])
 """More columns if the images are in archives: `Row.place`."""
+ETAG_SCHEMA = pa.schema([("etag", pa.string())])
+"""One more column if they are objects of a store."""
 
 
 class Row(NamedTuple):
@@ -48,10 +53,14 @@ class Row(NamedTuple):
     offset: int = 0
     packed: int = OWN_FILE.packed
     crc: int = OWN_FILE.crc
+    etag: str | None = None
+    """Of an object of a store."""
 
     @property
     def place(self) -> Place:
         """Where the bytes of the file are."""
+        if self.etag is not None:
+            return Place(size=self.bytes)
         return Place(self.archive, self.offset, self.bytes, self.packed, self.crc) if self.archive >= 0 else OWN_FILE
 
     @property
@@ -62,10 +71,14 @@ class Row(NamedTuple):
 
 
 def rows_of(table: Any) -> Iterator[Row]:
-    """Yield the rows of a table of inputs; its last columns are only there if the source is an archive."""
+    """Yield the rows of a table of inputs; the last columns are those of an archive or a store."""
     names = [name for name in Row._fields if name in table.column_names]
     for batch in table.select(names).to_batches(max_chunksize=1024):
-        yield from map(Row, *(column.to_pylist() for column in batch.columns))
+        columns = [column.to_pylist() for column in batch.columns]
+        if names[-1] == "etag":
+            yield from (Row(*values)._replace(etag=etag) for *values, etag in zip(*columns, strict=True))
+        else:
+            yield from map(Row, *columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +101,18 @@ class Recipe:
             BadImage: The file changed, vanished or cannot be read.
         """
         try:
-            with SourceFile(self.root + b"/" + row.path, row.place, self.archives) as file:
+            with SourceFile(self.root + b"/" + row.path, row.place, self.archives, row.etag or "") as file:
                 return file.content(row.bytes)
         except OSError as error:
             raise unreadable(error) from None
+
+    def reads(self, rows: Iterator[Row]) -> Iterator[tuple[Row, Callable[[], bytes]]]:
+        """Yield the rows, each with what returns or raises what `read` does; of a store, they are read ahead."""
+        if not is_url(self.root):
+            yield from ((row, partial(self.read, row)) for row in rows)
+            return
+        for row, future in ahead_of(self.read, rows, lambda row: row.bytes):
+            yield row, future.result
 
     def image(self, data: bytes, row: Row, header: Header) -> tuple[Image, str]:
         """Return the decoded, resized image of a file's bytes, and its damage if the decoder is lenient, else "".

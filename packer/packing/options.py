@@ -22,7 +22,6 @@ RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
 MISSING_POLICIES = ("error", "empty", "skip")
 NO_BAD = "0"
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_SHARD_BYTES = 128 * 1024**2
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -36,7 +35,7 @@ class BuildOptions:
     """The options of `packer build`.
 
     Args:
-        source: Folder, zip or tar of images and labels, or a folder in an archive.
+        source: Folder, zip or tar of images and labels, or a folder in an archive; or their URL in an object store.
         out: Path of the new pack, or its URL in a store (docs/remote.md). None: NAME.FORMAT beside the source.
         format: One of `packer.containers.CONTAINERS`. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
@@ -71,6 +70,8 @@ class BuildOptions:
         rle: How masks of run lengths (COCO) are kept: as text, or also as polygons.
         overwrite: Replace an existing pack.
         follow_links: Follow symlinks to folders outside the source.
+        inventory: File that lists the objects of a source in an object store, which is then not listed: Parquet or
+            CSV with the columns key and size, or a name per line.
         scratch: Folder for unfinished shards if `out` is a URL. None: that for temporary files.
         recheck: Resuming a build to a URL, read its finished shards again rather than ask the store for their versions.
 
@@ -112,18 +113,18 @@ class BuildOptions:
     rle: str = "text"
     overwrite: bool = False
     follow_links: bool = False
+    inventory: str | None = None
     scratch: str | None = None
     recheck: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like", "scratch"):
+        for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like", "inventory", "scratch"):
             if isinstance(path := getattr(self, name), os.PathLike):  # accept a Path
                 object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
-        if URL.match(self.source):
-            problem = "is a URL, and packer reads local files only"
-            raise UsageError(self.source, problem, "download it, and give the file")
+        if self.inventory is not None and not is_url(self.source):
+            raise UsageError("--inventory", "is for a source in an object store", "leave it out")
         if not self.to_store and (self.scratch is not None or self.recheck):
             option = "--recheck" if self.scratch is None else "--scratch"
             raise UsageError(option, "is for builds to a store", "leave it out, or give a URL as --out")
@@ -219,6 +220,8 @@ class BuildOptions:
             return clean_url(self.out) if self.to_store else self.out.rstrip("/") or self.out
         from packer.sources.paths import archive_of, archive_stem
 
+        if is_url(self.source):
+            raise UsageError("--out", "a source in an object store needs an output", "say where: --out PACK")
         source = os.path.abspath(self.source)
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")

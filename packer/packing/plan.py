@@ -26,6 +26,8 @@ from packer.packing.table import Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
 from packer.sources.archives.places import Archive
+from packer.sources.paths import as_bytes
+from packer.stores import clean_url, is_url
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16
@@ -142,11 +144,11 @@ def shard_name(container: str, number: int, shards: int) -> str:
 
 def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
     """Return the conversion of every image."""
-    resize = None
+    source, resize = options.source, None
     if options.resize is not None:
         resize = Resize.of(options.resize, options.fit, options.pad_value, options.interpolation)
     return Recipe(
-        root=os.fsencode(os.path.abspath(options.source)),
+        root=as_bytes(clean_url(source)) if is_url(source) else os.fsencode(os.path.abspath(source)),
         mode=cast(Mode, options.mode),
         decoder=cast(Decoder, options.decoder),
         max_pixels=options.max_pixels,

@@ -231,8 +231,13 @@ def check_folder(out: AnyPath, command: str) -> None:
 
 
 def check_apart(output: str, source: str) -> None:
-    """Raise UsageError if source and output overlap: a build would read what it writes."""
-    real_output, real_source = os.path.realpath(output), os.path.realpath(source)
+    """Raise UsageError if source and output, which may be URLs, overlap: a build would read what it writes."""
+    output, source = (path.removeprefix("file://") for path in (output, source))
+    if is_url(output) != is_url(source):
+        return
+    real_output, real_source = (
+        clean_url(path) if is_url(path) else os.path.realpath(path) for path in (output, source)
+    )
     what = "the source folder" if os.path.isdir(source) else "a file that it is made from"
     if real_output == real_source or real_source.startswith(real_output.rstrip("/") + "/"):
         raise UsageError(output, f"would replace {what}", "choose another --out")

@@ -15,6 +15,7 @@ from packer.format.manifest import FORMAT_VERSION
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
 from packer.packing.summary import library_versions
+from packer.stores import clean_url, is_url
 
 FREE = (
     "out",
@@ -73,9 +74,9 @@ def asked_of(options: BuildOptions) -> dict[str, Any]:
     """Return the options of a build that affect the bytes of a shard."""
     asked: dict[str, Any] = {name: value for name, value in asdict(options).items() if name not in FREE}
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
-    asked["source"] = os.path.abspath(options.source)
+    asked["source"] = clean_url(options.source) if is_url(options.source) else os.path.abspath(options.source)
     asked["format"] = options.container
-    for name in ("include", "exclude"):
+    for name in ("include", "exclude", "inventory"):
         if asked[name] is not None:  # what is in the file counts, not only its name
             asked[name] = f"{asked[name]} (SHA-256 {_digest(asked[name])[:12]})"
     return asked

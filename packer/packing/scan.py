@@ -14,7 +14,7 @@ from typing import cast
 
 from packer.errors import NoImage, UsageError, plural, printable
 from packer.format.lists import Skipped
-from packer.format.manifest import Rejected, names_a_pack
+from packer.format.manifest import MANIFEST_NAME, Rejected, names_a_pack
 from packer.images.base import OnAnimation
 from packer.packing.convert import refused, rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
@@ -27,7 +27,9 @@ from packer.sources.archives.places import Scratch
 from packer.sources.auto import what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.paths import as_text, file_of, quoted
+from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import find_tree
+from packer.stores import is_url
 from packer.types import Progress
 
 IMAGES_A_JOB = 2048
@@ -64,8 +66,14 @@ def read_inputs(
     if names_a_pack(options.source):
         step = f"give the folder of its images; --like {printable(options.source)} takes its options"
         raise UsageError(options.source, "is a pack, not a folder of images", step)
-    tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links)
+    if is_url(options.source):
+        tree, skipped = find_store_tree(options.source, scratch, options.inventory)
+        if MANIFEST_NAME.encode() in tree.files:
+            raise UsageError(options.source, "is a pack, not a folder of images", "give the folder of its images")
+    else:
+        tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links)
     inputs = Inputs(table=BASE_SCHEMA.empty_table(), archives=tree.members.archives if tree.members else ())
+    inputs.in_store = tree.members is not None and not inputs.archives
     faults = {path: fault for path, reason in skipped if (fault := refused(path, reason)) is not None}
     if options.exclude is not None:
         inputs.left_out = read_selection(options.exclude, [*tree.images, *faults], options.like)
@@ -159,7 +167,7 @@ def _read_all(
     how = options.max_pixels, cast(OnAnimation, options.on_animation), options.decoder == "lenient"
     jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), *how) for start in starts]
     if (members := tree.members) is not None:
-        jobs = [replace(job, archives=members.archives, places=members.rows(job.paths)) for job in jobs]
+        jobs = [replace(job, archives=members.archives, places=members.places[members.rows(job.paths)]) for job in jobs]
     waiting: dict[int, Headers] = {}
     following = 0
     for number, headers in read(jobs):

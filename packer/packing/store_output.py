@@ -36,7 +36,7 @@ from packer.packing.objects import (
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output, check_apart
 from packer.packing.store_journal import StoreJournal
-from packer.stores import clean_url, is_url, join_url, open_store
+from packer.stores import clean_url, join_url, open_store
 from packer.stores.base import Object
 from packer.stores.transfer import sha256_of_object, upload
 from packer.system import usable_cores
@@ -65,7 +65,7 @@ class StoreOutput(Output):
 
     def __init__(self, options: BuildOptions, progress: Progress, indexes: bool) -> None:
         self.path = clean_url(options.output)
-        self._check_apart(options.source)
+        check_apart(self.path, options.source)
         self.store = open_store(self.path)
         name = hashlib.sha256(self.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._work_in(os.path.join(options.scratch_folder, f"packer-{name}{PARTIAL_SUFFIX}"))
@@ -78,11 +78,6 @@ class StoreOutput(Output):
         self._pool = ThreadPoolExecutor(self._most, "packer-upload")
         self._cancelled = threading.Event()
         self._there: dict[str, Object] = {}
-
-    def _check_apart(self, source: str) -> None:
-        ours, its = (path.removeprefix("file://") for path in (self.path, source))
-        if is_url(ours) == is_url(its):
-            check_apart(ours, its)
 
     @property
     def place(self) -> str:

@@ -22,12 +22,13 @@ from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
 from packer.images.base import Header, orientations
 from packer.images.header import Mode, decoded_shape, losses
-from packer.packing.convert import PLACE_SCHEMA, rejected
+from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA, rejected
 from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import Resolver
 from packer.packing.select import Selection
-from packer.sources.archives.places import Archive, Members
+from packer.sources.archives.members import Members
+from packer.sources.archives.places import Archive
 from packer.sources.base import Source
 from packer.sources.paths import as_text
 from packer.types import Annotation, RawAnnotation
@@ -59,6 +60,8 @@ class Inputs:
     byte order of their paths."""
     archives: tuple[Archive, ...] = ()
     """Those that hold the images; the table then has the columns of PLACE_SCHEMA, too."""
+    in_store: bool = False
+    """Whether the images are objects of a store; the table then has the column of ETAG_SCHEMA, too."""
     classes: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     rejected: Listing[Rejected] = field(default_factory=lambda: Listing(Rejected))
@@ -89,7 +92,7 @@ class Inputs:
     @property
     def base(self) -> Any:
         """Schema of the columns that are not annotations."""
-        return pa.schema([*BASE_SCHEMA, *PLACE_SCHEMA]) if self.archives else BASE_SCHEMA
+        return pa.schema([*BASE_SCHEMA, *(PLACE_SCHEMA if self.archives else ETAG_SCHEMA if self.in_store else ())])
 
     @property
     def boxes(self) -> int:
@@ -200,7 +203,7 @@ class InputTable:
             for what in losses(header, self._mode):
                 lost[what if what in always else f"{what} (--mode unchanged keeps that)"] += count
         columns = [
-            pa.array(paths, pa.binary()),
+            paths,
             size,
             np.where(turned, width, height).astype(np.int32),
             np.where(turned, height, width).astype(np.int32),
@@ -209,9 +212,13 @@ class InputTable:
             codes.astype(np.int32),
         ]
         if self._members is not None:
-            archive, offset, _, packed, crc = self._members.rows(paths).T
-            columns += [archive.astype(np.int32), offset, packed, crc]
-        return [pa.array(column) for column in columns]
+            rows = self._members.rows(paths)
+            if self.inputs.in_store:
+                columns.append([self._members.etags[row] for row in rows])
+            else:
+                archive, offset, _, packed, crc = self._members.places[rows].T
+                columns += [archive.astype(np.int32), offset, packed, crc]
+        return [pa.array(column, kind) for column, kind in zip(columns, self.inputs.base.types, strict=True)]
 
     def finish(self, class_ids: NDArray[np.int64]) -> None:
         """Finish the table, replacing preliminary class ids with the final ones."""

@@ -38,6 +38,10 @@ class ObjectChanged(StorageError):
     """The object is not the version that was asked for, or there is one where there must be none."""
 
 
+class CutAnswer(StorageError):
+    """The store sent fewer bytes than it has."""
+
+
 class Store(Protocol):
     """The objects below one URL, by names relative to it. It can be used by many threads, and pickled.
 
@@ -59,6 +63,15 @@ class Store(Protocol):
             start: The first byte.
             stop: The end, exclusive.
             etag: The version to read; None: any.
+        """
+
+    def get(self, name: str, start: int, stop: int, etag: str | None = None) -> tuple[Buffer, Object]:
+        """Return the bytes from `start` to `stop`, exactly as many, and what the store says of the whole object.
+
+        The arguments are those of `read`.
+
+        Raises:
+            CutAnswer: The answer broke off; asking again may help.
         """
 
     def write(self, name: str, content: Content, only_if: str | None = None) -> str | None:

@@ -51,6 +51,10 @@ class FsspecStore:
             raise ObjectChanged(join_url(self.url, name), problem, "it was replaced, or cut: read it again")
         return data  # type: ignore[no-any-return]
 
+    def get(self, name: str, start: int, stop: int, etag: str | None = None) -> tuple[Buffer, Object]:
+        """Return the bytes from `start` to `stop`, exactly as many, and what the store says of the whole object."""
+        return self.read(name, start, stop, etag), self.size(name)
+
     def write(self, name: str, content: Content, only_if: str | None = None) -> str | None:
         """Write an object; `only_if` is checked before, which is not safe against others at the same moment."""
         path = self._path(name)
