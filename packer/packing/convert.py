@@ -22,7 +22,7 @@ from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
 from packer.packing.headers import unreadable
 from packer.sources.archives.contents import FAULT
-from packer.sources.archives.objects import ahead_of
+from packer.sources.archives.objects import SourceObject, ahead_of
 from packer.sources.archives.places import OWN_FILE, Archive, Place, SourceFile
 from packer.stores import is_url
 from packer.system.child import Decoding, Report
@@ -100,8 +100,10 @@ class Recipe:
         Raises:
             BadImage: The file changed, vanished or cannot be read.
         """
+        path = self.root + b"/" + row.path
         try:
-            with SourceFile(self.root + b"/" + row.path, row.place, self.archives, row.etag or "") as file:
+            opened = None if row.etag is None else SourceObject(path, row.bytes, row.etag)
+            with SourceFile(path, row.place, self.archives, opened) as file:
                 return file.content(row.bytes)
         except OSError as error:
             raise unreadable(error) from None
