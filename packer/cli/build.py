@@ -17,7 +17,7 @@ SECTIONS = {
     "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links", "inventory"),
     "Labels": ("labels", "columns", "classes", "boxes", "missing_labels", "rle"),
     "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder", "on_animation"),
-    "Output": ("out", "format", "shard_size", "overwrite", "force"),
+    "Output": ("out", "format", "shard_size", "overwrite", "force", "scratch", "recheck"),
     "Bad data": ("max_bad", "on_bad", "fail_fast", "quarantine", "decode_timeout"),
 }
 """Heading -> the options below it; all others are below Run."""
@@ -157,7 +157,12 @@ class BuildCommand(click.Command):
     metavar="fail|first",
     help="An animation, or several pages: fail rejects it, first packs its first frame.",
 )
-@click.option("-o", "--out", type=click.Path(), help="Path of the new pack.  [default: SRC.FORMAT beside SRC]")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(),
+    help="Path of the new pack, or its URL in a store: s3://bucket/imgs.  [default: SRC.FORMAT beside SRC]",
+)
 @click.option(
     "--format",
     metavar="|".join(CONTAINERS),
@@ -172,6 +177,15 @@ class BuildCommand(click.Command):
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
 @click.option("--force", is_flag=True, help="Build even if the pack is not expected to fit on the disk.")
+@click.option(
+    "--scratch",
+    type=click.Path(),
+    metavar="DIR",
+    help="With a URL as --out: folder for unfinished shards, two per worker.  [default: that for temporary files]",
+)
+@click.option(
+    "--recheck", is_flag=True, help="Resuming a build to a URL, read its finished shards again to verify them."
+)
 @click.option(
     "--max-bad",
     default="0",
@@ -225,6 +239,7 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
       packer build ./imgs --resize 256 --encode jpeg
       packer build train.tar --labels folder -o train.lmdb
       packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
+      packer build ./imgs -o s3://bucket/imgs --resize 256 --encode jpeg
       packer build faces --labels list:marks.txt --columns "path x*5 y*5"
       packer build VOC --labels voc --labels list:a.txt --columns "path (x y)*5"
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import io
 import os
 import re
 import tempfile
@@ -20,6 +21,7 @@ from typing import IO, Any, Generic, TypeVar
 from packer.errors import AnyPath, DamagedPack, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FileEntry, Manifest, Rejected, read_manifest
+from packer.stores import is_url, join_url, open_store
 
 MOST_IN_MANIFEST = 1000
 """pack.json holds the first rejected inputs itself."""
@@ -180,7 +182,7 @@ def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Ite
     """Yield the rows of a list of a pack, sorted by path: `Rejected`, `Skipped` or `Changed`.
 
     Args:
-        pack: The directory of the pack.
+        pack: The directory of the pack; or its URL, with `manifest`.
         name: rejected, skipped or changed.
         manifest: Its manifest, if it is at hand.
 
@@ -195,9 +197,9 @@ def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Ite
     if entry is None:  # nothing of that kind, or a pack of an earlier version, which lists all in its manifest
         yield from manifest.rejected if name == "rejected" else ()
         return
-    path = os.path.join(folder, entry.name)
+    path = join_url(folder, entry.name) if is_url(folder) else os.path.join(folder, entry.name)
     try:
-        with open(path, "rb") as file:
+        with io.BytesIO(open_store(folder).read(entry.name)) if is_url(folder) else open(path, "rb") as file:
             if file.readline() != header_of(kind):
                 raise ValueError("it has another header")
             for line in file:

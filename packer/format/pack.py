@@ -5,22 +5,16 @@ It uses only the manifest, the indexes and the mapped bytes, and imports neither
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from crc32c import crc32c
-from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadImage, DamagedPack, plural, printable
 from packer.format.index import DTYPES, ENCODINGS
-from packer.format.indexes import RESTORE, Indexes
-from packer.format.manifest import Manifest, ShardEntry, read_manifest
-from packer.format.mmap import map_files
-from packer.format.ragged import Ragged
+from packer.format.indexes import RESTORE
+from packer.format.records import Records
 from packer.types import Annotation, Image, Int64, Sample
 
 if TYPE_CHECKING:
@@ -30,147 +24,42 @@ if TYPE_CHECKING:
 __all__ = ["RESTORE", "Pack", "open_pack"]
 
 
-def open_pack(path: AnyPath) -> Pack:
-    """Open the pack in the directory `path`; the cost does not depend on the number of records.
+def open_pack(path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Pack:
+    """Open the pack in the directory or at the URL `path`; the cost does not depend on the number of records.
 
     An index is verified against its checksum when it is first needed, a record when it is first read.
 
     Args:
-        path: The directory of the pack.
+        path: The directory of the pack, or its URL, such as ``s3://bucket/pack``.
+        cache_dir: The folder where packs at URLs are kept; default: $PACKER_CACHE, or ~/.cache/packer.
+        cache_bytes: The size of that folder at most, as a number or as text (``500GB``); 0: the pack is kept in memory.
 
     Raises:
         PackNotFound: The directory is not a pack.
         DamagedPack: The manifest was altered, or a file is missing or has another size.
+        StorageError: The store cannot be reached, or the disk is full.
     """
-    return Pack(path)
+    return Pack(path, cache_dir, cache_bytes)
 
 
-class Pack:
+class Pack(Records):
     """An open pack. Records are numbered from 0 in packing order.
 
     It can be shared between threads and forked processes, because it holds memory maps and no handles. It is
     pickled as its path; if the pack has been replaced since, unpickling raises DamagedPack.
 
     Args:
-        path: The directory of the pack.
+        path: The directory of the pack, or its URL.
+        cache_dir: As for `open_pack`.
+        cache_bytes: As for `open_pack`.
     """
-
-    def __init__(self, path: AnyPath) -> None:
-        self.path = os.path.abspath(os.fsdecode(path))
-        try:
-            self.manifest: Manifest = read_manifest(self.path)
-            self.shards: tuple[ShardEntry, ...] = self.manifest.shards
-            files = [(self._file(s.container.name), s.container.bytes) for s in self.shards]
-            self.region, self._starts = map_files(files)
-            """The bytes of all container files, and the offset at which each begins."""
-            self._indexes = Indexes(self.path, self.shards)
-        except DamagedPack as error:
-            error.with_location(self.path, self._shard_at(error.where))
-            raise
-        self._firsts = np.cumsum([0, *(shard.records for shard in self.shards)])
-        self._checked = np.zeros(len(self), np.bool_)
-
-    def _file(self, name: str) -> str:
-        return self.manifest.path_of(self.path, name)
-
-    def _shard_at(self, file: AnyPath) -> str | None:
-        """Return the shard that a file of this pack belongs to; None for the manifest."""
-        name = os.path.basename(os.fsdecode(file))
-        names = (s.container.name for s in getattr(self, "shards", ()) if name in (s.container.name, s.index.name))
-        return next(names, None)
-
-    def __len__(self) -> int:
-        return self.manifest.records
 
     def __repr__(self) -> str:
         how = f"{self.manifest.container} {self.manifest.encoding}"
         return f"<Pack {printable(self.path)}: {plural(len(self), 'record')}, {how}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.manifest.digest)
-
-    # -- where things lie
-
-    @cached_property
-    def offsets(self) -> Int64:
-        """Where each record begins in `region`, int64 (n,); checked for bounds and overlap."""
-        starts = self._starts.tolist()
-        return np.concatenate([self._indexes.offsets(number) + start for number, start in enumerate(starts)])
-
-    @cached_property
-    def sizes(self) -> Int64:
-        """Bytes of each record, int64 (n,)."""
-        return self._scalars("size")
-
-    @cached_property
-    def record_bytes(self) -> int | None:
-        """Bytes per record if all are raw images of one shape, else None."""
-        shape, manifest = self.manifest.shape, self.manifest
-        if manifest.encoding != "raw" or shape is None or manifest.dtype is None:
-            return None
-        size = math.prod(shape) * np.dtype(manifest.dtype).itemsize
-        wrong = np.flatnonzero(self.sizes != size)
-        if len(wrong):
-            number, row = self.locate(int(wrong[0]))
-            shard = self.shards[number]
-            problem = f"row {row} is of {self.sizes[wrong[0]]} bytes, not of {size}"
-            raise DamagedPack(self._file(shard.index.name), problem, RESTORE).with_location(
-                self.path, shard.container.name
-            )
-        return size
-
-    def locate(self, i: int) -> tuple[int, int]:
-        """Return (number of its shard, row in that shard) of record `i`."""
-        self._require(i)
-        shard = int(np.searchsorted(self._firsts, i, side="right")) - 1
-        return shard, i - int(self._firsts[shard])
-
-    def _require(self, i: int) -> None:
-        if not 0 <= i < len(self):
-            raise IndexError(f"record {i} of {len(self)}")
-
-    # -- records
-
-    def record(self, i: int) -> memoryview:
-        """Return the bytes of record `i`, mapped and read-only.
-
-        Raises:
-            DamagedPack: They do not match their checksum, which is verified when this process first reads the record.
-        """
-        self._require(i)
-        if not self._checked[i]:
-            self._check_unseen(np.array([i]))
-        start = int(self.offsets[i])
-        data: memoryview = self.region.data[start : start + int(self.sizes[i])]
-        return data
-
-    def check(self, records: Int64) -> None:
-        """Verify the checksums of `records`, int64 (n,), unless this process has already done so."""
-        seen = self._checked[records]
-        if np.count_nonzero(seen) < len(seen):
-            self._check_unseen(records[~seen])
-
-    def _check_unseen(self, records: Int64) -> None:
-        data, keys = self.region.data, self._keys
-        key_data = keys.values.data
-        rows = (self.offsets, self.sizes, keys.offsets, keys.offsets[1:], self._crcs)
-        # lists of Python numbers: this loop takes most of the first epoch, and numpy scalars would double its time
-        for i, start, size, key, key_end, crc in zip(
-            records.tolist(), *(numbers[records].tolist() for numbers in rows), strict=True
-        ):
-            if crc32c(data[start : start + size], crc32c(key_data[key:key_end])) != crc:
-                self._damaged(i, "does not match its checksum")
-        self._checked[records] = True
-
-    def damage(self, i: int, problem: str) -> DamagedPack:
-        """Return the error that record `i` has this `problem`."""
-        number, row = self.locate(i)
-        shard, key = self.shards[number].container.name, self.key(i)
-        error = DamagedPack(self._file(shard), f"record {key} (row {row}) {problem}", RESTORE)
-        return error.with_location(self.path, shard, key)
-
-    def _damaged(self, i: int, problem: str) -> NoReturn:
-        raise self.damage(i, problem)
+        return _reopen, (self.path, self.manifest.digest, *self._cache)
 
     def shape_of(self, i: int) -> tuple[int, int, int]:
         """Return (height, width, channels) of the decoded image of record `i`."""
@@ -238,17 +127,6 @@ class Pack:
             error.with_location(self.path, self.shards[shard].container.name, self.key(i))
             raise
 
-    def column(self, name: str) -> NDArray[Any] | Ragged:
-        """Return the column `name` of the index over all shards, without reading images.
-
-        It is joined once, and read-only. docs/formats.md lists the columns.
-
-        Returns:
-            Numbers: array (n,); `label` is -1 if an image has none. Lists (boxes, box_labels, landmarks, ...): Ragged,
-            in which row i is the array of record i.
-        """
-        return self._indexes.column(name)
-
     def parts(self, name: str) -> list[Any]:
         """Return the column `name` of each shard, not copied."""
         return self._indexes.parts(name)
@@ -260,21 +138,6 @@ class Pack:
         # not parts[shard][row], whose checks would be half of the time
         cuts = ([(part.values, part.offsets) for part in self.parts(name)] for name in names)
         return [[cut[s][0][cut[s][1][row] : cut[s][1][row + 1]] for s, row in places] for cut in cuts]
-
-    def _scalars(self, name: str) -> NDArray[Any]:
-        return np.asarray(self.column(name))
-
-    @property
-    def _crcs(self) -> NDArray[Any]:
-        return self._scalars("crc32c")
-
-    @property
-    def _keys(self) -> Any:
-        return self.column("key")
-
-    def key(self, i: int) -> str:
-        """Return the key of record `i`: ``00000042``."""
-        return bytes(self._keys[i]).decode("ascii", "replace")
 
     @cached_property
     def keys(self) -> list[str]:
@@ -292,8 +155,8 @@ class Pack:
         return list(self.manifest.classes)
 
 
-def _reopen(path: str, digest: str) -> Pack:
-    pack = Pack(path)
+def _reopen(path: str, digest: str, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Pack:
+    pack = Pack(path, cache_dir, cache_bytes)
     if pack.manifest.digest != digest:
         raise DamagedPack(path, "was replaced by another pack since it was opened", "open it again").with_location(path)
     return pack

@@ -43,7 +43,7 @@ UNUSED = (
     "every record matches its checksum, so packer reads what was packed; "
     "the change affects only other readers: keys, annotations, the format's own bytes"
 )
-SHARD_NAME = re.compile(r"(shard-\d+|data(?=\.(mdb|index\.arrow)$))\.")
+SHARD_NAME = re.compile(r"(shard-\d+(?:-[0-9a-f]{8})?|data(?:-[0-9a-f]{8})?(?=\.(mdb|index\.arrow)$))\.")
 """Start of the file names of a shard; a single LMDB shard is called data.mdb."""
 _WRONG = (PackerError, ValueError, IndexError, TypeError, OverflowError)
 """Errors that an invalid row may raise."""

@@ -57,7 +57,7 @@ def assemble(given: SimpleNamespace) -> LoaderParts:
         ValueError: if a crop is missing, or one of its values is out of range.
     """
     _take_from_dataset(given)
-    pack = options.pack_at(given.data)
+    pack = options.pack_at(given.data, given.cache_dir, given.cache_bytes)
     batch_size = check_int("batch_size", given.batch_size, 1)
     device = options.check_device(given.device)
     own = {"seed": given.seed, "indices": given.indices, "drop_last": given.drop_last}

@@ -37,7 +37,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     passes on a DamagedPack from a worker as a DamagedPack whose text names the file and the record.
 
     Args:
-        path: the pack's directory, or an open Pack.
+        path: the pack's directory or URL, or an open Pack.
         transform: called with each image: ``transform(image)`` or ``transform(image, generator)``. The torch.Generator
             is seeded with (seed, epoch, record), so that its numbers are the same for any number of workers and ranks.
             Numbers that a transform draws from other generators are not.
@@ -48,6 +48,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
         seed: seed of the generators. A sampler of packer's that was created for this dataset sets their epoch; with
             others call `set_epoch` before each epoch, or each epoch has the same random numbers.
+        cache_dir: as for `packer.open_pack`, if `path` is a URL.
+        cache_bytes: as for `packer.open_pack`, if `path` is a URL.
 
     Raises:
         UsageError: if `path` is not a pack, the decoder is not installed, or the transforms cannot be combined.
@@ -64,9 +66,11 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         transforms: JointTransform | None = None,
         label_offset: int = 0,
         seed: int = 0,
+        cache_dir: AnyPath | None = None,
+        cache_bytes: int | str | None = None,
     ) -> None:
         self.decoder = check_decoder(decoder)
-        self.pack: Pack = pack_at(path)
+        self.pack: Pack = pack_at(path, cache_dir, cache_bytes)
         self.transform, self.target_transform, self.transforms = transform, target_transform, transforms
         self.label_offset = label_offset
         self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
@@ -129,8 +133,9 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     def _read_batch(self, records: NDArray[np.int64]) -> Batch:
         pack = self.pack
-        pack.check(records)
-        pixels = self._gather(pack.offsets[records])
+        with pack.held(records):
+            pack.check(records)
+            pixels = self._gather(pack.offsets[records])
         height, width, channels = pack.shape_of(0)
         # one call for view and permute: channels first in shape, last in memory
         images = torch.as_strided(

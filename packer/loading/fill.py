@@ -46,8 +46,7 @@ class ImageFiller:
     """
 
     def __init__(self, pack: Pack, augmentation: Augmentation, decoder: str = "auto", verify: bool = True) -> None:
-        self.pack = pack
-        self.augmentation = augmentation
+        self.pack, self.augmentation = pack, augmentation
         self.decoder = cast(Decoder, decoder)
         self.verify = verify
         # a user's crop may have no interpolation
@@ -105,6 +104,10 @@ class ImageFiller:
 
     def fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
         """Write the image of each record to its row. Raise DamagedPack, naming the record, if one cannot be read."""
+        with self.pack.held(records):
+            self._fill(records, params, rows)
+
+    def _fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
         if self.verify:
             self.pack.check(records)
         if self.pack.manifest.encoding != "raw":

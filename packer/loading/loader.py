@@ -40,7 +40,7 @@ class PackedLoader(Rebuildable):
     ranks. No record is read before the first batch is requested.
 
     Args:
-        data: a pack's directory, an open Pack, or a PackedDataset (whose transforms, decoder and offset are used).
+        data: a pack's directory or URL, an open Pack, or a PackedDataset (its transforms, decoder and offset are used).
         batch_size: samples per batch on this rank.
         shuffle: a new order each epoch (`ShuffleSampler`); or pass a `sampler`.
         sampler: the order of the records, with its own seed, indices and drop_last.
@@ -74,6 +74,8 @@ class PackedLoader(Rebuildable):
             `packer.dali.pipeline`).
         cache: "ram" reads the whole pack into the page cache, and locks it there if allowed; "device" copies it to the
             device (raw images of one shape), where batches are then prepared.
+        cache_dir: as for `packer.open_pack`, if `data` is a URL.
+        cache_bytes: as for `packer.open_pack`, if `data` is a URL.
         verify: verify the checksum of each record when this process first reads it.
         on_error: "replace" replaces a damaged record with another one of the same epoch, drawn from (seed, epoch,
             record), and its target; `replaced` and `stats` report it. A damaged index is an error.
@@ -118,6 +120,8 @@ class PackedLoader(Rebuildable):
         decoder: str | None = None,
         decode: str | Decoding = "host",
         cache: str | None = None,
+        cache_dir: AnyPath | None = None,
+        cache_bytes: int | str | None = None,
         verify: bool = True,
         on_error: str = "raise",
         **unknown: NoReturn,
@@ -132,6 +136,7 @@ class PackedLoader(Rebuildable):
         self._transfer, self._hand_over = parts.transfer, parts.hand_over
         self._settings = {**given, "data": given["data"] if isinstance(data, PackedDataset) else self.pack}
         self._settings.update(sampler=self.sampler, shuffle=False, indices=None, drop_last=False)
+        self._settings.update(cache_dir=None, cache_bytes=None)
         self._begun: tuple[Iteration, int, Augmentation] | None = None
         """The iteration started last, its samples per batch of all ranks, and its augmentation."""
         self._stats = Stats()

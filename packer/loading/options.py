@@ -52,12 +52,15 @@ def refuse_unknown(function: Callable[..., Any], unknown: dict[str, Any]) -> Non
         raise TypeError(f"PackedLoader got an unexpected argument {name!r}{hint}")
 
 
-def pack_at(data: Any) -> Pack:
-    """Return the pack that `data` is, or whose directory it names."""
-    if isinstance(data, Pack):
-        return data
+def pack_at(data: Any, cache_dir: Any = None, cache_bytes: Any = None) -> Pack:
+    """Return the pack that `data` is, or whose directory or URL it names."""
     if isinstance(data, (str, bytes, os.PathLike)):
-        return open_pack(data)
+        return open_pack(data, cache_dir, cache_bytes)
+    if isinstance(data, Pack):
+        for name, given in (("cache_dir", cache_dir), ("cache_bytes", cache_bytes)):
+            if given is not None:
+                raise UsageError(name, "is for the URL of a pack, but this one is open", "pass it to packer.open_pack")
+        return data
     step = 'write packer.open_pack("NAME.lmdb")'
     if hasattr(data, "dataset") and hasattr(data, "indices"):
         step = "write PackedLoader(subset.dataset, ..., indices=subset.indices)"

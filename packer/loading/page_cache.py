@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from packer.errors import UsageError, size_text
@@ -17,6 +18,9 @@ from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.system import available_bytes
 from packer.types import Int64
+
+if TYPE_CHECKING:
+    from packer.format.remote import Remote
 
 AHEAD_BYTES = 64 * 1024**2
 """Enough for a disk to sort many requests at once, little enough to stay in any page cache."""
@@ -30,6 +34,9 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
 
     Do nothing if the pack is in the page cache already, which is checked once, at the start.
     """
+    if pack.remote is not None:
+        yield from _fetched(batches, pack, pack.remote)
+        return
     if pack.region.share_in_memory(pack.offsets) >= WARM:
         yield from batches
         return
@@ -50,6 +57,30 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
         following, size = waiting.popleft()
         ahead -= size
         yield following
+
+
+def _fetched(batches: Iterable[Int64], pack: Pack, remote: Remote) -> Iterator[Int64]:
+    """Yield the same record numbers, asking the store for their blocks in advance."""
+    source = iter(batches)
+    waiting: deque[tuple[Int64, int]] = deque()
+    ahead = 0
+    pid = remote.blocks.pin()
+    try:
+        while True:
+            for _ in range(LEAD_BATCHES):
+                if (waiting and ahead > AHEAD_BYTES) or (records := next(source, None)) is None:
+                    break
+                sizes = pack.sizes[records]
+                remote.announce(remote.blocks_of(pack.offsets[records], sizes))
+                waiting.append((records, int(sizes.sum())))
+                ahead += waiting[-1][1]
+            if not waiting:
+                return
+            following, size = waiting.popleft()
+            ahead -= size
+            yield following
+    finally:
+        remote.blocks.unpin(pid)
 
 
 class RamCache:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from packer.stores.fetch import give_up_if
 from packer.system import at_fork, openmp_set_threads
 
 END_S = 1.0
@@ -141,6 +142,7 @@ class ThreadPool:
         # otherwise torch would start as many threads in each of these
         (_of_this_thread() or torch.set_num_threads)(1)
         _forking.in_a_pool = True
+        give_up_if(lambda: self._closed)
         ready.put(None)
         while (item := self._tasks.get()) is not None:
             _do(*item, busy)

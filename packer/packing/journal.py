@@ -80,14 +80,14 @@ class Journal:
         except OSError:
             return  # an unreadable journal: everything is packed again
         for line in lines:
-            content = _checked(line)
+            content = checked_line(line)
             if content is None:
                 return
             try:
                 if self.head is None:
                     self.head = dict(content)
                 else:
-                    self.finished[content["name"]] = _result(content)
+                    self.finished[content["name"]] = result_of(content)
             except (KeyError, TypeError, ValueError):
                 return
             self._good_bytes += len(line)
@@ -99,11 +99,11 @@ class Journal:
 
     def add(self, name: str, result: ShardResult) -> None:
         """Record durably that the shard `name` is finished. Raise StorageError on failure."""
-        self._append({"name": name, **_content(result)})
+        self._append({"name": name, **content_of(result)})
         self.finished[name] = result
 
     def _append(self, content: Mapping[str, Any]) -> None:
-        line = _line(content)
+        line = line_of(content)
         with storage_errors(self.path), open(self.path, "ab") as file:
             file.truncate(self._good_bytes)  # removes an incomplete line of a killed build
             file.write(line)
@@ -112,21 +112,23 @@ class Journal:
         self._good_bytes += len(line)
 
 
-def _line(content: Mapping[str, Any]) -> bytes:
+def line_of(content: Mapping[str, Any]) -> bytes:
+    """Return a line of a journal."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
     return b"%08x %b\n" % (crc32c(text), text)
 
 
-def _checked(line: bytes) -> dict[str, Any] | None:
+def checked_line(line: bytes) -> dict[str, Any] | None:
     """Return the content of a line; None if it was altered."""
     try:
         content = json.loads(line[9:])
     except (ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) and line == _line(content) else None
+    return content if isinstance(content, dict) and line == line_of(content) else None
 
 
-def _content(result: ShardResult) -> dict[str, Any]:
+def content_of(result: ShardResult) -> dict[str, Any]:
+    """Return a result as JSON values."""
     return {
         "entry": None if result.entry is None else asdict(result.entry),
         "rejected": [asdict(item) for item in result.rejected],
@@ -141,7 +143,8 @@ def _content(result: ShardResult) -> dict[str, Any]:
     }
 
 
-def _result(content: dict[str, Any]) -> ShardResult:
+def result_of(content: dict[str, Any]) -> ShardResult:
+    """Return the result of `content_of`. Raise KeyError, TypeError or ValueError if it is another value."""
     entry = content["entry"]
     return ShardResult(
         entry=None if entry is None else ShardEntry(

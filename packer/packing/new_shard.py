@@ -61,6 +61,8 @@ class NewShard:
     threads: int = 1
     finished: ShardResult | None = None
     """The shard with this name that an earlier attempt finished."""
+    checked: bool = False
+    """Whether its files are elsewhere, and were found unchanged."""
     refused: Mapping[int, BadInput] = field(default_factory=dict)
     """Inputs on which the decoder crashed or hung, by row number."""
 

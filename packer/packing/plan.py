@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -15,8 +13,7 @@ from numpy.typing import NDArray
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.errors import StorageError, UsageError, plural, printable, size_text
-from packer.format.manifest import PARTIAL_SUFFIX
+from packer.errors import StorageError, plural, printable, size_text
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.images.base import OnAnimation
 from packer.images.decode import Decoder
@@ -25,7 +22,7 @@ from packer.images.header import Mode
 from packer.images.resize import Resize
 from packer.packing.convert import UNREAD, MeasureJob, Recipe, rows_of
 from packer.packing.options import BuildOptions
-from packer.packing.publish import PACK
+from packer.packing.space import check_scratch, free_bytes
 from packer.packing.table import Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
@@ -114,19 +111,23 @@ class Plan:
             (inputs.boxes, "box"),
             (inputs.landmarks, "landmark"),
         )
+        where = f" in {printable(options.scratch_folder)}" if options.to_store else ""
         if inputs.tags:
             labels = (*labels, (len(inputs.tags), "tag"))
         return (
             f"plan: {plural(len(self.table), 'image')}, {size_text(self.source_bytes)} -> "
             f"{printable(options.output)}: {about}{size_text(self.pack_bytes)} in {plural(self.shards, 'shard')} "
-            f"({options.container}, {options.encode}, {sizes}), {size_text(self.free_bytes)} free; "
+            f"({options.container}, {options.encode}, {sizes}), {size_text(self.free_bytes)} free{where}; "
             f"{', '.join(plural(count, noun) for count, noun in labels)}; "
             f"{inputs.bad} rejected, {len(inputs.skipped)} skipped"
         )
 
     def check_space(self) -> None:
         """Raise StorageError if the pack will not fit on the disk, unless ``--force`` is given."""
-        if self.pack_bytes > self.free_bytes and not self.options.force:
+        if self.options.force:
+            return
+        check_scratch(self.options, self.pack_bytes, self.shards, self.free_bytes)
+        if self.pack_bytes > self.free_bytes and not self.options.to_store:
             smaller = "--resize" if self.options.encode != "raw" else "--encode jpeg or --resize"
             raise StorageError(
                 self.options.output,
@@ -196,7 +197,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         image_bytes=image_bytes,
         pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table),
         source_bytes=int(facts.source_bytes.sum()),
-        free_bytes=free_bytes(options.output),
+        free_bytes=free_bytes(options),
     )
 
 
@@ -275,24 +276,3 @@ def _cuts(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[int,
     shards = 1 if shard_bytes is None else min(n, max(1, -(-total // shard_bytes)))
     cuts = np.searchsorted(ends, [total * k / shards for k in range(1, shards)], side="left") + 1
     return tuple(int(c) for c in np.unique([0, *np.minimum(cuts, n), n]))
-
-
-def _bytes_in(partial: str) -> int:
-    """Return the bytes written by an unfinished build, which are reused or removed."""
-    total = 0
-    for folder, _, names in os.walk(partial):
-        for name in names:
-            with suppress(OSError):
-                total += os.path.getsize(os.path.join(folder, name))
-    return total
-
-
-def free_bytes(output: str) -> int:
-    """Return the bytes that a new pack may take on its disk; what an unfinished one there has counts as free."""
-    folder = os.path.dirname(os.path.abspath(output))
-    try:
-        return shutil.disk_usage(folder).free + _bytes_in(f"{os.path.abspath(output)}{PARTIAL_SUFFIX}/{PACK}")
-    except FileNotFoundError:
-        raise UsageError(folder, "no such folder for the pack", "create it, or choose another --out") from None
-    except OSError as error:
-        raise StorageError(folder, error.strerror or str(error)) from None

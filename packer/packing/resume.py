@@ -28,6 +28,8 @@ FREE = (
     "fail_fast",
     "force",
     "like",
+    "scratch",
+    "recheck",
 )
 """Options that do not affect the bytes of a shard, and may change between attempts."""
 
@@ -48,8 +50,8 @@ def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool)
     """
     versions = {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}
     head = {"asked": dict(asked), "made_with": versions}
+    notes = output.read_journal(head)
     before = output.journal.head
-    notes = []
     if before is None or not output.journal.finished:
         output.restart()
     elif before.get("made_with") != head["made_with"]:
@@ -59,7 +61,7 @@ def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool)
         what = _differences(before.get("asked"), head["asked"])
         if not overwrite:
             problem = f"holds an unfinished build with other options: {what}"
-            raise UsageError(output.partial, problem, "finish it with the same options, or discard it with --overwrite")
+            raise UsageError(output.place, problem, "finish it with the same options, or discard it with --overwrite")
         notes.append(f"starting over: the unfinished build had other options: {what}")
         output.restart()
     if output.journal.head is None:

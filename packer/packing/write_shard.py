@@ -56,7 +56,7 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
         inputs = _digest_of(job, rows)
         finished = job.finished
-        if finished is not None and finished.inputs == inputs and _is_unchanged(finished, job.folder, job.recipe, rows):
+        if finished is not None and finished.inputs == inputs and _is_unchanged(job, finished, rows):
             report(len(rows), len(finished.rejected))
             return replace(finished, unchanged=True)
         annotations = Annotations(rows, job.table)
@@ -67,21 +67,20 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
         return result
 
 
-def _is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) -> bool:
+def _is_unchanged(job: ShardJob, finished: ShardResult, rows: Any) -> bool:
     """Return whether the files of a finished shard are intact and its source files unchanged.
 
     Args:
-        finished: The shard, from an earlier build.
-        folder: The folder of its files.
-        recipe: The conversion of its records.
+        job: The shard.
+        finished: What an earlier build made of it.
         rows: Its inputs.
     """
-    if finished.entry is not None and not is_intact(finished.entry, folder):
+    if finished.entry is not None and not job.checked and not is_intact(finished.entry, job.folder):
         return False
     if "etag" in rows.column_names and all(rows.column("etag").to_pylist()):
         return True  # the ETags are part of its inputs
     sources = SourcesDigest()
-    for _, read in recipe.reads(rows_of(rows)):
+    for _, read in job.recipe.reads(rows_of(rows)):
         try:
             sources.add(xxh3_128_digest(read()))
         except BadInput:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from obstore.store import MemoryStore, from_url
 from packer.errors import StorageError, UsageError
 from packer.stores import join_url
 from packer.stores.aws import s3_settings
-from packer.stores.base import ABSENT, NoObject, Object, ObjectChanged, check_process
+from packer.stores.base import ABSENT, Content, CutAnswer, NoObject, Object, ObjectChanged, check_process
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -24,6 +25,9 @@ PART_BYTES = 8 << 20
 """Size of the parts in which a large file is sent."""
 NO_SUCH = "check the URL, and which account the environment names"
 AGAIN = "check the network and the store, and run it again"
+NO_RANGES = re.compile("non-partial response|Range request not supported")
+DENIED = re.compile(r"status code: 40[13]\b")
+REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
 T = TypeVar("T")
 
 
@@ -53,29 +57,48 @@ class ObstoreStore:
 
     def read(self, name: str, start: int = 0, stop: int | None = None, etag: str | None = None) -> Buffer:
         """Return the bytes from `start` to `stop` (None: to the end), exactly as many."""
-        if stop is not None and stop <= start:
-            return b""
+        return b"" if stop is not None and stop <= start else self._get(name, start, stop, etag)[0]
+
+    def get(self, name: str, start: int, stop: int, etag: str | None = None) -> tuple[Buffer, Object]:
+        """Return the bytes from `start` to `stop`, exactly as many, and what the store says of the whole object."""
+        return self._get(name, start, stop, etag)
+
+    def _get(self, name: str, start: int, stop: int | None, etag: str | None) -> tuple[Buffer, Object]:
         options: obstore.GetOptions = {}
         if stop is not None or start:
             options["range"] = {"offset": start} if stop is None else (start, stop)
         if etag:
             options["if_match"] = etag
-        data = self._call(name, lambda: obstore.get(self._client, name, options=options).bytes())
+        answer = self._call(name, lambda: obstore.get(self._client, name, options=options))
+        data, found = self._call(name, answer.bytes), _object(answer.meta, name)
         if stop is not None and len(data) != stop - start:
             problem = f"has {len(data)} bytes from {start} to {stop}"
-            raise ObjectChanged(join_url(self.url, name), problem, "it was replaced, or cut: read it again")
-        return data
+            if found.size < stop:
+                raise ObjectChanged(join_url(self.url, name), problem, "it was replaced, or cut: read it again")
+            raise CutAnswer(join_url(self.url, name), problem, AGAIN)
+        return data, found
 
-    def write(self, name: str, content: bytes | os.PathLike[str], only_if: str | None = None) -> str | None:
+    def write(self, name: str, content: Content, only_if: str | None = None) -> str | None:
         """Write an object and return its ETag."""
+        if only_if and self.url.startswith("file:"):  # which cannot do both in one step
+            if self.size(name).etag != only_if:
+                raise ObjectChanged(join_url(self.url, name), "was replaced by another version", "open it again")
+            only_if = None
         mode: Any = "overwrite" if only_if is None else "create" if only_if == ABSENT else {"e_tag": only_if}
-        data = content if isinstance(content, bytes) else Path(content)
-        parts = isinstance(data, Path) and mode == "overwrite" and data.stat().st_size > PART_BYTES
-        found = self._call(
-            name,
-            lambda: obstore.put(self._client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES),
-        )
-        return found["e_tag"]
+        data: Any = Path(content) if isinstance(content, os.PathLike) else content
+        parts = not isinstance(data, bytes) and mode == "overwrite"
+        parts = parts and not (isinstance(data, Path) and data.stat().st_size <= PART_BYTES)
+
+        def put() -> str | None:
+            answer = obstore.put(self._client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
+            return answer["e_tag"]
+
+        try:
+            return self._call(name, put)
+        except NoObject:  # parts were put together, the answer was lost, and obstore asked again for what is done
+            if not isinstance(data, (bytes, Path)):
+                raise
+            return self._call(name, put)
 
     def names(self, prefix: str = "") -> Iterator[Object]:
         """Yield the objects whose names begin with `prefix`."""
@@ -90,7 +113,8 @@ class ObstoreStore:
     def folders(self, prefix: str = "") -> tuple[list[str], list[Object]]:
         """Return the folders directly in the folder `prefix`, and the objects."""
         found = self._call(prefix, lambda: obstore.list_with_delimiter(self._client, prefix or None))
-        objects = [_object(meta, meta["path"]) for meta in found["objects"]]
+        # an object "prefix/" of no bytes, which consoles and some servers make for a folder, is not in it
+        objects = [_object(meta, meta["path"]) for meta in found["objects"] if meta["path"] != prefix]
         return sorted(path.rstrip("/") for path in found["common_prefixes"]), sorted(objects)
 
     def delete(self, names: list[str]) -> None:
@@ -111,7 +135,13 @@ class ObstoreStore:
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise StorageError(where, f"access denied: {_text(error)}", NO_SUCH) from None
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(where, f"cannot be reached: {_text(error)}", AGAIN) from None
+            text = _text(error)
+            if NO_RANGES.search(text):
+                problem = "the server does not answer requests for parts of objects"
+                raise StorageError(where, problem, "choose a store that does") from None
+            if DENIED.search(text):
+                raise StorageError(where, f"access denied: {text}", NO_SUCH) from None
+            raise StorageError(where, f"cannot be reached: {text}", AGAIN) from None
 
 
 def _made(url: str) -> Any:
@@ -119,7 +149,7 @@ def _made(url: str) -> Any:
     if scheme == "memory":
         return _memory(rest)
     if scheme == "file":
-        return from_url(url, mkdir=True)
+        return from_url(url, mkdir=True, automatic_cleanup=True)
     settings = s3_settings() if scheme in ("s3", "s3a") else {}
     if scheme == "http":
         settings["client_options"] = {"allow_http": True}
@@ -136,6 +166,8 @@ def _object(meta: Any, name: str) -> Object:
 
 
 def _text(error: BaseException) -> str:
-    """Return what is wrong in one line: obstore adds the whole answer, and how often it tried."""
+    """Return what is wrong in one line: obstore adds the whole answer, which may name keys, and how often it tried."""
     text = str(error).split("\n\nDebug source", 1)[0]
-    return " ".join(text.split())[:300]
+    reasons = REASON.findall(text)
+    text = re.sub(r"\?\S+", "", re.split(r"<\?xml|<Error>", text)[0])  # queries may be signed
+    return " ".join(f"{text} {': '.join(reasons)}".split())[:300]

@@ -1,0 +1,162 @@
+"""What is there of the blocks of a remote pack, and what this process uses of it; also in anonymous memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.stores.layout import Layout, runs
+from packer.system import at_fork
+from packer.types import Int64
+
+
+class Blocks:
+    """What is there, and what this process uses of it. All threads and all packs opened here share one.
+
+    Attributes:
+        states: one byte for each block, 1 if it is there.
+        generations: one number for each extent; another one says that it was evicted in between.
+    """
+
+    states: NDArray[np.uint8]
+    generations: NDArray[np.uint64]
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._reset()
+        _all.add(self)
+
+    def _reset(self) -> None:
+        """Begin without anything in use: in a new object, and in a forked child."""
+        self._lock = threading.Lock()
+        self._pins = np.zeros(self.layout.num_extents, np.int32)
+        self._all_pins = 0
+        self._dropped: deque[tuple[int, Int64 | None]] = deque()
+        self._pid = os.getpid()
+
+    # -- what is in use is not evicted
+
+    def pin(self, extents: Int64 | None = None) -> int:
+        """Keep extents (None: all) from being evicted; each number must stand there once. Return what `unpin` takes."""
+        with self._lock:
+            self._release()
+            if extents is None:
+                if not self._all_pins:
+                    self._take(np.flatnonzero(self._pins == 0))
+                self._all_pins += 1
+            else:
+                if not self._all_pins:
+                    self._take(extents[self._pins[extents] == 0])
+                self._pins[extents] += 1
+        return self._pid
+
+    def pin_if_all(self) -> bool:
+        """Pin all extents if they are pinned already."""
+        with self._lock:
+            self._all_pins += self._all_pins > 0
+            return self._all_pins > 0
+
+    def unpin(self, pid: int, extents: Int64 | None = None) -> None:
+        """Undo a `pin`. It never waits: the garbage collector may call it while this thread holds the lock."""
+        self._dropped.append((pid, extents))
+        if self._lock.acquire(blocking=False):
+            try:
+                self._release()
+            finally:
+                self._lock.release()
+
+    def _release(self) -> None:
+        while self._dropped:
+            pid, extents = self._dropped.popleft()
+            if pid != self._pid:
+                continue  # pinned before a fork, by the parent
+            if extents is None:
+                self._all_pins -= 1
+                if not self._all_pins:
+                    self._give(np.flatnonzero(self._pins == 0))
+            else:
+                self._pins[extents] -= 1
+                if not self._all_pins:
+                    self._give(extents[self._pins[extents] == 0])
+
+    def _take(self, extents: Int64) -> None:
+        """Lock extents, shared, for this process."""
+
+    def _give(self, extents: Int64) -> None:
+        """Release them."""
+
+    # -- blocks
+
+    def absent(self, blocks: Int64) -> list[int]:
+        """Return which of these blocks are not there."""
+        found: list[int] = blocks[self.states[blocks] == 0].tolist()
+        return found
+
+    @contextmanager
+    def claimed(self, first: int, count: int) -> Iterator[list[tuple[int, int]]]:
+        """Claim the right to fetch neighboring blocks; yield runs (first, count) of those that are absent and claimed.
+
+        The others are there, or another process fetches them.
+        """
+        yield list(runs(self.absent(np.arange(first, first + count))))
+
+    def fill(self, first: int, count: int, data: Any) -> None:
+        """Write blocks that are claimed, and say that they are there. Raise OSError on failure."""
+        file, start, _ = self.layout.span(first, count)
+        self.write(file, start, data)
+        self._mark(first, count)
+
+    def write(self, file: int, start: int, data: Any) -> None:
+        """Write bytes of a file. Raise OSError on failure."""
+        raise NotImplementedError
+
+    def _mark(self, first: int, count: int) -> None:
+        raise NotImplementedError
+
+
+class MemoryBlocks(Blocks):
+    """Blocks in anonymous memory, which forked children share; nothing is ever evicted.
+
+    Args:
+        layout: the blocks of the files.
+        starts: where each file begins in the memory.
+    """
+
+    def __init__(self, layout: Layout, starts: Sequence[int]) -> None:
+        super().__init__(layout)
+        self._starts = list(starts)
+        end = self._starts[-1] + layout.sizes[-1] if layout.sizes else 0
+        self._memory = memoryview(mmap.mmap(-1, max(1, end)))
+        self.content = np.frombuffer(self._memory.toreadonly(), np.uint8)
+        """All bytes, read-only."""
+        self.states = np.frombuffer(mmap.mmap(-1, max(1, layout.num_blocks)), np.uint8)[: layout.num_blocks]
+        self.generations = np.zeros(layout.num_extents, np.uint64)
+
+    def write(self, file: int, start: int, data: Any) -> None:
+        """Write bytes of a file."""
+        start += self._starts[file]
+        view = memoryview(data).cast("B")
+        self._memory[start : start + len(view)] = view
+
+    def _mark(self, first: int, count: int) -> None:
+        self.states[first : first + count] = 1
+
+
+_all: weakref.WeakSet[Blocks] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for blocks in list(_all):
+        blocks._reset()
+
+
+at_fork(after_in_child=_in_child)

@@ -1,0 +1,297 @@
+"""Threads that fetch the blocks of a remote pack: first those that somebody waits for, then announced ones in order."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from packer.errors import DamagedPack, PackerError, StorageError
+from packer.stores import join_url
+from packer.stores.base import CutAnswer, NoObject, Object, ObjectChanged, Store, check_process
+from packer.stores.blocks import Blocks
+from packer.system import at_fork
+from packer.types import Int64
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MOST_THREADS = 64
+"""Requests in flight."""
+JOINED_BLOCKS = 4
+"""Most blocks of one request."""
+IDLE_S = 5.0
+TRIES = 5
+BACKOFF_S = 0.1
+OTHERS_S = 0.01
+"""How often to look for blocks that another process fetches."""
+GIVE_UP_S = 0.1
+EXIT_S = 10.0
+OPEN_AGAIN = "open it again"
+
+_waiting = threading.local()
+
+
+def give_up_if(ended: Callable[[], bool]) -> None:
+    """Let waits of the calling thread end with an error as soon as `ended()`."""
+    _waiting.ended = ended
+
+
+class Objects:
+    """The objects of a pack. Each must stay what it was when this process first read it.
+
+    Args:
+        store: where they are.
+        files: (name, bytes) of each.
+    """
+
+    def __init__(self, store: Store, files: Sequence[tuple[str, int]]) -> None:
+        self.store = store
+        self.files = list(files)
+        self._etags: list[str | None] = [None] * len(files)
+
+    def read(self, file: int, start: int, stop: int) -> Buffer:
+        """Return bytes of a file.
+
+        Raises:
+            DamagedPack: if the object is missing, was replaced, or is of another size.
+            StorageError: if the store cannot be reached.
+        """
+        name, size = self.files[file]
+        known, where = self._etags[file], join_url(self.store.url, name)
+        condition = known if known and not known.startswith("W/") else None
+        try:
+            data, found = self._tried(name, start, stop, condition)
+        except NoObject:
+            raise DamagedPack(where, "is missing", "restore it or build the pack again") from None
+        except ObjectChanged:
+            raise self._replaced(where) from None
+        if found.size != size:
+            problem = f"has {found.size} bytes, but the pack says {size}"
+            raise DamagedPack(where, problem, "restore it or build the pack again")
+        if known is None:
+            known = self._etags[file] = self._etags[file] or found.etag
+        if known is not None and found.etag != known:
+            raise self._replaced(where)
+        return data
+
+    def _tried(self, name: str, start: int, stop: int, etag: str | None) -> tuple[Buffer, Object]:
+        for attempt in range(TRIES):
+            try:
+                return self.store.get(name, start, stop, etag)
+            except CutAnswer:
+                if attempt == TRIES - 1:
+                    raise
+                time.sleep(BACKOFF_S * 2**attempt)
+        raise AssertionError
+
+    def _replaced(self, where: str) -> DamagedPack:
+        return DamagedPack(where, "was replaced by another version since the pack was opened", OPEN_AGAIN)
+
+
+class Fetcher:
+    """Fetches blocks. The packs of a process that have the same folder share one; its threads end when it is collected.
+
+    Args:
+        blocks: where they go.
+        read: returns the bytes of (file, start, stop).
+        room: called before bytes are written, with their number; makes room for them.
+    """
+
+    def __init__(
+        self, blocks: Blocks, read: Callable[[int, int, int], Buffer], room: Callable[[int, bool], None]
+    ) -> None:
+        self.blocks = blocks
+        self._work = _Work(blocks, read, room)
+        weakref.finalize(self, self._work.close).atexit = False
+
+    def announce(self, blocks: Int64) -> None:
+        """Fetch blocks in the background, in this order, after those of earlier calls."""
+        absent = self.blocks.absent(blocks)
+        if absent and not self._work.forked:
+            self._work.request(absent)
+
+    @property
+    def in_flight(self) -> int:
+        """How many blocks are asked for and not there."""
+        return len(self._work.ahead) + len(self._work.urgent) + len(self._work.flying)
+
+    def need(self, blocks: Int64) -> None:
+        """Return when blocks are there, before all that was only announced.
+
+        Raises:
+            DamagedPack, StorageError: if one cannot be fetched.
+            UsageError: if one is missing in a forked process.
+        """
+        if absent := self.blocks.absent(blocks):
+            check_process()
+            self._work.wait(absent)
+
+
+class _Work:
+    """What threads need; it does not keep the Fetcher alive."""
+
+    def __init__(
+        self, blocks: Blocks, read: Callable[[int, int, int], Buffer], room: Callable[[int, bool], None]
+    ) -> None:
+        self.blocks, self._read, self._room = blocks, read, room
+        self._pid = os.getpid()
+        self.reset()
+        _all.add(self)
+
+    def reset(self) -> None:
+        """Begin without threads: in a new object, and in a forked child."""
+        self.forked = self._pid != os.getpid()
+        self._changed = threading.Condition(threading.Lock())
+        """Guards all of this; notified of what waiters wait for."""
+        self._given = threading.Condition(self._changed._lock)  # type: ignore[attr-defined]
+        """Notified of what threads wait for."""
+        self.urgent: dict[int, None] = {}
+        self.ahead: dict[int, None] = {}
+        self.flying: set[int] = set()
+        self._failed: dict[int, tuple[int, PackerError]] = {}
+        self._failures = 0
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self.closed = False
+
+    def request(self, blocks: Iterable[int], urgent: bool = False) -> None:
+        """Put blocks that are not there into a queue."""
+        with self._changed:
+            self._request(blocks, urgent)
+
+    def _request(self, blocks: Iterable[int], urgent: bool) -> None:
+        queue = self.urgent if urgent else self.ahead
+        for block in blocks:
+            if block not in self.flying and block not in self.urgent:
+                if urgent:
+                    self.ahead.pop(block, None)
+                queue[block] = None
+        waiting = -(-(len(self.urgent) + len(self.ahead)) // (1 if urgent else JOINED_BLOCKS))
+        for _ in range(min(waiting - self._idle, MOST_THREADS - len(self._threads))):
+            if self.closed:
+                break
+            thread = threading.Thread(target=self._run, name="packer-fetch", daemon=True)
+            self._threads.add(thread)
+            thread.start()
+        self._given.notify(waiting)
+
+    def wait(self, blocks: list[int]) -> None:
+        """Return when blocks are there."""
+        ended = getattr(_waiting, "ended", None)
+        with self._changed:
+            before = self._failures
+            while blocks := [block for block in blocks if not self.blocks.states[block]]:
+                for block in blocks:
+                    number, error = self._failed.get(block, (0, None))
+                    if error is not None and number > before:
+                        raise error
+                if self.closed or (ended is not None and ended()):
+                    raise StorageError("store", "the reading was ended", OPEN_AGAIN)
+                self._request(blocks, urgent=True)
+                ours = self.flying.issuperset(blocks)
+                self._changed.wait(GIVE_UP_S if ours else OTHERS_S)
+
+    def _next(self) -> list[int]:
+        """Return the neighbors to fetch next, out of a queue; none if there is nothing to do."""
+        for queue in (self.urgent, self.ahead):
+            while queue:
+                block = next(iter(queue))
+                first, end = block, block + 1
+                file = self.blocks.layout.files
+                while end in queue and end - first < JOINED_BLOCKS and file[end] == file[block]:
+                    end += 1
+                while first - 1 in queue and end - first < JOINED_BLOCKS and file[first - 1] == file[block]:
+                    first -= 1
+                found = list(range(first, end))
+                for one in found:
+                    del queue[one]
+                if not all(self.blocks.states[first:end]) and not self.flying.intersection(found):
+                    self.flying.update(found)
+                    return found
+        return []
+
+    def _run(self) -> None:
+        me = threading.current_thread()
+        while True:
+            with self._changed:
+                while not (found := [] if self.closed else self._next()):
+                    self._idle += 1
+                    asked = self._given.wait(IDLE_S) and not self.closed
+                    self._idle -= 1
+                    if not asked and (self.closed or not (self.urgent or self.ahead)):
+                        self._threads.discard(me)
+                        return
+            failure: PackerError | None = None
+            try:
+                self._fetch(found)
+            except PackerError as error:
+                failure = error
+            except BaseException as error:
+                failure = StorageError("store", f"cannot be read: {error!r}")
+            with self._changed:
+                self.flying.difference_update(found)
+                if failure is not None:
+                    self._failures += 1
+                    self._failed.update(dict.fromkeys(found, (self._failures, failure)))
+                elif self._failed:
+                    for block in found:
+                        self._failed.pop(block, None)
+                self._changed.notify_all()
+
+    def _fetch(self, blocks: list[int]) -> None:
+        with self.blocks.claimed(blocks[0], len(blocks)) as claimed:
+            for first, count in claimed:
+                if self.closed:
+                    return
+                file, start, stop = self.blocks.layout.span(first, count)
+                data = self._read(file, start, stop)
+                self._room(stop - start, False)
+                try:
+                    self.blocks.fill(first, count, data)
+                except OSError:
+                    self._room(stop - start, True)
+                    self.blocks.fill(first, count, data)
+
+    def close(self) -> None:
+        """Let the threads end. It takes no lock: the garbage collector may call it in one that holds it."""
+        self.closed = True
+        if self._changed._lock.acquire(blocking=False):  # type: ignore[attr-defined]
+            try:
+                self.urgent.clear()
+                self.ahead.clear()
+                self._given.notify_all()
+                self._changed.notify_all()
+            finally:
+                self._changed._lock.release()  # type: ignore[attr-defined]
+
+    def join(self, until: float) -> None:
+        """Wait for the threads, which may be in the middle of a request."""
+        for thread in list(self._threads):
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+_all: weakref.WeakSet[_Work] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for work in list(_all):
+        work.reset()
+
+
+at_fork(after_in_child=_in_child)
+
+
+@atexit.register
+def _end() -> None:
+    """End the threads of iterations that were left: one that comes back from the network later would abort."""
+    until = time.monotonic() + EXIT_S
+    found = list(_all)
+    for work in found:
+        work.close()
+    for work in found:
+        work.join(until)

@@ -1,0 +1,176 @@
+"""The blocks of a remote pack that are on this machine: sparse files, and a map of what is there, shared by processes.
+
+The file `blocks` of a folder holds a header, (generation, time of last use) of each extent, and a state byte of each
+block. It is read through a map and written with `pwrite`, so that a full disk is an error and not a signal. Locks on
+bytes beyond its end stand for extents (shared: in use; exclusive: being evicted) and blocks (exclusive: being fetched).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from packer.errors import StorageError
+from packer.stores.blocks import Blocks
+from packer.stores.layout import BLOCK_BYTES, EXTENT_BLOCKS, Layout, runs
+from packer.system import read_at
+from packer.system.sparse import OPEN_FLAGS, lock_bytes, unlock_bytes, write_at
+from packer.types import Int64
+
+NAME = "blocks"
+HEADER = struct.Struct("<8sII48x")
+MAGIC = b"PKBLOCK1"
+EXTENT = np.dtype([("generation", "<u8"), ("used_s", "<u8")])
+SETUP_LOCK = 0
+EXTENT_LOCKS = 1 << 40
+BLOCK_LOCKS = 1 << 41
+POLL_S = 0.001
+SEEN_S = 30
+"""The time of last use may be this late."""
+
+
+class FileBlocks(Blocks):
+    """Blocks in a folder of the cache.
+
+    Args:
+        folder: the folder.
+        names: of the files.
+        layout: their blocks.
+
+    Raises:
+        StorageError: if the files cannot be created.
+    """
+
+    _opened = -1
+
+    def __init__(self, folder: str, names: Sequence[str], layout: Layout) -> None:
+        self.folder, self.names = folder, list(names)
+        self._path = os.path.join(folder, NAME)
+        super().__init__(layout)
+        try:
+            self._set_up()
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            problem = f"cannot be prepared: {error.strerror or error}"
+            raise StorageError(folder, problem, "free disk space, or choose another cache folder") from None
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._opening = threading.Lock()
+        if self._opened >= 0:
+            os.close(self._opened)  # a child shares the locks of what it has inherited
+        self._opened = -1
+
+    @property
+    def _descriptor(self) -> int:
+        """The descriptor whose locks are those of this process."""
+        if self._opened < 0:
+            with self._opening:
+                if self._opened < 0:
+                    self._opened = os.open(self._path, OPEN_FLAGS | os.O_CREAT, 0o666)
+                    weakref.finalize(self, _close, self._opened, self._pid).atexit = False
+        return self._opened
+
+    @property
+    def _map_bytes(self) -> int:
+        return HEADER.size + self.layout.num_extents * EXTENT.itemsize + self.layout.num_blocks
+
+    def _set_up(self) -> None:
+        while not lock_bytes(self._descriptor, SETUP_LOCK, 1):
+            time.sleep(POLL_S)
+        try:
+            size, found = self._map_bytes, os.fstat(self._descriptor).st_size
+            if found < size:  # no holes: the disk must have room for it
+                write_at(self._descriptor, bytes(size - found), found)
+            header = HEADER.pack(MAGIC, BLOCK_BYTES, EXTENT_BLOCKS)
+            before = read_at(self._descriptor, HEADER.size, 0)
+            if found > size or before not in (header, bytes(HEADER.size)):
+                raise StorageError(self._path, "is of another version of packer", "packer cache --clear")
+            write_at(self._descriptor, header, 0)
+            opened = os.open(self._path, os.O_RDONLY)
+            try:
+                content = mmap.mmap(opened, size, access=mmap.ACCESS_READ)  # holds its own descriptor
+            finally:
+                os.close(opened)
+            extents = np.frombuffer(content, EXTENT, self.layout.num_extents, HEADER.size)
+            self.generations, self._used = extents["generation"], extents["used_s"]
+            self.states = np.frombuffer(content, np.uint8, -1, size - self.layout.num_blocks)
+            for file, name in enumerate(self.names):
+                self._set_up_file(file, os.path.join(self.folder, name))
+        finally:
+            unlock_bytes(self._descriptor, SETUP_LOCK, 1)
+
+    def _set_up_file(self, file: int, path: str) -> None:
+        size = self.layout.sizes[file]
+        try:
+            if os.stat(path).st_size == size:
+                return
+        except FileNotFoundError:
+            pass
+        opened = os.open(path, OPEN_FLAGS | os.O_CREAT, 0o666)
+        try:
+            os.ftruncate(opened, size)
+        finally:
+            os.close(opened)
+        first, end = self.layout.first_blocks[file : file + 2].tolist()
+        self._write_states(first, bytes(end - first))  # if it was there before, it has lost bytes
+
+    def _take(self, extents: Int64) -> None:
+        for first, count in runs(extents):
+            while not lock_bytes(self._descriptor, EXTENT_LOCKS + first, count, shared=True):
+                time.sleep(POLL_S)  # one of them is being evicted
+            now = int(time.time())
+            if count and now - int(self._used[first : first + count].min()) > SEEN_S:
+                table = np.empty(count, EXTENT)
+                table["generation"], table["used_s"] = self.generations[first : first + count], now
+                write_at(self._descriptor, table.tobytes(), HEADER.size + first * EXTENT.itemsize)
+
+    def _give(self, extents: Int64) -> None:
+        for first, count in runs(extents):
+            unlock_bytes(self._descriptor, EXTENT_LOCKS + first, count)
+
+    @contextmanager
+    def claimed(self, first: int, count: int) -> Iterator[list[tuple[int, int]]]:
+        """Claim the right to fetch neighboring blocks (`Blocks.claimed`)."""
+        locked: list[tuple[int, int]] = []
+        try:
+            if lock_bytes(self._descriptor, BLOCK_LOCKS + first, count):
+                locked.append((first, count))
+            else:
+                for block in range(first, first + count):
+                    if lock_bytes(self._descriptor, BLOCK_LOCKS + block, 1):
+                        locked.append((block, 1))
+            numbers = [b for start, length in locked for b in self.absent(np.arange(start, start + length))]
+            yield list(runs(numbers))
+        finally:
+            for start, length in locked:
+                unlock_bytes(self._descriptor, BLOCK_LOCKS + start, length)
+
+    def write(self, file: int, start: int, data: Any) -> None:
+        """Write bytes of a file. Raise OSError on failure."""
+        opened = os.open(os.path.join(self.folder, self.names[file]), OPEN_FLAGS)
+        try:
+            write_at(opened, data, start)
+        finally:
+            os.close(opened)
+
+    def _mark(self, first: int, count: int) -> None:
+        self._write_states(first, b"\1" * count)
+
+    def _write_states(self, first: int, states: bytes) -> None:
+        write_at(self._descriptor, states, self._map_bytes - self.layout.num_blocks + first)
+
+
+def _close(descriptor: int, pid: int) -> None:
+    if pid == os.getpid():
+        os.close(descriptor)

@@ -1,0 +1,65 @@
+"""What a cache of blocks asks of the system: sparse files, and locks on bytes of a file that end with its process.
+
+The locks belong to an open descriptor (Linux, `F_OFD_SETLK`), not to a process: closing another descriptor of the file
+does not release them, and two descriptors of one process exclude each other.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+from typing import Any
+
+from packer.system import PORTABLE, _libc
+
+HAS_BYTE_LOCKS = not PORTABLE and sys.platform.startswith("linux")
+"""Whether files can be shared between processes block by block."""
+OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+FLOCK = struct.Struct("hhqqi4x")
+"""struct flock of Linux: type, whence, start, length, pid."""
+
+
+def lock_bytes(descriptor: int, start: int, count: int, shared: bool = False) -> bool:
+    """Lock bytes of an open file, which need not exist; return False at once if another descriptor has one of them."""
+    import fcntl
+
+    try:
+        _set_lock(descriptor, fcntl.F_RDLCK if shared else fcntl.F_WRLCK, start, count)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock_bytes(descriptor: int, start: int, count: int) -> None:
+    """Release locks on bytes of an open file."""
+    import fcntl
+
+    _set_lock(descriptor, fcntl.F_UNLCK, start, count)
+
+
+def _set_lock(descriptor: int, kind: int, start: int, count: int) -> None:
+    import fcntl
+
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, start, count, 0))
+
+
+def write_at(descriptor: int, data: Any, offset: int) -> None:
+    """Write all of `data` at an offset of an open file. Raise OSError on failure."""
+    view = memoryview(data).cast("B")
+    while len(view):
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def punch_hole(descriptor: int, start: int, size: int) -> None:
+    """Give the disk space of a range back; it reads as zeros then, also in maps. Raise OSError on failure."""
+    import ctypes
+
+    call = _libc().fallocate
+    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    while call(descriptor, PUNCH, start, size) != 0:
+        if (number := ctypes.get_errno()) != errno.EINTR:
+            raise OSError(number, os.strerror(number))
