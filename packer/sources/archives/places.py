@@ -62,6 +62,8 @@ def held_open(archives: tuple[Archive, ...]) -> Iterator[tuple[Archive, ...]]:
     held = list(archives)
     try:
         for number, archive in enumerate(archives if len(archives) <= MOST_HELD else ()):
+            if is_url(archive.path):
+                continue
             with suppress(OSError):  # whoever reads from it says so
                 held[number] = archive._replace(descriptor=os.open(archive.path, READ_FLAGS))
         yield tuple(held)
