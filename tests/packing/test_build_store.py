@@ -61,13 +61,14 @@ def test_the_same_bytes(sources: Path, odd: Path, tmp_path: Path, choice: str) -
 
 @pytest.mark.parametrize("make", [as_zip, as_tar])
 def test_archives(sources: Path, tmp_path: Path, make: Callable[[Path, Path], Path]) -> None:
-    archive = make(sources / "voc", tmp_path / f"voc.{make.__name__[3:]}")
+    (tmp_path / "src").mkdir()
+    archive = make(sources / "voc", tmp_path / "src" / f"voc.{make.__name__[3:]}")
     good("build", archive, "-o", tmp_path / "a")
     good("build", f"file://{archive}", "-o", tmp_path / "b")
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
-    good(
-        "build", f"file://{tmp_path}", "-o", tmp_path / "b", "--overwrite", "--labels", "voc", "--exclude", "/dev/null"
-    )
+    good("build", archive.parent, "-o", tmp_path / "a", "--overwrite")
+    good("build", f"file://{archive.parent}", "-o", tmp_path / "b", "--overwrite")
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
 
 
 def test_a_parquet_file(sources: Path, tmp_path: Path) -> None:
