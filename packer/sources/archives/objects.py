@@ -10,7 +10,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import TypeVar
 
-from packer.errors import BadImage
+from packer.errors import BadImage, UsageError
 from packer.sources.archives.file_view import AT_REST
 from packer.stores import clean_url, open_store
 from packer.stores.base import ObjectChanged, Store
@@ -44,6 +44,8 @@ def located(url: bytes | str) -> tuple[Store, str]:
     """
     scheme, _, rest = os.fsdecode(url).partition("://")
     host, _, name = rest.partition("/")
+    if not host and not name:
+        raise UsageError(url, "names no bucket", "give the URL of the folder that holds the images")
     top = f"{scheme}://{host}"
     if not host or host.endswith(BY_CONTAINER):
         first, _, name = name.partition("/")
