@@ -206,9 +206,10 @@ class Facts:
 
     def __init__(self, table: Any, resize: Resize | None) -> None:
         """Take the columns bytes, height, width, channels and wide of a table; the images will be resized."""
-        names = ("bytes", "height", "width", "channels", "wide", "code")
+        names = ("bytes", "height", "width", "channels", "wide")
         columns = {name: table.column(name).to_numpy() for name in names}
-        self.unknown = resize is None and bool((columns["code"] == UNREAD).any())
+        codes = table.column("code").to_numpy() if "code" in table.column_names else np.empty(0)  # packs have none
+        self.unknown = resize is None and bool((codes == UNREAD).any())
         """Whether there are images whose headers are read later, with an effect on the shape."""
         self.source_bytes: NDArray[np.int64] = columns["bytes"]
         self.channels = columns["channels"]
