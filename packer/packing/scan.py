@@ -66,7 +66,7 @@ def read_inputs(
     Raises:
         UsageError: The source or its labels cannot be used at all.
     """
-    if names_a_pack(options.source):
+    if not is_url(options.source) and names_a_pack(options.source):
         step = f"give the folder of its images; --like {printable(options.source)} takes its options"
         raise UsageError(options.source, "is a pack, not a folder of images", step)
     if is_url(options.source):

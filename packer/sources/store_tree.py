@@ -11,7 +11,7 @@ from packer.errors import UsageError
 from packer.sources.archives.contents import FAULT, HIDDEN, add_folder
 from packer.sources.archives.listing import Archives, check_file
 from packer.sources.archives.members import Members
-from packer.sources.archives.objects import SourceObject, at_once, is_listed, located
+from packer.sources.archives.objects import SourceObject, at_once, is_listed, located, opened
 from packer.sources.archives.places import Archive, Place, Scratch
 from packer.sources.archives.small_files import SMALL_BYTES, SmallFiles
 from packer.sources.base import Tree
@@ -45,6 +45,7 @@ def find_store_tree(
         UsageError: There are no such objects, or they cannot be listed.
         StorageError: The store cannot be reached.
     """
+    opened.cache_clear()  # the environment may have other settings than for the last build
     url = clean_url(url)
     root = as_bytes(url)
     archives = Archives(is_member_image, scratch)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from drawn import draw_classes, draw_shots, draw_voc, image_file
+from fault_proxy import FaultProxy
 
 pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 
@@ -335,3 +336,17 @@ def test_a_store_that_cannot_be_reached_ends_the_build(tmp_path: Path, monkeypat
     monkeypatch.setattr(ObstoreStore, "read", read)
     with pytest.raises(StorageError, match="cannot be reached"):
         read_inputs(BuildOptions(f"file://{source}", "x", on_bad="skip"))
+
+
+def test_a_web_server_with_an_inventory(tmp_path: Path) -> None:
+    source = draw_voc(tmp_path / "src")
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    (tmp_path / "names.txt").write_text("".join(f"{path.relative_to(source)}\n" for path in files))
+    here = read_inputs(BuildOptions(str(source), "x"))
+    with FaultProxy(tmp_path) as server:
+        options = BuildOptions(f"{server.url}/src", "x", inventory=str(tmp_path / "names.txt"))
+        inputs = read_inputs(options)
+        with pytest.raises(UsageError, match="does not list its files"):
+            read_inputs(BuildOptions(f"{server.url}/src", "x"))
+    assert inputs.table.drop_columns(["etag"]).equals(here.table)
+    assert inputs.notes == here.notes
