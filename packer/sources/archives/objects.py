@@ -98,7 +98,7 @@ class SourceObject:
         end = self._at + len(self._part)
         if self._at <= start and stop <= end:
             return self._part[start - self._at : stop - self._at]
-        follows = bool(self._part) and self._at <= start <= end + NEAR_BYTES
+        follows = bool(self._part) and self._at <= start <= end + max(NEAR_BYTES, self._ahead)
         begun = self._part[start - self._at :] if follows and start < end else b""
         self._ahead = min(max(2 * self._ahead, FIRST_AHEAD_BYTES), MOST_AHEAD_BYTES) if follows else 0
         first = start + len(begun)
