@@ -80,6 +80,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
             raise StorageError(self.path, "cannot be reached")
         record(self, *arguments)
 
+    monkeypatch.setattr("packer.packing.store_output.PAUSES_S", ())
     monkeypatch.setattr(StoreJournal, "record", failing)
 
 
@@ -192,6 +193,24 @@ class StoreOutputs:
             patch.setattr("packer.packing.store_journal.is_same", lambda found, before: True)
             build_pack(options(source, bucket_url, recheck=True), notes)
         assert notes.has("1 finished shard kept")
+        assert objects(bucket_url) == reference(source)
+
+    def test_a_store_that_is_away_for_a_while(
+        self, source: Path, bucket_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        record, left = StoreJournal.record, [2]
+
+        def failing(self: StoreJournal, *arguments: Any) -> None:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise StorageError(self.path, "cannot be reached", "run it again")
+            record(self, *arguments)
+
+        monkeypatch.setattr("packer.packing.store_output.PAUSES_S", (0.01, 0.02, 0.03))
+        monkeypatch.setattr(StoreJournal, "record", failing)
+        notes = Notes()
+        build_pack(options(source, bucket_url), notes)
+        assert notes.has(f"{bucket_url}: cannot be reached; trying again in 0 s") and left[0] < 0
         assert objects(bucket_url) == reference(source)
 
     def test_a_damaged_journal(self, source: Path, bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

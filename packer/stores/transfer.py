@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from packer.errors import StorageError
-from packer.stores.base import Object, Store
+from packer.stores.base import NoObject, Object, Store
 
 PIECE_BYTES = 8 << 20
 
@@ -41,15 +41,20 @@ def upload(
         Cancelled: `cancelled` has returned True.
     """
     try:
-        size = os.path.getsize(path)
-        with open(path, "rb", buffering=0) as file:
-            pieces = _pieces(file, report, cancelled)
-            etag = store.write(name, b"".join(pieces) if size <= PIECE_BYTES else pieces)
+        return _sent(store, name, path, report, cancelled)
+    except NoObject:  # parts were put together, the answer was lost, and obstore asked again for what is done
+        return _sent(store, name, path, _nothing, cancelled)
     except (StorageError, Cancelled):
         raise
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
-    return Object(name, size, etag, 0.0)
+
+
+def _sent(store: Store, name: str, path: str, report: Callable[[int], None], cancelled: Callable[[], bool]) -> Object:
+    size = os.path.getsize(path)
+    with open(path, "rb", buffering=0) as file:
+        pieces = _pieces(file, report, cancelled)
+        return Object(name, size, store.write(name, b"".join(pieces) if size <= PIECE_BYTES else pieces), 0.0)
 
 
 def _pieces(file: object, report: Callable[[int], None], cancelled: Callable[[], bool]) -> Iterator[bytes]:
