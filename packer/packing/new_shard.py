@@ -41,6 +41,8 @@ class Made(NamedTuple):
     """Number of boxes outside the crop."""
     damage: str = ""
     """What is wrong with an image that was decoded leniently."""
+    late: tuple[tuple[int, int], list[str]] | None = None
+    """(height, width) of the image and what the mode loses of it, if its header was not read before."""
     check: Callable[[int], None] | None = None
     """Called with the checksum of the record; raises an error if its bytes come from elsewhere and are altered."""
 
@@ -139,6 +141,8 @@ def _write(
         bad = len(result.rejected)
         for made in chunk:
             sources.add(made.digest)
+            if made.late is not None:
+                result.add_late(*made.late)
             if made.record is None:
                 assert made.rejected is not None
                 result.rejected.append(made.rejected)

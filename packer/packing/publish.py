@@ -33,11 +33,18 @@ class Output:
     """
 
     def __init__(self, path: str, source: str, overwrite: bool) -> None:
-        """Check the path without creating anything. Raise UsageError if it must not be written to."""
+        """Check the path without creating anything. Raise UsageError if it must not be written to.
+
+        Args:
+            path: The new pack.
+            source: The folder or file that it is made from; empty if that is not on a disk.
+            overwrite: Replace a pack that is there.
+        """
         self.path = os.path.abspath(path)
         self._work_in(self.path + PARTIAL_SUFFIX)
         self._overwrite = overwrite
-        check_apart(self.path, source)
+        if source:
+            check_apart(self.path, source)
         self._check_free()
 
     def _work_in(self, partial: str) -> None:
@@ -183,6 +190,14 @@ class Output:
                 write_companions(self.folder, manifest),
             )
             manifest = replace(manifest, lists=lists, companions=companions)
+        except OSError as error:
+            raise StorageError(self.path, f"cannot be published: {error.strerror or error}") from None
+        self.publish_folder(manifest)
+        return manifest
+
+    def publish_folder(self, manifest: Manifest) -> None:
+        """Write the manifest of the pack in the folder, sync it, and rename it to its final name."""
+        try:
             _write(os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
             sync_path(self.folder)
             self._check_free()
@@ -193,7 +208,6 @@ class Output:
                 shutil.rmtree(self.partial, ignore_errors=True)
         except OSError as error:
             raise StorageError(self.path, f"cannot be published: {error.strerror or error}") from None
-        return manifest
 
     def _take_name(self) -> None:
         """Rename the new pack to its final name, exchanging names with an existing pack in one step if possible."""

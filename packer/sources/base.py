@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
 from packer.sources.archives.decompress import decompress
-from packer.sources.archives.places import Members, SourceFile
+from packer.sources.archives.members import Members
+from packer.sources.archives.places import SourceFile
 from packer.stores import is_url, joined
 from packer.types import RawAnnotation
 
@@ -49,8 +50,7 @@ class Tree:
             return SourceFile(path if is_url(path) else os.path.join(self.root, path))
         # the root may be an archive or a URL: the operating system cannot follow .. from there
         file = joined(self.root, path)
-        place, etag = self.members.place(self.below(file))
-        return SourceFile(file, place, self.members.archives, etag)
+        return self.members.open(file, self.below(file))
 
     def open_plain(self, path: bytes) -> SourceFile:
         """Open the same; if it is large, and deflated in an archive or in a store, as the copy that is made once.

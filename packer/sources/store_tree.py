@@ -10,8 +10,10 @@ import numpy as np
 from packer.errors import UsageError
 from packer.sources.archives.contents import FAULT, HIDDEN, add_folder
 from packer.sources.archives.listing import Archives, check_file
+from packer.sources.archives.members import Members
 from packer.sources.archives.objects import SourceObject, at_once, is_listed, located
-from packer.sources.archives.places import Archive, Members, Place, Scratch
+from packer.sources.archives.places import Archive, Place, Scratch
+from packer.sources.archives.small_files import SMALL_BYTES, SmallFiles
 from packer.sources.base import Tree
 from packer.sources.inventory import read_inventory
 from packer.sources.paths import IMAGE_EXTENSIONS, archive_stem, as_bytes, extension_of, folder_of
@@ -131,9 +133,10 @@ def _tree(
     paths = [path for path, *_ in found]
     places = np.full((len(found), len(Place._fields)), -1, np.int64)
     places[:, 1], places[:, 2] = 0, [size for _, size, _ in found]
-    members = Members((), paths, places, scratch, etags=[etag for *_, etag in found])
+    small = SmallFiles(paths, [size for _, size, _ in found], lambda number: _read(root, *found[number]))
+    members = Members((), paths, places, scratch, etags=[etag for *_, etag in found], small=small)
     unknown = [one for one in found if extension_of(one[0]) not in IMAGE_EXTENSIONS | NEVER_IMAGES]
-    begun = at_once(lambda one: begins_like_image(_head(root, *one)), unknown)
+    begun = at_once(lambda one: begins_like_image(_read(root, *one, SNIFFED_BYTES)), unknown)
     images = {one[0] for one, is_image in zip(unknown, begun, strict=True) if is_image}
     images.update(filter(_is_named_image, paths))
     there = [path for path in paths if path in images]
@@ -145,5 +148,5 @@ def _is_named_image(path: bytes) -> bool:
     return extension_of(path) in IMAGE_EXTENSIONS
 
 
-def _head(root: bytes, path: bytes, size: int, etag: str) -> bytes:
-    return SourceObject(root + b"/" + path, size, etag).read(SNIFFED_BYTES, 0)
+def _read(root: bytes, path: bytes, size: int, etag: str, most_bytes: int = SMALL_BYTES) -> bytes:
+    return SourceObject(root + b"/" + path, size, etag).read(most_bytes, 0)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import TypeVar
 
-from packer.errors import BadImage
+from packer.errors import BadImage, UsageError
 from packer.sources.archives.file_view import AT_REST
 from packer.stores import clean_url, open_store
 from packer.stores.base import ObjectChanged, Store
@@ -44,6 +44,8 @@ def located(url: bytes | str) -> tuple[Store, str]:
     """
     scheme, _, rest = os.fsdecode(url).partition("://")
     host, _, name = rest.partition("/")
+    if not host and not name:
+        raise UsageError(url, "names no bucket", "give the URL of the folder that holds the images")
     top = f"{scheme}://{host}"
     if not host or host.endswith(BY_CONTAINER):
         first, _, name = name.partition("/")
@@ -62,8 +64,10 @@ class SourceObject:
 
     __slots__ = ("_ahead", "_at", "_name", "_part", "_store", "etag", "size")
 
-    def __init__(self, url: bytes, size: int = -1, etag: str = "") -> None:
+    def __init__(self, url: bytes, size: int = -1, etag: str = "", content: bytes = b"") -> None:
         """Take the URL, and the size and ETag as they were listed; with a negative size the store is asked for them.
+
+        `content` are its first bytes, if they are known.
 
         Raises:
             NoObject: There is no such object.
@@ -74,7 +78,7 @@ class SourceObject:
             found = self._store.size(self._name)
             size, etag = found.size, found.etag or ""
         self.size, self.etag = size, etag
-        self._at, self._part = 0, b""
+        self._at, self._part = 0, content
         self._ahead = 0
 
     def read(self, size: int, start: int) -> bytes:

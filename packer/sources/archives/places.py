@@ -10,10 +10,8 @@ import mmap
 import os
 import stat
 import zlib
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from packer.errors import BadImage, printable
@@ -23,8 +21,6 @@ from packer.stores import is_url
 from packer.system import READ_FLAGS, expect_random_reads, read_at
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
 NONE = -1
@@ -66,6 +62,8 @@ def held_open(archives: tuple[Archive, ...]) -> Iterator[tuple[Archive, ...]]:
     held = list(archives)
     try:
         for number, archive in enumerate(archives if len(archives) <= MOST_HELD else ()):
+            if is_url(archive.path):
+                continue
             with suppress(OSError):  # whoever reads from it says so
                 held[number] = archive._replace(descriptor=os.open(archive.path, READ_FLAGS))
         yield tuple(held)
@@ -90,48 +88,25 @@ class Place(NamedTuple):
 OWN_FILE = Place()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Members:
-    """The places of the files of a source that are in archives or in a store."""
-
-    archives: tuple[Archive, ...]
-    paths: Sequence[bytes]
-    """Relative to the root of the source, in byte order."""
-    places: NDArray[np.int64]
-    """(n, 5): the fields of `Place`."""
-    scratch: Scratch | None = None
-    copies: dict[bytes, str] = field(default_factory=dict)
-    """The files that were decompressed."""
-    etags: Sequence[str] = ()
-    """Of the files, if they are objects of a store."""
-
-    def place(self, path: bytes) -> tuple[Place, str]:
-        """Return the place of a file, and its ETag."""
-        row = bisect_left(self.paths, path)
-        if row < len(self.paths) and self.paths[row] == path:
-            return Place(*self.places[row].tolist()), self.etags[row] if self.etags else ""
-        return OWN_FILE, ""
-
-    def rows(self, paths: Sequence[bytes]) -> list[int]:
-        """Return the numbers of files that all have a place, in byte order of their paths."""
-        first, last = (bisect_left(self.paths, path) for path in (paths[0], paths[-1]))
-        row_of = {path: row for row, path in enumerate(self.paths[first : last + 1], first)}
-        return [row_of[path] for path in paths]
-
-
 class SourceFile:
     """A file of the source, open for reading. A context manager."""
 
     __slots__ = ("_object", "_place", "_start", "descriptor", "is_held", "size")
 
-    def __init__(self, path: bytes, place: Place = OWN_FILE, archives: Sequence[Archive] = (), etag: str = "") -> None:
+    def __init__(
+        self,
+        path: bytes,
+        place: Place = OWN_FILE,
+        archives: Sequence[Archive] = (),
+        opened: SourceObject | None = None,
+    ) -> None:
         """Open the file.
 
         Args:
             path: Its absolute path or URL, unless it is in an archive.
             place: Where its bytes are.
             archives: The archives of the source.
-            etag: Of an object of a store, as it was listed.
+            opened: Reads the object of a store in which its bytes are, if there is one already.
 
         Raises:
             BadImage: It is not a regular file, or its archive has changed.
@@ -141,8 +116,9 @@ class SourceFile:
         self._place, self._start = place, place.offset
         where = path if archive is None else archive.path
         if where[:1] != b"/" and is_url(where):
-            version = (place.size, etag) if archive is None else (archive.size, archive.etag)
-            self._object: SourceObject | None = SourceObject(where, *version)
+            self._object: SourceObject | None = opened or (
+                SourceObject(where, place.size) if archive is None else SourceObject(where, archive.size, archive.etag)
+            )
             self.is_held, self.descriptor = True, NONE
             self.size = self._object.size if archive is None else place.size
             return
