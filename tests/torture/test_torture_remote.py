@@ -1,4 +1,4 @@
-"""Packs at URLs: readers that are killed, disks that are full, and a store that does all that stores do at their worst."""
+"""Packs at URLs: readers that are killed, disks that are full, and a store at its worst."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fault_proxy import Asked, Fault, FaultProxy
 from torture_remote import REFUSED, RIGHT, Job, build, foreign
@@ -19,10 +20,11 @@ pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 from packer import open_pack
 from packer.errors import DamagedPack
 from packer.format.manifest import read_manifest
+from packer.stores.sparse import EXTENT, HEADER, NAME
 
 BLOCK = 1 << 20
 KILLS = 200
-EVICTIONS = 10_000
+EVICTIONS, CASES_OF_EVICTION = 10_000, 100
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +91,32 @@ def test_a_full_disk(server: FaultProxy, pack: Path, tmp_path: Path, torture) ->
 
     cases = list(product(("ENOSPC", "EIO", "EDQUOT"), range(28), ("once", "ever")))
     torture.each(cases, run, 2)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """48 images of 12 KiB in 24 shards of one block."""
+    return build(tmp_path_factory.mktemp("shards"), 48, 64, 2 * 64 * 64 * 3)
+
+
+def test_evictions_while_reading(shards: Path, tmp_path: Path, torture) -> None:
+    """Two processes of two threads read at random what hardly fits: the right images, and nothing else is removed."""
+    local = read_manifest(str(shards))
+
+    def run(number: int) -> str:
+        cache = fresh(tmp_path)
+        intact = foreign(cache)
+        with FaultProxy(shards) as server:
+            jobs = [Job(server.url, cache, shards, 2 * number + one, records=80, cache_bytes="8MB") for one in range(2)]
+            ends = [job.end(process) for job, process in [(job, job.start()) for job in jobs]]
+        assert ends == [RIGHT, RIGHT], [job.log.read_text() for job in jobs]
+        intact()
+        content = (cache / "packs" / local.digest[:16] / NAME).read_bytes()
+        evictions = int(np.frombuffer(content, EXTENT, len(local.shards), HEADER.size)["generation"].sum())
+        assert evictions >= EVICTIONS // CASES_OF_EVICTION
+        return f"{EVICTIONS // CASES_OF_EVICTION} evictions or more"
+
+    torture.each([(number,) for number in range(CASES_OF_EVICTION)], run, 1)
 
 
 def blocks_of(pack: Path) -> list[tuple[str, int]]:

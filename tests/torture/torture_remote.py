@@ -7,6 +7,7 @@ import os
 import random
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,9 +16,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from packer import BuildOptions, PackedLoader, build_pack, open_pack
+from packer import BuildOptions, Pack, PackedLoader, build_pack, open_pack
 from packer.errors import PackerError
-from packer.samplers import BlockShuffleSampler, ShuffleSampler
 
 HANGS_S = 120
 RIGHT, WRONG, REFUSED = 0, 3, 4
@@ -44,7 +44,7 @@ class Job:
         cache: the cache folder.
         local: the same pack in a folder.
         seed: of the order.
-        options: for the sampler `blocks`, and `cache_bytes` for the pack.
+        options: `cache_bytes` of the pack; `faults` of its disk; `records` to read at random, in two threads.
     """
 
     def __init__(self, url: str, cache: Path, local: Path, seed: int, **options: Any) -> None:
@@ -74,21 +74,27 @@ class Job:
 
     def read(self) -> None:
         """Read and compare, in this process."""
-        blocks, faults = self.options.get("blocks", False), self.options.get("faults")
+        faults = self.options.get("faults")
         with mock.patch("os.pwrite", Full(*faults)) if faults else mock.patch("os.pwrite", os.pwrite):
             here = open_pack(self.local)
             pack = open_pack(self.url, cache_dir=self.cache, cache_bytes=self.options.get("cache_bytes"))
-            for epoch in range(self.options.get("epochs", 1)):
-                both = []
-                for one in (pack, here):
-                    sampler: Any = (BlockShuffleSampler if blocks else ShuffleSampler)(one, seed=self.seed)
-                    both.append(PackedLoader(one, 8, sampler=sampler, threads=1))
-                    both[-1].set_epoch(epoch)
-                count = 0
-                for (images, _), (expected, _) in zip(*both, strict=True):
-                    assert torch.equal(images, expected), f"batch after {count} records of epoch {epoch}"
-                    count += len(images)
-                assert count == len(here)
+            if count := self.options.get("records"):
+                with ThreadPoolExecutor(2) as threads:
+                    list(threads.map(lambda number: self._some(pack, here, count, number), range(2)))
+                return
+            both = [PackedLoader(one, 8, shuffle=True, seed=self.seed, threads=1) for one in (pack, here)]
+            count = 0
+            for (images, _), (expected, _) in zip(*both, strict=True):
+                assert torch.equal(images, expected), f"batch after {count} records"
+                count += len(images)
+            assert count == len(here)
+
+    def _some(self, pack: Pack, here: Pack, count: int, number: int) -> None:
+        """Compare records drawn at random."""
+        dice = random.Random(f"{self.seed} {number}")
+        for _ in range(count):
+            i = dice.randrange(len(here))
+            assert bytes(pack.record(i)) == bytes(here.record(i)), f"record {i}"
 
 
 class Full:
