@@ -25,6 +25,8 @@ from packer.stores.sparse import EXTENT, HEADER, NAME
 BLOCK = 1 << 20
 KILLS = 200
 EVICTIONS, CASES_OF_EVICTION = 10_000, 100
+SMALL = {"cache_bytes": "600KB", "block": 4096}
+"""Of a pack of 1.1 MB."""
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +109,7 @@ def test_evictions_while_reading(shards: Path, tmp_path: Path, torture) -> None:
         cache = fresh(tmp_path)
         intact = foreign(cache)
         with FaultProxy(shards) as server:
-            jobs = [Job(server.url, cache, shards, 2 * number + one, records=80, cache_bytes="8MB") for one in range(2)]
+            jobs = [Job(server.url, cache, shards, 2 * number + one, records=160, **SMALL) for one in range(2)]
             ends = [job.end(process) for job, process in [(job, job.start()) for job in jobs]]
         assert ends == [RIGHT, RIGHT], [job.log.read_text() for job in jobs]
         intact()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import random
@@ -18,6 +19,7 @@ from PIL import Image
 
 from packer import BuildOptions, Pack, PackedLoader, build_pack, open_pack
 from packer.errors import PackerError
+from packer.stores.layout import Layout
 
 HANGS_S = 120
 RIGHT, WRONG, REFUSED = 0, 3, 4
@@ -44,7 +46,7 @@ class Job:
         cache: the cache folder.
         local: the same pack in a folder.
         seed: of the order.
-        options: `cache_bytes` of the pack; `faults` of its disk; `records` to read at random, in two threads.
+        options: `cache_bytes` of the pack; bytes of a `block`; `faults` of its disk; `records` to read at random.
     """
 
     def __init__(self, url: str, cache: Path, local: Path, seed: int, **options: Any) -> None:
@@ -67,15 +69,16 @@ class Job:
         if process.exitcode is None:
             process.kill()
             process.join()
-            raise AssertionError(f"hung, seed {self.seed}")
         text = self.log.read_text() if self.log.exists() else ""
+        assert not text.startswith("Timeout"), f"hung, seed {self.seed}\n{text}"
         assert process.exitcode in (RIGHT, REFUSED, -9), f"exit code {process.exitcode}\n{text}"
         return int(process.exitcode)
 
     def read(self) -> None:
         """Read and compare, in this process."""
         faults = self.options.get("faults")
-        with mock.patch("os.pwrite", Full(*faults)) if faults else mock.patch("os.pwrite", os.pwrite):
+        writes = mock.patch("os.pwrite", Full(*faults) if faults else os.pwrite)
+        with writes, mock.patch.object(Layout, "BLOCK_BYTES", self.options.get("block", 1 << 20), create=True):
             here = open_pack(self.local)
             pack = open_pack(self.url, cache_dir=self.cache, cache_bytes=self.options.get("cache_bytes"))
             if count := self.options.get("records"):
@@ -112,8 +115,11 @@ class Full:
 
 def _run(job: Job) -> None:
     code = WRONG
+    log = job.log.open("w")
+    faulthandler.dump_traceback_later(HANGS_S - 10, file=log)
     try:
         job.read()
+        faulthandler.cancel_dump_traceback_later()
         code = RIGHT
     except PackerError as error:
         job.log.write_text(f"{type(error).__name__}: {error}")
