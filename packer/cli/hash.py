@@ -32,7 +32,7 @@ def hash_command(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
 
     opened = open_pack(pack)
     with ProgressBar(hidden=quiet or as_json) as progress:
-        digest = deep_digest(opened, progress) if deep else content_digest(opened.path, opened.manifest)
+        digest = deep_digest(opened, progress) if deep else content_digest(opened.folder, opened.manifest)
     if as_json:
         echo(json.dumps({"path": pack, "deep": deep, "content": digest, "records": len(opened)}))
     else:

@@ -52,7 +52,7 @@ def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
     """
     progress = progress or Progress()
     facts = tuple(name for name in FACTS if name != "crc32c")
-    digests = _of_columns(Indexes(pack.path, pack.shards), facts)
+    digests = _of_columns(pack.indexes, facts)
     images = hashlib.sha256()
     progress.stage("reading", len(pack), "records")
     for number in range(len(pack)):

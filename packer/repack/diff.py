@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from packer.errors import AnyPath, UsageError
-from packer.format.indexes import Indexes
 from packer.format.pack import Pack, open_pack
 from packer.format.schema import ANNOTATION_FIELDS, TAGGED_SCHEMA
 from packer.system import usable_cores
@@ -242,11 +241,10 @@ def _matched(a: Sequence[bytes], b: Sequence[bytes]) -> tuple[list[int], list[in
 
 def _annotations(pack: Pack, rows: Any) -> Any:
     """Return the columns of annotations for these records."""
-    indexes = Indexes(pack.path, pack.shards)
     schema = pa.schema([TAGGED_SCHEMA.field(name) for name in ANNOTATION_FIELDS])
     tables = []
     for number in range(len(pack.shards)):
-        table = indexes[number]
+        table = pack.indexes[number]
         columns = [
             table.column(name) if name in table.column_names else pa.nulls(len(table), schema.field(name).type)
             for name in ANNOTATION_FIELDS
