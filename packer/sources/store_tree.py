@@ -11,7 +11,7 @@ from packer.errors import UsageError
 from packer.sources.archives.contents import FAULT, HIDDEN, add_folder
 from packer.sources.archives.listing import Archives, check_file
 from packer.sources.archives.members import Members
-from packer.sources.archives.objects import SourceObject, at_once, is_listed, located, opened
+from packer.sources.archives.objects import SourceObject, at_once, is_listed, located, opened, persistently
 from packer.sources.archives.places import Archive, Place, Scratch
 from packer.sources.archives.small_files import SMALL_BYTES, SmallFiles
 from packer.sources.base import Tree
@@ -87,10 +87,10 @@ def _listed(store: Store, top: str, url: str) -> list[Object]:
     folders = [top]
     while 0 < len(folders) < MANY_FOLDERS:
         below, folders = folders, []
-        for inside, objects in at_once(store.folders, below):
+        for inside, objects in at_once(lambda folder: persistently(lambda: store.folders(folder)), below):
             folders += inside
             found += objects
-    for objects in at_once(lambda folder: list(store.names(f"{folder}/")), folders):
+    for objects in at_once(lambda folder: persistently(lambda: list(store.names(f"{folder}/"))), folders):
         found += objects
     if not found:
         with suppress(NoObject):

@@ -327,6 +327,14 @@ def test_a_replaced_object_is_not_read(tmp_path: Path) -> None:
         SourceObject(os.fsencode(f"file://{path}"), 6, "").read(6, 0)
 
 
+@pytest.mark.parametrize("name", [b"a\x01.jpg", b"a\xff.jpg"])
+def test_a_name_that_stores_do_not_have(tmp_path: Path, name: bytes) -> None:
+    source = draw_classes(tmp_path / "src")
+    (source / os.fsdecode(name)).write_bytes(b"")
+    with pytest.raises(StorageError, match=r"has a name that cannot be used: .*; rename that object"):
+        find_store_tree(f"file://{source}")
+
+
 def test_a_store_that_cannot_be_reached_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = draw_classes(tmp_path / "src")
 

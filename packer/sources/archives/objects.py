@@ -58,6 +58,15 @@ def located(url: bytes | str) -> tuple[Store, str]:
     return opened(clean_url(top)), name
 
 
+def persistently(call: Callable[[], R]) -> R:
+    """Return what `call` returns; after an answer that was cut, try again. Raise what it raises."""
+    for pause in PAUSES_S:
+        with suppress(CutAnswer):
+            return call()
+        time.sleep(pause)
+    return call()
+
+
 def is_listed(url: str) -> bool:
     """Return whether the store of a URL can list its objects: a web server does not."""
     host = url.partition("://")[2].partition("/")[0]
@@ -108,11 +117,8 @@ class SourceObject:
     def _get(self, start: int, stop: int) -> bytes:
         def part(first: int) -> bytes:
             end = min(stop, first + REQUEST_BYTES)
-            for pause in PAUSES_S:
-                with suppress(CutAnswer):
-                    return bytes(memoryview(self._store.read(self._name, first, end, self.etag or None)))
-                time.sleep(pause)
-            return bytes(memoryview(self._store.read(self._name, first, end, self.etag or None)))
+            found = persistently(lambda: self._store.read(self._name, first, end, self.etag or None))
+            return bytes(memoryview(found))
 
         if stop <= start:
             return b""
