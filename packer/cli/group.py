@@ -8,6 +8,7 @@ from packer import __version__
 from packer.cli.adopt import adopt
 from packer.cli.bench import bench
 from packer.cli.build import build
+from packer.cli.cache import cache
 from packer.cli.clean import clean
 from packer.cli.convert import convert
 from packer.cli.diff import diff
@@ -42,8 +43,8 @@ def cli(debug: bool) -> None:
 
 
 COMMANDS = (
-    build, adopt, info, convert, merge, split, extract, diff, hash_command, verify, repair, push, pull, clean, sample,
-    stats, bench, view,
+    build, adopt, info, convert, merge, split, extract, diff, hash_command, verify, repair, push, pull, clean, cache,
+    sample, stats, bench, view,
 )  # fmt: skip
 
 for command in COMMANDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,25 @@ from packer.format.mmap import check_size, map_files
 from packer.format.ragged import Ragged
 from packer.types import Int64
 
+Content = NDArray[np.uint8]
 RESTORE = "run packer verify, and restore the file or build the pack again"
 
 
 class Indexes:
     """The indexes of all shards, by shard number. Thread-safe: two threads that open one at once get equal results."""
 
-    def __init__(self, folder: str, shards: Sequence[ShardEntry]) -> None:
-        """Check only the sizes of the files. Raise DamagedPack if one is missing or has another size."""
+    def __init__(
+        self, folder: str, shards: Sequence[ShardEntry], content: Callable[[int, bool], Content | None] | None = None
+    ) -> None:
+        """Check only the sizes of the files. Raise DamagedPack if one is missing or has another size.
+
+        Args:
+            folder: The pack.
+            shards: Its shards.
+            content: Returns the bytes of an index that is not a file; else it fetches the file again if its second
+                argument is true. None: the files are not fetched.
+        """
+        self._content = content
         self._folder = folder
         self._shards = shards
         self._tables: list[Any] = [None] * len(shards)
@@ -33,7 +44,8 @@ class Indexes:
         self._columns: dict[str, NDArray[Any] | Ragged] = {}
         self._parts: dict[str, list[NDArray[Any] | Ragged]] = {}
         for number, shard in enumerate(shards):
-            check_size(self.path(number), shard.index.bytes)
+            if folder:
+                check_size(self.path(number), shard.index.bytes)
             if shard.records > shard.index.bytes:  # checked before anything is allocated per record
                 problem = f"has {shard.index.bytes} bytes, too few for {shard.records} rows"
                 raise DamagedPack(self.path(number), problem, RESTORE)
@@ -58,19 +70,29 @@ class Indexes:
 
     def _open(self, number: int) -> Any:
         path, shard = self.path(number), self._shards[number]
-        region, _ = map_files([(path, shard.index.bytes)])
+        data = None if self._content is None else self._content(number, False)
+        if data is None:
+            data, found = self._mapped(number)
+            if found != shard.index.crc32c and self._content is not None:
+                self._content(number, True)
+                data, found = self._mapped(number)
+            if found != shard.index.crc32c:
+                raise DamagedPack(path, "was altered: it does not match its checksum", RESTORE)
+        table = read_index(path, data)
+        if len(table) != shard.records:
+            raise DamagedPack(path, f"has {len(table)} rows, but the pack says {shard.records}", RESTORE)
+        return table
+
+    def _mapped(self, number: int) -> tuple[Content, int]:
+        """Return the content of an index file, and its checksum."""
+        path, size = self.path(number), self._shards[number].index.bytes
+        region, _ = map_files([(path, size)])
         try:
-            found = crc32c_of(path)
+            return region.parts[0][:size], crc32c_of(path)
         except FileNotFoundError:
             raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
         except OSError as error:
             raise StorageError(path, error.strerror or str(error)) from None
-        if found != shard.index.crc32c:
-            raise DamagedPack(path, "was altered: it does not match its checksum", RESTORE)
-        table = read_index(path, region.parts[0][: shard.index.bytes])
-        if len(table) != shard.records:
-            raise DamagedPack(path, f"has {len(table)} rows, but the pack says {shard.records}", RESTORE)
-        return table
 
     def annotations(self, number: int) -> Annotations:
         """Return the annotations of a shard."""

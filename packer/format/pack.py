@@ -122,14 +122,14 @@ class Pack(Records):
         """Return the annotation of record `i`; its arrays are read-only views of the index."""
         shard, row = self.locate(i)
         try:
-            return self._indexes.annotations(shard)[row]
+            return self.indexes.annotations(shard)[row]
         except DamagedPack as error:
             error.with_location(self.path, self.shards[shard].container.name, self.key(i))
             raise
 
     def parts(self, name: str) -> list[Any]:
         """Return the column `name` of each shard, not copied."""
-        return self._indexes.parts(name)
+        return self.indexes.parts(name)
 
     def rows(self, names: Sequence[str], records: Int64) -> list[list[Any]]:
         """Return the rows of `records` in each column of lists in `names` (boxes, landmarks, ...), not copied."""

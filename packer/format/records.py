@@ -12,12 +12,13 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack
+from packer.errors import AnyPath, DamagedPack, UsageError
 from packer.format.indexes import RESTORE, Indexes
 from packer.format.manifest import Manifest, ShardEntry, read_manifest
 from packer.format.mmap import map_files
 from packer.format.ragged import Ragged
 from packer.stores import clean_url, is_url, join_url
+from packer.stores.cache import origin_of
 from packer.types import Int64
 
 if TYPE_CHECKING:
@@ -57,14 +58,17 @@ class Records:
             self.manifest: Manifest = self.remote.manifest
             self.shards: tuple[ShardEntry, ...] = self.manifest.shards
             self.region, self._starts = self.remote.region, self.remote.starts
+            self.indexes = Indexes(self.folder, self.shards, self.remote.index)
         else:
             self.path = self.folder = os.path.abspath(os.fsdecode(path))
+            if (origin := origin_of(self.path)) is not None:
+                raise UsageError(self.path, "is packer's cache of a pack at a URL", f"open {origin['url']}")
             self.manifest = read_manifest(self.path)
             self.shards = self.manifest.shards
             files = [(self.manifest.path_of(self.path, s.container.name), s.container.bytes) for s in self.shards]
             self.region, self._starts = map_files(files)
             """The bytes of all container files, and the offset at which each begins."""
-        self._indexes = Indexes(self.folder, self.shards)
+            self.indexes = Indexes(self.folder, self.shards)
 
     def _file(self, name: str) -> str:
         return join_url(self.path, name) if self.remote else self.manifest.path_of(self.path, name)
@@ -84,7 +88,7 @@ class Records:
     def offsets(self) -> Int64:
         """Where each record begins in `region`, int64 (n,); checked for bounds and overlap."""
         starts = self._starts.tolist()
-        return np.concatenate([self._indexes.offsets(number) + start for number, start in enumerate(starts)])
+        return np.concatenate([self.indexes.offsets(number) + start for number, start in enumerate(starts)])
 
     @cached_property
     def sizes(self) -> Int64:
@@ -148,13 +152,29 @@ class Records:
         return _HERE if self.remote is None else self._held(self.remote, records)
 
     def _held(self, remote: Remote, records: Int64) -> AbstractContextManager[None]:
+        if (whole := remote.whole()) is not None:
+            return whole
         blocks = remote.blocks_of(self.offsets[records], self.sizes[records])
-        held = remote.held(blocks)
+        try:
+            held = remote.held(blocks)
+        except DamagedPack as error:
+            error.with_location(self.path, self._shard_at(error.where))
+            raise
+        self.forget_evicted(remote, blocks)
+        return held
+
+    def note_whole(self, remote: Remote) -> bool:
+        """Return whether all records are here, and stay while all are pinned; from then on reading costs nothing."""
+        if not remote.is_whole() and remote.blocks.states.all():
+            self.forget_evicted(remote, np.arange(remote.blocks.layout.num_blocks))
+            remote.note_whole()
+        return remote.is_whole()
+
+    def forget_evicted(self, remote: Remote, blocks: Int64) -> None:
+        """Verify the records of (held) blocks that were evicted again: they were fetched again."""
         for start, stop, extent in remote.evicted(blocks):
-            # what was read before it was evicted is new now
             self._checked[(self.offsets < stop) & (self.offsets + self.sizes > start)] = False
             remote.seen(extent)
-        return held
 
     def check(self, records: Int64) -> None:
         """Verify the checksums of `records`, int64 (n,), unless this process has already done so."""
@@ -205,7 +225,7 @@ class Records:
             Numbers: array (n,); `label` is -1 if an image has none. Lists (boxes, box_labels, landmarks, ...): Ragged,
             in which row i is the array of record i.
         """
-        return self._indexes.column(name)
+        return self.indexes.column(name)
 
     def _scalars(self, name: str) -> NDArray[Any]:
         return np.asarray(self.column(name))

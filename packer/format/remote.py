@@ -1,50 +1,52 @@
 """A pack at the URL of an object store: its manifest and indexes are fetched when it is opened, its records by blocks.
 
-`open_remote` returns what `Pack` needs to read it as if it were a local one, whose missing blocks are fetched first.
+`open_remote` returns what `packer.format.records` needs to read it as if it were a local one: its blocks are fetched
+before they are read, and cannot be evicted while they are.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import mmap
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
-from packer.format.mmap import RESTORE, Region, map_files
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, size_text
+from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
+from packer.format.mmap import Region, map_files
+from packer.format.objects import fetch_file, manifest_at
 from packer.stores import clean_url, join_url, open_store
-from packer.stores.base import NoObject, Store, check_process
+from packer.stores.base import Store, check_process
 from packer.stores.blocks import Blocks, MemoryBlocks
-from packer.stores.cache import cache_root
-from packer.stores.fetch import Fetcher, Objects
+from packer.stores.cache import ORIGIN, cache_at, cache_root, has_file, limit_of, make_folder, put_file
+from packer.stores.fetch import Fetcher
 from packer.stores.layout import BLOCK_BYTES, Layout
+from packer.stores.objects import Objects
 from packer.stores.sparse import NAME, FileBlocks
+from packer.system import available_bytes
 from packer.system.sparse import HAS_BYTE_LOCKS
 from packer.types import Int64
 
-ORIGIN = "origin.json"
-"""Says that packer has made this folder as a cache; without it nothing in there is ever removed."""
-INDEX_THREADS = 32
+FILES_AT_ONCE = 32
+FEW = 4
+AHEAD_BLOCKS = 32
+"""How far to read ahead of a reader of records in order that announces nothing."""
 
 
 class Held:
-    """What a thread reads, while it reads it: a context in which records are there and stay there."""
+    """A context in which blocks stay that are there when it begins."""
 
     __slots__ = ("_blocks", "_extents", "_pid")
 
-    def __init__(self, blocks: Blocks, pid: int, extents: Int64 | None) -> None:
-        self._blocks, self._pid, self._extents = blocks, pid, extents
+    def __init__(self, blocks: Blocks, extents: Int64 | None = None) -> None:
+        self._blocks, self._extents, self._pid = blocks, extents, os.getpid()
 
     def __enter__(self) -> None:
         pass
@@ -52,75 +54,151 @@ class Held:
     def __exit__(self, *error: object) -> None:
         self._blocks.unpin(self._pid, self._extents)
 
+    close = __exit__
+
 
 class Remote:
     """The remote side of an open pack.
 
     Args:
-        url: of the pack.
+        store: the store of its URL.
         manifest: its manifest.
+        root: the cache folder; "": the pack is kept in memory.
+        limit: bytes that the cache folder may hold; None: what the disk has.
+
+    Attributes:
         folder: where its files are on this machine; "" if they are in memory.
-        store: the store of the URL.
+        region: the bytes of all containers, of which those of held blocks are there.
+        starts: where each container begins in `region`.
+        limit: as given.
     """
 
-    def __init__(self, url: str, manifest: Manifest, folder: str, store: Store) -> None:
-        self.url, self.manifest, self.folder, self.store = url, manifest, folder, store
-        containers = [shard.container for shard in manifest.shards]
-        layout = Layout([file.bytes for file in containers])
-        objects = Objects(store, [(file.name, file.bytes) for file in containers])
+    def __init__(self, store: Store, manifest: Manifest, root: str, limit: int | None) -> None:
+        self.store, self.manifest, self.limit = store, manifest, limit
+        containers = [(shard.container.name, shard.container.bytes) for shard in manifest.shards]
+        layout = Layout([size for _, size in containers])
+        objects = Objects(store, containers)
         self._read = objects.read
-        self.region: Region
-        self._starts: Int64
-        if folder:
+        self._indexes: list[NDArray[np.uint8]] = []
+        self.starts: Int64
+        if root:
+            self.folder = make_folder(root, manifest.digest, store.url, containers)
+            self._prepare()
             with _lock:
-                fetcher = _fetchers.get(folder)
-                if fetcher is None:
-                    blocks: Blocks = FileBlocks(folder, [file.name for file in containers], layout)
-                    fetcher = _fetchers[folder] = Fetcher(blocks, objects.read, _no_limit)
-            self._fetcher = fetcher
-            files = [(os.path.join(folder, file.name), file.bytes) for file in containers]
-            self.region, self._starts = map_files(files)
+                cache, found = cache_at(root, limit), _fetchers.get(self.folder)
+                if found is None:
+                    stored = FileBlocks(self.folder, [name for name, _ in containers], layout)
+                    found = _fetchers[self.folder] = Fetcher(stored, objects.read, cache.make_room)
+                self._fetcher = found
+            self.region, self.starts = map_files([(os.path.join(self.folder, name), size) for name, size in containers])
         else:
-            pages = [-(-file.bytes // 4096) * 4096 for file in containers]
-            self._starts = np.cumsum([0, *pages[:-1]], dtype=np.int64)
-            memory = MemoryBlocks(layout, self._starts.tolist())
+            self.folder = ""
+            with ThreadPoolExecutor(FILES_AT_ONCE, "packer-index") as threads:
+                found_indexes = threads.map(partial(fetch_file, store), [shard.index for shard in manifest.shards])
+                self._indexes = [np.frombuffer(data, np.uint8) for data in found_indexes]
+            if sum(layout.sizes) > (free := available_bytes()):
+                raise UsageError(
+                    store.url, f"has {size_text(sum(layout.sizes))}, but only {size_text(free)} of memory is free",
+                    "leave out cache_bytes=0",
+                )  # fmt: skip
+            pages = [-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for _, size in containers]
+            self.starts = np.cumsum([0, *pages[:-1]], dtype=np.int64)
+            memory = MemoryBlocks(layout, self.starts.tolist())
             self.region = Region([memory.content], [0])
-            self._fetcher = Fetcher(memory, objects.read, _no_limit)
+            self._fetcher = Fetcher(memory, objects.read, lambda size, full: None)
         self.blocks = self._fetcher.blocks
         self._seen: NDArray[np.uint64] = self.blocks.generations.copy()
+        self._whole_since = -1
+        """The period of pins for which all blocks are known to be there."""
+        self._last = -2
+        """The last block that was missing."""
+
+    def _prepare(self) -> None:
+        """Fetch what is read as a whole: the manifest as it was parsed, and the indexes."""
+        path, text = os.path.join(self.folder, MANIFEST_NAME), self.manifest.to_json()
+        if not has_file(path, len(text)):
+            put_file(path, text)
+        indexes = [shard.index for shard in self.manifest.shards]
+        absent = [index for index in indexes if not has_file(os.path.join(self.folder, index.name), index.bytes)]
+        with ThreadPoolExecutor(FILES_AT_ONCE, "packer-index") as threads:
+            list(threads.map(self.local_file, absent))
 
     @property
-    def starts(self) -> Int64:
-        """Where each container begins in `region`."""
-        return self._starts
+    def fits(self) -> bool:
+        """Whether the cache may hold the whole pack."""
+        return not self.limit or self.blocks.layout.num_blocks * BLOCK_BYTES <= self.limit
+
+    def index(self, number: int, again: bool) -> NDArray[np.uint8] | None:
+        """Return the content of an index if it is in memory, else fetch its file `again` (`Indexes`)."""
+        if again:
+            self.local_file(self.manifest.shards[number].index)
+        return self._indexes[number] if self._indexes else None
+
+    def local_file(self, entry: FileEntry) -> str:
+        """Fetch a whole file of the pack (an index, a list) into the cache and return its path."""
+        path = os.path.join(self.folder, entry.name)
+        put_file(path, fetch_file(self.store, entry))
+        return path
 
     def blocks_of(self, offsets: Int64, sizes: Int64) -> Int64:
         """Return the blocks of byte ranges of `region`, each once, in the order in which they are needed."""
         layout = self.blocks.layout
-        file = np.searchsorted(self._starts, offsets, side="right") - 1
-        inside = offsets - self._starts[file]
+        file = np.searchsorted(self.starts, offsets, side="right") - 1
+        inside = offsets - self.starts[file]
         first = layout.first_blocks[file] + inside // BLOCK_BYTES
-        last = layout.first_blocks[file] + (inside + np.maximum(sizes, 1) - 1) // BLOCK_BYTES
-        counts = last - first + 1
+        counts = (inside + np.maximum(sizes, 1) - 1) // BLOCK_BYTES - inside // BLOCK_BYTES + 1
         if int(counts.max(initial=1)) > 1:
             ends = np.cumsum(counts)
             first = np.arange(int(ends[-1])) + np.repeat(first - (ends - counts), counts)
-        return np.fromiter(dict.fromkeys(first.tolist()), np.int64)
+        return np.fromiter(dict.fromkeys(np.minimum(first, layout.num_blocks - 1).tolist()), np.int64)
+
+    def extents_of(self, blocks: Int64) -> Int64:
+        """Return what these blocks are evicted with, each extent once."""
+        return np.unique(self.blocks.layout.extents[blocks]).astype(np.int64)
+
+    def whole(self) -> Held | None:
+        """Return a context in which all blocks stay if all are there, and known to be."""
+        return Held(self.blocks) if self.blocks.pin_if_all(self._whole_since) else None
 
     def held(self, blocks: Int64) -> Held:
-        """Fetch blocks that are missing, and return a context in which they stay."""
-        extents = None
-        if self.blocks.pin_if_all():
-            pid = os.getpid()
-        else:
-            extents = np.unique(self.blocks.layout.extents[blocks]).astype(np.int64)
-            pid = self.blocks.pin(extents)
+        """Fetch blocks that are missing, before all that was announced, and return a context in which they stay."""
+        held = self.pinned(blocks)
         try:
+            if len(blocks) <= FEW and not self.blocks.states[blocks].all():
+                first, before, self._last = int(blocks.min()), self._last, int(blocks.max())
+                if before <= first <= before + 1:  # read in order
+                    last = min(self._last + 1 + AHEAD_BLOCKS, self.blocks.layout.num_blocks)
+                    self._fetcher.announce(np.arange(self._last + 1, last))
             self._fetcher.need(blocks)
         except BaseException:
-            self.blocks.unpin(pid, extents)
+            held.close()
             raise
-        return Held(self.blocks, pid, extents)
+        return held
+
+    def pinned(self, blocks: Int64) -> Held:
+        """Return a context in which blocks stay, once they are there."""
+        if self.blocks.pin_if_all():
+            return Held(self.blocks)
+        extents = self.extents_of(blocks)
+        self.blocks.pin(extents)
+        return Held(self.blocks, extents)
+
+    def all_pinned(self) -> Held:
+        """Return a context in which all blocks stay, once they are there."""
+        self.blocks.pin()
+        return Held(self.blocks)
+
+    def is_whole(self) -> bool:
+        """Return whether `whole` knows that all blocks are there."""
+        return self._whole_since == self.blocks.period
+
+    def note_whole(self) -> None:
+        """Let `whole` know if all blocks are there, for as long as all are pinned without a break."""
+        period = self.blocks.period
+        if self.blocks.pin_if_all(period):
+            with Held(self.blocks):
+                if self.blocks.states.all() and (self.blocks.generations == self._seen).all():
+                    self._whole_since = period
 
     def evicted(self, blocks: Int64) -> list[tuple[int, int, int]]:
         """Return what was evicted of (held) blocks, unless `seen` knows: (start, stop in `region`, extent)."""
@@ -128,29 +206,37 @@ class Remote:
         changed = np.unique(extents[self.blocks.generations[extents] != self._seen[extents]]).tolist()
         firsts = self.blocks.layout.first_of_extent
         spans = [self.blocks.layout.span(int(firsts[e]), int(firsts[e + 1] - firsts[e])) for e in changed]
-        begins = [int(self._starts[file]) for file, _, _ in spans]
+        begins = [int(self.starts[file]) for file, _, _ in spans]
         return [(b + start, b + stop, e) for b, (_, start, stop), e in zip(begins, spans, changed, strict=True)]
 
     def seen(self, extent: int) -> None:
-        """Take note of an eviction."""
+        """Take note of the eviction of a (held) extent."""
         self._seen[extent] = self.blocks.generations[extent]
 
     def repair(self, start: int, stop: int, is_right: Callable[[Any], bool]) -> None:
-        """Fetch a (held) range of `region` again, and write it if it is right now: never what was right before."""
+        """Fetch a (held) range of `region` again, and write it if it is right now: never over what was right before."""
         check_process()
-        file = int(np.searchsorted(self._starts, start, side="right")) - 1
-        begin = int(self._starts[file])
+        file = int(np.searchsorted(self.starts, start, side="right")) - 1
+        begin = int(self.starts[file])
         data = self._read(file, start - begin, stop - begin)
         if is_right(data):
-            self.blocks.write(file, start - begin, data)
+            try:
+                self.blocks.write(file, start - begin, data)
+            except OSError as error:
+                problem = f"cannot be written: {error.strerror or error}"
+                raise StorageError(self.blocks.place, problem, "check the disk, or pass cache_dir=") from None
 
     def announce(self, blocks: Int64) -> None:
-        """Fetch blocks in the background, in this order."""
+        """Fetch blocks in the background, in this order, after those of earlier calls."""
         self._fetcher.announce(blocks)
 
+    def begin(self) -> object:
+        """Begin to announce; return what `end` takes."""
+        return self._fetcher.begin()
 
-def _no_limit(size: int, full: bool) -> None:
-    pass
+    def end(self, token: object) -> None:
+        """Drop what was announced and not begun, if nobody else announces."""
+        self._fetcher.end(token)
 
 
 _fetchers: weakref.WeakValueDictionary[str, Fetcher] = weakref.WeakValueDictionary()
@@ -171,89 +257,17 @@ def open_remote(url: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int
         UsageError: it cannot be read here.
         StorageError: the store or the cache folder cannot be used.
     """
-    url = clean_url(url)
-    in_memory = cache_bytes == 0
-    if not in_memory and not HAS_BYTE_LOCKS:
-        step = "pass cache_bytes=0 to keep it in memory, or copy it: packer pull"
-        raise UsageError(url, "a pack at a URL needs Linux", step)
+    url, limit = clean_url(url), limit_of(cache_bytes)
+    if limit != 0 and not HAS_BYTE_LOCKS:
+        step = "pass cache_bytes=0 to read it into memory, or copy it: packer pull"
+        raise UsageError(url, "a pack at a URL needs the locks of Linux for its cache", step)
     store = open_store(url)
-    try:
-        text = bytes(store.read(MANIFEST_NAME))
-    except NoObject:
-        raise PackNotFound(url, f"is not a pack: it has no {MANIFEST_NAME}", "check the URL") from None
-    manifest = parse_manifest(join_url(url, MANIFEST_NAME), text)
-    _check(url, manifest)
-    folder = ""
-    if not in_memory:
-        folder = os.path.join(cache_root(cache_dir), "packs", manifest.digest[:16])
-        _prepare(folder, url, manifest, text, store)
-    return Remote(url, manifest, folder, store)
-
-
-def _check(url: str, manifest: Manifest) -> None:
+    manifest = manifest_at(store)
     names = [file.name for file in manifest.files]
     if len({*names, MANIFEST_NAME, ORIGIN, NAME}) != len(names) + 3:
-        raise DamagedPack(join_url(url, MANIFEST_NAME), "names a file twice", "build the pack again")
+        where = join_url(url, MANIFEST_NAME)
+        raise DamagedPack(where, "gives a file a name that another one has", "build the pack again")
     if outside := sorted(path for path in manifest.linked.values() if path):
-        problem = f"its shards are files elsewhere, such as {outside[0]}, which a store does not have"
-        raise UsageError(url, problem, "copy them into the pack: packer convert")
-
-
-def _prepare(folder: str, url: str, manifest: Manifest, text: bytes, store: Store) -> None:
-    """Create the folder of a pack in the cache, with its manifest and indexes."""
-    try:
-        os.makedirs(folder, exist_ok=True)
-        for name, content in ((ORIGIN, _origin(url)), (MANIFEST_NAME, text)):
-            path = os.path.join(folder, name)
-            if not _has(path, len(content)):
-                _write(path, content)
-    except OSError as error:
-        problem = f"cannot be used as a cache: {error.strerror or error}"
-        raise StorageError(folder, problem, "pass cache_dir=, or set PACKER_CACHE") from None
-    absent = [
-        shard.index for shard in manifest.shards if not _has(os.path.join(folder, shard.index.name), shard.index.bytes)
-    ]
-    with ThreadPoolExecutor(INDEX_THREADS, "packer-index") as threads:
-        list(threads.map(partial(fetch_file, store, folder), absent))
-
-
-def _origin(url: str) -> bytes:
-    content = {"what": "made by packer's cache; packer removes what it has fetched", "url": url}
-    return (json.dumps(content, indent=1) + "\n").encode()
-
-
-def _has(path: str, size: int) -> bool:
-    with suppress(OSError):
-        return os.path.getsize(path) == size
-    return False
-
-
-def fetch_file(store: Store, folder: str, entry: FileEntry) -> str:
-    """Fetch a whole file of a pack, verify its digest, and return its path."""
-    where = join_url(store.url, entry.name)
-    try:
-        data = store.read(entry.name, 0, entry.bytes) if entry.bytes else b""
-    except NoObject:
-        raise DamagedPack(where, "is missing", RESTORE) from None
-    if hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise DamagedPack(where, "was altered: it does not match its digest", RESTORE)
-    path = os.path.join(folder, entry.name)
-    try:
-        _write(path, data)
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise StorageError(path, problem, "free disk space, or choose another cache folder") from None
-    return path
-
-
-def _write(path: str, data: Any) -> None:
-    """Write a file under another name first: other processes may open it at the same time."""
-    handle, partial_path = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".packer-")
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-        os.replace(partial_path, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(partial_path)
-        raise
+        problem = f"has shards that are files elsewhere, such as {outside[0]}"
+        raise UsageError(url, problem, "copy the pack with its shards: packer convert")
+    return Remote(store, manifest, "" if limit == 0 else cache_root(cache_dir), limit)

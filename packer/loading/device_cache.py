@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedPack, UsageError, size_text
 from packer.images.resample import FAST_SHRINK, Interpolation
 from packer.loading.augmentation import CropParams
+from packer.loading.page_cache import announced
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.replace import problem_of
 from packer.loading.stats import Stats
@@ -71,8 +72,8 @@ class DeviceCache:
         images = torch.empty((len(pack), record_bytes), dtype=torch.uint8, device=self.device)
         step = max(1, COPIED_BYTES // record_bytes)
         host = torch.empty((min(step, len(pack)), record_bytes), dtype=torch.uint8, device="cpu")
-        for start in range(0, len(pack), step):
-            records = np.arange(start, min(start + step, len(pack)))
+        parts = (np.arange(start, min(start + step, len(pack))) for start in range(0, len(pack), step))
+        for records in announced(parts, pack):
             part = host[: len(records)]
             rows = part.numpy().reshape(len(records), *pack.shape_of(0))
             try:
@@ -81,7 +82,7 @@ class DeviceCache:
                 if self.host.replacer is None:
                     raise
                 self._fill_one_by_one(records, rows)
-            images[start : start + len(records)] = part
+            images[records[0] : records[-1] + 1] = part
         return images
 
     def _fill_one_by_one(self, records: Int64, rows: NDArray[Any]) -> None:

@@ -117,8 +117,10 @@ class DeviceDecode:
         return images
 
     def _bytes_of(self, records: Int64) -> list[torch.Tensor]:
-        """Return the bytes of each record, mapped, not copied."""
+        """Return the bytes of each record, mapped, not copied; a remote record as a copy, because it may be evicted."""
         pack, sizes = self.reader.pack, self.reader.pack.sizes[records]
+        if pack.remote is not None:
+            return [torch.from_numpy(np.frombuffer(data, np.uint8).copy()) for data in self.reader.data(records)]
         data: list[Any] = [None] * len(records)
         rows = np.arange(len(records))
         for number, chosen, places in pack.region.by_part(pack.offsets[records]):

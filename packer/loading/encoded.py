@@ -99,7 +99,8 @@ class EncodedReader:
                 yield EncodedBatch(records, self.host.filler.params(records, epoch))
                 continue
             try:
-                self.pack.check(records)
+                with self.pack.held(records):
+                    self.pack.check(records)
             except DamagedPack as error:
                 yield self.replaced(records, epoch, error)
             else:
@@ -113,7 +114,10 @@ class EncodedReader:
         return EncodedBatch(readable, self.host.filler.params(readable, epoch), replaced)
 
     def data(self, records: Int64) -> Iterator[memoryview]:
-        """Yield the bytes of each record, mapped, not copied."""
+        """Yield the bytes of each record, mapped, not copied; a remote record as a copy, because it may be evicted."""
+        if self.pack.remote is not None:
+            yield from map(self.pack.record, records.tolist())
+            return
         region, starts = self.pack.region.data, self.pack.offsets[records].tolist()
         for start, size in zip(starts, self.pack.sizes[records].tolist(), strict=True):
             yield region[start : start + size]

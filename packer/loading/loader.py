@@ -21,6 +21,7 @@ from packer.loading.dataset import PackedDataset
 from packer.loading.encoded import Decoding
 from packer.loading.handover import MIXING_STATE
 from packer.loading.options import check_crop, refuse_unknown
+from packer.loading.page_cache import check_cache
 from packer.loading.rebuild import Rebuildable
 from packer.loading.replace import Replaced
 from packer.loading.stats import Stats
@@ -190,6 +191,7 @@ class PackedLoader(Rebuildable):
         here, size = next_iteration(self.sampler, self.sampler.clock), self.sampler.global_batch(self.batch_size)
         if first is not None:
             here.position = min(first * size, self.sampler.num_samples)
+        check_cache(self.pack, self.sampler)
         stats = self._stats = Stats()
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
         end, augmentation, begun = self._end(size), self._augmentation, False

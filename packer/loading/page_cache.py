@@ -6,6 +6,7 @@ The kernel cannot prefetch these by itself, because it does not know the order.
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -13,15 +14,21 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from packer.errors import UsageError, size_text
+import numpy as np
+
+from packer.errors import PackerError, UsageError, size_text
 from packer.format.mmap import Region
 from packer.format.pack import Pack
+from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler
+from packer.samplers.order import SortedPackWarning
+from packer.stores.layout import BLOCK_BYTES, EXTENT_BLOCKS
 from packer.system import available_bytes
 from packer.types import Int64
 
 if TYPE_CHECKING:
-    from packer.format.remote import Remote
+    from packer.format.remote import Held, Remote
 
+BEHIND_BATCHES = 4
 AHEAD_BYTES = 64 * 1024**2
 """Enough for a disk to sort many requests at once, little enough to stay in any page cache."""
 LEAD_BATCHES = 4
@@ -60,27 +67,73 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
 
 
 def _fetched(batches: Iterable[Int64], pack: Pack, remote: Remote) -> Iterator[Int64]:
-    """Yield the same record numbers, asking the store for their blocks in advance."""
+    """Yield the same record numbers, asking the store for their blocks in advance, which stay until they are used."""
     source = iter(batches)
-    waiting: deque[tuple[Int64, int]] = deque()
-    ahead = 0
-    pid = remote.blocks.pin()
+    waiting: deque[tuple[Int64, int, Held | None]] = deque()
+    used: deque[tuple[int, Held | None]] = deque()
+    everything = remote.all_pinned() if remote.fits else None
+    token, ahead, behind = remote.begin(), 0, 0
     try:
         while True:
+            whole = everything is not None and pack.note_whole(remote)
             for _ in range(LEAD_BATCHES):
                 if (waiting and ahead > AHEAD_BYTES) or (records := next(source, None)) is None:
                     break
-                sizes = pack.sizes[records]
-                remote.announce(remote.blocks_of(pack.offsets[records], sizes))
-                waiting.append((records, int(sizes.sum())))
-                ahead += waiting[-1][1]
+                size, held = int(pack.sizes[records].sum()), None
+                if not whole:
+                    blocks = remote.blocks_of(pack.offsets[records], pack.sizes[records])
+                    held = None if everything is not None else remote.pinned(blocks)
+                    remote.announce(blocks)
+                waiting.append((records, size, held))
+                ahead += size
             if not waiting:
                 return
-            following, size = waiting.popleft()
-            ahead -= size
+            following, size, held = waiting.popleft()
+            used.append((size, held))
+            ahead, behind = ahead - size, behind + size
             yield following
+            # threads hold what they read, but they may not have begun
+            while len(used) > BEHIND_BATCHES and behind > AHEAD_BYTES:
+                size, held = used.popleft()
+                behind -= size
+                if held is not None:
+                    held.close()
     finally:
-        remote.blocks.unpin(pid)
+        remote.end(token)
+        for held in (everything, *(held for _, _, held in waiting), *(held for _, held in used)):
+            if held is not None:
+                held.close()
+
+
+def check_cache(pack: Pack, sampler: Sampler) -> None:
+    """Raise UsageError if the cache of a remote pack cannot hold what an order needs at once."""
+    remote = pack.remote
+    if remote is None or remote.fits or remote.limit is None:
+        return
+    if (need := _needed(pack, remote, sampler)) > remote.limit:
+        step = f"pass cache_bytes={need} or more"
+        if not isinstance(sampler, BlockShuffleSampler):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SortedPackWarning)
+                less = _needed(pack, remote, BlockShuffleSampler(pack, sampler.seed))
+            step += f", or BlockShuffleSampler, which needs {size_text(less)}" if less < need else ""
+        problem = f"is {size_text(remote.limit)}, but this order needs {size_text(need)} of the pack at a time"
+        raise UsageError("cache_bytes", problem, step)
+
+
+def _needed(pack: Pack, remote: Remote, sampler: Sampler) -> int:
+    """Return how many bytes of a pack must be in the cache at a time for an order."""
+    extents, size = remote.blocks.layout.num_extents, EXTENT_BLOCKS * BLOCK_BYTES
+    if isinstance(sampler, SequentialSampler):
+        return min(extents * size, 4 * AHEAD_BYTES)
+    if not isinstance(sampler, BlockShuffleSampler):
+        return extents * size
+    most, before = 0, np.zeros(0, np.int64)
+    for _, runs in sampler.windows():
+        records = np.concatenate([np.arange(first, stop) for first, stop in runs.tolist()])
+        here = remote.extents_of(remote.blocks_of(pack.offsets[records], pack.sizes[records]))
+        most, before = max(most, len(np.union1d(before, here))), here
+    return min(extents, most) * size + AHEAD_BYTES
 
 
 class RamCache:
@@ -100,9 +153,11 @@ class RamCache:
                 pack.path, f"has {size_text(need)}, but only {size_text(free)} of memory is free",
                 'leave out cache="ram": the page cache keeps what fits',
             )  # fmt: skip
+        if pack.remote is not None and not pack.remote.fits:
+            raise UsageError("cache_bytes", f"is less than the {size_text(need)} of the pack", 'leave out cache="ram"')
         stop: SimpleQueue[None] = SimpleQueue()
         self._read = threading.Event()
-        arguments = pack.region, stop, self._read
+        arguments = pack.region, pack.remote, stop, self._read
         self._thread = threading.Thread(target=_keep, args=arguments, name="packer-ram", daemon=True)
         self._thread.start()
         # no lock and no join: the garbage collector may call this in the same thread, or while a lock is held
@@ -118,7 +173,8 @@ _owners: WeakKeyDictionary[Region, int] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _keep(region: Region, stop: SimpleQueue[None], done: threading.Event) -> None:
+def _keep(region: Region, remote: Remote | None, stop: SimpleQueue[None], done: threading.Event) -> None:
+    held = None if remote is None else _all_fetched(remote, stop)
     with _lock:
         _owners[region] = _owners.get(region, 0) + 1
     locked = True
@@ -132,3 +188,22 @@ def _keep(region: Region, stop: SimpleQueue[None], done: threading.Event) -> Non
         _owners[region] -= 1
         if not _owners[region]:
             region.unlock()
+    if held is not None:
+        held.close()
+
+
+def _all_fetched(remote: Remote, stop: SimpleQueue[None]) -> Held:
+    """Fetch a whole remote pack, and return a context in which it stays."""
+    held = remote.all_pinned()
+    step = STEP_BYTES // BLOCK_BYTES
+    blocks = np.arange(remote.blocks.layout.num_blocks)
+    for start in range(0, len(blocks), step):
+        if not stop.empty():
+            break
+        remote.announce(blocks[start : start + 2 * step])
+        try:
+            with remote.held(blocks[start : start + step]):
+                pass
+        except PackerError:
+            break  # who reads those records gets the error
+    return held

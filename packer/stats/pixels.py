@@ -94,9 +94,10 @@ def channel_stats(
     parts = (np.arange(start, min(start + images, len(pack))) for start in range(0, len(pack), images))
 
     def work(records: NDArray[np.int64]) -> dict[Kind, Sums]:
-        if verify:
-            pack.check(records)
-        return _of_images(pack, records) if size is None else _of_raw_images(pack, records, size)
+        with pack.held(records):
+            if verify:
+                pack.check(records)
+            return _of_images(pack, records) if size is None else _of_raw_images(pack, records, size)
 
     progress = progress or Progress()
     progress.stage("reading", len(pack))

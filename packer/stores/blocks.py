@@ -25,8 +25,10 @@ class Blocks:
     Attributes:
         states: one byte for each block, 1 if it is there.
         generations: one number for each extent; another one says that it was evicted in between.
+        place: where they are, for messages.
     """
 
+    place = "memory"
     states: NDArray[np.uint8]
     generations: NDArray[np.uint64]
 
@@ -40,6 +42,8 @@ class Blocks:
         self._lock = threading.Lock()
         self._pins = np.zeros(self.layout.num_extents, np.int32)
         self._all_pins = 0
+        self.period = 0
+        """Counts how often all extents were pinned after a time when they were not."""
         self._dropped: deque[tuple[int, Int64 | None]] = deque()
         self._pid = os.getpid()
 
@@ -52,6 +56,7 @@ class Blocks:
             if extents is None:
                 if not self._all_pins:
                     self._take(np.flatnonzero(self._pins == 0))
+                    self.period += 1
                 self._all_pins += 1
             else:
                 if not self._all_pins:
@@ -59,11 +64,13 @@ class Blocks:
                 self._pins[extents] += 1
         return self._pid
 
-    def pin_if_all(self) -> bool:
-        """Pin all extents if they are pinned already."""
+    def pin_if_all(self, period: int | None = None) -> bool:
+        """Pin all extents if they are pinned already, and still (without a break) since a period (None: any)."""
         with self._lock:
-            self._all_pins += self._all_pins > 0
-            return self._all_pins > 0
+            if not self._all_pins or period not in (None, self.period):
+                return False
+            self._all_pins += 1
+            return True
 
     def unpin(self, pid: int, extents: Int64 | None = None) -> None:
         """Undo a `pin`. It never waits: the garbage collector may call it while this thread holds the lock."""

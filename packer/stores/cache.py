@@ -1,13 +1,46 @@
-"""The cache folder of remote packs: where it is, how much it may hold, and what is evicted first."""
+"""The cache folder of remote packs: where it is, what it may hold, and what is evicted first.
+
+    ROOT/packs/<first 16 digits of the pack's digest>/
+      origin.json        the URL, and the names and sizes of the files that are fetched by blocks
+      blocks             what is there of them (`packer.stores.sparse`)
+      pack.json, *.index.arrow, and those files
+
+Nothing is removed but blocks of files that an origin.json names, beside a `blocks`, in such a folder.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
 
-from packer.errors import AnyPath
+import numpy as np
+
+from packer.errors import AnyPath, StorageError, UsageError, size_text
+from packer.stores.layout import BLOCK_BYTES, Layout
+from packer.stores.sparse import NAME, StoredBlocks
+from packer.system.locks import lock_folder
+from packer.system.sparse import file_system
 
 FOLDER = "PACKER_CACHE"
 """Environment variable: the cache folder."""
+ORIGIN = "origin.json"
+WHAT = "made by packer's cache, which removes the blocks of these files again"
+NETWORKS = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "fuse.rclone", "fuse.s3fs")
+"""File systems whose locks and maps may not be those of other machines."""
+UNFINISHED = ".new-"
+"""Start of the names of files and folders that get another one when they are complete."""
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+POLL_S = 0.005
+EVICT_WAIT_S = 60.0
+SHARE_EVICTED = 32
+"""A full cache evicts this part of it at once, so that not every request has to."""
+FULL_DISK_BYTES = 64 << 20
 
 
 def cache_root(cache_dir: AnyPath | None = None) -> str:
@@ -17,3 +50,197 @@ def cache_root(cache_dir: AnyPath | None = None) -> str:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         found = os.path.join(base, "packer")
     return os.path.abspath(os.fsdecode(found))
+
+
+def limit_of(cache_bytes: Any) -> int | None:
+    """Return a number of bytes, which may be text: ``500GB``. Raise UsageError if it is none."""
+    if cache_bytes is None:
+        return None
+    text = str(cache_bytes).strip().upper().removesuffix("B").strip()
+    unit = text[-1:] if text[-1:].isalpha() else ""
+    with suppress(ValueError, OverflowError):
+        if not isinstance(cache_bytes, bool) and unit in UNITS:
+            size = int(float(text[: len(text) - len(unit)] or "x") * UNITS[unit])
+            if size >= 0:
+                return size
+    raise UsageError("cache_bytes", f"must be a size, got {cache_bytes!r}", 'write "500GB", or a number of bytes')
+
+
+def new_name(folder: str) -> str:
+    """Return a name in a folder that no process has, for what is renamed when it is complete."""
+    return os.path.join(folder, f"{UNFINISHED}{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}")
+
+
+def has_file(path: str, size: int) -> bool:
+    """Return whether there is a file of that size."""
+    with suppress(OSError):
+        return os.path.getsize(path) == size
+    return False
+
+
+def put_file(path: str, data: Any) -> None:
+    """Write a file under another name first, since other processes may open it at the same time."""
+    unfinished = new_name(os.path.dirname(path))
+    try:
+        try:
+            with open(unfinished, "xb") as file:
+                file.write(data)
+            os.replace(unfinished, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(unfinished)
+            raise
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror or error}"
+        raise StorageError(path, problem, "free disk space, or pass cache_dir= on another disk") from None
+
+
+def make_folder(root: str, digest: str, url: str, files: Sequence[tuple[str, int]]) -> str:
+    """Create the folder of a pack in the cache, unless it is there, and return its path.
+
+    Raises:
+        UsageError: there is a folder of that name that is not the cache's, or the cache is on a network drive.
+        StorageError: it cannot be created.
+    """
+    packs = os.path.join(root, "packs")
+    folder = os.path.join(packs, digest[:16])
+    content = {"what": WHAT, "url": url, "files": [list(file) for file in files]}
+    try:
+        os.makedirs(packs, exist_ok=True)
+        if file_system(packs).startswith(NETWORKS):
+            problem = f"is on a network drive ({file_system(packs)}), where processes cannot share a cache"
+            raise UsageError(root, problem, "pass cache_dir= on a local disk, or cache_bytes=0 to read into memory")
+        if not os.path.isdir(folder):
+            made = new_name(packs)
+            os.mkdir(made)
+            with open(os.path.join(made, ORIGIN), "x", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+            try:
+                os.rename(made, folder)  # complete, or not at all
+            except OSError:
+                os.unlink(os.path.join(made, ORIGIN))
+                os.rmdir(made)
+                if not os.path.isdir(folder):
+                    raise
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        problem = f"cannot be used as a cache: {error.strerror or error}"
+        raise StorageError(root, problem, "pass cache_dir=, or set PACKER_CACHE") from None
+    if origin_of(folder) is None:
+        raise UsageError(folder, f"is not a folder of packer's cache: it has no valid {ORIGIN}", "pass cache_dir=")
+    return folder
+
+
+def origin_of(folder: str) -> dict[str, Any] | None:
+    """Return what a folder of the cache says of itself: {"url", "files": [[name, bytes], ...]}; None: it is none."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        with open(os.path.join(folder, ORIGIN), encoding="utf-8") as file:
+            origin = json.load(file)
+        names = [os.path.basename(name) for name, size in origin["files"] if size >= 0]
+        if origin["what"] == WHAT and names == [name for name, _ in origin["files"]] and str(origin["url"]):
+            return dict(origin)
+    return None
+
+
+@dataclass
+class Cache:
+    """A cache folder that may hold so much. All threads of a process share one of each.
+
+    Attributes:
+        root: the folder.
+        limit: bytes of all packs in it together; None: as much as the disk has.
+    """
+
+    root: str
+    limit: int | None = None
+    _left: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def packs(self) -> list[StoredBlocks]:
+        """Return the packs of the cache that have blocks."""
+        found = []
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for name in sorted(os.listdir(os.path.join(self.root, "packs"))):
+                folder = os.path.join(self.root, "packs", name)
+                if (origin := origin_of(folder)) is not None and os.path.isfile(os.path.join(folder, NAME)):
+                    names, sizes = zip(*origin["files"], strict=True) if origin["files"] else ((), ())
+                    found.append(StoredBlocks(folder, names, Layout(sizes)))
+        return found
+
+    def used(self) -> int:
+        """Return the bytes of all blocks that are there, and of indexes."""
+        packs = self.packs()
+        blocks = sum(int(np.count_nonzero(pack.states())) for pack in packs)
+        return blocks * BLOCK_BYTES + sum(pack.other_bytes() for pack in packs)
+
+    def make_room(self, size: int, full: bool = False) -> None:
+        """Evict what was not used for longest, until there is room for so many bytes.
+
+        Args:
+            size: the bytes.
+            full: the disk is full, whatever the limit is.
+
+        Raises:
+            StorageError: nothing that is not in use is left.
+        """
+        with self._lock:
+            if full:
+                if not self.evict(size + FULL_DISK_BYTES):
+                    step = "free disk space, pass cache_dir= on another disk, or cache_bytes= with BlockShuffleSampler"
+                    raise StorageError(self.root, "the disk is full, and all of the cache is in use", step)
+                return
+            if self.limit is None or self._take(size):
+                return
+            over = self.used() + size - self.limit
+            if over > 0 and (freed := self.evict(over + self.limit // SHARE_EVICTED)) < over:
+                problem = f"may hold {size_text(self.limit)}, all of which is in use ({size_text(freed)} was evicted)"
+                raise StorageError(self.root, problem, "pass a larger cache_bytes=")
+            # other processes count on the same room
+            self._left = max(0, (self.limit - self.used() - size) // 4)
+
+    def _take(self, size: int) -> bool:
+        self._left -= size
+        return self._left >= 0
+
+    def evict(self, size: int) -> int:
+        """Evict extents that nobody uses, the least recently used first; return the bytes that this freed."""
+        with self._alone():
+            found = []
+            packs = self.packs()
+            for number, pack in enumerate(packs):
+                counts = pack.counts()
+                there = np.flatnonzero(counts)
+                found += [
+                    (used, number, e) for used, e in zip(pack.used_s()[there].tolist(), there.tolist(), strict=True)
+                ]
+            freed = 0
+            for _, number, extent in sorted(found):
+                if freed >= size:
+                    break
+                freed += packs[number].evict(extent) * BLOCK_BYTES
+            return freed
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from evicting meanwhile."""
+        until = time.monotonic() + EVICT_WAIT_S
+        while (lock := lock_folder(self.root)) is None:
+            if time.monotonic() > until:
+                raise StorageError(self.root, "another process has been evicting for a minute", "try again")
+            time.sleep(POLL_S)
+        try:
+            yield
+        finally:
+            lock.close()
+
+
+_caches: dict[str, Cache] = {}
+
+
+def cache_at(root: str, limit: int | None) -> Cache:
+    """Return the cache of this process in a folder; a new limit replaces the old one."""
+    cache = _caches.setdefault(root, Cache(root))
+    if limit is not None:
+        cache.limit, cache._left = limit, 0
+    return cache

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from packer.errors import DamagedPack, PackerError, StorageError
-from packer.stores import join_url
-from packer.stores.base import CutAnswer, NoObject, Object, ObjectChanged, Store, check_process
+from packer.errors import PackerError, StorageError
+from packer.stores.base import check_process
 from packer.stores.blocks import Blocks
 from packer.system import at_fork
 from packer.types import Int64
@@ -24,9 +24,9 @@ MOST_THREADS = 64
 """Requests in flight."""
 JOINED_BLOCKS = 4
 """Most blocks of one request."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 IDLE_S = 5.0
 TRIES = 5
-BACKOFF_S = 0.1
 OTHERS_S = 0.01
 """How often to look for blocks that another process fetches."""
 GIVE_UP_S = 0.1
@@ -39,58 +39,6 @@ _waiting = threading.local()
 def give_up_if(ended: Callable[[], bool]) -> None:
     """Let waits of the calling thread end with an error as soon as `ended()`."""
     _waiting.ended = ended
-
-
-class Objects:
-    """The objects of a pack. Each must stay what it was when this process first read it.
-
-    Args:
-        store: where they are.
-        files: (name, bytes) of each.
-    """
-
-    def __init__(self, store: Store, files: Sequence[tuple[str, int]]) -> None:
-        self.store = store
-        self.files = list(files)
-        self._etags: list[str | None] = [None] * len(files)
-
-    def read(self, file: int, start: int, stop: int) -> Buffer:
-        """Return bytes of a file.
-
-        Raises:
-            DamagedPack: if the object is missing, was replaced, or is of another size.
-            StorageError: if the store cannot be reached.
-        """
-        name, size = self.files[file]
-        known, where = self._etags[file], join_url(self.store.url, name)
-        condition = known if known and not known.startswith("W/") else None
-        try:
-            data, found = self._tried(name, start, stop, condition)
-        except NoObject:
-            raise DamagedPack(where, "is missing", "restore it or build the pack again") from None
-        except ObjectChanged:
-            raise self._replaced(where) from None
-        if found.size != size:
-            problem = f"has {found.size} bytes, but the pack says {size}"
-            raise DamagedPack(where, problem, "restore it or build the pack again")
-        if known is None:
-            known = self._etags[file] = self._etags[file] or found.etag
-        if known is not None and found.etag != known:
-            raise self._replaced(where)
-        return data
-
-    def _tried(self, name: str, start: int, stop: int, etag: str | None) -> tuple[Buffer, Object]:
-        for attempt in range(TRIES):
-            try:
-                return self.store.get(name, start, stop, etag)
-            except CutAnswer:
-                if attempt == TRIES - 1:
-                    raise
-                time.sleep(BACKOFF_S * 2**attempt)
-        raise AssertionError
-
-    def _replaced(self, where: str) -> DamagedPack:
-        return DamagedPack(where, "was replaced by another version since the pack was opened", OPEN_AGAIN)
 
 
 class Fetcher:
@@ -111,14 +59,19 @@ class Fetcher:
 
     def announce(self, blocks: Int64) -> None:
         """Fetch blocks in the background, in this order, after those of earlier calls."""
-        absent = self.blocks.absent(blocks)
-        if absent and not self._work.forked:
+        if (absent := self.blocks.absent(blocks)) and not self._work.forked:
             self._work.request(absent)
 
-    @property
-    def in_flight(self) -> int:
-        """How many blocks are asked for and not there."""
-        return len(self._work.ahead) + len(self._work.urgent) + len(self._work.flying)
+    def begin(self) -> object:
+        """Begin to announce; return what `end` takes."""
+        token = object()
+        self._work.announcers[token] = None
+        return token
+
+    def end(self, token: object) -> None:
+        """Drop what was announced and not begun, if nobody else announces. It never waits."""
+        self._work.announcers.pop(token, None)
+        self._work.stale = not self._work.announcers
 
     def need(self, blocks: Int64) -> None:
         """Return when blocks are there, before all that was only announced.
@@ -152,6 +105,9 @@ class _Work:
         """Notified of what threads wait for."""
         self.urgent: dict[int, None] = {}
         self.ahead: dict[int, None] = {}
+        self.announcers: dict[object, None] = {}
+        self.stale = False
+        """Whether `ahead` is no longer wanted."""
         self.flying: set[int] = set()
         self._failed: dict[int, tuple[int, PackerError]] = {}
         self._failures = 0
@@ -176,8 +132,13 @@ class _Work:
             if self.closed:
                 break
             thread = threading.Thread(target=self._run, name="packer-fetch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads, or the interpreter ends
+                if not self._threads:
+                    raise StorageError("store", f"cannot be read: {error}", "allow more threads") from None
+                break
             self._threads.add(thread)
-            thread.start()
         self._given.notify(waiting)
 
     def wait(self, blocks: list[int]) -> None:
@@ -198,6 +159,9 @@ class _Work:
 
     def _next(self) -> list[int]:
         """Return the neighbors to fetch next, out of a queue; none if there is nothing to do."""
+        if self.stale:
+            self.ahead.clear()
+            self.stale = False
         for queue in (self.urgent, self.ahead):
             while queue:
                 block = next(iter(queue))
@@ -251,11 +215,18 @@ class _Work:
                 file, start, stop = self.blocks.layout.span(first, count)
                 data = self._read(file, start, stop)
                 self._room(stop - start, False)
-                try:
-                    self.blocks.fill(first, count, data)
-                except OSError:
-                    self._room(stop - start, True)
-                    self.blocks.fill(first, count, data)
+                self._fill(first, count, data)
+
+    def _fill(self, first: int, count: int, data: Buffer) -> None:
+        for attempt in range(TRIES):
+            try:
+                self.blocks.fill(first, count, data)
+                return
+            except OSError as error:
+                if error.errno not in FULL or attempt == TRIES - 1:
+                    problem = f"cannot be written: {error.strerror or error}"
+                    raise StorageError(self.blocks.place, problem, "check the disk, or pass cache_dir=") from None
+                self._room(len(memoryview(data)), True)  # another thread may take it first
 
     def close(self) -> None:
         """Let the threads end. It takes no lock: the garbage collector may call it in one that holds it."""

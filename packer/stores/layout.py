@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from packer.types import Int64
 
 BLOCK_BYTES = 1 << 20
-EXTENT_BLOCKS = 32
+EXTENT_BLOCKS = 8
+"""Few, because a shuffle of runs reads a little of every shard, and what it reads cannot be evicted."""
 
 
 class Layout:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +29,7 @@ AGAIN = "check the network and the store, and run it again"
 NO_RANGES = re.compile("non-partial response|Range request not supported")
 DENIED = re.compile(r"status code: 40[13]\b")
 REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
+NO_FOLDER = "Unable to canonicalize filesystem root"
 T = TypeVar("T")
 
 
@@ -37,17 +39,24 @@ class ObstoreStore:
     def __init__(self, url: str) -> None:
         self.url = url
         self._store: Any = None
-        self._client  # noqa: B018 - wrong settings are errors now
+        with suppress(FileNotFoundError):
+            self._client  # noqa: B018 - wrong settings are errors now
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ObstoreStore, (self.url,)  # settings come from the environment of the process
 
     @property
     def _client(self) -> Any:
+        """The store of obstore. Raise FileNotFoundError if it is a folder that is not there."""
+        return self._connected(make_folder=False)
+
+    def _connected(self, make_folder: bool) -> Any:
         if self._store is None:
             try:
-                self._store = _made(self.url)
+                self._store = _made(self.url, make_folder)
             except (exceptions.BaseError, ValueError, TypeError, OSError) as error:
+                if NO_FOLDER in str(error) and not make_folder:
+                    raise FileNotFoundError(self.url) from None
                 raise UsageError(self.url, f"cannot be used: {_text(error)}", "see docs/remote.md") from None
         return self._store
 
@@ -90,7 +99,8 @@ class ObstoreStore:
         parts = parts and not (isinstance(data, Path) and data.stat().st_size <= PART_BYTES)
 
         def put() -> str | None:
-            answer = obstore.put(self._client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
+            client = self._connected(make_folder=True)
+            answer = obstore.put(client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
             return answer["e_tag"]
 
         try:
@@ -103,7 +113,10 @@ class ObstoreStore:
     def names(self, prefix: str = "") -> Iterator[Object]:
         """Yield the objects whose names begin with `prefix`."""
         folder, _, start = prefix.rpartition("/")
-        pages = self._call(prefix, lambda: iter(obstore.list(self._client, folder or None, chunk_size=1000)))
+        try:
+            pages = self._call(prefix, lambda: iter(obstore.list(self._client, folder or None, chunk_size=1000)))
+        except NoObject:  # a folder that is not there has no objects, as elsewhere
+            return
         while (page := self._call(prefix, lambda: next(pages, None))) is not None:
             for meta in page:
                 one = _object(meta, meta["path"])
@@ -112,7 +125,10 @@ class ObstoreStore:
 
     def folders(self, prefix: str = "") -> tuple[list[str], list[Object]]:
         """Return the folders directly in the folder `prefix`, and the objects."""
-        found = self._call(prefix, lambda: obstore.list_with_delimiter(self._client, prefix or None))
+        try:
+            found = self._call(prefix, lambda: obstore.list_with_delimiter(self._client, prefix or None))
+        except NoObject:
+            return [], []
         # an object "prefix/" of no bytes, which consoles and some servers make for a folder, is not in it
         objects = [_object(meta, meta["path"]) for meta in found["objects"] if meta["path"] != prefix]
         return sorted(path.rstrip("/") for path in found["common_prefixes"]), sorted(objects)
@@ -144,12 +160,12 @@ class ObstoreStore:
             raise StorageError(where, f"cannot be reached: {text}", AGAIN) from None
 
 
-def _made(url: str) -> Any:
+def _made(url: str, make_folder: bool) -> Any:
     scheme, _, rest = url.partition("://")
     if scheme == "memory":
         return _memory(rest)
     if scheme == "file":
-        return from_url(url, mkdir=True, automatic_cleanup=True)
+        return from_url(url, mkdir=make_folder, automatic_cleanup=True)
     settings = s3_settings() if scheme in ("s3", "s3a") else {}
     if scheme == "http":
         settings["client_options"] = {"allow_http": True}

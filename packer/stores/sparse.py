@@ -1,4 +1,4 @@
-"""The blocks of a remote pack that are on this machine: sparse files, and a map of what is there, shared by processes.
+"""The blocks of a remote pack in a folder: sparse files, and a map of what is there, which processes share.
 
 The file `blocks` of a folder holds a header, (generation, time of last use) of each extent, and a state byte of each
 block. It is read through a map and written with `pwrite`, so that a full disk is an error and not a signal. Locks on
@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import StorageError
 from packer.stores.blocks import Blocks
 from packer.stores.layout import BLOCK_BYTES, EXTENT_BLOCKS, Layout, runs
 from packer.system import read_at
-from packer.system.sparse import OPEN_FLAGS, lock_bytes, unlock_bytes, write_at
+from packer.system.sparse import is_own_file, lock_bytes, open_own, punch_hole, unlock_bytes, write_at
 from packer.types import Int64
 
 NAME = "blocks"
@@ -33,9 +34,17 @@ EXTENT = np.dtype([("generation", "<u8"), ("used_s", "<u8")])
 SETUP_LOCK = 0
 EXTENT_LOCKS = 1 << 40
 BLOCK_LOCKS = 1 << 41
+USE_LOCK = 1 << 42
+"""Shared by processes that have the pack open."""
 POLL_S = 0.001
 SEEN_S = 30
 """The time of last use may be this late."""
+WANTED = HEADER.pack(MAGIC, BLOCK_BYTES, EXTENT_BLOCKS)
+
+
+def map_bytes(layout: Layout) -> int:
+    """Return the size of the file `blocks`."""
+    return HEADER.size + layout.num_extents * EXTENT.itemsize + layout.num_blocks
 
 
 class FileBlocks(Blocks):
@@ -53,7 +62,7 @@ class FileBlocks(Blocks):
     _opened = -1
 
     def __init__(self, folder: str, names: Sequence[str], layout: Layout) -> None:
-        self.folder, self.names = folder, list(names)
+        self.place, self.folder, self.names = folder, folder, list(names)
         self._path = os.path.join(folder, NAME)
         super().__init__(layout)
         try:
@@ -77,26 +86,21 @@ class FileBlocks(Blocks):
         if self._opened < 0:
             with self._opening:
                 if self._opened < 0:
-                    self._opened = os.open(self._path, OPEN_FLAGS | os.O_CREAT, 0o666)
+                    self._opened = _open_used(self._path)
                     weakref.finalize(self, _close, self._opened, self._pid).atexit = False
         return self._opened
-
-    @property
-    def _map_bytes(self) -> int:
-        return HEADER.size + self.layout.num_extents * EXTENT.itemsize + self.layout.num_blocks
 
     def _set_up(self) -> None:
         while not lock_bytes(self._descriptor, SETUP_LOCK, 1):
             time.sleep(POLL_S)
         try:
-            size, found = self._map_bytes, os.fstat(self._descriptor).st_size
+            size, found = map_bytes(self.layout), os.fstat(self._descriptor).st_size
             if found < size:  # no holes: the disk must have room for it
                 write_at(self._descriptor, bytes(size - found), found)
-            header = HEADER.pack(MAGIC, BLOCK_BYTES, EXTENT_BLOCKS)
             before = read_at(self._descriptor, HEADER.size, 0)
-            if found > size or before not in (header, bytes(HEADER.size)):
+            if found > size or before not in (WANTED, bytes(HEADER.size)):
                 raise StorageError(self._path, "is of another version of packer", "packer cache --clear")
-            write_at(self._descriptor, header, 0)
+            write_at(self._descriptor, WANTED, 0)
             opened = os.open(self._path, os.O_RDONLY)
             try:
                 content = mmap.mmap(opened, size, access=mmap.ACCESS_READ)  # holds its own descriptor
@@ -104,7 +108,7 @@ class FileBlocks(Blocks):
                 os.close(opened)
             extents = np.frombuffer(content, EXTENT, self.layout.num_extents, HEADER.size)
             self.generations, self._used = extents["generation"], extents["used_s"]
-            self.states = np.frombuffer(content, np.uint8, -1, size - self.layout.num_blocks)
+            self.states = np.frombuffer(content, np.uint8, self.layout.num_blocks, size - self.layout.num_blocks)
             for file, name in enumerate(self.names):
                 self._set_up_file(file, os.path.join(self.folder, name))
         finally:
@@ -117,7 +121,7 @@ class FileBlocks(Blocks):
                 return
         except FileNotFoundError:
             pass
-        opened = os.open(path, OPEN_FLAGS | os.O_CREAT, 0o666)
+        opened = open_own(path)
         try:
             os.ftruncate(opened, size)
         finally:
@@ -126,17 +130,17 @@ class FileBlocks(Blocks):
         self._write_states(first, bytes(end - first))  # if it was there before, it has lost bytes
 
     def _take(self, extents: Int64) -> None:
-        for first, count in runs(extents):
+        for first, count in runs(extents.tolist()):
             while not lock_bytes(self._descriptor, EXTENT_LOCKS + first, count, shared=True):
                 time.sleep(POLL_S)  # one of them is being evicted
             now = int(time.time())
-            if count and now - int(self._used[first : first + count].min()) > SEEN_S:
+            if now - int(self._used[first : first + count].min()) > SEEN_S:
                 table = np.empty(count, EXTENT)
                 table["generation"], table["used_s"] = self.generations[first : first + count], now
                 write_at(self._descriptor, table.tobytes(), HEADER.size + first * EXTENT.itemsize)
 
     def _give(self, extents: Int64) -> None:
-        for first, count in runs(extents):
+        for first, count in runs(extents.tolist()):
             unlock_bytes(self._descriptor, EXTENT_LOCKS + first, count)
 
     @contextmanager
@@ -158,7 +162,7 @@ class FileBlocks(Blocks):
 
     def write(self, file: int, start: int, data: Any) -> None:
         """Write bytes of a file. Raise OSError on failure."""
-        opened = os.open(os.path.join(self.folder, self.names[file]), OPEN_FLAGS)
+        opened = open_own(os.path.join(self.folder, self.names[file]))
         try:
             write_at(opened, data, start)
         finally:
@@ -168,9 +172,116 @@ class FileBlocks(Blocks):
         self._write_states(first, b"\1" * count)
 
     def _write_states(self, first: int, states: bytes) -> None:
-        write_at(self._descriptor, states, self._map_bytes - self.layout.num_blocks + first)
+        write_at(self._descriptor, states, map_bytes(self.layout) - self.layout.num_blocks + first)
+
+
+def _open_used(path: str) -> int:
+    """Open a file `blocks` and mark it as used. Raise OSError on failure: its folder may be removed at this moment."""
+    while True:
+        opened = open_own(path)
+        try:
+            while not lock_bytes(opened, USE_LOCK, 1, shared=True):
+                time.sleep(POLL_S)
+            if os.path.samestat(os.fstat(opened), os.stat(path)):
+                return opened
+        except BaseException:
+            os.close(opened)
+            raise
+        os.close(opened)
 
 
 def _close(descriptor: int, pid: int) -> None:
     if pid == os.getpid():
         os.close(descriptor)
+
+
+class StoredBlocks:
+    """The blocks of a folder as eviction sees them, of a pack that need not be open anywhere.
+
+    Args:
+        folder: the folder.
+        names: of its files.
+        layout: their blocks.
+    """
+
+    def __init__(self, folder: str, names: Sequence[str], layout: Layout) -> None:
+        self.folder, self.names, self.layout = folder, list(names), layout
+        self._path = os.path.join(folder, NAME)
+
+    def _read(self) -> bytes:
+        """Return the file `blocks`; nothing if it is not as it should be."""
+        with open(self._path, "rb") as file:
+            content = file.read()
+        return content if len(content) == map_bytes(self.layout) and content.startswith(WANTED) else b""
+
+    def states(self) -> NDArray[np.uint8]:
+        """Return the state of each block."""
+        return np.frombuffer(self._read()[-self.layout.num_blocks :] if self.layout.num_blocks else b"", np.uint8)
+
+    def counts(self) -> Int64:
+        """Return how many blocks of each extent are there."""
+        states = self.states()
+        if not len(states):
+            return np.zeros(0, np.int64)
+        return np.add.reduceat(states != 0, self.layout.first_of_extent[:-1], dtype=np.int64)
+
+    def other_bytes(self) -> int:
+        """Return the size of the files of the folder that are not fetched by blocks."""
+        with os.scandir(self.folder) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name not in self.names)
+
+    def used_s(self) -> Int64:
+        """Return when each extent was last used, in seconds since the epoch."""
+        content = self._read()
+        table = np.frombuffer(content, EXTENT, self.layout.num_extents if content else 0, HEADER.size if content else 0)
+        return table["used_s"].astype(np.int64)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep all blocks from being evicted; this is no use of them that counts."""
+        descriptor = os.open(self._path, os.O_RDWR)
+        try:
+            while not lock_bytes(descriptor, EXTENT_LOCKS, max(1, self.layout.num_extents), shared=True):
+                time.sleep(POLL_S)  # one of them is being evicted
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def unused(self) -> Iterator[bool]:
+        """Return whether no process has the pack open; until the end of the context, none can open it."""
+        descriptor = open_own(self._path)
+        try:
+            yield lock_bytes(descriptor, USE_LOCK, 1)
+        finally:
+            os.close(descriptor)
+
+    def evict(self, extent: int) -> int:
+        """Give the disk space of an extent back, unless somebody uses or fetches it; return how many blocks it had."""
+        first, end = self.layout.first_of_extent[extent : extent + 2].tolist()
+        file, start, stop = self.layout.span(first, end - first)
+        path = os.path.join(self.folder, self.names[file])
+        descriptor = os.open(self._path, os.O_RDWR)  # its locks exclude those of this process, too
+        try:
+            if not lock_bytes(descriptor, EXTENT_LOCKS + extent, 1):
+                return 0
+            if not lock_bytes(descriptor, BLOCK_LOCKS + first, end - first):
+                return 0
+            count = int(np.count_nonzero(self.states()[first:end]))
+            opened = open_own(path, create=False)
+            try:
+                if count and is_own_file(opened, self.layout.sizes[file]):
+                    # this order, so that what is said to be there is there, wherever it is interrupted
+                    write_at(descriptor, bytes(end - first), map_bytes(self.layout) - self.layout.num_blocks + first)
+                    place = HEADER.size + extent * EXTENT.itemsize
+                    generation = int.from_bytes(read_at(descriptor, 8, place), "little")
+                    write_at(descriptor, (generation + 1).to_bytes(8, "little"), place)
+                    punch_hole(opened, start, stop - start)
+                    return count
+            finally:
+                os.close(opened)
+        except FileNotFoundError:
+            pass
+        finally:
+            os.close(descriptor)
+        return 0

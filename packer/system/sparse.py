@@ -8,18 +8,43 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
 import sys
+from contextlib import suppress
 from typing import Any
 
 from packer.system import PORTABLE, _libc
 
 HAS_BYTE_LOCKS = not PORTABLE and sys.platform.startswith("linux")
 """Whether files can be shared between processes block by block."""
-OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+OPEN_FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW"))
 PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 FLOCK = struct.Struct("hhqqi4x")
 """struct flock of Linux: type, whence, start, length, pid."""
+
+
+def open_own(path: str, create: bool = True) -> int:
+    """Open a file of a cache for writing, and no other to which a symlink leads. Raise OSError on failure."""
+    return os.open(path, OPEN_FLAGS | (os.O_CREAT if create else 0), 0o666)
+
+
+def is_own_file(descriptor: int, size: int) -> bool:
+    """Return whether an open file is a regular one of that size that has no second name."""
+    found = os.fstat(descriptor)
+    return stat.S_ISREG(found.st_mode) and found.st_size == size and found.st_nlink == 1
+
+
+def file_system(path: str) -> str:
+    """Return the type of the file system of a folder, such as ``ext4``; empty if the system does not say it."""
+    path, found = os.path.realpath(path), ("", "")
+    with suppress(OSError), open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            _, place, kind = line.split()[:3]
+            inside = (path + "/").startswith(place.rstrip("/") + "/")
+            if inside and len(place) >= len(found[0]):
+                found = place, kind
+    return found[1]
 
 
 def lock_bytes(descriptor: int, start: int, count: int, shared: bool = False) -> bool:

@@ -1,0 +1,70 @@
+"""The objects of a remote pack, each of which must stay what it was, and whole files of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from packer.errors import DamagedPack
+from packer.stores import join_url
+from packer.stores.base import CutAnswer, NoObject, Object, ObjectChanged, Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+TRIES = 5
+BACKOFF_S = 0.1
+OPEN_AGAIN = "open it again"
+
+
+class Objects:
+    """The objects of a pack. Each must stay what it was when this process first read it.
+
+    Args:
+        store: where they are.
+        files: (name, bytes) of each.
+    """
+
+    def __init__(self, store: Store, files: Sequence[tuple[str, int]]) -> None:
+        self.store = store
+        self.files = list(files)
+        self._etags: list[str | None] = [None] * len(files)
+
+    def read(self, file: int, start: int, stop: int) -> Buffer:
+        """Return bytes of a file.
+
+        Raises:
+            DamagedPack: if the object is missing, was replaced, or is of another size.
+            StorageError: if the store cannot be reached.
+        """
+        name, size = self.files[file]
+        known, where = self._etags[file], join_url(self.store.url, name)
+        condition = known if known and not known.startswith("W/") else None
+        try:
+            data, found = self._tried(name, start, stop, condition)
+        except NoObject:
+            raise DamagedPack(where, "is missing", "restore it or build the pack again") from None
+        except ObjectChanged:
+            raise self._replaced(where) from None
+        if found.size != size:
+            problem = f"has {found.size} bytes, but the pack says {size}"
+            raise DamagedPack(where, problem, "restore it or build the pack again")
+        if known is None:
+            known = self._etags[file] = self._etags[file] or found.etag
+        if known is not None and found.etag != known:
+            raise self._replaced(where)
+        return data
+
+    def _tried(self, name: str, start: int, stop: int, etag: str | None) -> tuple[Buffer, Object]:
+        for attempt in range(TRIES):
+            try:
+                return self.store.get(name, start, stop, etag)
+            except CutAnswer:
+                if attempt == TRIES - 1:
+                    raise
+                time.sleep(BACKOFF_S * 2**attempt)
+        raise AssertionError
+
+    def _replaced(self, where: str) -> DamagedPack:
+        return DamagedPack(where, "was replaced by another version since the pack was opened", OPEN_AGAIN)
