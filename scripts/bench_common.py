@@ -87,8 +87,10 @@ def drawn(side: int) -> Iterator[bytes]:
         yield simplejpeg.encode_jpeg(cv2.resize(small, (side, side), interpolation=cv2.INTER_CUBIC), quality=90)
 
 
-def direct_pack(folder: Path, container: str, datas: Sequence[bytes], shape: tuple[int, int, int], raw: bool) -> Path:
-    """Write a pack of these bytes, without image files and without decoding: 8 shards, two classes.
+def direct_pack(
+    folder: Path, container: str, datas: Sequence[bytes], shape: tuple[int, int, int], raw: bool, parts: int = 8
+) -> Path:
+    """Write a pack of these bytes, without image files and without decoding, with two classes.
 
     Args:
         folder: The pack to make.
@@ -96,10 +98,11 @@ def direct_pack(folder: Path, container: str, datas: Sequence[bytes], shape: tup
         datas: The bytes of each record.
         shape: Of the images.
         raw: Whether the bytes are pixels; otherwise they count as JPEG.
+        parts: Number of shards.
     """
     folder.mkdir()
     home, encoding, shards = open_container(container), "raw" if raw else "jpeg", []
-    for number, (start, stop) in enumerate(pairwise(np.linspace(0, len(datas), 9).astype(int).tolist())):
+    for number, (start, stop) in enumerate(pairwise(np.linspace(0, len(datas), parts + 1).astype(int).tolist())):
         path = folder / f"shard-{number:05d}{home.suffix}"
         index = path.with_name(f"shard-{number:05d}{INDEX_SUFFIX}")
         size = sum(map(len, datas[start:stop]))

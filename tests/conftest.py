@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL_DATA = Path(os.environ.get("PACKER_TEST_DATA", ROOT.parent / "shared" / "data"))
@@ -24,6 +25,12 @@ sys.dont_write_bytecode = (
 
 import audit_guard  # noqa: E402
 import running  # noqa: E402
+
+# the same examples in every run, however slow the machine; --hypothesis-profile=default looks for others
+settings.register_profile(
+    "certain", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("certain")
 
 
 def pytest_configure(config: pytest.Config) -> None:

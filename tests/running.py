@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import hashlib
 import io
 import os
@@ -23,9 +25,12 @@ from unittest import mock
 import audit_guard
 
 from packer.__main__ import main
+from packer.system import ENDING_SIGNALS
 from packer.system.pool import Pool
 
 ROOT = Path(__file__).resolve().parent.parent
+GUARD_S = 240
+"""Ends a process that hangs; on a busy machine, a build of a second has taken more than a minute."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +112,45 @@ def refused(code: int, *arguments: Any) -> str:
     return ran.error_lines[0]
 
 
+@contextmanager
+def signals_heard() -> Iterator[None]:
+    """Let processes that are started meanwhile hear signals that this one was started to ignore (nohup, `&`)."""
+    ignored = [number for number in ENDING_SIGNALS if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda *_: None)  # not inherited: another program begins with the default
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
     """A command in a process group of its own."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [sys.executable, "-m", "packer", *map(_text, arguments)]
     options.setdefault("cwd", ROOT)
-    return subprocess.Popen(command, text=True, errors="surrogateescape", start_new_session=True, **options)
+    with signals_heard():
+        return subprocess.Popen(command, text=True, errors="surrogateescape", start_new_session=True, **options)
+
+
+@contextmanager
+def killed_at_last(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill what is left of the session that a process leads: a test that fails must not wait for it."""
+    try:
+        yield
+    finally:
+        for pid in members_of(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def run_apart(*arguments: Any, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
     """A command in a process of its own, with these variables added."""
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, **(env or {})}
-    with start(*arguments, env=environment, **({"cwd": cwd} if cwd else {})) as process:
-        out, err = process.communicate(timeout=60)
+    with start(*arguments, env=environment, **({"cwd": cwd} if cwd else {})) as process, killed_at_last(process):
+        out, err = process.communicate(timeout=GUARD_S)
     return Ran(process.returncode, out, err)
 
 
@@ -128,13 +158,13 @@ def run_script(script: str, *arguments: Any) -> str:
     """Return the output of a Python script in a separate process, which must succeed and print no errors."""
     command = [sys.executable, "-c", textwrap.dedent(script), *map(_text, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_S, env=environment, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
 
 
 def forked(work: Callable[[], bytes]) -> bytes:
-    """What `work` says in a forked child; killed after 20 s."""
+    """What `work` says in a forked child; killed after a while."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -143,7 +173,7 @@ def forked(work: Callable[[], bytes]) -> bytes:
         finally:
             os._exit(0)
     os.close(writer)
-    killer = threading.Timer(20, os.kill, (pid, 9))
+    killer = threading.Timer(GUARD_S, os.kill, (pid, 9))
     killer.start()
     with os.fdopen(reader, "rb") as file:
         said = file.read()
@@ -156,6 +186,19 @@ def forked(work: Callable[[], bytes]) -> bytes:
 def digests(pack: Path) -> dict[str, str]:
     """SHA-256 of every file of a pack."""
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(pack.iterdir())}
+
+
+def anonymous_bytes(pid: int | str = "self") -> int:
+    """Memory that a process has filled itself: neither files that it maps, nor what others do, changes it."""
+    lines = Path("/proc", str(pid), "smaps_rollup").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
+
+
+def kept_bytes() -> int:
+    """Memory of this process, without what malloc only keeps in store."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return anonymous_bytes()
 
 
 def members_of(session: int) -> dict[int, int]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from running import signals_heard
 
 from packer.system import ENDING_SIGNALS
 
@@ -31,7 +32,9 @@ sys.exit(run(["victim"]))
 
 
 def ended(name: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, name], check=False, capture_output=True, text=True, timeout=30)
+    command = [sys.executable, "-c", SCRIPT, name]
+    with signals_heard():
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     return done.returncode, done.stderr.strip()
 
 

@@ -14,10 +14,10 @@ from packer.errors import UsageError
 from packer.packing import BuildOptions, build_pack, plan_pack
 
 SECTIONS = {
-    "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links"),
+    "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links", "inventory"),
     "Labels": ("labels", "columns", "classes", "boxes", "missing_labels", "rle"),
     "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder", "on_animation"),
-    "Output": ("out", "format", "shard_size", "overwrite", "force"),
+    "Output": ("out", "format", "shard_size", "overwrite", "force", "scratch", "recheck"),
     "Bad data": ("max_bad", "on_bad", "fail_fast", "quarantine", "decode_timeout"),
 }
 """Heading -> the options below it; all others are below Run."""
@@ -57,6 +57,13 @@ class BuildCommand(click.Command):
     help="Maximum pixels of an image; a larger one is bad, and is not decoded.",
 )
 @click.option("--follow-links", is_flag=True, help="Follow symlinks to folders outside SRC.")
+@click.option(
+    "--inventory",
+    type=click.Path(),
+    metavar="FILE",
+    help="List of the objects below SRC, a URL, in place of listing them: Parquet or CSV with the columns key and "
+    "size (S3 Inventory), or a name per line.",
+)
 @click.option(
     "--labels",
     multiple=True,
@@ -150,7 +157,12 @@ class BuildCommand(click.Command):
     metavar="fail|first",
     help="An animation, or several pages: fail rejects it, first packs its first frame.",
 )
-@click.option("-o", "--out", type=click.Path(), help="Path of the new pack.  [default: SRC.FORMAT beside SRC]")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(),
+    help="Path of the new pack, or its URL in a store: s3://bucket/imgs.  [default: SRC.FORMAT beside SRC]",
+)
 @click.option(
     "--format",
     metavar="|".join(CONTAINERS),
@@ -165,6 +177,15 @@ class BuildCommand(click.Command):
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
 @click.option("--force", is_flag=True, help="Build even if the pack is not expected to fit on the disk.")
+@click.option(
+    "--scratch",
+    type=click.Path(),
+    metavar="DIR",
+    help="With a URL as --out: folder for unfinished shards, two per worker.  [default: that for temporary files]",
+)
+@click.option(
+    "--recheck", is_flag=True, help="Resuming a build to a URL, read its finished shards again to verify them."
+)
 @click.option(
     "--max-bad",
     default="0",
@@ -217,7 +238,9 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
     Examples:
       packer build ./imgs --resize 256 --encode jpeg
       packer build train.tar --labels folder -o train.lmdb
+      packer build s3://bucket/imgs -o imgs.lmdb --encode copy
       packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
+      packer build ./imgs -o s3://bucket/imgs --resize 256 --encode jpeg
       packer build faces --labels list:marks.txt --columns "path x*5 y*5"
       packer build VOC --labels voc --labels list:a.txt --columns "path (x y)*5"
     """

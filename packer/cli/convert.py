@@ -43,6 +43,12 @@ SHOWN_REJECTED = 20
 @click.option("--exclude", type=click.Path(), metavar="FILE", help="Leave out the records in FILE, in the same form.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
 @click.option(
+    "--scratch",
+    type=click.Path(),
+    metavar="DIR",
+    help="With a URL as OUT: folder for unfinished shards.  [default: that for temporary files]",
+)
+@click.option(
     "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, also after an error.")

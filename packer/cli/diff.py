@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer.cli.cache import cache_options
 from packer.cli.output import ProgressBar, echo
 from packer.errors import EXIT_DIFFERENT, plural, printable
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 @click.argument("b", type=click.Path())
 @click.option("--limit", type=int, default=10, show_default=True, help="Number of records to list in each respect.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@cache_options
 @click.option("--quiet", is_flag=True, help="Print nothing; the exit code says whether they differ.")
-def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool) -> None:
-    """Show how the packs A and B differ.
+def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool, **cached: Any) -> None:
+    """Show how the packs A and B differ, folders or URLs.
 
     Compares classes, records (by path, else by the digest of the source file), labels and pixels. Images are
     decoded only where their bytes differ. Other containers, options, shards and encodings without loss make no
@@ -36,10 +38,11 @@ def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool) -> None:
     """
     from dataclasses import asdict
 
+    from packer.format.pack import open_pack
     from packer.repack.diff import diff as compare
 
     with ProgressBar(hidden=quiet or as_json) as progress:
-        report = compare(a, b, limit, progress)
+        report = compare(open_pack(a, **cached), open_pack(b, **cached), limit, progress)
     if as_json:
         echo(json.dumps({**asdict(report), "equal": report.equal}))
     elif not quiet:

@@ -8,12 +8,16 @@ from packer import __version__
 from packer.cli.adopt import adopt
 from packer.cli.bench import bench
 from packer.cli.build import build
+from packer.cli.cache import cache
+from packer.cli.clean import clean
 from packer.cli.convert import convert
 from packer.cli.diff import diff
 from packer.cli.extract import extract
 from packer.cli.hash import hash_command
 from packer.cli.info import info
 from packer.cli.merge import merge
+from packer.cli.pull import pull
+from packer.cli.push import push
 from packer.cli.repair import repair
 from packer.cli.sample import sample
 from packer.cli.split import split
@@ -39,7 +43,8 @@ def cli(debug: bool) -> None:
 
 
 COMMANDS = (
-    build, adopt, info, convert, merge, split, extract, diff, hash_command, verify, repair, sample, stats, bench, view,
+    build, adopt, info, convert, merge, split, extract, diff, hash_command, verify, repair, push, pull, clean, cache,
+    sample, stats, bench, view,
 )  # fmt: skip
 
 for command in COMMANDS:

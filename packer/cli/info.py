@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer.cli.cache import cache_options
 from packer.cli.output import counts_text, echo
 from packer.errors import plural, printable, size_text
+from packer.stores import is_url
 
 if TYPE_CHECKING:
     from packer.format.manifest import Manifest
@@ -20,13 +22,18 @@ SHOWN_CLASSES = 20
 
 @click.command()
 @click.argument("pack", type=click.Path())
+@cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--rejected", is_flag=True, help="List the rejected inputs with their reasons.")
 @click.option("--changed", is_flag=True, help="List the boxes that --boxes clipped or dropped, and damaged images.")
 @click.option("--skipped", is_flag=True, help="List the skipped inputs with their reasons.")
 @click.option("--command", is_flag=True, help="Print only the command that made it, with SRC for the source.")
-def info(pack: str, as_json: bool, command: bool, **lists: bool) -> None:
-    """Show what PACK holds and how it was built.
+def info(
+    pack: str, as_json: bool, command: bool, cache_dir: str | None, cache_bytes: str | None, **lists: bool
+) -> None:
+    """Show what PACK, a folder or a URL, holds and how it was built.
+
+    With --json, the indexes of a pack at a URL are fetched into the cache.
 
     \b
     Example:
@@ -34,14 +41,14 @@ def info(pack: str, as_json: bool, command: bool, **lists: bool) -> None:
     """
     from packer.format.lists import as_json as list_as_json
     from packer.format.lists import read_list
-    from packer.format.manifest import read_manifest
+    from packer.format.objects import manifest_of
     from packer.packing.recorded import command_of
 
-    manifest = read_manifest(pack)
+    manifest = manifest_of(pack)
     if as_json:
         asked = {name: list_as_json(read_list(pack, name, manifest)) for name, is_asked in lists.items() if is_asked}
         command_line = {"command": command_of(manifest, pack)}
-        found = {"missing": missing_files(pack, manifest), "content": content(pack, manifest)}
+        found = {"missing": missing_files(pack, manifest), "content": content(pack, manifest, cache_dir, cache_bytes)}
         echo(json.dumps({**facts(pack, manifest), **found, **command_line, **asked}))
         return
     if command:
@@ -51,6 +58,8 @@ def info(pack: str, as_json: bool, command: bool, **lists: bool) -> None:
         echo(f"{name:<10} {value}")
     for name in missing_files(pack, manifest):
         step = f"packer repair {printable(pack)} restores what it can"
+        if is_url(pack):
+            step = "restore the object, or push the pack again"
         if manifest.linked.get(name):  # a file of another tool
             path = os.path.normpath(manifest.path_of(pack, name))
             step = f"is not at {printable(path)}; put it back, or adopt it again"
@@ -77,18 +86,27 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
     return {"path": pack, "bytes": pack_bytes(manifest), **asdict(manifest)}
 
 
-def content(pack: str, manifest: Manifest) -> str | None:
+def content(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:
     """Return the digest of what the pack holds, as `packer hash`; None if an index is missing or damaged."""
     from packer.errors import DamagedPack
     from packer.format.content import content_digest
+    from packer.format.indexes import Indexes
+    from packer.format.pack import open_pack
 
     with suppress(DamagedPack):  # this command describes damaged packs, too
-        return content_digest(pack, manifest)
+        if is_url(pack):
+            return content_digest(open_pack(pack, cache_dir, cache_bytes).indexes, manifest)
+        return content_digest(Indexes(pack, manifest.shards), manifest)
     return None
 
 
 def missing_files(pack: str, manifest: Manifest) -> list[str]:
     """Return the names of missing files."""
+    from packer.format.objects import missing_objects
+    from packer.stores import open_store
+
+    if is_url(pack):
+        return missing_objects(open_store(pack), manifest.files)
     return [file.name for file in manifest.files if not os.path.isfile(manifest.path_of(pack, file.name))]
 
 

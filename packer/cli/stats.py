@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer.cli.cache import cache_options
 from packer.cli.output import ProgressBar, echo, table_text
 from packer.errors import plural, printable
 
@@ -23,9 +24,10 @@ SHOWN_GROUPS = 10
 @click.option("--against", type=click.Path(), help="Another pack; list the images that are in both.")
 @click.option("--pixels/--no-pixels", default=True, help="Read all images to compute the mean and std of the channels.")
 @click.option("--plot", type=click.Path(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
+@cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_json: bool) -> None:
-    """Show the statistics of PACK.
+def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_json: bool, **cached: Any) -> None:
+    """Show the statistics of PACK, a folder or a URL.
 
     Counts classes, boxes, sizes and duplicates, and computes the mean and std of the channels. Mean and std are
     exact, over all pixels, and ready to paste. Duplicates are records made from files with the same bytes.
@@ -38,6 +40,7 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     """
     from dataclasses import asdict
 
+    from packer.format.pack import open_pack
     from packer.stats import pack_stats
 
     if plot is not None:
@@ -45,11 +48,13 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
 
         figure_class("--plot")  # fail before the work, not after it
     with ProgressBar(hidden=as_json) as progress:
-        found = pack_stats(pack, against, pixels, progress)
+        opened = open_pack(pack, **cached)
+        other = None if against is None else open_pack(against, **cached)
+        found = pack_stats(opened, other, pixels, progress)
     if plot is not None:
         from packer.stats.plots import plot_stats
 
-        plot_stats(found, plot)
+        plot_stats(found, plot, opened)
     if as_json:
         echo(json.dumps(asdict(found)))
         return

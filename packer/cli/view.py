@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from packer.cli.cache import cache_options
 from packer.cli.output import echo
 from packer.errors import plural, printable
 
@@ -19,9 +20,10 @@ from packer.errors import plural, printable
 @click.option("--export", type=click.Path(), help="Export a contact sheet (one HTML file) and exit.")
 @click.option("--count", default=200, show_default=True, help="With --export: number of records.")
 @click.option("--seed", type=click.IntRange(0), help="With --export: sample with this seed.  [default: take the first]")
+@cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
-    """Show PACK in the browser.
+    """Show PACK, a folder or a URL, in the browser.
 
     Images with their labels, filters, charts, and shuffled batches. Listens on 127.0.0.1 only, at an address
     with a random token, until Ctrl-C.
@@ -42,7 +44,7 @@ def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
             if export is None:
                 raise UsageError(option, "needs --export", "add --export FILE.html, or leave it out")
             raise UsageError(option, "has no effect with --export", "leave one of them out")
-    opened = open_pack(pack)
+    opened = open_pack(pack, given["cache_dir"], given["cache_bytes"])
     if export is not None:
         from packer.view.export import export as write
 

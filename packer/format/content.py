@@ -27,17 +27,17 @@ FACTS = ("key", "crc32c", "size", "height", "width", "channels", "dtype", "encod
 RECORDS_A_REPORT = 256
 
 
-def content_digest(folder: str, manifest: Manifest) -> str:
+def content_digest(indexes: Indexes, manifest: Manifest) -> str:
     """Return the digest of the content of a pack, as its indexes describe it.
 
     Args:
-        folder: The pack.
+        indexes: The indexes of the pack.
         manifest: Its manifest.
 
     Raises:
         DamagedPack: An index is missing or was altered.
     """
-    return _joined(manifest, _of_columns(Indexes(folder, manifest.shards), FACTS))
+    return _joined(manifest, _of_columns(indexes, FACTS))
 
 
 def deep_digest(pack: Pack, progress: Progress | None = None) -> str:

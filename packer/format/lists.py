@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import io
 import os
 import re
 import tempfile
@@ -19,7 +20,9 @@ from typing import IO, Any, Generic, TypeVar
 
 from packer.errors import AnyPath, DamagedPack, printable
 from packer.format.digests import sha256_of
-from packer.format.manifest import FileEntry, Manifest, Rejected, read_manifest
+from packer.format.manifest import FileEntry, Manifest, Rejected
+from packer.format.objects import fetch_file, manifest_of
+from packer.stores import is_url, open_store
 
 MOST_IN_MANIFEST = 1000
 """pack.json holds the first rejected inputs itself."""
@@ -180,7 +183,7 @@ def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Ite
     """Yield the rows of a list of a pack, sorted by path: `Rejected`, `Skipped` or `Changed`.
 
     Args:
-        pack: The directory of the pack.
+        pack: The directory of the pack, or its URL.
         name: rejected, skipped or changed.
         manifest: Its manifest, if it is at hand.
 
@@ -189,15 +192,16 @@ def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Ite
         DamagedPack: The list is missing or cannot be parsed. Its digest is checked by `packer verify`.
     """
     folder = os.fsdecode(pack)
-    manifest = manifest or read_manifest(folder)
+    manifest = manifest or manifest_of(folder)
     kind = KINDS[name]
     entry = manifest.lists.get(name)
     if entry is None:  # nothing of that kind, or a pack of an earlier version, which lists all in its manifest
         yield from manifest.rejected if name == "rejected" else ()
         return
-    path = os.path.join(folder, entry.name)
+    path, remote = os.path.join(folder, entry.name), is_url(folder)
+    content = fetch_file(open_store(folder), entry) if remote else b""
     try:
-        with open(path, "rb") as file:
+        with io.BytesIO(content) if remote else open(path, "rb") as file:
             if file.readline() != header_of(kind):
                 raise ValueError("it has another header")
             for line in file:

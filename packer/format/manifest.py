@@ -12,6 +12,7 @@ from typing import Any
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format.typed import typed
+from packer.stores import clean_url, is_url
 
 MANIFEST_NAME = "pack.json"
 PARTIAL_SUFFIX = ".partial"
@@ -193,6 +194,9 @@ def read_manifest(pack: AnyPath) -> Manifest:
 
 
 def _no_pack(folder: str) -> PackNotFound:
+    if is_url(folder):
+        step = f"copy the pack to this machine first: packer pull {clean_url(folder)} PACK"
+        return PackNotFound(folder, "is a URL, where this command does not read", step)
     if not os.path.lexists(folder):
         partial = folder.rstrip("/") + PARTIAL_SUFFIX
         hint = f"its build did not finish ({partial} exists): run it again" if os.path.isdir(partial) else ""

@@ -6,7 +6,6 @@ before they are read, and cannot be evicted while they are.
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import threading
@@ -19,11 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError, size_text
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
-from packer.format.mmap import RESTORE, Region, map_files
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, size_text
+from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
+from packer.format.mmap import Region, map_files
+from packer.format.objects import fetch_file, manifest_at
 from packer.stores import clean_url, join_url, open_store
-from packer.stores.base import NoObject, Store, check_process
+from packer.stores.base import Store, check_process
 from packer.stores.blocks import Blocks, MemoryBlocks
 from packer.stores.cache import ORIGIN, cache_at, cache_root, has_file, limit_of, make_folder, put_file
 from packer.stores.fetch import Fetcher
@@ -272,29 +272,12 @@ def open_remote(url: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int
         step = "pass cache_bytes=0 to read it into memory, or copy it: packer pull"
         raise UsageError(url, "a pack at a URL needs the locks of Linux for its cache", step)
     store = open_store(url)
-    where = join_url(url, MANIFEST_NAME)
-    try:
-        text = bytes(store.read(MANIFEST_NAME))
-    except NoObject:
-        step = "check the URL, and which account the environment names"
-        raise PackNotFound(url, f"is not a pack: it has no {MANIFEST_NAME}", step) from None
-    manifest = parse_manifest(where, text)
+    manifest = manifest_at(store)
     names = [file.name for file in manifest.files]
     if len({*names, MANIFEST_NAME, ORIGIN, NAME}) != len(names) + 3:
+        where = join_url(url, MANIFEST_NAME)
         raise DamagedPack(where, "gives a file a name that another one has", "build the pack again")
     if outside := sorted(path for path in manifest.linked.values() if path):
         problem = f"has shards that are files elsewhere, such as {outside[0]}"
         raise UsageError(url, problem, "copy the pack with its shards: packer convert")
     return Remote(store, manifest, "" if limit == 0 else cache_root(cache_dir), limit)
-
-
-def fetch_file(store: Store, entry: FileEntry) -> Any:
-    """Return the bytes of a whole file of a pack, verified against its digest."""
-    where = join_url(store.url, entry.name)
-    try:
-        data = store.read(entry.name, 0, entry.bytes)
-    except NoObject:
-        raise DamagedPack(where, "is missing", RESTORE) from None
-    if hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise DamagedPack(where, "was altered: it does not match its digest", RESTORE)
-    return data

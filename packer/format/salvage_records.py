@@ -169,7 +169,7 @@ def shards_in(folder: str) -> Manifest | None:
     container = seen.most_common(1)[0][0]
     shards = []
     for stem in sorted(stems):
-        file = stem + (".mdb" if stem == "data" else open_container(container).suffix)
+        file = stem + (".mdb" if stem.startswith("data") else open_container(container).suffix)
         size = os.path.getsize(os.path.join(folder, file)) if file in names else 0
         shards.append(ShardEntry(0, FileEntry(file, size, ""), IndexEntry(stem + INDEX_SUFFIX, 0, "", 0)))
     return Manifest(

@@ -32,6 +32,7 @@ from packer.format.verify_records import (
     text_of,
     texts,
 )
+from packer.stores import clean_url, is_url
 from packer.system import usable_cores
 from packer.types import Progress
 
@@ -43,7 +44,7 @@ UNUSED = (
     "every record matches its checksum, so packer reads what was packed; "
     "the change affects only other readers: keys, annotations, the format's own bytes"
 )
-SHARD_NAME = re.compile(r"(shard-\d+|data(?=\.(mdb|index\.arrow)$))\.")
+SHARD_NAME = re.compile(r"(shard-\d+(?:-[0-9a-f]{8})?|data(?:-[0-9a-f]{8})?(?=\.(mdb|index\.arrow)$))\.")
 """Start of the file names of a shard; a single LMDB shard is called data.mdb."""
 _WRONG = (PackerError, ValueError, IndexError, TypeError, OverflowError)
 """Errors that an invalid row may raise."""
@@ -68,10 +69,10 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
     A file is opened with the library of its format only after its digest has been verified.
 
     Args:
-        path: The directory of the pack.
+        path: The directory of the pack, or its URL, of which every object is read.
         progress: Receives the stages verifying (bytes) and, if `deep`, decoding (images).
         deep: Also decode every image, in worker processes, and compare each record of the containers, with its
-            annotation, with the index.
+            annotation, with the index. Not for a URL.
 
     Returns:
         The report; a good pack has no problems.
@@ -80,6 +81,13 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
         UsageError: If `path` is not a pack.
         DamagedPack: If the manifest cannot be trusted.
     """
+    if is_url(path):
+        from packer.format.verify_url import verify_url
+
+        if deep:
+            problem = "needs the pack on this machine"
+            raise UsageError("--deep", problem, f"packer pull {clean_url(path)} PACK, and packer verify PACK --deep")
+        return verify_url(clean_url(path), progress or Progress())
     folder = os.path.abspath(os.fsdecode(path))
     return check_pack(folder, read_manifest(folder), progress or Progress(), deep)
 
@@ -155,7 +163,7 @@ def unlisted(folder: str, manifest: Manifest) -> tuple[list[Problem], list[str]]
     return problems, [name for name in others if name not in shards]
 
 
-class _OneAtATime(Progress):
+class OneAtATime(Progress):
     """Passes on the reports of several threads."""
 
     def __init__(self, progress: Progress) -> None:
@@ -176,7 +184,7 @@ def _checked_files(folder: str, manifest: Manifest, progress: Progress) -> Itera
 
     Hashing releases the GIL; the checks of records do not, and take about as long.
     """
-    progress = _OneAtATime(progress)
+    progress = OneAtATime(progress)
     with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
         try:
             files = [
@@ -188,6 +196,23 @@ def _checked_files(folder: str, manifest: Manifest, progress: Progress) -> Itera
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def row_problems(table: Any, shard: ShardEntry, manifest: Manifest) -> Iterator[Problem]:
+    """Compare the index of a shard with the manifest."""
+    name, shape = shard.index.name, manifest.shape
+    if len(table) != shard.records:
+        yield Problem(name, None, f"has {len(table)} rows, but the pack says {shard.records}")
+    keys = texts(column(table, "key"))
+    for before, key in pairwise(keys):
+        if key <= before:
+            yield Problem(name, text_of(key), "does not come after the key before it")
+            break
+    if shape is not None:
+        shapes = np.stack([np.asarray(column(table, c)) for c in ("height", "width", "channels")], axis=1)
+        for row in np.flatnonzero((shapes != shape).any(axis=1))[:1].tolist():
+            problem = f"has shape {tuple(shapes[row].tolist())}, but the pack has {shape}"
+            yield Problem(name, text_of(keys[row]), problem)
 
 
 class _ShardCheck:
@@ -221,28 +246,12 @@ class _ShardCheck:
             bad = [Problem(name, text_of(keys[row]), problem) for row, problem in found if problem is not None]
             if self._deep:
                 self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest)
-        altered = container.result()
+        altered, rows = container.result(), row_problems(table, self._shard, self._manifest)
         if altered is None:
-            return [*bad, *self._rows(table), *(self._entries(table) if self._deep and not self._linked else ())]
+            return [*bad, *rows, *(self._entries(table) if self._deep and not self._linked else ())]
         if altered.problem == ALTERED and not bad:
             altered = replace(altered, problem=f"{ALTERED}; {UNUSED}")
-        return [altered, *bad, *self._rows(table)]
-
-    def _rows(self, table: Any) -> Iterator[Problem]:
-        """Compare the index with the manifest."""
-        name, shape = self._shard.index.name, self._manifest.shape
-        if len(table) != self._shard.records:
-            yield Problem(name, None, f"has {len(table)} rows, but the pack says {self._shard.records}")
-        keys = texts(column(table, "key"))
-        for before, key in pairwise(keys):
-            if key <= before:
-                yield Problem(name, text_of(key), "does not come after the key before it")
-                break
-        if shape is not None:
-            shapes = np.stack([np.asarray(column(table, c)) for c in ("height", "width", "channels")], axis=1)
-            for row in np.flatnonzero((shapes != shape).any(axis=1))[:1].tolist():
-                problem = f"has shape {tuple(shapes[row].tolist())}, but the pack has {shape}"
-                yield Problem(name, text_of(keys[row]), problem)
+        return [altered, *bad, *rows]
 
     def _entries(self, table: Any) -> Iterator[Problem]:
         """Compare the container, read with its own library, with the index.

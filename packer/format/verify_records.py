@@ -93,14 +93,14 @@ class Rows:
         )
 
 
-def record_problems(container: str, table: Any, among: range | None = None) -> Iterator[str | None]:
+def record_problems(container: str | Window, table: Any, among: range | None = None) -> Iterator[str | None]:
     """Return the problem of each row (`among` these) of an index; None if its bytes match their checksum.
 
     The container is read, not mapped, so that a file truncated during the check, or a failing disk, is a problem of
     some records and does not kill the process.
     """
     offsets, sizes, crcs = (np.asarray(column(table, name)) for name in ("offset", "size", "crc32c"))
-    with Window(container) as window:
+    with Window(container) if isinstance(container, str) else container as window:
         outside = lies_outside(offsets, sizes, window.file_bytes)
         overlaps = overlapping(offsets, sizes, ~outside)
         refused = outside | overlaps
@@ -126,6 +126,8 @@ def record_problems(container: str, table: Any, among: range | None = None) -> I
 class Window:
     """Reads a file one window at a time, so that many consecutive records take one read."""
 
+    ahead_bytes = WINDOW_BYTES
+
     def __init__(self, path: str) -> None:
         self._path = path
         self._start = self._stop = 0
@@ -148,7 +150,7 @@ class Window:
     def holding(self, offset: int, size: int) -> tuple[int, memoryview]:
         """Return the start and the bytes of a window that holds this range; fewer bytes at the end of the file."""
         if not self._start <= offset <= offset + size <= self._stop:
-            ahead = WINDOW_BYTES if offset >= self._start else 0  # random access: read no more than requested
+            ahead = self.ahead_bytes if offset >= self._start else 0  # random access: read no more than requested
             try:
                 self._read(offset, max(size, ahead))
             except OSError:

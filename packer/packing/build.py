@@ -60,13 +60,13 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None, deep: boo
         StorageError: The pack will not fit on the disk.
     """
     from packer.images.decode import check_available
-    from packer.packing.publish import Output
     from packer.packing.quarantine import check_quarantine, list_rejected
+    from packer.packing.store_output import output_of
     from packer.system.pool import Pool
 
     progress = progress or Progress()
     check_available(options.decoder)
-    Output(options.output, options.source, options.overwrite)
+    output_of(options, progress)
     check_quarantine(options)
     with (
         ExitStack() as temporary,
@@ -98,16 +98,16 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
         PackerError: The build failed; a subclass such as TooManyBad or StorageError says why.
     """
     from packer.images.decode import check_available
-    from packer.packing.publish import Output
     from packer.packing.quarantine import check_quarantine, list_rejected
     from packer.packing.resume import asked_of, resume_or_restart
+    from packer.packing.store_output import output_of
     from packer.packing.summary import make_manifest
     from packer.system.pool import Pool
 
     progress = progress or Progress()
     started = time.monotonic()
     check_available(options.decoder)
-    output = Output(options.output, options.source, options.overwrite)
+    output = output_of(options, progress)
     check_quarantine(options)
     try:
         workers = options.workers or usable_cores()
@@ -119,7 +119,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
                 progress.note(f"note: {note}")
             pool.start(min(workers, usable_cores()))  # workers load their libraries while the source is listed
             plan = _planned(options, pool, progress, lambda: output.source)
-            for note in plan.inputs.notes:
+            for note in plan.inputs.all_notes:
                 progress.note(f"note: {printable(note)}")
             progress.note(plan.summary)
             results = _pack(plan, pool, output, progress)
@@ -128,9 +128,8 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
             listings = (inputs.rejected, inputs.skipped, inputs.changed)
             manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
     except BaseException:
-        if finished := output.journal.finished_shards:
-            shards = plural(finished, "finished shard is", "finished shards are")
-            progress.note(f"{shards} kept in {printable(output.partial)}: run the same command to resume")
+        if output.kept:
+            progress.note(output.kept)
         raise
     size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
     return BuildSummary(output.path, manifest, size, time.monotonic() - started)
@@ -200,7 +199,7 @@ def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[Sh
     before = dict(output.journal.finished)
     threads = threads_of(plan.shards, pool.size)
     jobs = [
-        replace(job, finished=before.get(job.name), threads=n)
+        replace(job, finished=before.get(job.name), checked=output.checked, threads=n)
         for job, n in zip(plan.jobs(output.table, output.folder), threads, strict=True)
     ]
     if before:
@@ -221,7 +220,7 @@ def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[Sh
                 break
             progress.note(f"note: {going_on(options, inputs.bad, asked)}")
         if not result.unchanged:
-            output.journal.add(jobs[number].name, result)
+            output.add(jobs[number].name, result)
         results[number] = replace(result, rejected=[], changed=[])  # they are in the list, which may be long
     if failing:
         raise fail(options, inputs, asked, not options.fail_fast, progress)

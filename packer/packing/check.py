@@ -42,14 +42,14 @@ def check_images(job: CheckJob, report: Report, decoding: Decoding) -> dict[int,
     """Decode the images of a job. Return why an image cannot be packed, by its row."""
     bad = {}
     with pa.memory_map(job.table) as source:
-        rows = list(rows_of(pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)))
-    for number, row in enumerate(rows, job.start):
+        rows = iter(list(rows_of(pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start))))
+    for number, (row, read) in enumerate(job.recipe.reads(rows), job.start):
         try:
             if number in job.refused:
                 raise job.refused[number]
-            data = job.recipe.read(row)
+            data = read()
             with decoding(number):
-                job.recipe.record("", row, data, Annotation())
+                job.recipe.record("", job.recipe.with_header(row, data), data, Annotation())
         except BadInput as error:
             bad[number] = rejected(row.path, error)
         report(1, number in bad)

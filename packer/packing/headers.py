@@ -10,10 +10,13 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, BadInput, NotAnImage
+from packer.errors import BadImage, BadInput, NotAnImage, StorageError
 from packer.images.base import Header, OnAnimation
 from packer.images.header import IncompleteHeader, check_header, read_header, read_header_leniently
-from packer.sources.archives.places import AT_REST, OWN_FILE, Archive, Place, SourceFile, held_open
+from packer.sources.archives.file_view import AT_REST
+from packer.sources.archives.objects import at_once
+from packer.sources.archives.places import OWN_FILE, Archive, Place, SourceFile, held_open
+from packer.stores import is_url
 from packer.system.child import Decoding, Report, unmarked
 
 HEAD_BYTES = 16 * 1024  # enough for the header of nearly every image; the others are read whole
@@ -36,7 +39,7 @@ class HeaderJob:
     """Images whose header crashed a worker twice, by index in `paths`."""
     archives: tuple[Archive, ...] = ()
     places: NDArray[np.int64] | None = None
-    """(n, 5): the fields of the `Place` of each image, if there are archives."""
+    """(n, 5): the fields of the `Place` of each image, if there are archives or a store."""
 
     def place(self, number: int) -> tuple[bytes, Place, tuple[Archive, ...]]:
         """Return the arguments of `SourceFile` for an image."""
@@ -68,18 +71,25 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
 def _read_headers(job: HeaderJob, decoding: Decoding) -> Headers:
     rows: list[tuple[int, int, int, int]] = []
     bad: dict[int, BadInput] = {}
-    at_once = nullcontext()
-    for number in range(len(job.paths)):
+    unmarked_read = nullcontext()
+
+    def facts(number: int) -> tuple[int, int, int, int] | BadInput:
         try:
             if number in job.refused:
                 raise job.refused[number]
-            with decoding(number) if job.threads else at_once:
+            with decoding(number) if job.threads else unmarked_read:
                 header, size = _read_file_header(*job.place(number), lenient=job.lenient)
             check_header(header, job.max_pixels, job.on_animation)
-            rows.append((size, header.width, header.height, header.code))
+            return size, header.width, header.height, header.code
         except BadInput as error:
-            rows.append((0, 0, 0, 0))
-            bad[number] = error
+            return error
+
+    numbers = range(len(job.paths))
+    waits = is_url(job.root) and not job.threads  # each for the answer of a store
+    for number, found in enumerate(at_once(facts, numbers) if waits else map(facts, numbers)):
+        if isinstance(found, BadInput):
+            bad[number] = found
+        rows.append((0, 0, 0, 0) if isinstance(found, BadInput) else found)
     return Headers(np.array(rows, np.int64).reshape(-1, 4), bad)
 
 
@@ -113,7 +123,9 @@ def _header_of(file: SourceFile) -> Header:
 
 
 def unreadable(error: OSError) -> BadImage:
-    """Return the error for a source file that cannot be opened or read."""
+    """Return the error for a source file that cannot be opened or read. Raise it if it ends the build."""
     if isinstance(error, FileNotFoundError):
         return BadImage("", "vanished while the source was being read", AT_REST)
+    if isinstance(error, StorageError):
+        raise error  # the store cannot be reached: no fault of this image
     return BadImage("", f"cannot be read: {error.strerror or error}", "check the file's permissions and the disk")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -39,8 +39,18 @@ class ShardResult:
     """Digest of the job: its rows of the table of inputs and their conversion."""
     sources: str = ""
     """Digest of the contents of its source files."""
+    shapes: list[list[int]] = field(default_factory=list)
+    """(height, width) of the images whose headers were read in the shard: at most two different ones."""
+    losses: Counter[str] = field(default_factory=Counter)
+    """What the mode loses of those images."""
     unchanged: bool = False
     """Whether an earlier, unfinished build wrote it and nothing has changed since."""
+
+    def add_late(self, shape: tuple[int, int], lost: Iterable[str]) -> None:
+        """Add an image whose header was read in the shard."""
+        if len(self.shapes) < 2 and list(shape) not in self.shapes:
+            self.shapes.append(list(shape))
+        self.losses.update(lost)
 
 
 class Journal:
@@ -70,14 +80,14 @@ class Journal:
         except OSError:
             return  # an unreadable journal: everything is packed again
         for line in lines:
-            content = _checked(line)
+            content = checked_line(line)
             if content is None:
                 return
             try:
                 if self.head is None:
                     self.head = dict(content)
                 else:
-                    self.finished[content["name"]] = _result(content)
+                    self.finished[content["name"]] = result_of(content)
             except (KeyError, TypeError, ValueError):
                 return
             self._good_bytes += len(line)
@@ -89,11 +99,11 @@ class Journal:
 
     def add(self, name: str, result: ShardResult) -> None:
         """Record durably that the shard `name` is finished. Raise StorageError on failure."""
-        self._append({"name": name, **_content(result)})
+        self._append({"name": name, **content_of(result)})
         self.finished[name] = result
 
     def _append(self, content: Mapping[str, Any]) -> None:
-        line = _line(content)
+        line = line_of(content)
         with storage_errors(self.path), open(self.path, "ab") as file:
             file.truncate(self._good_bytes)  # removes an incomplete line of a killed build
             file.write(line)
@@ -102,21 +112,23 @@ class Journal:
         self._good_bytes += len(line)
 
 
-def _line(content: Mapping[str, Any]) -> bytes:
+def line_of(content: Mapping[str, Any]) -> bytes:
+    """Return a line of a journal."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
     return b"%08x %b\n" % (crc32c(text), text)
 
 
-def _checked(line: bytes) -> dict[str, Any] | None:
+def checked_line(line: bytes) -> dict[str, Any] | None:
     """Return the content of a line; None if it was altered."""
     try:
         content = json.loads(line[9:])
     except (ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) and line == _line(content) else None
+    return content if isinstance(content, dict) and line == line_of(content) else None
 
 
-def _content(result: ShardResult) -> dict[str, Any]:
+def content_of(result: ShardResult) -> dict[str, Any]:
+    """Return a result as JSON values."""
     return {
         "entry": None if result.entry is None else asdict(result.entry),
         "rejected": [asdict(item) for item in result.rejected],
@@ -126,10 +138,13 @@ def _content(result: ShardResult) -> dict[str, Any]:
         "box_counts": sorted(result.box_counts.items()),
         "inputs": result.inputs,
         "sources": result.sources,
+        "shapes": result.shapes,
+        "losses": dict(result.losses),
     }
 
 
-def _result(content: dict[str, Any]) -> ShardResult:
+def result_of(content: dict[str, Any]) -> ShardResult:
+    """Return the result of `content_of`. Raise KeyError, TypeError or ValueError if it is another value."""
     entry = content["entry"]
     return ShardResult(
         entry=None if entry is None else ShardEntry(
@@ -142,6 +157,8 @@ def _result(content: dict[str, Any]) -> ShardResult:
         box_counts=Counter(dict(content["box_counts"])),
         inputs=str(content["inputs"]),
         sources=str(content["sources"]),
+        shapes=content["shapes"],
+        losses=Counter(content["losses"]),
     )  # fmt: skip
 
 

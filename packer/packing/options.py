@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from fractions import Fraction
 
 from packer.containers import container_names, container_of
 from packer.errors import UsageError, printable
+from packer.stores import clean_url, is_url
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
 FITS = ("stretch", "short", "long", "crop", "pad")
@@ -20,7 +22,6 @@ RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
 MISSING_POLICIES = ("error", "empty", "skip")
 NO_BAD = "0"
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_SHARD_BYTES = 128 * 1024**2
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -34,8 +35,8 @@ class BuildOptions:
     """The options of `packer build`.
 
     Args:
-        source: Folder, zip or tar of images and labels, or a folder in an archive.
-        out: Path of the new pack. None: NAME.FORMAT beside the source.
+        source: Folder, zip or tar of images and labels, or a folder in an archive; or their URL in an object store.
+        out: Path of the new pack, or its URL in a store (docs/remote.md). None: NAME.FORMAT beside the source.
         format: One of `packer.containers.CONTAINERS`. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
         columns: The columns of each list, or once for all of them.
@@ -69,6 +70,10 @@ class BuildOptions:
         rle: How masks of run lengths (COCO) are kept: as text, or also as polygons.
         overwrite: Replace an existing pack.
         follow_links: Follow symlinks to folders outside the source.
+        inventory: File that lists the objects of a source in an object store, which is then not listed: Parquet or
+            CSV with the columns key and size, or a name per line.
+        scratch: Folder for unfinished shards if `out` is a URL. None: that for temporary files.
+        recheck: Resuming a build to a URL, read its finished shards again rather than ask the store for their versions.
 
     Raises:
         UsageError: A value is out of range, or two options exclude each other.
@@ -108,16 +113,21 @@ class BuildOptions:
     rle: str = "text"
     overwrite: bool = False
     follow_links: bool = False
+    inventory: str | None = None
+    scratch: str | None = None
+    recheck: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like"):
+        for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like", "inventory", "scratch"):
             if isinstance(path := getattr(self, name), os.PathLike):  # accept a Path
                 object.__setattr__(self, name, os.fspath(path))
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
-        if URL.match(self.source):
-            problem = "is a URL, and packer reads local files only"
-            raise UsageError(self.source, problem, "download it, and give the file")
+        if self.inventory is not None and not is_url(self.source):
+            raise UsageError("--inventory", "is for a source in an object store", "leave it out")
+        if not self.to_store and (self.scratch is not None or self.recheck):
+            option = "--recheck" if self.scratch is None else "--scratch"
+            raise UsageError(option, "is for builds to a store", "leave it out, or give a URL as --out")
         if self.format is not None:
             _choice("--format", self.format, container_names())
             if (meant := container_of(self.out)) not in (None, self.format):
@@ -181,6 +191,17 @@ class BuildOptions:
             allowed = f"more than 0 and at most {LONGEST_TIMEOUT_S:.0f} seconds"
             raise UsageError("--decode-timeout", f"must be {allowed}, got {self.decode_timeout:g}")
 
+    @property
+    def plans_without_headers(self) -> bool:
+        """Whether shards can be planned from the sizes of files: of copies, or of images resized to one shape."""
+        from packer.images.resize import Resize
+
+        if self.mode == "unchanged" or self.decoder == "lenient":
+            return False
+        if self.resize is None:
+            return self.encode == "copy"
+        return Resize.of(self.resize, self.fit, self.pad_value, self.interpolation).fit in ("stretch", "crop", "pad")
+
     def bad_allowed(self, found: int) -> int:
         """Return how many of `found` inputs may be bad."""
         return found if self.on_bad == "skip" else bad_allowed(self.max_bad, found)
@@ -191,12 +212,27 @@ class BuildOptions:
         return self.format or container_of(self.out) or DEFAULT_CONTAINER
 
     @property
+    def to_store(self) -> bool:
+        """Whether the pack goes to a store."""
+        return self.out is not None and is_url(self.out)
+
+    @property
+    def scratch_folder(self) -> str:
+        """The folder for unfinished shards of a pack that goes to a store. Raises UsageError if it is missing."""
+        folder = os.path.abspath(self.scratch or tempfile.gettempdir())
+        if not os.path.isdir(folder):
+            raise UsageError(folder, "no such folder for unfinished shards", "create it, or choose another --scratch")
+        return folder
+
+    @property
     def output(self) -> str:
         """The pack's directory: ``--out``, else NAME.CONTAINER beside the source."""
         if self.out is not None:
-            return self.out.rstrip("/") or self.out
+            return clean_url(self.out) if self.to_store else self.out.rstrip("/") or self.out
         from packer.sources.paths import archive_of, archive_stem
 
+        if is_url(self.source):
+            raise UsageError("--out", "a source in an object store needs an output", "say where: --out PACK")
         source = os.path.abspath(self.source)
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")

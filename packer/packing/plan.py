@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -15,20 +13,22 @@ from numpy.typing import NDArray
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.errors import StorageError, UsageError, plural, printable, size_text
-from packer.format.manifest import PARTIAL_SUFFIX
+from packer.errors import StorageError, plural, printable, size_text
 from packer.format.schema import ANNOTATION_FIELDS
+from packer.images.base import OnAnimation
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.convert import MeasureJob, Recipe, rows_of
+from packer.packing.convert import UNREAD, MeasureJob, Recipe, rows_of
 from packer.packing.options import BuildOptions
-from packer.packing.publish import PACK
+from packer.packing.space import check_scratch, free_bytes
 from packer.packing.table import Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
 from packer.sources.archives.places import Archive
+from packer.sources.paths import as_bytes
+from packer.stores import clean_url, is_url
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16
@@ -53,6 +53,8 @@ class Plan:
     """Shard i takes the rows from cuts[i] to cuts[i + 1]."""
     shape: tuple[tuple[int, int, int] | None, str | None]
     """((height, width, channels), dtype) of every decoded image; None if they differ."""
+    late_sizes: bool
+    """Whether the sizes of images are read in the shards only, and the shape is None for that."""
     image_bytes: NDArray[np.int64]
     """Stored size of each image, in packing order."""
     pack_bytes: int
@@ -103,24 +105,29 @@ class Plan:
         about = "" if options.encode == "raw" else "about "
         shape, _ = self.shape
         sizes = "different sizes" if shape is None else f"{shape[1]}x{shape[0]}x{shape[2]}"
+        sizes = "sizes read later" if self.late_sizes else sizes
         labels: tuple[tuple[int, str], ...] = (
             (len(inputs.classes), "class"),
             (inputs.boxes, "box"),
             (inputs.landmarks, "landmark"),
         )
+        where = f" in {printable(options.scratch_folder)}" if options.to_store else ""
         if inputs.tags:
             labels = (*labels, (len(inputs.tags), "tag"))
         return (
             f"plan: {plural(len(self.table), 'image')}, {size_text(self.source_bytes)} -> "
             f"{printable(options.output)}: {about}{size_text(self.pack_bytes)} in {plural(self.shards, 'shard')} "
-            f"({options.container}, {options.encode}, {sizes}), {size_text(self.free_bytes)} free; "
+            f"({options.container}, {options.encode}, {sizes}), {size_text(self.free_bytes)} free{where}; "
             f"{', '.join(plural(count, noun) for count, noun in labels)}; "
             f"{inputs.bad} rejected, {len(inputs.skipped)} skipped"
         )
 
     def check_space(self) -> None:
         """Raise StorageError if the pack will not fit on the disk, unless ``--force`` is given."""
-        if self.pack_bytes > self.free_bytes and not self.options.force:
+        if self.options.force:
+            return
+        check_scratch(self.options, self.pack_bytes, self.shards, self.free_bytes)
+        if self.pack_bytes > self.free_bytes and not self.options.to_store:
             smaller = "--resize" if self.options.encode != "raw" else "--encode jpeg or --resize"
             raise StorageError(
                 self.options.output,
@@ -141,11 +148,11 @@ def shard_name(container: str, number: int, shards: int) -> str:
 
 def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
     """Return the conversion of every image."""
-    resize = None
+    source, resize = options.source, None
     if options.resize is not None:
         resize = Resize.of(options.resize, options.fit, options.pad_value, options.interpolation)
     return Recipe(
-        root=os.fsencode(os.path.abspath(options.source)),
+        root=as_bytes(clean_url(source)) if is_url(source) else os.fsencode(os.path.abspath(source)),
         mode=cast(Mode, options.mode),
         decoder=cast(Decoder, options.decoder),
         max_pixels=options.max_pixels,
@@ -153,6 +160,7 @@ def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
         encode=cast(Encoding, options.encode),
         quality=options.quality,
         archives=archives,
+        on_animation=cast(OnAnimation, options.on_animation),
     )
 
 
@@ -185,10 +193,11 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         spec=spec,
         cuts=_cuts(image_bytes, options.shard_bytes),
         shape=(shape, dtype),
+        late_sizes=facts.unknown,
         image_bytes=image_bytes,
         pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table),
         source_bytes=int(facts.source_bytes.sum()),
-        free_bytes=free_bytes(options.output),
+        free_bytes=free_bytes(options),
     )
 
 
@@ -197,7 +206,11 @@ class Facts:
 
     def __init__(self, table: Any, resize: Resize | None) -> None:
         """Take the columns bytes, height, width, channels and wide of a table; the images will be resized."""
-        columns = {name: table.column(name).to_numpy() for name in ("bytes", "height", "width", "channels", "wide")}
+        names = ("bytes", "height", "width", "channels", "wide")
+        columns = {name: table.column(name).to_numpy() for name in names}
+        codes = table.column("code").to_numpy() if "code" in table.column_names else np.empty(0)  # packs have none
+        self.unknown = resize is None and bool((codes == UNREAD).any())
+        """Whether there are images whose headers are read later, with an effect on the shape."""
         self.source_bytes: NDArray[np.int64] = columns["bytes"]
         self.channels = columns["channels"]
         self.wide = columns["wide"]
@@ -209,11 +222,11 @@ class Facts:
         self.raw_bytes: NDArray[np.int64] = self.width * self.height * self.channels * np.where(self.wide, 2, 1)
 
     def uniform(self) -> tuple[tuple[int, int, int] | None, str | None]:
-        """The shape and the dtype that all images share, None if they differ."""
+        """The shape and the dtype that all images share, None if they differ or are not known yet."""
         if not len(self.wide) or (self.wide != self.wide[0]).any():
             return None, None
         dtype = "uint16" if self.wide[0] else "uint8"
-        if any((c != c[0]).any() for c in (self.height, self.width, self.channels)):
+        if self.unknown or any((c != c[0]).any() for c in (self.height, self.width, self.channels)):
             return None, dtype
         return (int(self.height[0]), int(self.width[0]), int(self.channels[0])), dtype
 
@@ -264,24 +277,3 @@ def _cuts(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[int,
     shards = 1 if shard_bytes is None else min(n, max(1, -(-total // shard_bytes)))
     cuts = np.searchsorted(ends, [total * k / shards for k in range(1, shards)], side="left") + 1
     return tuple(int(c) for c in np.unique([0, *np.minimum(cuts, n), n]))
-
-
-def _bytes_in(partial: str) -> int:
-    """Return the bytes written by an unfinished build, which are reused or removed."""
-    total = 0
-    for folder, _, names in os.walk(partial):
-        for name in names:
-            with suppress(OSError):
-                total += os.path.getsize(os.path.join(folder, name))
-    return total
-
-
-def free_bytes(output: str) -> int:
-    """Return the bytes that a new pack may take on its disk; what an unfinished one there has counts as free."""
-    folder = os.path.dirname(os.path.abspath(output))
-    try:
-        return shutil.disk_usage(folder).free + _bytes_in(f"{os.path.abspath(output)}{PARTIAL_SUFFIX}/{PACK}")
-    except FileNotFoundError:
-        raise UsageError(folder, "no such folder for the pack", "create it, or choose another --out") from None
-    except OSError as error:
-        raise StorageError(folder, error.strerror or str(error)) from None

@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from packer.errors import StorageError, UsageError, printable
+from packer.errors import AnyPath, StorageError, UsageError, plural, printable
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.format.written import write_companions
-from packer.packing.journal import Journal
+from packer.packing.journal import Journal, ShardResult
+from packer.stores import clean_url, is_url
 from packer.system import exchange_names, sync_path
 from packer.system.locks import FolderLock, lock_folder, wait_until_unused
 from packer.system.signals import held_signals, run_held
@@ -32,20 +33,30 @@ class Output:
     """
 
     def __init__(self, path: str, source: str, overwrite: bool) -> None:
-        """Check the path without creating anything. Raise UsageError if it must not be written to."""
+        """Check the path without creating anything. Raise UsageError if it must not be written to.
+
+        Args:
+            path: The new pack.
+            source: The folder or file that it is made from; empty if that is not on a disk.
+            overwrite: Replace a pack that is there.
+        """
         self.path = os.path.abspath(path)
-        self.partial = self.path + PARTIAL_SUFFIX
+        self._work_in(self.path + PARTIAL_SUFFIX)
+        self._overwrite = overwrite
+        if source:
+            check_apart(self.path, source)
+        self._check_free()
+
+    def _work_in(self, partial: str) -> None:
+        self.partial = partial
         self.folder = os.path.join(self.partial, PACK)
         """The folder in which the pack grows."""
         self.table = os.path.join(self.partial, TABLE)
         self.source = os.path.join(self.partial, SOURCE)
         """The folder for archives that must be decompressed."""
         self.journal = Journal("")
-        self._overwrite = overwrite
         self._lock: FolderLock | None = None
         self._published = False
-        _check_apart(self.path, source)
-        self._check_free()
 
     def _check_free(self) -> None:
         """Raise UsageError if the path exists, unless it is a pack and ``--overwrite`` is given."""
@@ -79,7 +90,7 @@ class Output:
         self._lock = lock_folder(self.partial)
         if self._lock is None:
             problem = "another build is writing to it"
-            raise UsageError(self.partial, problem, "wait for it, or choose another --out")
+            raise UsageError(self.place, problem, "wait for it, or choose another --out")
         unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD, SOURCE})
         if unknown_files:
             self._close()
@@ -92,11 +103,43 @@ class Output:
             raise UsageError(self.partial, problem, "wait for them, or kill them")
         self.journal = Journal(os.path.join(self.partial, JOURNAL))
 
+    def read_journal(self, head: Mapping[str, Any]) -> list[str]:
+        """Look for the work of a build with the options `head`: a folder has one journal, which is read already.
+
+        Returns:
+            Notes for the user.
+        """
+        return []
+
+    def add(self, name: str, result: ShardResult) -> None:
+        """Record that a shard is finished. Raise StorageError on failure."""
+        self.journal.add(name, result)
+
+    @property
+    def checked(self) -> bool:
+        """Whether the files of finished shards are not in `folder`, and were found unchanged."""
+        return False
+
+    @property
+    def kept(self) -> str:
+        """What is left for the next attempt, as a note; empty if nothing is."""
+        finished = self.journal.finished_shards
+        shards = plural(finished, "finished shard is", "finished shards are")
+        return f"{shards} kept in {printable(self.place)}: run the same command to resume" if finished else ""
+
+    @property
+    def place(self) -> str:
+        """Where unfinished work is kept."""
+        return self.partial
+
     def restart(self) -> None:
         """Remove the work of earlier builds."""
+        self._remove_all()
+        self.journal = Journal(os.path.join(self.partial, JOURNAL))
+
+    def _remove_all(self) -> None:
         for name in os.listdir(self.partial):
             _remove(os.path.join(self.partial, name))
-        self.journal = Journal(os.path.join(self.partial, JOURNAL))
 
     def clear(self) -> None:
         """Remove everything but the files of finished shards."""
@@ -147,6 +190,14 @@ class Output:
                 write_companions(self.folder, manifest),
             )
             manifest = replace(manifest, lists=lists, companions=companions)
+        except OSError as error:
+            raise StorageError(self.path, f"cannot be published: {error.strerror or error}") from None
+        self.publish_folder(manifest)
+        return manifest
+
+    def publish_folder(self, manifest: Manifest) -> None:
+        """Write the manifest of the pack in the folder, sync it, and rename it to its final name."""
+        try:
             _write(os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
             sync_path(self.folder)
             self._check_free()
@@ -157,7 +208,6 @@ class Output:
                 shutil.rmtree(self.partial, ignore_errors=True)
         except OSError as error:
             raise StorageError(self.path, f"cannot be published: {error.strerror or error}") from None
-        return manifest
 
     def _take_name(self) -> None:
         """Rename the new pack to its final name, exchanging names with an existing pack in one step if possible."""
@@ -173,9 +223,21 @@ class Output:
                 raise
 
 
-def _check_apart(output: str, source: str) -> None:
-    """Raise UsageError if source and output overlap: a build would read what it writes."""
-    real_output, real_source = os.path.realpath(output), os.path.realpath(source)
+def check_folder(out: AnyPath, command: str) -> None:
+    """Raise UsageError if the output of `command`, whose packs share the files of others, is a URL."""
+    if is_url(out):
+        problem = f"is a URL, and packer {command} links files of a disk"
+        raise UsageError(clean_url(out), problem, "choose a folder as --out, then packer push it there")
+
+
+def check_apart(output: str, source: str) -> None:
+    """Raise UsageError if source and output, which may be URLs, overlap: a build would read what it writes."""
+    output, source = (path.removeprefix("file://") for path in (output, source))
+    if is_url(output) != is_url(source):
+        return
+    real_output, real_source = (
+        clean_url(path) if is_url(path) else os.path.realpath(path) for path in (output, source)
+    )
     what = "the source folder" if os.path.isdir(source) else "a file that it is made from"
     if real_output == real_source or real_source.startswith(real_output.rstrip("/") + "/"):
         raise UsageError(output, f"would replace {what}", "choose another --out")

@@ -48,7 +48,7 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
     recorded["classes"] = folder if manifest.classes else None
     for name in ("include", "exclude"):
         if name in recorded:
-            recorded[name] = os.path.join(folder, selection_file(name))
+            recorded[name] = os.path.join(folder, _file(manifest, name))
     if "labels" in given:
         kinds = sorted(spec.partition(":")[0] for spec in given["labels"])
         if kinds != sorted(manifest.options["labels"]):  # else they are the same lists elsewhere
@@ -157,7 +157,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
     recorded: dict[str, Any] = {**manifest.options, "format": manifest.container}
     if "classes" in recorded:
         recorded["classes"] = pack
-    recorded |= {n: os.path.join(pack, selection_file(n)) for n in ("include", "exclude") if n in recorded}
+    recorded |= {n: os.path.join(pack, _file(manifest, n)) for n in ("include", "exclude") if n in recorded}
     if manifest.counts["rejected"]:
         recorded["max_bad"] = manifest.counts["rejected"]
     if recorded["format"] == DEFAULT_CONTAINER:
@@ -186,6 +186,11 @@ def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:
         else:
             specs.append(f"{kind}:{file}" if file else kind)
     return specs
+
+
+def _file(manifest: Manifest, name: str) -> str:
+    """Return the file name of the selection `name` of a pack."""
+    return manifest.lists[name].name if name in manifest.lists else selection_file(name)
 
 
 def _names() -> set[str]:

@@ -15,6 +15,7 @@ from packer.format.manifest import FORMAT_VERSION
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
 from packer.packing.summary import library_versions
+from packer.stores import clean_url, is_url
 
 FREE = (
     "out",
@@ -27,6 +28,8 @@ FREE = (
     "fail_fast",
     "force",
     "like",
+    "scratch",
+    "recheck",
 )
 """Options that do not affect the bytes of a shard, and may change between attempts."""
 
@@ -47,8 +50,8 @@ def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool)
     """
     versions = {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}
     head = {"asked": dict(asked), "made_with": versions}
+    notes = output.read_journal(head)
     before = output.journal.head
-    notes = []
     if before is None or not output.journal.finished:
         output.restart()
     elif before.get("made_with") != head["made_with"]:
@@ -58,7 +61,7 @@ def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool)
         what = _differences(before.get("asked"), head["asked"])
         if not overwrite:
             problem = f"holds an unfinished build with other options: {what}"
-            raise UsageError(output.partial, problem, "finish it with the same options, or discard it with --overwrite")
+            raise UsageError(output.place, problem, "finish it with the same options, or discard it with --overwrite")
         notes.append(f"starting over: the unfinished build had other options: {what}")
         output.restart()
     if output.journal.head is None:
@@ -71,9 +74,9 @@ def asked_of(options: BuildOptions) -> dict[str, Any]:
     """Return the options of a build that affect the bytes of a shard."""
     asked: dict[str, Any] = {name: value for name, value in asdict(options).items() if name not in FREE}
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
-    asked["source"] = os.path.abspath(options.source)
+    asked["source"] = clean_url(options.source) if is_url(options.source) else os.path.abspath(options.source)
     asked["format"] = options.container
-    for name in ("include", "exclude"):
+    for name in ("include", "exclude", "inventory"):
         if asked[name] is not None:  # what is in the file counts, not only its name
             asked[name] = f"{asked[name]} (SHA-256 {_digest(asked[name])[:12]})"
     return asked

@@ -14,20 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packer.errors import BadBox, BadInput, BadLabel, NoLabel, StorageError
+from packer.errors import BadBox, BadInput, BadLabel, NoLabel, StorageError, plural
 from packer.format.index_rows import Texts, annotation_arrays, texts_of
 from packer.format.lists import Changed, Listing, Skipped
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
 from packer.images.base import Header, orientations
-from packer.images.header import Mode, decoded_shape, losses
-from packer.packing.convert import PLACE_SCHEMA, rejected
+from packer.images.header import Mode, decoded_shape, losses_named
+from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA, UNREAD, rejected
 from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import Resolver
 from packer.packing.select import Selection
-from packer.sources.archives.places import Archive, Members
+from packer.sources.archives.members import Members
+from packer.sources.archives.places import Archive
 from packer.sources.base import Source
 from packer.sources.paths import as_text
 from packer.types import Annotation, RawAnnotation
@@ -59,6 +60,8 @@ class Inputs:
     byte order of their paths."""
     archives: tuple[Archive, ...] = ()
     """Those that hold the images; the table then has the columns of PLACE_SCHEMA, too."""
+    in_store: bool = False
+    """Whether the images are objects of a store; the table then has the column of ETAG_SCHEMA, too."""
     classes: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     rejected: Listing[Rejected] = field(default_factory=lambda: Listing(Rejected))
@@ -87,9 +90,18 @@ class Inputs:
     """How many of `rejected` are a second entry of an image."""
 
     @property
+    def all_notes(self) -> list[str]:
+        """The notes, with those on what the mode loses and on missing labels."""
+        notes = [f"{what} in {plural(count, 'image')}" for what, count in sorted(self.losses.items())]
+        if count := self.counts["missing_labels"]:
+            without = plural(count, "image has no label and is", "images have no label and are")
+            notes.append(f"{without} packed without objects")
+        return self.notes + notes
+
+    @property
     def base(self) -> Any:
         """Schema of the columns that are not annotations."""
-        return pa.schema([*BASE_SCHEMA, *PLACE_SCHEMA]) if self.archives else BASE_SCHEMA
+        return pa.schema([*BASE_SCHEMA, *(PLACE_SCHEMA if self.archives else ETAG_SCHEMA if self.in_store else ())])
 
     @property
     def boxes(self) -> int:
@@ -193,14 +205,14 @@ class InputTable:
         size, width, height, codes = facts.T
         turned = orientations(codes) >= TURNED_BY_A_QUARTER
         unique, which, counts = np.unique(codes, return_inverse=True, return_counts=True)
-        headers = [Header.from_code(code, 1, 1) for code in unique.tolist()]
+        # a mode that takes UNREAD codes gives the same channels to every header
+        headers = [Header.from_code(max(0, code), 1, 1) for code in unique.tolist()]
         shapes = [decoded_shape(header, self._mode) for header in headers]
-        for header, count in zip(headers, counts.tolist(), strict=True):
-            always = losses(header, "unchanged")
-            for what in losses(header, self._mode):
-                lost[what if what in always else f"{what} (--mode unchanged keeps that)"] += count
+        for header, code, count in zip(headers, unique.tolist(), counts.tolist(), strict=True):
+            for what in losses_named(header, self._mode) if code != UNREAD else ():
+                lost[what] += count
         columns = [
-            pa.array(paths, pa.binary()),
+            paths,
             size,
             np.where(turned, width, height).astype(np.int32),
             np.where(turned, height, width).astype(np.int32),
@@ -209,9 +221,13 @@ class InputTable:
             codes.astype(np.int32),
         ]
         if self._members is not None:
-            archive, offset, _, packed, crc = self._members.rows(paths).T
-            columns += [archive.astype(np.int32), offset, packed, crc]
-        return [pa.array(column) for column in columns]
+            rows = self._members.rows(paths)
+            if self.inputs.in_store:
+                columns.append([self._members.etags[row] for row in rows])
+            else:
+                archive, offset, _, packed, crc = self._members.places[rows].T
+                columns += [archive.astype(np.int32), offset, packed, crc]
+        return [pa.array(column, kind) for column, kind in zip(columns, self.inputs.base.types, strict=True)]
 
     def finish(self, class_ids: NDArray[np.int64]) -> None:
         """Finish the table, replacing preliminary class ids with the final ones."""

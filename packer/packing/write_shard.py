@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,8 +14,9 @@ from xxhash import xxh3_128_digest
 
 from packer.errors import BadInput
 from packer.format.columns import Annotations
+from packer.images.header import losses_named
 from packer.images.opencv import quiet_opencv
-from packer.packing.convert import Recipe, Row, rejected, rows_of
+from packer.packing.convert import UNREAD, Recipe, Row, rejected, rows_of
 from packer.packing.journal import ShardResult, SourcesDigest, is_intact
 from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
 from packer.sources.archives.places import held_open
@@ -55,7 +56,7 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
         rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
         inputs = _digest_of(job, rows)
         finished = job.finished
-        if finished is not None and finished.inputs == inputs and _is_unchanged(finished, job.folder, job.recipe, rows):
+        if finished is not None and finished.inputs == inputs and _is_unchanged(job, finished, rows):
             report(len(rows), len(finished.rejected))
             return replace(finished, unchanged=True)
         annotations = Annotations(rows, job.table)
@@ -66,21 +67,22 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
         return result
 
 
-def _is_unchanged(finished: ShardResult, folder: str, recipe: Recipe, rows: Any) -> bool:
+def _is_unchanged(job: ShardJob, finished: ShardResult, rows: Any) -> bool:
     """Return whether the files of a finished shard are intact and its source files unchanged.
 
     Args:
-        finished: The shard, from an earlier build.
-        folder: The folder of its files.
-        recipe: The conversion of its records.
+        job: The shard.
+        finished: What an earlier build made of it.
         rows: Its inputs.
     """
-    if finished.entry is not None and not is_intact(finished.entry, folder):
+    if finished.entry is not None and not job.checked and not is_intact(finished.entry, job.folder):
         return False
+    if "etag" in rows.column_names and all(rows.column("etag").to_pylist()):
+        return True  # the ETags are part of its inputs
     sources = SourcesDigest()
-    for row in rows_of(rows):
+    for _, read in job.recipe.reads(rows_of(rows)):
         try:
-            sources.add(xxh3_128_digest(recipe.read(row)))
+            sources.add(xxh3_128_digest(read()))
         except BadInput:
             sources.add(b"")
     return sources.hexdigest() == finished.sources
@@ -102,29 +104,34 @@ def _digest_of(job: ShardJob, rows: Any) -> str:
     return digest.hexdigest()
 
 
-Input = tuple[int, Row, Annotation]
-"""Row number in the table of inputs, the row, and its annotation before resizing."""
+PIXELS_A_BYTE = 4
+"""Of a JPEG, roughly."""
+Input = tuple[int, Row, Annotation, Callable[[], bytes]]
+"""Row number in the table of inputs, the row, its annotation before resizing, and what reads its file."""
 
 
 def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made]:
     """Convert a chunk of inputs to records."""
     recipe = job.recipe
     results = []
-    for number, row, annotation in chunk:
-        data = None
+    for number, row, annotation, read in chunk:
+        data = late = None
         try:
-            data = recipe.read(row)
+            data = read()
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number):
-                record, damage = recipe.record(f"{number:0{job.key_digits}d}", row, data, annotation)
+                known = recipe.with_header(row, data)
+                if known is not row:
+                    late = (known.height, known.width), losses_named(known.header, recipe.mode)
+                record, damage = recipe.record(f"{number:0{job.key_digits}d}", known, data, annotation)
         except BadInput as error:
             digest = b"" if data is None else xxh3_128_digest(data)
-            results.append(Made(None, rejected(row.path, error), digest))
+            results.append(Made(None, rejected(row.path, error), digest, late=late))
         else:
             before, after = annotation.boxes, record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-            results.append(Made(record, None, record.source_xxh3, cropped, damage))
+            results.append(Made(record, None, record.source_xxh3, cropped, damage, late))
     return results
 
 
@@ -134,14 +141,14 @@ def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list
     labels = annotations.labels_only
     chunk: list[Input] = []
     pixels = 0
-    for number, row in enumerate(rows_of(rows), job.start):
+    for number, (row, read) in enumerate(job.recipe.reads(rows_of(rows)), job.start):
         if labels is None:
             annotation = annotations[number - job.start]
         else:
             label = labels[number - job.start]
             annotation = of_label.get(label) or of_label.setdefault(label, annotations[number - job.start])
-        chunk.append((number, row, annotation))
-        pixels += row.width * row.height
+        chunk.append((number, row, annotation, read))
+        pixels += row.width * row.height if row.code != UNREAD else PIXELS_A_BYTE * row.bytes
         if pixels * 3 >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
             yield chunk
             chunk, pixels = [], 0

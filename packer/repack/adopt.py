@@ -128,7 +128,7 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
         TooManyBad: More images than `max_bad` are bad.
         StorageError: The pack cannot be written.
     """
-    from packer.packing.publish import Output
+    from packer.packing.publish import Output, check_folder
     from packer.packing.verdict import fail, too_many
     from packer.repack.adopt_classes import classes_of, final_tables
     from packer.repack.adopt_find import foreign_files
@@ -137,6 +137,7 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
 
     started = time.monotonic()
     progress = progress or Progress()
+    check_folder(out, "adopt")
     asked = AdoptOptions(tuple(map(os.fsdecode, files)), os.fsdecode(out).rstrip("/") or os.fsdecode(out), **options)
     checked = asked.checked
     paths, kind, skipped = foreign_files(asked.files)

@@ -25,6 +25,7 @@ from packer.packing.journal import ShardResult
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
 from packer.packing.resume import asked_of, resume_or_restart
+from packer.packing.store_output import output_of
 from packer.packing.summary import library_versions
 from packer.repack.copy_plan import CopyPlan, Selected, select
 from packer.repack.copy_shard import CopyJob, Remake, copy_shard, measure_rows
@@ -83,7 +84,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     old = read_manifest(folder)
     options = _options(folder, old, os.fsdecode(out), given)
     remake = _remake(options, old, given)
-    output = Output(options.output, folder, options.overwrite)
+    output = output_of(options, progress, indexes=True)
     _check_links(old, folder, output.path)
     indexes = Indexes(folder, old.shards)
     listings, selections = lists_of(folder, old)
@@ -113,9 +114,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             made = _counted(made, results, output.folder, listings)
             manifest = output.publish(made, listings.values(), selections)
     except BaseException:
-        if finished := output.journal.finished_shards:
-            shards = plural(finished, "finished shard is", "finished shards are")
-            progress.note(f"{shards} kept in {printable(output.partial)}: run the same command to resume")
+        if output.kept:
+            progress.note(output.kept)
         raise
     size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
     return ConvertReport(
@@ -167,12 +167,15 @@ def _written(jobs: list[CopyJob], pool: Pool, output: Output, progress: Progress
     """Write all shards and return their results in order."""
     before = dict(output.journal.finished)
     threads = threads_of(len(jobs), pool.size)
-    jobs = [replace(job, finished=before.get(job.name), threads=n) for job, n in zip(jobs, threads, strict=True)]
+    jobs = [
+        replace(job, finished=before.get(job.name), checked=output.checked, threads=n)
+        for job, n in zip(jobs, threads, strict=True)
+    ]
     progress.stage("converting", sum(job.spec.planned_records for job in jobs), "records")
     results: dict[int, ShardResult] = {}
     for number, result in pool.run(copy_shard, jobs, advancing(progress)):
         if not result.unchanged:
-            output.journal.add(jobs[number].name, result)
+            output.add(jobs[number].name, result)
         results[number] = result
     if before:
         kept = sum(result.unchanged for result in results.values())

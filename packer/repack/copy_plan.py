@@ -18,8 +18,9 @@ from packer.format.lists import Skipped
 from packer.format.manifest import Manifest
 from packer.format.schema import ANNOTATION_FIELDS, DTYPES
 from packer.packing.options import BuildOptions
-from packer.packing.plan import SAMPLED_IMAGES, Facts, free_bytes, shard_name, stored_bytes
+from packer.packing.plan import SAMPLED_IMAGES, Facts, shard_name, stored_bytes
 from packer.packing.select import Selection, read_selection
+from packer.packing.space import check_scratch, free_bytes
 from packer.repack.copy_shard import CopyJob, Remake
 
 KEY = "^[0-9]{8,18}$"
@@ -146,8 +147,9 @@ class CopyPlan:
             ratio = sum(encoded) / max(1, int(sizes[drawn].sum()))
             sizes = np.ceil(sizes * ratio).astype(np.int64)
         needed = stored_bytes(options.container, options.encode == "raw", sizes, self._table)
-        free = free_bytes(options.output)
-        if needed > free:
+        free = free_bytes(options)
+        check_scratch(options, needed, len(jobs), free)
+        if needed > free and not options.to_store:
             problem = f"the pack needs about {size_text(needed)}, but only {size_text(free)} are free"
             raise StorageError(options.output, problem, "choose another disk, or make it smaller with --encode jpeg")
 

@@ -135,7 +135,7 @@ def copy_shard(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> S
     """
     with in_use(job.folder):
         finished = job.finished
-        if finished is not None and finished.inputs == job.digest and _is_intact(finished, job.folder):
+        if finished is not None and finished.inputs == job.digest and _is_intact(finished, job):
             report(job.spec.planned_records, len(finished.rejected))
             return replace(finished, unchanged=True)
         result = job.write(job.made(decoding), report)
@@ -143,8 +143,8 @@ def copy_shard(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> S
         return result
 
 
-def _is_intact(finished: ShardResult, folder: str) -> bool:
-    return finished.entry is None or is_intact(finished.entry, folder)
+def _is_intact(finished: ShardResult, job: CopyJob) -> bool:
+    return finished.entry is None or job.checked or is_intact(finished.entry, job.folder)
 
 
 def measure_rows(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> list[int]:

@@ -79,14 +79,16 @@ class DiffReport:
         return not (self.classes or any(part.count for part in found))
 
 
-def diff(a: AnyPath, b: AnyPath, limit: int | None = DEFAULT_LIMIT, progress: Progress | None = None) -> DiffReport:
+def diff(
+    a: AnyPath | Pack, b: AnyPath | Pack, limit: int | None = DEFAULT_LIMIT, progress: Progress | None = None
+) -> DiffReport:
     """Compare two packs. Images are decoded only where their bytes differ.
 
     Records belong together if they have the same path; of the others, those whose source files have the same digest.
 
     Args:
-        a: A pack.
-        b: Another pack.
+        a: A pack, or its path or URL.
+        b: Another one.
         limit: Number of records to list in each respect. None: all.
         progress: Receives the images that were compared.
 
@@ -98,7 +100,8 @@ def diff(a: AnyPath, b: AnyPath, limit: int | None = DEFAULT_LIMIT, progress: Pr
     """
     if limit is not None and limit < 0:
         raise UsageError("--limit", f"must be at least 0, got {limit}")
-    return _Diff(open_pack(a), open_pack(b), limit, progress or Progress()).run()
+    first, second = (pack if isinstance(pack, Pack) else open_pack(pack) for pack in (a, b))
+    return _Diff(first, second, limit, progress or Progress()).run()
 
 
 class _Diff:

@@ -16,7 +16,7 @@ from packer.format.columns import column
 from packer.format.index import read_index
 from packer.format.lists import KINDS, MOST_IN_MANIFEST, Listing, Skipped, read_list
 from packer.format.manifest import Manifest
-from packer.packing.publish import Output
+from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import read_classes
 from packer.packing.resume import resume_or_restart
 from packer.repack.alike import Duplicates, find_duplicates
@@ -79,6 +79,7 @@ def merge(
     progress = progress or Progress()
     if duplicates not in DUPLICATES:
         raise UsageError("--duplicates", f"must be one of {', '.join(DUPLICATES)}, got {printable(duplicates)}")
+    check_folder(out, "merge")
     sources = _sources(packs)
     path = os.path.abspath(os.fsdecode(out))
     names, mappings = joined_classes(sources, None if classes is None else read_classes(os.fsdecode(classes)))

@@ -17,7 +17,7 @@ from packer.errors import AnyPath, StorageError, UsageError, plural, printable
 from packer.format.index import read_index
 from packer.format.manifest import Manifest
 from packer.format.pack import open_pack
-from packer.packing.publish import Output
+from packer.packing.publish import Output, check_folder
 from packer.packing.resume import resume_or_restart
 from packer.packing.select import Selection
 from packer.repack.links import Linked, Source, Taken, link_shards
@@ -91,6 +91,8 @@ def split(
     """
     started = time.perf_counter()
     asked = SplitOptions(options) if isinstance(options, str) else options
+    if out is not None:
+        check_folder(out, "split")
     shares = parse_parts(asked.parts)
     source = Source(pack)
     opened = open_pack(source.path)

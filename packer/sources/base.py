@@ -13,7 +13,9 @@ from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
 from packer.sources.archives.decompress import decompress
-from packer.sources.archives.places import Members, SourceFile
+from packer.sources.archives.members import Members
+from packer.sources.archives.places import SourceFile
+from packer.stores import is_url, joined
 from packer.types import RawAnnotation
 
 HELD_BYTES = 64 << 20
@@ -27,7 +29,7 @@ class Tree:
     """The files below the source folder, in byte order of their paths relative to `root`."""
 
     root: bytes
-    """Absolute path of the source folder, or of the archive that is the source."""
+    """Absolute path or URL of the source folder, or of the archive that is the source."""
     images: Sequence[bytes]
     """Files that are images by their bytes or their extension."""
     files: Sequence[bytes]
@@ -35,24 +37,23 @@ class Tree:
     folders: Sequence[bytes]
     """All folders below `root`, including empty ones."""
     members: Members | None = None
-    """Where the files are that are in archives."""
+    """Where the files are that are in archives or in a store."""
 
     def open(self, path: bytes) -> SourceFile:
-        """Open a file of the source, wherever its bytes are, or another file by its absolute path.
+        """Open a file of the source, wherever its bytes are, or another file by its absolute path or URL.
 
         Raises:
             BadImage: It is not a regular file, or its archive has changed.
             OSError: It cannot be opened.
         """
-        file = os.path.join(self.root, path)
         if self.members is None:
-            return SourceFile(file)
-        # the root may be an archive: the operating system cannot follow .. from there
-        file = os.path.normpath(file)
-        return SourceFile(file, self.members.place(self.below(file)), self.members.archives)
+            return SourceFile(path if is_url(path) else os.path.join(self.root, path))
+        # the root may be an archive or a URL: the operating system cannot follow .. from there
+        file = joined(self.root, path)
+        return self.members.open(file, self.below(file))
 
     def open_plain(self, path: bytes) -> SourceFile:
-        """Open the same; if it is large and deflated in an archive, as the copy that is decompressed once.
+        """Open the same; if it is large, and deflated in an archive or in a store, as the copy that is made once.
 
         Raises:
             UsageError: It is damaged.
@@ -60,16 +61,16 @@ class Tree:
             OSError: The same.
         """
         file = self.open(path)
-        if self.members is None or self.members.scratch is None or not file.is_deflated or file.size <= HELD_BYTES:
+        if self.members is None or self.members.scratch is None or file.is_plain or file.size <= HELD_BYTES:
             return file
         copies = self.members.copies
         with file:
-            below = self.below(os.path.join(self.root, path))
-            if below not in copies:
-                name = below.decode("utf-8", "surrogateescape")
-                copies[below] = self.members.scratch(name)
-                decompress(file, None, name, copies[below])
-        return SourceFile(copies[below].encode("utf-8", "surrogateescape"))
+            place = joined(self.root, path)
+            if place not in copies:
+                name = (self.below(place) or place).decode("utf-8", "surrogateescape")
+                copies[place] = self.members.scratch(name)
+                decompress(file, None, name, copies[place])
+        return SourceFile(copies[place].encode("utf-8", "surrogateescape"))
 
     def below(self, path: bytes) -> bytes:
         """Return an absolute path as one relative to `root`; b"" if it is elsewhere."""

@@ -18,6 +18,7 @@ from packer.sources.image_names import FileImages, ImageNames
 from packer.sources.paths import coordinate, file_of, named, quoted, split_folders
 from packer.sources.points import check_count
 from packer.sources.tree import MIB, read_file, read_head
+from packer.stores import is_url
 from packer.types import Json, Point, RawAnnotation
 
 NO_CLASS = "object"
@@ -217,7 +218,8 @@ def files_like(tree: Tree, ending: bytes, *words: bytes) -> list[bytes]:
 def asked_files(tree: Tree, options: SourceOptions, found: Sequence[bytes], kind: str) -> list[bytes]:
     """Return the FILE of ``--labels KIND:FILE``, else the files that were found. Raise UsageError for none."""
     if options.file is not None:
-        return [os.path.relpath(file_of(tree, kind, options.file), tree.root)]
+        path = file_of(tree, kind, options.file)
+        return [tree.below(path) or (path if is_url(path) else os.path.relpath(path, tree.root))]
     if not found:
         raise UsageError(tree.root, f"no file of {kind} was found", "choose another kind of --labels")
     return list(found)

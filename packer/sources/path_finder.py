@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from packer.errors import printable
 from packer.sources.base import Tree
 from packer.sources.paths import IMAGE_EXTENSIONS, extension_of, quoted, stem_of
+from packer.stores import joined
 
 LONGEST_PATH = 4096
 """The operating system accepts no longer path, and checking a million missing folders would take minutes."""
@@ -243,7 +243,7 @@ class PathFinder:
         places = []
         for spelling in spellings:
             for base in (self._root, self._folder):
-                place = posixpath.normpath(posixpath.join(base, spelling))
+                place = joined(base, spelling)
                 if place.startswith(self._root + b"/"):
                     places.append(place[len(self._root) + 1 :])
         return list(dict.fromkeys(places))

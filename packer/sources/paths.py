@@ -9,10 +9,14 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from packer.errors import UsageError, printable
+from packer.sources.archives.places import Archive
 from packer.sources.base import Tree
+from packer.stores import clean_url, is_url
+from packer.stores.base import NoObject
 
 IMAGE_EXTENSIONS = frozenset(
     b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
@@ -122,16 +126,21 @@ def archive_of(path: bytes) -> tuple[bytes, bytes]:
 
 
 def file_of(tree: Tree, kind: str, file: str) -> bytes:
-    """Return the absolute path of the FILE of ``--labels KIND:FILE``.
+    """Return the absolute path or URL of the FILE of ``--labels KIND:FILE``.
 
-    It is relative to the working directory, or else to the source, which may be an archive.
+    It is relative to the working directory, or else to the source, which may be an archive or in a store.
 
     Raises:
         UsageError: There is no such file.
     """
-    path = os.path.realpath(as_bytes(file)) if file else b""
-    if os.path.isfile(path):
-        return path
+    if is_url(file):
+        path = as_bytes(clean_url(file))
+        with suppress(NoObject):
+            return path if tree.below(path) in tree.files or Archive.of(path) else b""
+    else:
+        path = os.path.realpath(as_bytes(file)) if file else b""
+        if os.path.isfile(path):
+            return path
     for inside in (tree.below(path), posixpath.normpath(as_bytes(file))):
         if inside in tree.files:
             return tree.root.rstrip(b"/") + b"/" + inside
@@ -144,6 +153,8 @@ def files_beside(tree: Tree, folder: bytes) -> list[bytes]:
     top = tree.root.rstrip(b"/") + b"/"
     if (folder + b"/").startswith(top):
         return [top + path for path in tree.files if folder_of(top + path) == folder]
+    if is_url(folder):
+        return []
     with os.scandir(folder) as entries:
         return sorted(entry.path for entry in entries if entry.is_file())
 

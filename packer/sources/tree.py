@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -70,13 +70,13 @@ def find_tree(
         StorageError: `root` cannot be read.
     """
     absolute = os.path.realpath(os.fsencode(root))
-    archives = Archives(_is_member_image, scratch)
+    archives = Archives(is_member_image, scratch)
     archive, inside = archive_of(absolute)
     if archive:
         if extension_of(archive) == PARQUET and archive != absolute:
             raise UsageError(root, "is in a Parquet file, which is read as a whole", "give the Parquet file")
         with _readable(archive):
-            check_file(archive, _is_member_image)
+            check_file(archive, is_member_image)
             archives.add(archive, b"")
         if inside:
             if inside[:-1] not in archives.folders:
@@ -91,17 +91,15 @@ def find_tree(
         os.scandir(absolute).close()
     walk = _Walk(absolute, is_image, follow_links)
     walk.run()
-    tree = Tree(absolute, walk.images, walk.files, walk.folders)
-    there = [path for path in walk.files if archive_stem(path)]
-    if walk.images or not there:
-        there = [path for path in there if extension_of(path) != PARQUET]  # labels of the images, probably
-        walk.skipped += [(path, "archive beside images, which is not read") for path in there]
-        return tree, walk.skipped
-    return _with_archives(tree, there, archives), walk.skipped + archives.skipped
+    return with_archives(Tree(absolute, walk.images, walk.files, walk.folders), walk.skipped, archives)
 
 
-def _with_archives(tree: Tree, paths: Sequence[bytes], archives: Archives) -> Tree:
-    """Return a tree without images with the members of the archives in it."""
+def with_archives(tree: Tree, skipped: list[Skipped], archives: Archives) -> tuple[Tree, list[Skipped]]:
+    """Return a tree with the members of the archives in it if it has no images, and what is skipped."""
+    paths = [path for path in tree.files if archive_stem(path)]
+    if tree.images or not paths:
+        paths = [path for path in paths if extension_of(path) != PARQUET]  # labels of the images, probably
+        return tree, skipped + [(path, "archive beside images, which is not read") for path in paths]
     others = {path for path in tree.files if path not in paths or extension_of(path) == PARQUET}  # it has labels too
     for path in paths:
         stem = archive_stem(path)
@@ -114,7 +112,7 @@ def _with_archives(tree: Tree, paths: Sequence[bytes], archives: Archives) -> Tr
             archives.skipped.append((path, reason_of(error)))
     members, images, files = archives.finish()
     folders = in_order(archives.folders.union(tree.folders))
-    return Tree(tree.root, images, sorted([*others, *files]), folders, members)
+    return Tree(tree.root, images, sorted([*others, *files]), folders, members), skipped + archives.skipped
 
 
 def in_order(folders: set[bytes]) -> list[bytes]:
@@ -122,7 +120,8 @@ def in_order(folders: set[bytes]) -> list[bytes]:
     return sorted(folders, key=lambda folder: folder + b"/")
 
 
-def _is_member_image(path: bytes, head: Callable[[], bytes]) -> bool:
+def is_member_image(path: bytes, head: Callable[[], bytes]) -> bool:
+    """Return whether a member of an archive is an image; `head` returns its first bytes."""
     if extension_of(path) in IMAGE_EXTENSIONS:
         return True
     try:
@@ -275,6 +274,8 @@ def read_head(tree: Tree | bytes, path: bytes, num_bytes: int, tail_bytes: int =
     except FileNotFoundError:
         problem = "vanished during the build" if isinstance(tree, Tree) else "no such file"
         raise BadLabel(path, problem, "start again") from None
+    except StorageError:
+        raise  # the store cannot be reached: no fault of this file
     except OSError as error:
         raise BadLabel(path, f"cannot be read: {error.strerror}", "check the disk") from None
 

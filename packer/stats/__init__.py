@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from packer.errors import AnyPath
-from packer.format.pack import open_pack
+from packer.format.pack import Pack, open_pack
 from packer.stats.columns import (
     BoxStats,
     ClassCounts,
@@ -48,13 +48,13 @@ class PackStats:
 
 
 def pack_stats(
-    path: AnyPath, against: AnyPath | None = None, pixels: bool = True, progress: Progress | None = None
+    path: AnyPath | Pack, against: AnyPath | Pack | None = None, pixels: bool = True, progress: Progress | None = None
 ) -> PackStats:
     """Compute the statistics of the pack at `path`.
 
     Args:
-        path: The pack.
-        against: Another pack, to look for the same source files.
+        path: The pack, or its path or URL.
+        against: Another one, to look for the same source files.
         pixels: Whether to read all images for the exact mean and std of the channels.
         progress: Receives the number of images read.
 
@@ -65,8 +65,8 @@ def pack_stats(
         PackNotFound: If `path` is not a pack.
         DamagedPack: If a record does not match its checksum.
     """
-    pack = open_pack(path)
-    other = None if against is None else open_pack(against)
+    pack = path if isinstance(path, Pack) else open_pack(path)
+    other = against if isinstance(against, Pack) or against is None else open_pack(against)
     return PackStats(
         path=pack.path,
         records=len(pack),

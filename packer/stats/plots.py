@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import AnyPath, StorageError, UsageError, plural, printable
-from packer.format.pack import open_pack
+from packer.format.pack import Pack, open_pack
 from packer.stats import ClassCounts, PackStats
 
 MOST_CLASSES = 40
@@ -47,19 +47,20 @@ def save_figure(figure: Any, path: AnyPath) -> None:
         raise StorageError(path, f"cannot write: {error.strerror or error}") from error
 
 
-def plot_stats(stats: PackStats, file: AnyPath) -> None:
+def plot_stats(stats: PackStats, file: AnyPath, pack: Pack | None = None) -> None:
     """Draw class counts, boxes per image, box sizes and image sizes.
 
     Args:
-        stats: The statistics; the pack at `stats.path` is opened for the histograms.
+        stats: The statistics.
         file: The file to write: PNG, SVG or PDF by its extension.
+        pack: The pack, for the histograms; default: the one at `stats.path`.
 
     Raises:
         UsageError: If matplotlib is not installed or does not know the extension.
         StorageError: If the file cannot be written.
     """
     make_figure = figure_class("--plot")
-    pack = open_pack(stats.path)
+    pack = pack or open_pack(stats.path)
     drawings: list[Callable[[Any], None]] = [
         partial(_classes, counts) for counts in stats.classes if any(counts.counts)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -45,6 +46,15 @@ def clean_url(url: AnyPath) -> str:
 def join_url(url: str, name: str) -> str:
     """Return the URL of an object."""
     return f"{url.rstrip('/')}/{name}" if name else url
+
+
+def joined(folder: bytes, path: bytes) -> bytes:
+    """Return `path` relative to `folder`, without . and ..; either may be a URL or an absolute path."""
+    if not is_url(path):
+        path = posixpath.join(folder, path)
+    match = _URL.match(os.fsdecode(path))
+    start = match.end() if match else 0
+    return path[:start] + posixpath.normpath(path[start:])
 
 
 def open_store(url: AnyPath) -> Store:

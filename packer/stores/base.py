@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from packer.errors import StorageError, UsageError
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 ABSENT = ""
 """In place of an ETag: write only if there is no such object."""
+
+
+Content = bytes | os.PathLike[str] | Iterable[bytes]
 
 
 class Object(NamedTuple):
@@ -71,12 +74,13 @@ class Store(Protocol):
             CutAnswer: The answer broke off; asking again may help.
         """
 
-    def write(self, name: str, content: bytes | os.PathLike[str], only_if: str | None = None) -> str | None:
+    def write(self, name: str, content: Content, only_if: str | None = None) -> str | None:
         """Write an object and return its ETag; readers see it when it is whole.
 
         Args:
             name: The object.
-            content: Its bytes, or the path of a local file, which is sent in parts.
+            content: Its bytes; or the path of a local file, or pieces, both of which are sent in parts. If the next
+                piece is an exception, nothing is written.
             only_if: ABSENT, or the ETag of the version to replace; None: in any case.
         """
 
@@ -87,7 +91,7 @@ class Store(Protocol):
         """Return the folders directly in the folder `prefix`, as names without a slash at the end, and the objects."""
 
     def delete(self, names: list[str]) -> None:
-        """Delete objects. Only `packer clean` does."""
+        """Delete objects. A build deletes its own journal, and all else only `packer clean`."""
 
 
 _used_by: int | None = None

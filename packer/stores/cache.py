@@ -33,6 +33,8 @@ ORIGIN = "origin.json"
 WHAT = "made by packer's cache, which removes the blocks of these files again"
 NETWORKS = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "fuse.rclone", "fuse.s3fs")
 """File systems whose locks and maps may not be those of other machines."""
+UNFINISHED = ".new-"
+"""Start of the names of files and folders that get another one when they are complete."""
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 POLL_S = 0.005
 EVICT_WAIT_S = 60.0
@@ -66,7 +68,7 @@ def limit_of(cache_bytes: Any) -> int | None:
 
 def new_name(folder: str) -> str:
     """Return a name in a folder that no process has, for what is renamed when it is complete."""
-    return os.path.join(folder, f".new-{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}")
+    return os.path.join(folder, f"{UNFINISHED}{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}")
 
 
 def has_file(path: str, size: int) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import fsspec
 
 from packer.errors import NotInstalled, StorageError, UsageError
 from packer.stores import join_url
-from packer.stores.base import NoObject, Object, ObjectChanged, check_process
+from packer.stores.base import ABSENT, Content, NoObject, Object, ObjectChanged, check_process
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,15 +55,30 @@ class FsspecStore:
         """Return the bytes from `start` to `stop`, exactly as many, and what the store says of the whole object."""
         return self.read(name, start, stop, etag), self.size(name)
 
-    def write(self, name: str, content: bytes | os.PathLike[str], only_if: str | None = None) -> str | None:
+    def write(self, name: str, content: Content, only_if: str | None = None) -> str | None:
         """Write an object; `only_if` is checked before, which is not safe against others at the same moment."""
-        if only_if is not None and self._call(name, lambda: self._files.exists(self._path(name))):
+        path = self._path(name)
+        if only_if == ABSENT and self._call(name, lambda: self._files.exists(path)):
             raise ObjectChanged(join_url(self.url, name), "exists", "choose another URL")
+        if only_if and self.size(name).etag != only_if:
+            raise ObjectChanged(join_url(self.url, name), "was replaced by another version", "open it again")
         if isinstance(content, bytes):
-            self._call(name, lambda: self._files.pipe_file(self._path(name), content))
+            self._call(name, lambda: self._files.pipe_file(path, content))
+        elif isinstance(content, os.PathLike):
+            self._call(name, lambda: self._files.put_file(os.fspath(content), path))
         else:
-            self._call(name, lambda: self._files.put_file(os.fspath(content), self._path(name)))
+            self._call(name, lambda: self._write_pieces(path, content))
         return None
+
+    def _write_pieces(self, path: str, pieces: Iterable[bytes]) -> None:
+        file = self._files.open(path, "wb")
+        try:
+            for piece in pieces:
+                file.write(piece)
+        except BaseException:
+            file.discard()  # closing it would write what there is
+            raise
+        file.close()
 
     def names(self, prefix: str = "") -> Iterator[Object]:
         """Yield the objects whose names begin with `prefix`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +17,7 @@ from obstore.store import MemoryStore, from_url
 from packer.errors import StorageError, UsageError
 from packer.stores import join_url
 from packer.stores.aws import s3_settings
-from packer.stores.base import ABSENT, CutAnswer, NoObject, Object, ObjectChanged, check_process
+from packer.stores.base import ABSENT, Content, CutAnswer, NoObject, Object, ObjectChanged, check_process
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -24,6 +26,10 @@ PART_BYTES = 8 << 20
 """Size of the parts in which a large file is sent."""
 NO_SUCH = "check the URL, and which account the environment names"
 AGAIN = "check the network and the store, and run it again"
+NO_RANGES = re.compile("non-partial response|Range request not supported")
+DENIED = re.compile(r"status code: 40[13]\b")
+REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
+NO_FOLDER = "Unable to canonicalize filesystem root"
 T = TypeVar("T")
 
 
@@ -33,17 +39,24 @@ class ObstoreStore:
     def __init__(self, url: str) -> None:
         self.url = url
         self._store: Any = None
-        self._client  # noqa: B018 - wrong settings are errors now
+        with suppress(FileNotFoundError):
+            self._client  # noqa: B018 - wrong settings are errors now
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ObstoreStore, (self.url,)  # settings come from the environment of the process
 
     @property
     def _client(self) -> Any:
+        """The store of obstore. Raise FileNotFoundError if it is a folder that is not there."""
+        return self._connected(make_folder=False)
+
+    def _connected(self, make_folder: bool) -> Any:
         if self._store is None:
             try:
-                self._store = _made(self.url)
+                self._store = _made(self.url, make_folder)
             except (exceptions.BaseError, ValueError, TypeError, OSError) as error:
+                if NO_FOLDER in str(error) and not make_folder:
+                    raise FileNotFoundError(self.url) from None
                 raise UsageError(self.url, f"cannot be used: {_text(error)}", "see docs/remote.md") from None
         return self._store
 
@@ -74,21 +87,36 @@ class ObstoreStore:
             raise CutAnswer(join_url(self.url, name), problem, AGAIN)
         return data, found
 
-    def write(self, name: str, content: bytes | os.PathLike[str], only_if: str | None = None) -> str | None:
+    def write(self, name: str, content: Content, only_if: str | None = None) -> str | None:
         """Write an object and return its ETag."""
+        if only_if and self.url.startswith("file:"):  # which cannot do both in one step
+            if self.size(name).etag != only_if:
+                raise ObjectChanged(join_url(self.url, name), "was replaced by another version", "open it again")
+            only_if = None
         mode: Any = "overwrite" if only_if is None else "create" if only_if == ABSENT else {"e_tag": only_if}
-        data = content if isinstance(content, bytes) else Path(content)
-        parts = isinstance(data, Path) and mode == "overwrite" and data.stat().st_size > PART_BYTES
-        found = self._call(
-            name,
-            lambda: obstore.put(self._client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES),
-        )
-        return found["e_tag"]
+        data: Any = Path(content) if isinstance(content, os.PathLike) else content
+        parts = not isinstance(data, bytes) and mode == "overwrite"
+        parts = parts and not (isinstance(data, Path) and data.stat().st_size <= PART_BYTES)
+
+        def put() -> str | None:
+            client = self._connected(make_folder=True)
+            answer = obstore.put(client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
+            return answer["e_tag"]
+
+        try:
+            return self._call(name, put)
+        except NoObject:  # parts were put together, the answer was lost, and obstore asked again for what is done
+            if not isinstance(data, (bytes, Path)):
+                raise
+            return self._call(name, put)
 
     def names(self, prefix: str = "") -> Iterator[Object]:
         """Yield the objects whose names begin with `prefix`."""
         folder, _, start = prefix.rpartition("/")
-        pages = self._call(prefix, lambda: iter(obstore.list(self._client, folder or None, chunk_size=1000)))
+        try:
+            pages = self._call(prefix, lambda: iter(obstore.list(self._client, folder or None, chunk_size=1000)))
+        except NoObject:  # a folder that is not there has no objects, as elsewhere
+            return
         while (page := self._call(prefix, lambda: next(pages, None))) is not None:
             for meta in page:
                 one = _object(meta, meta["path"])
@@ -97,8 +125,12 @@ class ObstoreStore:
 
     def folders(self, prefix: str = "") -> tuple[list[str], list[Object]]:
         """Return the folders directly in the folder `prefix`, and the objects."""
-        found = self._call(prefix, lambda: obstore.list_with_delimiter(self._client, prefix or None))
-        objects = [_object(meta, meta["path"]) for meta in found["objects"]]
+        try:
+            found = self._call(prefix, lambda: obstore.list_with_delimiter(self._client, prefix or None))
+        except NoObject:
+            return [], []
+        # an object "prefix/" of no bytes, which consoles and some servers make for a folder, is not in it
+        objects = [_object(meta, meta["path"]) for meta in found["objects"] if meta["path"] != prefix]
         return sorted(path.rstrip("/") for path in found["common_prefixes"]), sorted(objects)
 
     def delete(self, names: list[str]) -> None:
@@ -119,15 +151,27 @@ class ObstoreStore:
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise StorageError(where, f"access denied: {_text(error)}", NO_SUCH) from None
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(where, f"cannot be reached: {_text(error)}", AGAIN) from None
+            text = _text(error)
+            if NO_RANGES.search(text):
+                problem = "the server does not answer requests for parts of objects"
+                raise StorageError(where, problem, "choose a store that does") from None
+            if DENIED.search(text):
+                raise StorageError(where, f"access denied: {text}", NO_SUCH) from None
+            if "NoSuchBucket" in str(error):
+                raise NoObject(where, "there is no such bucket", NO_SUCH) from None
+            if "body error" in text:
+                raise CutAnswer(where, f"the answer was cut: {text}", AGAIN) from None
+            if "invalid path" in text:  # of a name that has // or control characters, or is not UTF-8
+                raise StorageError(where, f"has a name that cannot be used: {text}", "rename that object") from None
+            raise StorageError(where, f"cannot be reached: {text}", AGAIN) from None
 
 
-def _made(url: str) -> Any:
+def _made(url: str, make_folder: bool) -> Any:
     scheme, _, rest = url.partition("://")
     if scheme == "memory":
         return _memory(rest)
     if scheme == "file":
-        return from_url(url, mkdir=True)
+        return from_url(url, mkdir=make_folder, automatic_cleanup=True)
     settings = s3_settings() if scheme in ("s3", "s3a") else {}
     if scheme == "http":
         settings["client_options"] = {"allow_http": True}
@@ -144,6 +188,8 @@ def _object(meta: Any, name: str) -> Object:
 
 
 def _text(error: BaseException) -> str:
-    """Return what is wrong in one line: obstore adds the whole answer, and how often it tried."""
+    """Return what is wrong in one line: obstore adds the whole answer, which may name keys, and how often it tried."""
     text = str(error).split("\n\nDebug source", 1)[0]
-    return " ".join(text.split())[:300]
+    reasons = REASON.findall(text)
+    text = re.sub(r"\?\S+", "", re.split(r"<\?xml|<Error>", text)[0])  # queries may be signed
+    return " ".join(f"{text} {': '.join(reasons)}".split())[:300]

@@ -35,6 +35,8 @@ EXTENT = np.dtype([("generation", "<u8"), ("used_s", "<u8")])
 SETUP_LOCK = 0
 EXTENT_LOCKS = 1 << 40
 BLOCK_LOCKS = 1 << 41
+USE_LOCK = 1 << 42
+"""Shared by processes that have the pack open."""
 POLL_S = 0.001
 SEEN_S = 30
 """The time of last use may be this late."""
@@ -90,7 +92,7 @@ class FileBlocks(Blocks):
         if self._opened < 0:
             with self._opening:
                 if self._opened < 0:
-                    self._opened = open_own(self._path)
+                    self._opened = _open_used(self._path)
                     weakref.finalize(self, _close, self._opened, self._pid).atexit = False
         return self._opened
 
@@ -187,6 +189,21 @@ class FileBlocks(Blocks):
         write_at(self._descriptor, states, map_bytes(self.layout) - self.layout.num_blocks + first)
 
 
+def _open_used(path: str) -> int:
+    """Open a file `blocks` and mark it as used. Raise OSError on failure: its folder may be removed at this moment."""
+    while True:
+        opened = open_own(path)
+        try:
+            while not lock_bytes(opened, USE_LOCK, 1, shared=True):
+                time.sleep(POLL_S)
+            if os.path.samestat(os.fstat(opened), os.stat(path)):
+                return opened
+        except BaseException:
+            os.close(opened)
+            raise
+        os.close(opened)
+
+
 def _close(descriptor: int, pid: int) -> None:
     if pid == os.getpid():
         os.close(descriptor)
@@ -232,6 +249,26 @@ class StoredBlocks:
         content = self._read()
         table = np.frombuffer(content, EXTENT, self.layout.num_extents if content else 0, HEADER.size if content else 0)
         return table["used_s"].astype(np.int64)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep all blocks from being evicted; this is no use of them that counts."""
+        descriptor = os.open(self._path, os.O_RDWR)
+        try:
+            while not lock_bytes(descriptor, EXTENT_LOCKS, max(1, self.layout.num_extents), shared=True):
+                time.sleep(POLL_S)  # one of them is being evicted
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def unused(self) -> Iterator[bool]:
+        """Return whether no process has the pack open; until the end of the context, none can open it."""
+        descriptor = open_own(self._path)
+        try:
+            yield lock_bytes(descriptor, USE_LOCK, 1)
+        finally:
+            os.close(descriptor)
 
     def evict(self, extent: int) -> int:
         """Give the disk space of an extent back, unless somebody uses or fetches it; return how many blocks it had."""

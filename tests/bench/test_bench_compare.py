@@ -19,7 +19,7 @@ import pytest
 import torch
 from drawn import draw_classes, draw_plain, tree_state
 from packs import WIDE
-from running import Ran, good, members_of, start, until
+from running import Ran, good, killed_at_last, members_of, start, until, workers_of
 from torch.utils.data import DataLoader, Dataset
 
 from packer import PackedLoader
@@ -179,15 +179,15 @@ def test_cold_reads_say_what_was_in_memory(source: Path, work: Path) -> None:
 
 def test_ctrl_c_leaves_nothing(source: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
-    with start("bench", source, "--seconds", 600, *FEW, "--work-dir", work) as process:
-        # then comes a row that takes ten minutes
-        assert until(lambda: list(work.glob("*/lmdb-jpeg/pack.json")), 30)
-        time.sleep(0.3)
+    with start("bench", source, "--seconds", 600, *FEW, "--work-dir", work) as process, killed_at_last(process):
+        assert until(lambda: list(work.glob("*/lmdb-jpeg/pack.json")), 240)
+        # then comes a row that takes ten minutes, measured in a fork of a worker
+        assert until(lambda: set(members_of(process.pid).values()) & set(workers_of(process.pid)), 240)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=120)
+        assert until(lambda: not members_of(process.pid), 60)
     assert (process.returncode, err.strip()) == (130, "packer: interrupted")
     assert not list(work.iterdir())
-    assert until(lambda: not members_of(process.pid), 10)
 
 
 class Files(Dataset[Any]):
@@ -205,17 +205,20 @@ class Files(Dataset[Any]):
 
 
 def rate_of(loader: Iterable[Any]) -> float:
-    """Median images/s of epochs, after one that is not counted."""
+    """Most images/s of epochs, after one that is not counted."""
     found = []
     for _ in range(3):
         began = time.perf_counter()
         images = sum(len(batch[0]) if isinstance(batch, tuple) else len(batch) for batch in loader)
         found.append(images / (time.perf_counter() - began))
-    return statistics.median(found[1:])
+    return max(found[1:])
 
 
 def test_own_loops_measure_about_the_same(tmp_path: Path) -> None:
-    """Within a factor of 3: few images, and a busy machine. scripts/bench_check.py compares in earnest."""
+    """Within a factor of 3: few images, and a busy machine. scripts/bench_check.py compares in earnest.
+
+    The best rate of several tries counts: other work on the machine only ever slows one of them.
+    """
     draw_plain(tmp_path / "src", 120, width=160, height=120)
     few = [*FEW, "--seconds", 0.1, "--rounds", 2, "--batch-size", 16, "--threads", 2, "--json"]
     resized = ["--resize", "160x120", "--fit", "stretch", "--encode", "jpeg"]
@@ -227,13 +230,14 @@ def test_own_loops_measure_about_the_same(tmp_path: Path) -> None:
         "lmdb, jpeg": PackedLoader(tmp_path / "p", 16, sampler=order, threads=2),
         "folder, cv2": DataLoader(files, 16, shuffle=True, num_workers=2, persistent_workers=True),
     }
-    ratios: dict[str, list[float]] = {name: [] for name in own}
-    for _ in range(3):  # once is enough, but other work may have come between
+    best = {name: [0.0, 0.0] for name in own}
+    for _ in range(12):
         facts = json.loads(good("bench", tmp_path / "src", *few).out)
         assert facts["settings"]["size"] == [160, 120]
         for row in facts["rows"]:
             if row["name"] in own:
-                ratios[row["name"]].append(statistics.median(rates(row)) / rate_of(own[row["name"]]))
-        if all(1 / 3 < statistics.median(found) < 3 for found in ratios.values()):
+                measured = max(rates(row)), rate_of(own[row["name"]])
+                best[row["name"]] = [max(pair) for pair in zip(best[row["name"]], measured, strict=True)]
+        if all(theirs and 1 / 3 < bench / theirs < 3 for bench, theirs in best.values()):
             return
-    pytest.fail(f"packer bench / own loop: {ratios}")
+    pytest.fail(f"images/s of packer bench and of own loops: {best}")

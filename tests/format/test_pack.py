@@ -144,17 +144,18 @@ def maps_of(path: Path) -> int:
     return sum(str(path) in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-def descriptors() -> list[str]:
-    return sorted(os.listdir("/proc/self/fd"))
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
 
 
 @needs_proc
 @pytest.mark.skipif(PORTABLE, reason="each map of a file holds a descriptor")
 def test_an_open_pack_holds_no_descriptor(many_shards):
+    gc.collect()
     before = descriptors()
     data = PackedDataset(many_shards)
     data.__getitems__(range(60))
-    assert descriptors() == before
+    assert descriptors() <= before  # what earlier tests have left may go meanwhile
     assert maps_of(many_shards) == 120  # a container and an index for each shard
 
 
@@ -179,7 +180,7 @@ def test_closed_packs_leave_nothing(make_pack, container, kind):
             data.__getitems__([0, 8])
             _ = data[3], data.targets[1], data.boxes, data.pack.record(2)
         del data, _
-        assert descriptors() == before
+        assert descriptors() <= before
         assert maps_of(path) == 0
         assert len(Path("/proc/self/maps").read_text().splitlines()) <= maps + 10
     finally:

@@ -44,7 +44,7 @@ print(sorted(heavy & set(sys.modules)))
 
 def run(script: str, *arguments: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, *arguments], check=False, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split("\n")

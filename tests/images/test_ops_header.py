@@ -144,10 +144,10 @@ def test_bombs_are_refused_at_once_and_without_memory(name: str) -> None:
 
     data = bombs()[name]
     tracemalloc.start()
-    begin = time.perf_counter()
+    begin = time.thread_time()
     with pytest.raises(BadImage):
         decode(data)
-    taken, (_, peak) = time.perf_counter() - begin, tracemalloc.get_traced_memory()
+    taken, (_, peak) = time.thread_time() - begin, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
     assert taken < 0.5  # milliseconds in truth; decoding them takes seconds to minutes
@@ -208,7 +208,7 @@ def test_12_bit_jpeg_float_tiff_and_odd_bmp_are_refused() -> None:
 
 
 def test_hostile_runs_end_quickly() -> None:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     for data in (
         b"\xff\xd8" + b"\xff" * 20_000_000,
         b"\xff\xd8" + b"\xff\xe0\0\2" * 5_000_000,
@@ -216,7 +216,7 @@ def test_hostile_runs_end_quickly() -> None:
     ):
         with pytest.raises(BadImage):
             read_header(data)
-    assert time.perf_counter() - begin < 5
+    assert time.thread_time() - begin < 5
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
@@ -269,10 +269,10 @@ def test_gif_of_tiny_blocks_is_refused_in_time() -> None:
     data = FILES["GIF rgb"]
     descriptor = data.index(b",")
     start = descriptor + 11
-    begin = time.perf_counter()
+    begin = time.thread_time()
     with pytest.raises(BadImage, match="too many blocks"):
         read_header(data[:start] + b"\1\0" * 1 + b"!\xfe" + b"\1x" * 8_000_000 + b"\0;")
-    assert time.perf_counter() - begin < 30
+    assert time.thread_time() - begin < 30
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

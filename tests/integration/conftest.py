@@ -6,15 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import store_servers
+from fault_proxy import FaultProxy
 from PIL import Image
+from store_servers import BUCKET, NoServer, StoreServer
 
 from packer import BuildOptions, build_pack
+from packer.stores import open_store
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -94,3 +100,62 @@ def job(launch: Launch, numbered_pack: Path) -> Job:
         return [json.loads((home / f"{name}-{rank}.json").read_text()) for rank in range(ranks)]
 
     return run
+
+
+@contextmanager
+def served(
+    server: Callable[[Path], AbstractContextManager[StoreServer]], factory: pytest.TempPathFactory
+) -> Iterator[StoreServer]:
+    """Run a server of `store_servers` with a bucket, or skip with the reason."""
+    pytest.importorskip("obstore")
+    try:
+        with server(factory.mktemp(server.__name__)) as found, pytest.MonkeyPatch.context() as environment:
+            use(environment, found.environment)
+            open_store(f"s3://{BUCKET}").write("bucket", b"is made by its first object")
+            yield found
+    except NoServer as error:
+        pytest.skip(str(error))
+
+
+def use(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Set these variables of AWS, and no others."""
+    for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_CA_BUNDLE"]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """SeaweedFS on the loopback: what an S3 store should be."""
+    with served(store_servers.seaweedfs, tmp_path_factory) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """``rclone serve s3`` on the loopback: a store that ignores conditions."""
+    with served(store_servers.rclone, tmp_path_factory) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket_url(seaweedfs: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty folder on SeaweedFS; the environment leads there."""
+    use(monkeypatch, seaweedfs.environment)
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def rclone_url(rclone: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty folder on rclone; the environment leads there."""
+    use(monkeypatch, rclone.environment)
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def proxy(bucket_url: str, seaweedfs: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A proxy before SeaweedFS that does faults; from now on the environment leads through it."""
+    with FaultProxy(seaweedfs.endpoint) as made:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", made.url)
+        yield made

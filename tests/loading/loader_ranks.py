@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch.distributed
@@ -28,6 +29,9 @@ def main(pack: str, folder: Path, rank: int) -> None:
         assert loader.state_dict()["global_batch"] == 8
         said = {"rank": loader.sampler.rank, "batches": len(loader), "epochs": epochs}
         (folder / f"{rank}.json").write_text(json.dumps(said))  # a line each of one pipe may come in pieces
+        end = time.monotonic() + 60
+        while not (folder / f"{1 - rank}.json").exists() and time.monotonic() < end:
+            time.sleep(0.01)  # the other may still be at the barrier, where it needs this one
     finally:
         torch.distributed.destroy_process_group()
 

@@ -109,7 +109,7 @@ def test_every_kind_leaves_a_worker(method):
     # persistent: it goes on after an error, so that one start of a process will do
     loader = DataLoader(
         Raises(), num_workers=1, multiprocessing_context=method, sampler=sampler, persistent_workers=True,
-        collate_fn=collate, prefetch_factor=len(KINDS), timeout=60,
+        collate_fn=collate, prefetch_factor=len(KINDS), timeout=240,
     )  # fmt: skip
     batches = iter(loader)
     for error in KINDS:

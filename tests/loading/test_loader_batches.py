@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -222,17 +221,18 @@ def test_encodings_that_a_crop_reads_alike(pack):
 
 
 def test_a_slow_transform_uses_all_threads_and_keeps_nobody_waiting(pack):
-    names, calls = set(), []
+    names, calls, together = set(), [], threading.Barrier(3, timeout=60)
 
     def transform(image):
-        names.add(threading.current_thread().name)
+        if threading.current_thread().name not in names:
+            names.add(threading.current_thread().name)
+            together.wait()  # each thread waits for all others
         calls.append(1)
-        time.sleep(0.002)
         return image.clone()
 
     iteration = iter(PackedLoader(pack("raw"), 4, transform=transform, threads=3, prefetch=1))
     next(iteration)
-    assert len(calls) < 27 and len(names) > 1
+    assert len(calls) < 27 and len(names) == 3
     iteration.close()
 
 

@@ -117,7 +117,7 @@ def test_what_cannot_live_on_the_device_is_refused(pack, monkeypatch):
 def test_ram_reads_all_and_gives_the_same(pack, container):
     path = pack("raw", container)
     loader = PackedLoader(path, 4, cache="ram", **OPTIONS)
-    assert loader._ram.wait(20)
+    assert loader._ram.wait(60)
     assert alike(list(loader), batches(path))
 
 
@@ -135,7 +135,7 @@ def test_the_ram_thread_ends_with_the_loader(pack, monkeypatch, allowed):
 
     def read(region, start, stop, keep):
         steps.append((start, stop))
-        go_on.wait(10)
+        assert go_on.wait(60)
         return allowed
 
     monkeypatch.setattr(Region, "read", read)
@@ -143,10 +143,10 @@ def test_the_ram_thread_ends_with_the_loader(pack, monkeypatch, allowed):
     loader = PackedLoader(pack("raw"), 4, cache="ram")
     thread = loader._ram._thread
     assert thread.is_alive() and thread.daemon and not loader._ram.wait(0.01)
-    threading.Timer(0.1, go_on.set).start()
     del loader
-    gc.collect()
-    thread.join(10)
+    gc.collect()  # does not wait for the thread, which is still reading
+    go_on.set()
+    thread.join(60)
     assert not thread.is_alive()
     assert len(steps) <= 2  # it stops at once, not at the end
 
@@ -183,7 +183,7 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
 def test_pages_that_may_not_be_locked_are_read(pack, monkeypatch):
     monkeypatch.setattr(system, "lock_in_memory", lambda *arguments: False)
     loader = PackedLoader(pack("raw"), 4, cache="ram")
-    assert loader._ram.wait(20) and alike(list(loader), list(PackedLoader(pack("raw"), 4)))
+    assert loader._ram.wait(60) and alike(list(loader), list(PackedLoader(pack("raw"), 4)))
 
 
 def test_memory_that_the_page_cache_holds_in_a_container_is_free(tmp_path, monkeypatch):
@@ -207,9 +207,11 @@ def locked_kilobytes():
 @pytest.mark.skipif(system.PORTABLE, reason="memory is locked on POSIX systems only")
 def test_locked_memory_is_unlocked_with_its_owner(pack):
     """Locks do not add up: the first owner that goes must not unlock what another one keeps."""
+    gc.collect()
+    assert until(lambda: "packer-ram" not in {thread.name for thread in threading.enumerate()}, 60)  # earlier tests'
     opened, before = open_pack(pack("raw")), locked_kilobytes()
     first, second = (PackedLoader(opened, 4, cache="ram") for _ in range(2))
-    assert first._ram.wait(20) and second._ram.wait(20)
+    assert first._ram.wait(60) and second._ram.wait(60)
     if locked_kilobytes() == before:
         pytest.skip("this process may not lock memory")
     del first
@@ -217,5 +219,5 @@ def test_locked_memory_is_unlocked_with_its_owner(pack):
     assert not until(lambda: locked_kilobytes() == before, 0.2)
     del second
     gc.collect()
-    assert until(lambda: locked_kilobytes() == before, 10)
+    assert until(lambda: locked_kilobytes() == before, 60)
     assert opened.record(0)

@@ -199,12 +199,12 @@ def test_no_thread_is_left(pack):
     for _ in CudaPrefetcher(loader, "cpu"):
         assert len(new)
         break
-    assert until(lambda: not new, 10)
+    assert until(lambda: not new, 60)
     iteration = iter(CudaPrefetcher(loader, "cpu"))
     next(iteration)
     with pytest.raises(Mine):
         iteration.throw(Mine())
-    assert until(lambda: not new, 10)
+    assert until(lambda: not new, 60)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")

@@ -27,8 +27,8 @@ def test_a_world_size_without_a_process_group_is_warned_of_once(pack, monkeypatc
 
 def test_two_processes_share_an_epoch(pack, tmp_path):
     script = Path(__file__).with_name("loader_ranks.py")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, script, pack("raw"), tmp_path], env=environment, timeout=60, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, script, pack("raw"), tmp_path], env=environment, timeout=240, check=True)
     said = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert [s["rank"] for s in said] == [0, 1] and [s["batches"] for s in said] == [3, 3]
     names = {int(image.sum()) for image, _ in fresh(pack("raw"))}

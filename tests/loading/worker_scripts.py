@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
+from packer.samplers import BalancedSampler
 from packer.system import PORTABLE
 
 
@@ -22,26 +22,21 @@ def slow(image: torch.Tensor) -> torch.Tensor:
     return image
 
 
-def for_ever(batches: object) -> Iterator[None]:
-    """Epoch after epoch."""
-    while True:
-        for _ in batches:  # type: ignore[attr-defined]
-            yield
-
-
 def train(pack: str, workers: int) -> None:
-    """Say the workers' ids, then train until something ends it."""
+    """Say the workers' ids and that they are at work, then train until something ends it."""
+    data = PackedDataset(pack, slow)
+    order = BalancedSampler(data, num_samples=1_000_000)  # one epoch of hours: no worker is just being started
     if workers:
         loader = DataLoader(
-            PackedDataset(pack, slow), 4, num_workers=workers, collate_fn=collate, multiprocessing_context="fork"
+            data, 4, num_workers=workers, collate_fn=collate, multiprocessing_context="fork", sampler=order
         )
-        batches = iter(loader)
-        next(batches)  # torch's workers see that their parent is gone if they knew it
-        print(*[w.pid for w in batches._workers], flush=True)  # type: ignore[attr-defined]
     else:
-        loader = PackedLoader(pack, 4, transform=slow)  # type: ignore[assignment]
-        print(flush=True)
-    for _ in for_ever(loader):
+        loader = PackedLoader(pack, 4, transform=slow, sampler=order)  # type: ignore[assignment]
+    batches = iter(loader)
+    print(*[w.pid for w in getattr(batches, "_workers", ())], flush=True)
+    next(batches)  # torch's workers see that their parent is gone if they knew it
+    print("training", flush=True)
+    for _ in batches:
         pass
 
 
@@ -83,7 +78,7 @@ def fork_after_resize(pack: str) -> None:
         list(loader)  # not cv2.resize of a large picture: after that, OpenCV alone hangs in 1 of 400 forks
         pid = os.fork()
         if pid == 0:
-            signal.alarm(10)
+            signal.alarm(60)
             cv2.resize(picture, (400, 400))
             PackedDataset(pack)[0]
             os._exit(0)

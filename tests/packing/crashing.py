@@ -36,7 +36,7 @@ WAYS: dict[str, Callable[[], object]] = {
     "exit": lambda: os._exit(7),
     "sleeps": lambda: time.sleep(1000),
     "never": _never,
-    "slow": lambda: time.sleep(0.15),
+    "slow": lambda: time.sleep(0.4),
 }
 
 

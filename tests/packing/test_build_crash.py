@@ -28,6 +28,8 @@ from packer.types import Progress
 pytestmark = pytest.mark.workers
 
 IMAGES = 12
+HANGS_S = 2.0
+"""A busy machine keeps a worker waiting for less, at least not twice at the same image."""
 ONE_SHARD, FOUR_SHARDS = None, 3 * 40 * 30 * 3
 
 
@@ -137,13 +139,13 @@ def test_an_image_that_is_never_finished(source: Path, way: str, workers: int) -
     """Also in a library call that holds the GIL forever."""
     mark(source / "004.jpg", way)
     mark(source / "009.jpg", "SIGSEGV")
-    build_pack(options(source, on_bad="skip", decode_timeout=0.5, workers=workers))
+    build_pack(options(source, on_bad="skip", decode_timeout=HANGS_S, workers=workers))
     assert reasons(source.parent / "p") == {"004.jpg": "timeout", "009.jpg": "crashed"}
     (item, _) = open_pack(source.parent / "p").manifest.rejected
-    assert item.problem.startswith("was not decoded within 0.5 s, twice; raise --decode-timeout, or re-save")
+    assert item.problem.startswith(f"was not decoded within {HANGS_S:g} s, twice; raise --decode-timeout, or re-save")
 
 
-@pytest.mark.parametrize("timeout", [1.0, None])
+@pytest.mark.parametrize("timeout", [3.0, None])
 def test_slow_images_are_none_that_hang(source: Path, timeout: float | None) -> None:
     """Together they take longer than the timeout, but each alone does not."""
     for i in range(8 if timeout else 1):
@@ -155,7 +157,7 @@ def test_slow_images_are_none_that_hang(source: Path, timeout: float | None) -> 
 def test_in_the_sample_that_the_plan_encodes(source: Path) -> None:
     mark(source / "000.jpg", "sleeps")
     mark(source / "011.jpg", "SIGABRT")
-    asked = {"encode": "png", "on_bad": "skip", "decode_timeout": 0.5}
+    asked = {"encode": "png", "on_bad": "skip", "decode_timeout": HANGS_S}
     plan = plan_pack(options(source, **asked))
     assert plan.pack_bytes > 0 and not plan.inputs.rejected
     build_pack(options(source, **asked))
@@ -196,7 +198,7 @@ def test_a_worker_that_is_killed_while_it_is_idle_is_replaced(source: Path) -> N
         pool.start(1)
         (worker,) = pool._idle
         os.kill(worker.process.pid, signal.SIGKILL)
-        assert until(lambda: worker.process.poll() is not None, 5)
+        assert until(lambda: worker.process.poll() is not None, 60)
         ((number, result),) = pool.run(pack_shard, list(plan.jobs(table, str(source.parent / "out"))))
     assert number == 0 and result.entry is not None and result.entry.records == IMAGES
 
@@ -214,7 +216,7 @@ def test_no_process_stays(source: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(TooManyBad):
         build_pack(options(source, shard_bytes=FOUR_SHARDS))
     assert len(set(started)) > 2
-    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started), 5)
+    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started), 60)
 
 
 def test_two_attempts_at_one_shard(source: Path) -> None:

@@ -47,7 +47,7 @@ def limited(command: list[str], limits: dict[int, int], **variables: str) -> Ran
 
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False, preexec_fn=lower
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False, preexec_fn=lower
     )
     return Ran(done.returncode, done.stdout, done.stderr)
 

@@ -81,9 +81,9 @@ def test_photos(real_data: Path, tmp_path: Path) -> None:
 
 def test_odd_images_are_packed_right_or_rejected_with_a_reason(real_data: Path, tmp_path: Path) -> None:
     root, out = real_data / "odd", tmp_path / "odd.webdataset"
-    started = time.monotonic()
+    started = time.process_time()  # jobs run in this process
     good("build", root, "--labels", "none", "--max-bad", "40%", "--format", "webdataset", "-o", out)
-    assert time.monotonic() - started < 20  # the bombs alone would take as long, if they were decoded
+    assert time.process_time() - started < 20  # the bombs alone would take as long, if they were decoded
     pack = open_pack(out)
     counts = pack.manifest.counts
     assert counts["found"] == counts["packed"] + counts["rejected"] + counts["skipped"]

@@ -42,7 +42,7 @@ def files_of(pack: Path) -> dict[str, str]:
 
 
 def content(pack: Path) -> str:
-    return content_digest(str(pack), read_manifest(pack))
+    return content_digest(open_pack(pack).indexes, read_manifest(pack))
 
 
 def round_trip(pack: Path, folder: Path) -> Path:

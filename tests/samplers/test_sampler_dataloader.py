@@ -191,7 +191,7 @@ def test_two_processes_share_an_epoch(shuffled_pack: Path, tmp_path: Path) -> No
     script = Path(__file__).with_name("two_ranks.py")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(script), str(shuffled_pack), str(tmp_path / "meet")]
-    subprocess.run(command, env=environment, timeout=60, check=True)
+    subprocess.run(command, env=environment, timeout=240, check=True)
     first, second = (json.loads((tmp_path / f"meet.{rank}").read_text()) for rank in range(2))
     assert (first["rank"], second["rank"]) == (0, 1) and first["world_size"] == second["world_size"] == 2
     for mine, others in zip(first["epochs"], second["epochs"], strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch.distributed
@@ -31,6 +32,9 @@ def main(pack: str, meeting_point: str, rank: int) -> None:
             torch.distributed.barrier()
         found = {"rank": sampler.rank, "world_size": sampler.world_size, "epochs": epochs}
         Path(f"{meeting_point}.{rank}").write_text(json.dumps(found))
+        end = time.monotonic() + 60
+        while not Path(f"{meeting_point}.{1 - rank}").exists() and time.monotonic() < end:
+            time.sleep(0.01)  # the other may still be at the barrier, where it needs this one
     finally:
         torch.distributed.destroy_process_group()
 

@@ -157,7 +157,7 @@ def test_unreadable_folders_and_files_are_listed(make_tree):
             pytest.skip("setpriv is needed to drop root's rights")
         command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, timeout=240)
     os.chmod(os.path.join(tree.root, b"b"), 0o755)
     assert done.stdout.strip() == "[b'a/1.jpg'] [(b'b', 'permission'), (b'c', 'permission')]", done.stderr
 

@@ -119,10 +119,10 @@ sys.addaudithook(lambda event, args: OPENED.append(args[0]) if event in ("open",
 ])  # fmt: skip
 def test_a_dtd_is_refused_and_opens_nothing(text):
     del OPENED[:]
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(BadLabel, match="DTD"):
         parse_xml(text.encode(), b"a.xml")
-    assert not OPENED and time.perf_counter() - start < 1
+    assert not OPENED and time.thread_time() - start < 1
 
 
 def test_deep_nesting_and_many_attributes_end():

@@ -89,7 +89,7 @@ def output_of(command: list[str], program: str | None = None, **variables: str) 
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, **variables}
     done = subprocess.run(
-        [sys.executable, *command], input=program or "", env=environment, capture_output=True, text=True, timeout=60,
+        [sys.executable, *command], input=program or "", env=environment, capture_output=True, text=True, timeout=240,
         check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -197,4 +197,4 @@ def test_all_processes_end_with_the_pool() -> None:
         pool.start(3)
         pids = [one.process.pid for one in pool._idle]
         raise PackerError("now")
-    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 5)
+    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 60)

@@ -18,7 +18,7 @@ import pytest
 SHARE, SEED, ONLY = "PACKER_TORTURE_SHARE", "PACKER_TORTURE_SEED", "PACKER_TORTURE_ONLY"
 CHUNK = 500
 """Cases that share one child process."""
-CASE_S = 30
+CASE_S = 60
 """A case that takes longer hangs."""
 MOST_FAILURES = 5
 

@@ -39,7 +39,7 @@ SYNCING = "fsync fdatasync msync sync_file_range"
 NAMING = "rename renameat renameat2 link linkat unlink unlinkat rmdir"
 MUTATING = f"{CREATING} {WRITING} {SYNCING} {NAMING}".split()
 BUG = 70
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 IMAGES = 9
 
 
@@ -108,7 +108,7 @@ class Place:
         assert code in (-signal.SIGKILL, 0, 1, 2, 3), f"the build {how}: {text}"
         assert code != 0 or state == "whole", f"the build succeeds, but the pack is {state}"
         assert state in allowed, f"afterwards the pack is {state}"
-        for _ in range(200):
+        for _ in range(2000):
             code, text = Child(lambda: build(self.options(overwrite=overwrite, **others))).wait()
             if "another build" not in text:
                 break
@@ -210,7 +210,7 @@ def traced(work: Callable[[], int], *strace: str) -> tuple[int | None, str, list
             time.sleep(0.0005)
         child.release()
         code, text = child.wait()
-        tracer.wait(10)
+        tracer.wait(60)
         return code, text, log.read().splitlines()
 
 

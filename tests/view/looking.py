@@ -40,7 +40,7 @@ def served(pack: Path | str) -> Iterator[Served]:
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -66,10 +66,10 @@ def browser(width: int = 1280, height: int = 800) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
+        started = playwright.chromium.launch(executable_path=browser_path(), args=list(FLAGS), timeout=120_000)
         try:
             page = started.new_page(viewport={"width": width, "height": height})
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(120_000)
             page.said = []
             page.on("console", lambda message: page.said.append(message.text))
             page.on("pageerror", lambda error: page.said.append(str(error)))

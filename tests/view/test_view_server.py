@@ -15,7 +15,7 @@ from pathlib import Path
 import looking
 import pytest
 from drawn import draw_plain
-from running import good, refused, start
+from running import good, killed_at_last, refused, start
 
 from packer.view.server import opened_in_browser
 
@@ -43,7 +43,7 @@ def test_it_listens_on_loopback_only_and_two_tokens_differ(pack: Path) -> None:
     with looking.served(pack) as one, looking.served(pack) as other:
         assert listening(one.pid) == {"0100007F"}
         assert one.url.split("/")[3] != other.url.split("/")[3] and len(one.url.split("/")[3]) >= 32
-        with urllib.request.urlopen(one.url, timeout=10) as answer:
+        with urllib.request.urlopen(one.url, timeout=120) as answer:
             assert b"packer view" in answer.read()
         # the token is not in what other users of the machine can read
         assert one.url.split("/")[3].encode() not in Path(f"/proc/{one.pid}/cmdline").read_bytes()
@@ -51,11 +51,11 @@ def test_it_listens_on_loopback_only_and_two_tokens_differ(pack: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_at_once(pack: Path, number: int) -> None:
-    with start("view", pack, "--no-browser") as process:
+    with start("view", pack, "--no-browser") as process, killed_at_last(process):
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
         process.send_signal(number)
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=120)
     assert f"{pack}: 3 records at http://127.0.0.1:" in lines[0] and lines[1] == "press Ctrl-C to stop\n"
     assert "Traceback" not in err and process.returncode in {0, 130, 143}
 

@@ -16,7 +16,8 @@ from itertools import pairwise
 from packer.errors import BadImage, PackerError, UsageError, plural, printable
 from packer.sources.archives.contents import FAULT, Contents, IsImage, add_folder
 from packer.sources.archives.decompress import Bytes, compression_of, decompress
-from packer.sources.archives.places import Archive, Members, Place, Scratch, SourceFile
+from packer.sources.archives.members import Members
+from packer.sources.archives.places import Archive, Place, Scratch, SourceFile
 from packer.sources.archives.tar_members import BLOCK, Files, Member, tar_members
 from packer.sources.archives.zip_members import zip_members
 from packer.sources.parquet.file import PARQUET, parquet_members

@@ -10,21 +10,19 @@ import mmap
 import os
 import stat
 import zlib
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from packer.errors import BadImage, printable
+from packer.sources.archives.file_view import AT_REST, FileView
+from packer.sources.archives.objects import SourceObject
+from packer.stores import is_url
 from packer.system import READ_FLAGS, expect_random_reads, read_at
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-AT_REST = "build again when the source no longer changes"
 NONE = -1
 AT_ONCE_BYTES = 64 * 1024
 PART_BYTES = AT_ONCE_BYTES * 16
@@ -40,15 +38,20 @@ class Archive(NamedTuple):
     """An archive of the source, or the plain tar that a compressed one was decompressed to."""
 
     path: bytes
-    """Absolute."""
+    """Absolute, or a URL."""
     size: int
     mtime_ns: int
     descriptor: int = NONE
     """Of the open file, if it is held open."""
+    etag: str = ""
+    """Of an object of a store."""
 
     @classmethod
     def of(cls, path: bytes) -> Archive:
         """Return the archive as it is now. Raise OSError if there is none."""
+        if is_url(path):
+            file = SourceObject(path)
+            return cls(path, file.size, 0, etag=file.etag)
         facts = os.stat(path)
         return cls(path, facts.st_size, facts.st_mtime_ns)
 
@@ -59,6 +62,8 @@ def held_open(archives: tuple[Archive, ...]) -> Iterator[tuple[Archive, ...]]:
     held = list(archives)
     try:
         for number, archive in enumerate(archives if len(archives) <= MOST_HELD else ()):
+            if is_url(archive.path):
+                continue
             with suppress(OSError):  # whoever reads from it says so
                 held[number] = archive._replace(descriptor=os.open(archive.path, READ_FLAGS))
         yield tuple(held)
@@ -83,56 +88,44 @@ class Place(NamedTuple):
 OWN_FILE = Place()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Members:
-    """The places of the files of a source that are in archives."""
-
-    archives: tuple[Archive, ...]
-    paths: Sequence[bytes]
-    """Relative to the root of the source, in byte order."""
-    places: NDArray[np.int64]
-    """(n, 5): the fields of `Place`."""
-    scratch: Scratch | None = None
-    copies: dict[bytes, str] = field(default_factory=dict)
-    """The files that were decompressed."""
-
-    def place(self, path: bytes) -> Place:
-        """Return the place of a file."""
-        row = bisect_left(self.paths, path)
-        if row < len(self.paths) and self.paths[row] == path:
-            return Place(*self.places[row].tolist())
-        return OWN_FILE
-
-    def rows(self, paths: Sequence[bytes]) -> NDArray[np.int64]:
-        """Return the places of files that are all in archives, in byte order of their paths."""
-        first, last = (bisect_left(self.paths, path) for path in (paths[0], paths[-1]))
-        row_of = {path: row for row, path in enumerate(self.paths[first : last + 1], first)}
-        found: NDArray[np.int64] = self.places[[row_of[path] for path in paths]]
-        return found
-
-
 class SourceFile:
     """A file of the source, open for reading. A context manager."""
 
-    __slots__ = ("_place", "_start", "descriptor", "is_held", "size")
+    __slots__ = ("_object", "_place", "_start", "descriptor", "is_held", "size")
 
-    def __init__(self, path: bytes, place: Place = OWN_FILE, archives: Sequence[Archive] = ()) -> None:
+    def __init__(
+        self,
+        path: bytes,
+        place: Place = OWN_FILE,
+        archives: Sequence[Archive] = (),
+        opened: SourceObject | None = None,
+    ) -> None:
         """Open the file.
 
         Args:
-            path: Its absolute path, unless it is in an archive.
+            path: Its absolute path or URL, unless it is in an archive.
             place: Where its bytes are.
             archives: The archives of the source.
+            opened: Reads the object of a store in which its bytes are, if there is one already.
 
         Raises:
             BadImage: It is not a regular file, or its archive has changed.
             OSError: It cannot be opened.
         """
         archive = archives[place.archive] if place.archive >= 0 else None
+        self._place, self._start = place, place.offset
+        where = path if archive is None else archive.path
+        if where[:1] != b"/" and is_url(where):
+            self._object: SourceObject | None = opened or (
+                SourceObject(where, place.size) if archive is None else SourceObject(where, archive.size, archive.etag)
+            )
+            self.is_held, self.descriptor = True, NONE
+            self.size = self._object.size if archive is None else place.size
+            return
+        self._object = None
         held = NONE if archive is None else archive.descriptor
         self.is_held = held >= 0
-        self.descriptor = held if self.is_held else os.open(path if archive is None else archive.path, READ_FLAGS)
-        self._place, self._start = place, place.offset
+        self.descriptor = held if self.is_held else os.open(where, READ_FLAGS)
         try:
             facts = os.fstat(self.descriptor)
             if not stat.S_ISREG(facts.st_mode):
@@ -155,6 +148,11 @@ class SourceFile:
     def is_deflated(self) -> bool:
         """Whether it is compressed in its archive."""
         return self._place.packed >= 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its bytes are on the disk as they are."""
+        return not self.is_deflated and self._object is None
 
     def read(self, size: int, start: int = 0) -> bytes:
         """Return up to `size` bytes from `start`, fewer only at the end of the file.
@@ -183,6 +181,8 @@ class SourceFile:
         start += self._start
         # one more than there should be shows that a file has grown; a member ends where the next one begins
         size = min(size, left + (self._place.archive < 0))
+        if self._object is not None:
+            return self._object.read(size, start)
         data = read_at(self.descriptor, size, start)
         # one read of a network file, or of 2 GB, may return less
         while 0 < len(data) < min(size, left) and (
@@ -224,7 +224,7 @@ class SourceFile:
         self._check_crc(crc)
 
     def mapped(self) -> tuple[mmap.mmap | bytes, int]:
-        """Return a buffer that ends with this file, and where the file begins in it; mapped unless it is deflated.
+        """Return a buffer that ends with this file, and where the file begins in it; mapped if it can be.
 
         Raises:
             BadImage: The member is damaged.
@@ -233,7 +233,7 @@ class SourceFile:
         """
         if not self.size:
             raise ValueError("is empty")
-        if self.is_deflated:
+        if not self.is_plain:
             return self.read(self.size), 0
         first = self._start % mmap.ALLOCATIONGRANULARITY
         view = mmap.mmap(self.descriptor, first + self.size, access=mmap.ACCESS_READ, offset=self._start - first)
@@ -246,7 +246,7 @@ class SourceFile:
         try:
             while size > 0 and not stream.eof:
                 if not packed:
-                    packed = read_at(self.descriptor, min(AT_ONCE_BYTES, self._place.packed - at), self._start + at)
+                    packed = self._packed(min(AT_ONCE_BYTES, self._place.packed - at), self._start + at)
                     at += len(packed)
                 part = stream.decompress(packed, min(size, PART_BYTES))
                 size -= len(part)
@@ -260,41 +260,13 @@ class SourceFile:
         if size > 0:
             raise BadImage("", f"is damaged in its archive: {size} bytes are missing", "get the archive again")
 
+    def _packed(self, size: int, start: int) -> bytes:
+        return read_at(self.descriptor, size, start) if self._object is None else self._object.read(size, start)
+
     def view(self) -> bytes | FileView:
         """Return the bytes by index, for a parser that needs few of them. Raise what `read` raises."""
-        return FileView(self) if self._place.packed < 0 else self.read(self.size)
-
-
-VIEWED_BYTES = 512
-
-
-class FileView:
-    """The bytes of an open file by index and slice, like `bytes`; reads only the requested parts from the disk.
-
-    It does not map the file, because a read error or a truncation of a mapped file kills the process.
-    """
-
-    def __init__(self, file: SourceFile) -> None:
-        self._file = file
-        self._at, self._part = 0, b""
-        if not file.is_held:  # for others, too
-            expect_random_reads(file.descriptor)
-
-    def __len__(self) -> int:
-        return self._file.size
-
-    def __getitem__(self, key: int | slice) -> int | bytes:
-        if isinstance(key, slice):
-            start, stop, _ = key.indices(self._file.size)
-            return self._read(start, max(start, stop))
-        if not 0 <= key < self._file.size:
-            raise IndexError(key)
-        return self._read(key, key + 1)[0]
-
-    def _read(self, start: int, stop: int) -> bytes:
-        if start < self._at or stop > self._at + len(self._part):
-            self._at, self._part = start, self._file.read(max(stop - start, VIEWED_BYTES), start)
-        part = self._part[start - self._at : stop - self._at]
-        if len(part) < stop - start:
-            raise BadImage("", "changed while the source was being read", AT_REST)
-        return part
+        if self._place.packed >= 0:
+            return self.read(self.size)
+        if not self.is_held:  # for others, too
+            expect_random_reads(self.descriptor)
+        return FileView(self.read, self.size)

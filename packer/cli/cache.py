@@ -1,0 +1,157 @@
+"""`packer cache`: what the cache of packs at URLs holds; and the options of the commands that read through it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from packer.cli.output import ProgressBar, echo, echo_error, table_text
+from packer.errors import EXIT_DAMAGED_PACK, PackerError, UsageError, plural, printable, size_text
+
+if TYPE_CHECKING:
+    from packer.format.cached import CachedPack
+
+SHOWN_PROBLEMS = 20
+HEAD = ("pack", "here", "whole", "last read", "id")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cache_dir_option(command: F) -> F:
+    """Add the option --cache-dir to a command."""
+    text = "Cache folder of packs at URLs.  [default: $PACKER_CACHE, or ~/.cache/packer]"
+    return click.option("--cache-dir", type=click.Path(), help=text)(command)
+
+
+def cache_options(command: F) -> F:
+    """Add the options of a command that reads packs at URLs: --cache-dir and --cache-bytes."""
+    text = "Most bytes that the cache may hold, such as 500GB; 0: read into memory.  [default: what the disk has]"
+    return cache_dir_option(click.option("--cache-bytes", metavar="SIZE", help=text)(command))
+
+
+@click.command()
+@click.argument("pack", required=False)
+@click.option("--list", "action", flag_value="list", default=True, help="List the packs.  [default]")
+@click.option("--verify", "action", flag_value="verify", help="Verify the records that are here; drop what is wrong.")
+@click.option("--clear", "action", flag_value="clear", help="Remove the packs that no process uses.")
+@click.option("--yes", is_flag=True, help="With --clear: do not ask.")
+@cache_dir_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def cache(pack: str | None, action: str, yes: bool, cache_dir: str | None, as_json: bool) -> None:
+    """Show or clear the cache of packs at URLs, or of one PACK: its URL, or its id in the list.
+
+    What is removed is fetched again when it is read. Nothing is removed but what packer has fetched, in folders that
+    it has made.
+
+    \b
+    Examples:
+      packer cache
+      packer cache --verify
+      packer cache --clear s3://bucket/imgs.lmdb --yes
+    """
+    from packer.format.cached import cached_packs
+    from packer.stores.cache import cache_root
+
+    if yes and action != "clear":
+        raise UsageError("--yes", "needs --clear", "add it, or leave --yes out")
+    root = cache_root(cache_dir)
+    packs = cached_packs(root, pack)
+    if action == "verify":
+        _verify(packs, as_json)
+    elif action == "clear":
+        _clear(packs, root, yes, as_json)
+    elif as_json:
+        echo(json.dumps({"cache": root, "packs": [_facts(pack) for pack in packs]}))
+    else:
+        for line in _lines(packs, root):
+            echo(line)
+
+
+def _facts(pack: CachedPack) -> dict[str, Any]:
+    facts = {"url": pack.url, "id": pack.id, "folder": pack.folder}
+    return {**facts, "bytes": pack.here_bytes(), "of": pack.whole_bytes, "used_s": pack.used_s()}
+
+
+def _lines(packs: list[CachedPack], root: str) -> Iterator[str]:
+    facts = [_facts(pack) for pack in packs]
+    if facts:
+        rows = [
+            (
+                printable(fact["url"]),
+                size_text(fact["bytes"]),
+                size_text(fact["of"]),
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(fact["used_s"])),
+                fact["id"],
+            )
+            for fact in sorted(facts, key=lambda fact: -fact["used_s"])
+        ]
+        yield from table_text([HEAD, *rows], right=(1, 2))
+    total = sum(fact["bytes"] for fact in facts)
+    yield f"{printable(root)}: {plural(len(facts), 'pack')}, {size_text(total)}"
+
+
+def _verify(packs: list[CachedPack], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from packer.format.cached import verify_cached
+
+    reports, failed = [], []
+    with ProgressBar(hidden=as_json) as progress:
+        progress.stage("verifying", sum(pack.here_bytes() for pack in packs), "bytes")
+        for pack in packs:
+            try:
+                reports.append(verify_cached(pack, progress))
+            except PackerError as error:
+                failed.append(error)
+    if as_json:
+        good = not failed and not any(report.problems for report in reports)
+        echo(json.dumps({"packs": [asdict(r) for r in reports], "failed": [str(e) for e in failed], "good": good}))
+    else:
+        for report in reports:
+            name = printable(report.url)
+            for problem in report.problems[:SHOWN_PROBLEMS]:
+                echo_error(f"{name}: {printable(problem)}")
+            if len(report.problems) > SHOWN_PROBLEMS:
+                echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
+            checked = f"{report.records:,} of {plural(report.of, 'record')} are here"
+            if report.problems:
+                in_use = f", {size_text(report.in_use_bytes)} is in use" if report.in_use_bytes else ""
+                echo(f"{name}: {checked}; {size_text(report.dropped_bytes)} was dropped{in_use}, to be fetched again")
+            else:
+                echo(f"{name}: good: {checked}")
+        for each in failed:
+            echo_error(each.line)
+    if failed or any(report.problems for report in reports):
+        sys.exit(EXIT_DAMAGED_PACK)
+
+
+def _clear(packs: list[CachedPack], root: str, yes: bool, as_json: bool) -> None:
+    from packer.format.cached import clear_cached
+
+    total = sum(pack.here_bytes() for pack in packs)
+    if packs and not yes:
+        if as_json or not sys.stdin or not sys.stdin.isatty():
+            raise UsageError("--clear", f"would remove {plural(len(packs), 'pack')}", "pass --yes")
+        question = f"remove {plural(len(packs), 'pack')}, {size_text(total)}, from {printable(root)}?"
+        click.confirm(question, abort=True, err=True)
+    removed, failed = {}, []
+    for pack in packs:
+        try:
+            removed[pack.url] = clear_cached(pack)
+        except PackerError as error:
+            failed.append(error)
+    if as_json:
+        echo(json.dumps({"cache": root, "removed": removed, "failed": [str(error) for error in failed]}))
+    else:
+        for url, size in removed.items():
+            echo(f"{printable(url)}: {size_text(size)} removed")
+        if not packs:
+            echo(f"{printable(root)}: is empty")
+        for each in failed:
+            echo_error(each.line)
+    if failed:
+        sys.exit(failed[0].exit_code)

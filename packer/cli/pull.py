@@ -1,0 +1,45 @@
+"""`packer pull`: copy a pack from a store to a folder."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from packer.cli.output import ProgressBar, echo
+from packer.errors import PackerError, plural, printable, size_text, time_text
+
+
+@click.command()
+@click.argument("url")
+@click.argument("pack", type=click.Path())
+@click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def pull(url: str, pack: str, overwrite: bool, quiet: bool, as_json: bool) -> None:
+    """Copy the pack at URL to the new folder PACK.
+
+    The digest of every file is verified before the pack gets its name. If it is interrupted, the same command
+    resumes from PACK.partial.
+
+    \b
+    Examples:
+      packer pull s3://bucket/imgs.lmdb imgs.lmdb
+    """
+    from dataclasses import asdict
+
+    from packer.repack.pull import pull as pull_pack
+
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        try:
+            report = pull_pack(url, pack, overwrite, progress)
+        except PackerError as error:
+            error.next_step = error.next_step.replace("--out", "PACK")  # which is no option here
+            raise
+        progress.close()
+        progress.note(
+            f"{printable(report.path)}: {plural(report.records, 'record')} in {plural(report.files, 'file')}, "
+            f"{size_text(report.bytes)} in {time_text(report.seconds)}; every digest is good"
+        )
+    if as_json:
+        echo(json.dumps(asdict(report)))

@@ -1,0 +1,213 @@
+"""What the cache folder holds of packs at URLs: lists them, verifies what is there, and removes them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from packer.errors import DamagedPack, PackerError, StorageError, UsageError
+from packer.format.columns import column
+from packer.format.digests import sha256_of
+from packer.format.index import read_index
+from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
+from packer.format.verify_records import record_problems
+from packer.stores import clean_url, is_url
+from packer.stores.cache import ORIGIN, UNFINISHED, origin_of
+from packer.stores.layout import BLOCK_BYTES, Layout, runs
+from packer.stores.sparse import NAME, StoredBlocks
+from packer.types import Int64, Progress
+
+INDEX_SUFFIX = ".index.arrow"
+REMOVED = ".old-"
+"""Start of the names of folders that are being removed, or were when the process was killed."""
+
+
+@dataclass(frozen=True)
+class CachedPack:
+    """A folder of the cache."""
+
+    folder: str
+    url: str
+    """Where its pack was when it was first opened."""
+    files: tuple[tuple[str, int], ...]
+    """(name, bytes) of each container."""
+
+    @property
+    def id(self) -> str:
+        """The first digits of the digest of the pack, which are the name of the folder."""
+        return os.path.basename(self.folder)
+
+    @property
+    def stored(self) -> StoredBlocks:
+        """Its blocks."""
+        return StoredBlocks(self.folder, [name for name, _ in self.files], Layout([size for _, size in self.files]))
+
+    @property
+    def whole_bytes(self) -> int:
+        """The size of the containers."""
+        return sum(size for _, size in self.files)
+
+    def here_bytes(self) -> int:
+        """Return how many bytes of them are here."""
+        stored = self.stored
+        with suppress(FileNotFoundError):
+            spans = [stored.layout.span(block, 1) for block in np.flatnonzero(stored.states()).tolist()]
+            return sum(stop - start for _, start, stop in spans)
+        return 0
+
+    def used_s(self) -> int:
+        """Return when it was last read, in seconds since the epoch."""
+        with suppress(FileNotFoundError):
+            if last := int(self.stored.used_s().max(initial=0)):
+                return last
+        return int(os.path.getmtime(os.path.join(self.folder, ORIGIN)))
+
+
+@dataclass
+class CacheReport:
+    """The result of `verify_cached`."""
+
+    url: str
+    records: int
+    """Records of which all bytes are here, and were verified."""
+    of: int
+    """Records of the pack."""
+    problems: list[str] = field(default_factory=list)
+    dropped_bytes: int = 0
+    """Removed, because something in it was wrong; it is fetched again when it is read."""
+    in_use_bytes: int = 0
+    """The same, but in use by a process, which verifies what it reads itself."""
+
+
+def cached_packs(root: str, which: str | None = None) -> list[CachedPack]:
+    """Return the packs of a cache folder.
+
+    Args:
+        root: The cache folder.
+        which: Only the packs of this URL, or whose `id` begins with this. None: all.
+
+    Raises:
+        UsageError: There is none of that URL or digest.
+    """
+    found = []
+    packs = os.path.join(root, "packs")
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for name in sorted(os.listdir(packs)):
+            folder = os.path.join(packs, name)
+            if name.startswith(UNFINISHED) or os.path.islink(folder):
+                continue
+            if (origin := origin_of(folder)) is not None:
+                files = tuple((str(name), int(size)) for name, size in origin["files"])
+                found.append(CachedPack(folder, str(origin["url"]), files))
+    if which is not None:
+        url = clean_url(which) if is_url(which) else None
+        found = [pack for pack in found if (pack.url == url if url else which and pack.id.startswith(which))]
+        if not found:
+            raise UsageError(which, f"is not in the cache {root}", "packer cache lists what is")
+    return found
+
+
+def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
+    """Verify the records of a pack that are here, and drop the blocks of those that are wrong.
+
+    Nothing is fetched. Blocks that a process uses stay: it verifies what it reads, and fetches it again.
+
+    Raises:
+        DamagedPack: Its manifest was altered, so that nothing can be verified.
+    """
+    try:
+        manifest = read_manifest(pack.folder)
+    except PackerError as error:
+        step = f"remove it, to have it fetched again: packer cache --clear {pack.id}"
+        raise DamagedPack(pack.url, f"cannot be verified in the cache: {error.problem}", step) from None
+    report, stored = CacheReport(pack.url, 0, manifest.records), pack.stored
+    wrong: set[int] = set()
+    with stored.held():
+        states = stored.states()
+        for number, shard in enumerate(manifest.shards):
+            index = os.path.join(pack.folder, shard.index.name)
+            try:
+                if sha256_of(index) != shard.index.sha256:
+                    raise DamagedPack(index, "does not match its digest")
+                table = read_index(index)
+            except (PackerError, OSError) as error:
+                if not isinstance(error, FileNotFoundError):
+                    os.unlink(index)
+                    report.problems.append(f"{shard.index.name}: {getattr(error, 'problem', error)}; it was removed")
+                continue
+            starts, sizes = (np.asarray(column(table, name)) for name in ("offset", "size"))
+            first = stored.layout.first_blocks[number] + starts // BLOCK_BYTES
+            last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // BLOCK_BYTES
+            before = np.concatenate([[0], np.cumsum(states != 0)])
+            rows = np.flatnonzero(before[last + 1] - before[first] == last - first + 1)
+            report.records += len(rows)
+            container = os.path.join(pack.folder, shard.container.name)
+            for row, problem in _problems(container, table, rows):
+                report.problems.append(f"{shard.container.name}: record {_key(table, row)} {problem}")
+                wrong.update(stored.layout.extents[first[row] : last[row] + 1].tolist())
+            progress.advance(int(sizes[rows].sum()))
+    for extent in sorted(wrong):
+        begin, end = stored.layout.first_of_extent[extent : extent + 2].tolist()
+        size = int(np.count_nonzero(stored.states()[begin:end])) * BLOCK_BYTES
+        dropped = stored.evict(extent) * BLOCK_BYTES
+        report.dropped_bytes += dropped
+        report.in_use_bytes += 0 if dropped else size
+    return report
+
+
+def _problems(container: str, table: object, rows: Int64) -> Iterator[tuple[int, str]]:
+    """Yield (row, problem) of those that are wrong."""
+    for first, count in runs(rows.tolist()):
+        for row, problem in enumerate(record_problems(container, table, range(first, first + count)), first):
+            if problem is not None:
+                yield row, problem
+
+
+def _key(table: object, row: int) -> str:
+    return bytes(column(table, "key")[row]).decode("ascii", "backslashreplace")
+
+
+def clear_cached(pack: CachedPack) -> int:
+    """Remove a folder of the cache and return the bytes of the pack that were in it.
+
+    Raises:
+        UsageError: A process uses it, or it holds files that are not the cache's.
+        StorageError: It cannot be removed.
+    """
+    size = pack.here_bytes()
+    try:
+        with pack.stored.unused() as is_unused:
+            if not is_unused:
+                raise UsageError(pack.url, "is in use by another process", "end that process first")
+            names = os.listdir(pack.folder)
+            own = _own_names(pack)
+            others = sorted(name for name in names if name not in own and not name.startswith(UNFINISHED))
+            if others:
+                problem = f"holds {others[0]}, which is not the cache's, so that nothing is removed"
+                raise UsageError(pack.folder, problem, "move it elsewhere")
+            # a process that opens the pack now makes a folder of its own
+            removed = os.path.join(os.path.dirname(pack.folder), f"{REMOVED}{os.getpid()}-{time.monotonic_ns()}")
+            os.rename(pack.folder, removed)
+            for name in sorted(names, key=lambda name: name == ORIGIN):  # without it, the rest is nobody's
+                os.unlink(os.path.join(removed, name))
+            os.rmdir(removed)
+    except OSError as error:
+        if isinstance(error, PackerError):
+            raise
+        raise StorageError(pack.folder, f"cannot be removed: {error.strerror or error}") from None
+    return size
+
+
+def _own_names(pack: CachedPack) -> set[str]:
+    own = {ORIGIN, NAME, MANIFEST_NAME, *(name for name, _ in pack.files)}
+    manifest: Manifest | None = None
+    with suppress(PackerError):
+        manifest = read_manifest(pack.folder)
+    if manifest is not None:
+        return own | {file.name for file in manifest.files}
+    return own | {name for name in os.listdir(pack.folder) if name.endswith(INDEX_SUFFIX)}

@@ -1,0 +1,77 @@
+"""The objects of a pack at a URL, read without a cache: its manifest, its lists, and what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError
+from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest, read_manifest
+from packer.stores import is_url, join_url, open_store
+from packer.stores.base import NoObject, Store
+
+RESTORE = "restore it or build the pack again"
+ASKED_AT_ONCE = 32
+
+
+def manifest_of(pack: AnyPath) -> Manifest:
+    """Return the manifest of a pack in a directory or at a URL. Raise the errors of `read_manifest`."""
+    return manifest_at(open_store(pack)) if is_url(pack) else read_manifest(pack)
+
+
+def manifest_at(store: Store) -> Manifest:
+    """Return the manifest of the pack at the URL of a store.
+
+    Raises:
+        PackNotFound: There is no pack.
+        DamagedPack: The manifest was altered.
+        StorageError: The store cannot be reached, or does not allow it.
+    """
+    try:
+        text = bytes(store.read(MANIFEST_NAME))
+    except NoObject:
+        step = "check the URL, and which account the environment names; packer push PACK URL copies a pack there"
+        raise PackNotFound(store.url, f"is not a pack: it has no {MANIFEST_NAME}", step) from None
+    return parse_manifest(join_url(store.url, MANIFEST_NAME), text)
+
+
+def fetch_file(store: Store, entry: FileEntry) -> Any:
+    """Return the bytes of a whole file of a pack, verified against its digest. Raise DamagedPack if it is another."""
+    where = join_url(store.url, entry.name)
+    try:
+        data = store.read(entry.name, 0, entry.bytes)
+    except NoObject:
+        raise DamagedPack(where, "is missing", RESTORE) from None
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise DamagedPack(where, "was altered: it does not match its digest", RESTORE)
+    return data
+
+
+def objects_in(store: Store) -> list[str] | None:
+    """Return the names of the objects directly at the URL; None if the store cannot list them, as a web server."""
+    try:
+        return [found.name for found in store.folders()[1]]
+    except StorageError:
+        return None
+
+
+def missing_objects(store: Store, files: Sequence[FileEntry]) -> list[str]:
+    """Return the names of the files of a pack of which there is no object."""
+    names = [file.name for file in files]
+    listed = objects_in(store)
+    if listed is None:
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
+            there = list(threads.map(lambda name: _is_there(store, name), names))
+        listed = [name for name, found in zip(names, there, strict=True) if found]
+    found_names = set(listed)
+    return [name for name in names if name not in found_names]
+
+
+def _is_there(store: Store, name: str) -> bool:
+    try:
+        store.size(name)
+    except NoObject:
+        return False
+    return True

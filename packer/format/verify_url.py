@@ -1,0 +1,152 @@
+"""Verifies a pack at a URL: every object is read as a stream, without a cache, and its digest compared."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from packer.errors import DamagedPack, PackerError, StorageError
+from packer.format.columns import column
+from packer.format.index import read_index
+from packer.format.manifest import MANIFEST_NAME, IndexEntry, Manifest, ShardEntry
+from packer.format.objects import manifest_at, objects_in
+from packer.format.verify import (
+    ALTERED,
+    UNUSED,
+    OneAtATime,
+    Problem,
+    VerifyReport,
+    check_names,
+    row_problems,
+)
+from packer.format.verify_records import Window, record_problems, text_of
+from packer.stores import open_store
+from packer.stores.base import NoObject, Store
+from packer.stores.objects import Objects
+from packer.types import Progress
+
+RANGE_BYTES = 8 << 20
+OBJECTS_AT_ONCE = 8
+
+
+def verify_url(url: str, progress: Progress) -> VerifyReport:
+    """Verify the pack at `url` (`packer.format.verify.verify`).
+
+    Objects that are not in the manifest are listed as unknown files, shards too: another build of the pack, or an
+    earlier one whose readers have not ended, may own them.
+    """
+    store = open_store(url)
+    manifest = manifest_at(store)
+    total = sum(file.bytes for file in manifest.files)
+    progress.stage("verifying", total, "bytes")
+    check = _Check(store, manifest, OneAtATime(progress))
+    with ThreadPoolExecutor(OBJECTS_AT_ONCE) as threads:
+        try:
+            found = dict(enumerate(threads.map(check.file, range(len(manifest.files)))))
+            problems = [*check_names(manifest), *check.problems(found)]
+        except BaseException:
+            check.ended.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    known = {MANIFEST_NAME, *(file.name for file in manifest.files)}
+    unknown = tuple(name for name in objects_in(store) or () if name not in known)
+    return VerifyReport(store.url, len(manifest.files), manifest.records, total, tuple(problems), unknown)
+
+
+class _Check:
+    """The checks of one pack. Threads may share it."""
+
+    def __init__(self, store: Store, manifest: Manifest, progress: Progress) -> None:
+        self._store, self._manifest, self._progress = store, manifest, progress
+        self._objects = Objects(store, [(file.name, file.bytes) for file in manifest.files])
+        self._shards: dict[str, ShardEntry] = {shard.index.name: shard for shard in manifest.shards}
+        self.tables: dict[str, Any] = {}
+        """The good indexes, by the name of the container."""
+        self.ended = Event()
+        """Set when nobody wants the results any more."""
+
+    def file(self, number: int) -> list[Problem]:
+        """Read a file of the pack and list what is wrong with it."""
+        file = self._manifest.files[number]
+        is_index, digest, checksum, content = isinstance(file, IndexEntry), hashlib.sha256(), 0, bytearray()
+        try:
+            found = self._store.size(file.name).size
+            if found != file.bytes:
+                return [Problem(file.name, None, f"has {found} bytes, but the pack says {file.bytes}")]
+            for start in range(0, file.bytes, RANGE_BYTES):
+                if self.ended.is_set():
+                    return []
+                data = self._objects.read(number, start, min(start + RANGE_BYTES, file.bytes))
+                digest.update(data)
+                if is_index:
+                    checksum = crc32c(data, checksum)
+                    content += memoryview(data)
+                self._progress.advance(len(memoryview(data)))
+        except NoObject:
+            return [Problem(file.name, None, "is missing")]
+        except DamagedPack as error:
+            return [Problem(file.name, None, error.problem)]
+        if digest.hexdigest() != file.sha256:
+            return [Problem(file.name, None, ALTERED)]
+        if isinstance(file, IndexEntry):
+            if checksum != file.crc32c:
+                return [Problem(file.name, None, "does not match its checksum in the manifest")]
+            return list(self._index(file.name, np.frombuffer(content, np.uint8)))
+        return []
+
+    def _index(self, name: str, content: NDArray[np.uint8]) -> Iterator[Problem]:
+        shard = self._shards[name]
+        try:
+            table = read_index(os.path.join(self._store.url, name), content)
+            yield from row_problems(table, shard, self._manifest)
+        except PackerError as error:
+            yield Problem(name, None, error.problem)
+            return
+        self.tables[shard.container.name] = table
+
+    def problems(self, found: dict[int, list[Problem]]) -> Iterator[Problem]:
+        """Return the problems of all files; of altered containers, also the records."""
+        for number, file in enumerate(self._manifest.files):
+            altered = any(problem.problem == ALTERED for problem in found[number])
+            records = list(self._records(number)) if altered and file.name in self.tables else None
+            yield from found[number] if records != [] else [Problem(file.name, None, f"{ALTERED}; {UNUSED}")]
+            yield from records or ()
+
+    def _records(self, number: int) -> Iterator[Problem]:
+        """List the records of a container that do not match their checksums."""
+        name, size = self._manifest.files[number].name, self._manifest.files[number].bytes
+        table = self.tables[name]
+        keys = column(table, "key")
+        for row, problem in enumerate(record_problems(_ObjectWindow(self._objects, number, size), table)):
+            if problem is not None:
+                yield Problem(name, text_of(keys[row]), problem)
+
+
+class _ObjectWindow(Window):
+    """Reads an object one window at a time."""
+
+    ahead_bytes = RANGE_BYTES
+
+    def __init__(self, objects: Objects, number: int, size: int) -> None:
+        super().__init__("")
+        self._objects, self._number, self.file_bytes = objects, number, size
+
+    def __enter__(self) -> Window:
+        return self
+
+    def _read(self, offset: int, size: int) -> None:
+        self._start = self._stop = 0
+        stop = min(offset + size, self.file_bytes)
+        try:
+            data = memoryview(self._objects.read(self._number, offset, stop))
+        except DamagedPack as error:
+            raise StorageError(error.where, error.problem) from None
+        self._data, self._start, self._stop = data, offset, offset + len(data)

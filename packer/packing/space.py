@@ -1,0 +1,51 @@
+"""The room on the disk for a new pack, or for the shards in the works if it goes to a store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+
+from packer.errors import StorageError, UsageError, size_text
+from packer.format.manifest import PARTIAL_SUFFIX
+from packer.packing.options import BuildOptions
+from packer.packing.publish import PACK
+from packer.system import usable_cores
+
+
+def check_scratch(options: BuildOptions, pack_bytes: int, shards: int, free: int) -> None:
+    """Raise StorageError if the shards in the works of a build to a store will not fit on the disk."""
+    workers = options.workers or usable_cores()
+    needed = pack_bytes * min(shards, 2 * workers) // max(1, shards)  # as many are uploaded as are made
+    if options.to_store and needed > free:
+        raise StorageError(
+            options.scratch_folder,
+            f"unfinished shards need about {size_text(needed)}, but only {size_text(free)} are free",
+            "choose another disk with --scratch, use fewer --workers, or make shards smaller with --shard-size",
+        )
+
+
+def _bytes_in(partial: str) -> int:
+    """Return the bytes written by an unfinished build, which are reused or removed."""
+    total = 0
+    for folder, _, names in os.walk(partial):
+        for name in names:
+            with suppress(OSError):
+                total += os.path.getsize(os.path.join(folder, name))
+    return total
+
+
+def free_bytes(options: BuildOptions) -> int:
+    """Return the bytes that a new pack may take on its disk, or in the scratch folder if it goes to a store.
+
+    What an unfinished pack there has counts as free.
+    """
+    output = os.path.abspath(options.output)
+    folder = options.scratch_folder if options.to_store else os.path.dirname(output)
+    unfinished = 0 if options.to_store else _bytes_in(f"{output}{PARTIAL_SUFFIX}/{PACK}")
+    try:
+        return shutil.disk_usage(folder).free + unfinished
+    except FileNotFoundError:
+        raise UsageError(folder, "no such folder for the pack", "create it, or choose another --out") from None
+    except OSError as error:
+        raise StorageError(folder, error.strerror or str(error)) from None

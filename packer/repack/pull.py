@@ -1,0 +1,174 @@
+"""Copies a pack from a store to a folder: ranges in parallel, each file verified, published by one rename."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from packer.containers.storage import storage_errors
+from packer.errors import AnyPath, DamagedPack, PackNotFound, UsageError
+from packer.format.digests import sha256_of
+from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
+from packer.packing.objects import find_manifest
+from packer.packing.publish import Output
+from packer.stores import clean_url, is_url, join_url, open_store
+from packer.stores.base import NoObject, Object, ObjectChanged, Store
+from packer.stores.transfer import read_range
+from packer.types import Progress
+
+RANGE_BYTES = 8 << 20
+IN_FLIGHT = 16
+FILES = 4
+PART, HAVE = ".part", ".have"
+"""A file that is not whole, and which of its ranges are there, a byte each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullReport:
+    """The result of `pull`."""
+
+    path: str
+    url: str
+    records: int
+    files: int
+    bytes: int
+    resumed: int
+    """Files that an earlier, interrupted call had fetched."""
+    seconds: float
+
+
+def pull(url: AnyPath, pack: AnyPath, overwrite: bool = False, progress: Progress | None = None) -> PullReport:
+    """Copy the pack at a URL to a new folder. If it is interrupted, the same call resumes from NAME.partial.
+
+    Args:
+        url: The pack.
+        pack: The new folder.
+        overwrite: Replace an existing pack.
+        progress: Receives the stage pulling, in bytes.
+
+    Raises:
+        PackNotFound: There is no pack at the URL.
+        UsageError: The folder exists.
+        DamagedPack: An object does not match its digest; nothing is published.
+        StorageError: An object cannot be read, or a file cannot be written.
+    """
+    started = time.monotonic()
+    progress = progress or Progress()
+    if not is_url(url):
+        raise UsageError(url, "is not a URL", "packer pull s3://bucket/pack PACK; for a folder, use cp -r")
+    if is_url(pack):
+        raise UsageError(clean_url(pack), "is a URL, and packer pull writes a folder", "name a folder")
+    store = open_store(clean_url(url))
+    found = find_manifest(store)
+    if found is None:
+        raise PackNotFound(store.url, f"is not a pack: it has no {MANIFEST_NAME}", "check the URL")
+    manifest = found[0]
+    if elsewhere := [name for name, path in manifest.linked.items() if path]:
+        problem = f"refers to files of another machine, such as {elsewhere[0]}"
+        raise DamagedPack(store.url, problem, "copy it to a store with packer push, which takes them along")
+    output = PulledOutput(os.path.abspath(os.fsdecode(pack)), store, overwrite)
+    with output:
+        resumed = output.fetch(manifest, progress)
+        output.publish_folder(manifest)
+    size = sum(file.bytes for file in manifest.files)
+    seconds = time.monotonic() - started
+    return PullReport(output.path, store.url, manifest.records, len(manifest.files), size, resumed, seconds)
+
+
+class PulledOutput(Output):
+    """The folder that a pack is copied to."""
+
+    def __init__(self, path: str, store: Store, overwrite: bool) -> None:
+        self._store = store
+        self._stopped = threading.Event()
+        super().__init__(path, store.url.removeprefix("file://") if store.url.startswith("file:") else "", overwrite)
+
+    def fetch(self, manifest: Manifest, progress: Progress) -> int:
+        """Fetch the files that are not in the folder; return how many are."""
+        if self.journal.head is not None:
+            raise UsageError(self.partial, "holds an unfinished build", "finish it, remove it, or name another folder")
+        os.makedirs(self.folder, exist_ok=True)
+        self._keep_only({file.name + end for file in manifest.files for end in ("", PART, HAVE)})
+        left = [file for file in manifest.files if not self._is_whole(file)]
+        whole = len(manifest.files) - len(left)
+        if os.listdir(self.folder):
+            progress.note(f"note: resuming an unfinished pull: {whole} of {len(manifest.files)} files are there")
+        progress.stage("pulling", sum(file.bytes for file in left), "bytes")
+        with ThreadPoolExecutor(FILES) as files, ThreadPoolExecutor(IN_FLIGHT) as ranges:
+            futures = [files.submit(self._fetch, file, ranges, progress) for file in left]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException:
+                self._stopped.set()
+                raise
+        return whole
+
+    def _is_whole(self, file: FileEntry) -> bool:
+        path = os.path.join(self.folder, file.name)
+        with suppress(OSError):
+            return os.path.getsize(path) == file.bytes and sha256_of(path) == file.sha256
+        return False
+
+    def _fetch(self, file: FileEntry, ranges: ThreadPoolExecutor, progress: Progress) -> None:
+        """Fetch a file, verify it, and give it its name."""
+        path = os.path.join(self.folder, file.name)
+        part, have = path + PART, path + HAVE
+        while not self._stopped.is_set():
+            with storage_errors(part), open(part, "ab") as data, open(have, "ab+") as marks:
+                data.truncate(file.bytes)
+                marks.seek(0)
+                there = marks.read()
+                numbers = range(-(-file.bytes // RANGE_BYTES))
+                missing = [number for number in numbers if there[number : number + 1] != b"1"]
+                progress.advance(file.bytes - sum(_size(file, number) for number in missing))
+                list(ranges.map(partial(self._fetch_range, file, progress), missing))
+                os.fsync(data.fileno())
+            if self._stopped.is_set():
+                return
+            if sha256_of(part) == file.sha256:
+                os.replace(part, path)
+                os.unlink(have)
+                return
+            os.unlink(have)  # what an interrupted call has left may be of another version, or not on the disk
+            os.unlink(part)
+            progress.advance(-file.bytes)
+            if len(missing) == len(numbers):
+                where = join_url(self._store.url, file.name)
+                raise DamagedPack(where, "does not match its digest", "packer verify it, and build or push it again")
+
+    def _fetch_range(self, file: FileEntry, progress: Progress, number: int) -> None:
+        if self._stopped.is_set():
+            return
+        start, size = number * RANGE_BYTES, _size(file, number)
+        try:
+            piece = read_range(self._store, Object(file.name, file.bytes, None, 0.0), start, start + size)
+        except NoObject:
+            raise DamagedPack(
+                join_url(self._store.url, file.name), "is missing", "build or push the pack again"
+            ) from None
+        except ObjectChanged as error:
+            step = "packer verify it, and build or push it again"
+            raise DamagedPack(error.where, f"{error.problem}, not as its manifest says", step) from None
+        for end, content, offset in ((PART, piece, start), (HAVE, b"1", number)):
+            path = os.path.join(self.folder, file.name + end)
+            with storage_errors(path), open(path, "r+b", 0) as target:
+                target.seek(offset)
+                target.write(content)
+        progress.advance(size)
+
+    def _leave(self) -> None:
+        if self._lock is not None and not self._published and not os.listdir(self.partial):
+            with suppress(OSError):
+                os.rmdir(self.partial)
+        self._close()
+
+
+def _size(file: FileEntry, number: int) -> int:
+    """Return the size of a range of a file."""
+    return min(RANGE_BYTES, file.bytes - number * RANGE_BYTES)

@@ -1,0 +1,189 @@
+"""Copies a pack from a folder to a store, under the same names."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
+from packer.format.digests import sha256_of
+from packer.format.manifest import FileEntry, Manifest, read_manifest
+from packer.packing.journal import checked_line, line_of
+from packer.packing.objects import (
+    BUILDS,
+    check_complete,
+    check_no_others,
+    find_manifest,
+    is_same,
+    objects_in,
+    publish_manifest,
+)
+from packer.stores import clean_url, is_url, join_url, open_store
+from packer.stores.base import ABSENT, NoObject, Object, ObjectChanged, Store
+from packer.stores.transfer import sha256_of_object, upload
+from packer.types import Progress
+
+CLAIM = f"{BUILDS}push.json"
+"""Names the pack whose push is unfinished: two packs have the same file names, and other bytes."""
+THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PushReport:
+    """The result of `push`."""
+
+    url: str
+    digest: str
+    """Of the pack at the URL; another than that of the folder if that refers to files elsewhere."""
+    files: int
+    bytes: int
+    sent: int
+    """Files that were not there yet."""
+    linked: int
+    """Files that the folder refers to, and the URL has."""
+    seconds: float
+
+
+def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushReport:
+    """Copy a pack to a URL where no other is. If it is interrupted, the same call resumes.
+
+    Args:
+        pack: The folder of the pack.
+        url: Where to copy it.
+        progress: Receives the stage pushing, in bytes.
+
+    Raises:
+        UsageError: Another pack, or something else, is there.
+        DamagedPack: A file does not match its digest; nothing is published.
+        StorageError: A file cannot be read, or an object cannot be written.
+    """
+    started = time.monotonic()
+    progress = progress or Progress()
+    folder = os.fsdecode(pack)
+    if is_url(folder):
+        raise UsageError(folder, "is a URL, and packer push reads a folder", "packer pull it first")
+    if not is_url(url):
+        raise UsageError(url, "is not a URL", "packer push PACK s3://bucket/pack; for a folder, use cp -r")
+    old = read_manifest(folder)
+    linked = dict.fromkeys(old.linked, "")
+    manifest = replace(old, linked=linked)  # all its files are with it there
+    store = open_store(clean_url(url))
+    journal = _Journal(store, manifest)
+    sent = 0
+    if not _is_there(store, manifest):
+        journal.claim()
+        sent = _send(journal, manifest, {file.name: old.path_of(folder, file.name) for file in old.files}, progress)
+        check_complete(store, manifest.files, journal.written)
+        publish_manifest(store, manifest, ABSENT)
+    with suppress(StorageError):
+        journal.remove()
+    size = sum(file.bytes for file in manifest.files)
+    count = sum(bool(path) for path in old.linked.values())
+    seconds = time.monotonic() - started
+    return PushReport(store.url, manifest.digest, len(manifest.files), size, sent, count, seconds)
+
+
+def _is_there(store: Store, manifest: Manifest) -> bool:
+    """Return whether this very pack is there. Raise UsageError if it is another, or something else."""
+    found = find_manifest(store)
+    if found is None:
+        check_no_others(store, manifest.files)
+        return False
+    if found[0].digest != manifest.digest:
+        raise UsageError(store.url, f"has another pack (digest {found[0].digest[:12]})", "choose another URL")
+    check_complete(store, manifest.files, {})
+    return True
+
+
+class _Journal:
+    """The files of an unfinished push that are there, an object each."""
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self.store = store
+        self.folder = f"{BUILDS}{manifest.digest[:16]}/"
+        self.written: dict[str, Object] = {}
+        self._claim = json.dumps({"digest": manifest.digest}).encode("ascii")
+
+    def claim(self) -> None:
+        """Claim the URL for this pack, and read which of its files are there."""
+        try:
+            self.store.write(CLAIM, self._claim, ABSENT)
+        except ObjectChanged:
+            if bytes(self.store.read(CLAIM)) != self._claim:
+                problem = "has an unfinished push of another pack"
+                step = "finish it, choose another URL, or see packer clean"
+                raise UsageError(self.store.url, problem, step) from None
+        there = objects_in(self.store)
+        for found in self.store.names(self.folder):
+            content = None
+            with suppress(NoObject):
+                content = checked_line(bytes(self.store.read(found.name)))
+            if content is not None:
+                one = Object(content["name"], content["size"], content["etag"], 0.0)
+                if is_same(there.get(one.name), one):
+                    self.written[one.name] = one
+        self.there = there
+
+    def add(self, found: Object) -> None:
+        """Record that a file is there."""
+        content = {"name": found.name, "size": found.size, "etag": found.etag}
+        self.store.write(f"{self.folder}{found.name}.json", line_of(content))
+        self.written[found.name] = found
+
+    def remove(self) -> None:
+        """Remove the journal."""
+        names = [found.name for found in self.store.names(self.folder)]
+        with suppress(NoObject):
+            names += [CLAIM] if bytes(self.store.read(CLAIM)) == self._claim else []
+        if names:
+            self.store.delete(names)
+
+
+def _send(journal: _Journal, manifest: Manifest, paths: dict[str, str], progress: Progress) -> int:
+    """Upload the files that are not there yet, and return how many."""
+    left = [file for file in manifest.files if file.name not in journal.written]
+    if journal.written:
+        progress.note(
+            f"note: resuming an unfinished push: {len(journal.written)} of {len(manifest.files)} files are there"
+        )
+    progress.stage("pushing", sum(file.bytes for file in left), "bytes")
+    stopped = threading.Event()
+
+    def send(file: FileEntry) -> None:
+        path = paths[file.name]
+        found = journal.there.get(file.name)
+        if stopped.is_set():
+            return
+        _check(path, file)
+        if found is None:
+            found = upload(journal.store, file.name, path, progress.advance, stopped.is_set)
+        elif found.size != file.bytes or sha256_of_object(journal.store, found, progress.advance) != file.sha256:
+            where = join_url(journal.store.url, file.name)
+            raise UsageError(where, "exists and is another file", "choose another URL")
+        journal.add(found)
+
+    with ThreadPoolExecutor(THREADS, "packer-push") as pool:
+        futures = [pool.submit(send, file) for file in left]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            stopped.set()
+            raise
+    return len(left)
+
+
+def _check(path: str, file: FileEntry) -> None:
+    """Raise DamagedPack if a file of the pack is not as it was written."""
+    try:
+        intact = os.path.getsize(path) == file.bytes and sha256_of(path) == file.sha256
+    except OSError as error:
+        raise DamagedPack(path, f"cannot be read: {error.strerror or error}", "restore it") from None
+    if not intact:
+        step = f"packer repair {printable(os.path.dirname(path))}"
+        raise DamagedPack(path, "was altered: it does not match its digest", step)

