@@ -18,7 +18,7 @@ from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
 from packer.stores import clean_url, is_url
 from packer.stores.cache import ORIGIN, UNFINISHED, origin_of
-from packer.stores.layout import BLOCK_BYTES, Layout, runs
+from packer.stores.layout import Layout, runs
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.types import Int64, Progress
 
@@ -141,8 +141,8 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                     report.problems.append(f"{shard.index.name}: {getattr(error, 'problem', error)}; it was removed")
                 continue
             starts, sizes = (np.asarray(column(table, name)) for name in ("offset", "size"))
-            first = stored.layout.first_blocks[number] + starts // BLOCK_BYTES
-            last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // BLOCK_BYTES
+            first = stored.layout.first_blocks[number] + starts // Layout.BLOCK_BYTES
+            last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // Layout.BLOCK_BYTES
             before = np.concatenate([[0], np.cumsum(states != 0)])
             rows = np.flatnonzero(before[last + 1] - before[first] == last - first + 1)
             report.records += len(rows)
@@ -153,8 +153,8 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
             progress.advance(int(sizes[rows].sum()))
     for extent in sorted(wrong):
         begin, end = stored.layout.first_of_extent[extent : extent + 2].tolist()
-        size = int(np.count_nonzero(stored.states()[begin:end])) * BLOCK_BYTES
-        dropped = stored.evict(extent) * BLOCK_BYTES
+        size = int(np.count_nonzero(stored.states()[begin:end])) * Layout.BLOCK_BYTES
+        dropped = stored.evict(extent) * Layout.BLOCK_BYTES
         report.dropped_bytes += dropped
         report.in_use_bytes += 0 if dropped else size
     return report
