@@ -413,11 +413,11 @@ class Transfers:
         kind = type(open_store(bucket_url))
         read, left = kind.read, [12]
 
-        def failing(self: Any, name: str, *arguments: Any) -> Any:
+        def failing(self: Any, name: str, *arguments: Any, **others: Any) -> Any:
             left[0] -= name != "pack.json"
             if left[0] < 0:
                 raise StorageError(name, "cannot be reached")
-            return read(self, name, *arguments)
+            return read(self, name, *arguments, **others)
 
         with monkeypatch.context() as patch:
             patch.setattr(kind, "read", failing)

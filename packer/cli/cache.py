@@ -123,8 +123,8 @@ def _verify(packs: list[CachedPack], as_json: bool) -> None:
                 echo(f"{name}: {checked}; {size_text(report.dropped_bytes)} was dropped{in_use}, to be fetched again")
             else:
                 echo(f"{name}: good: {checked}")
-        for error in failed:
-            echo_error(error.line)
+        for each in failed:
+            echo_error(each.line)
     if failed or any(report.problems for report in reports):
         sys.exit(EXIT_DAMAGED_PACK)
 
@@ -151,7 +151,7 @@ def _clear(packs: list[CachedPack], root: str, yes: bool, as_json: bool) -> None
             echo(f"{printable(url)}: {size_text(size)} removed")
         if not packs:
             echo(f"{printable(root)}: is empty")
-        for error in failed:
-            echo_error(error.line)
+        for each in failed:
+            echo_error(each.line)
     if failed:
         sys.exit(failed[0].exit_code)
