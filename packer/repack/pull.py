@@ -155,6 +155,9 @@ class PulledOutput(Output):
         except ObjectChanged as error:
             step = "packer verify it, and build or push it again"
             raise DamagedPack(error.where, f"{error.problem}, not as its manifest says", step) from None
+        except StorageError:
+            self._stopped.set()  # before another file begins
+            raise
         for end, content, offset in ((PART, piece, start), (HAVE, b"1", number)):
             path = os.path.join(self.folder, file.name + end)
             with storage_errors(path), open(path, "r+b", 0) as target:
