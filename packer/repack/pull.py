@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from packer.containers.storage import storage_errors
-from packer.errors import AnyPath, DamagedPack, PackNotFound, UsageError
+from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format.digests import sha256_of
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
 from packer.packing.objects import find_manifest
