@@ -28,6 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
 from email.utils import formatdate
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -314,22 +315,23 @@ class _Handler(BaseHTTPRequestHandler):
         path = Path(folder, unquote(urlsplit(self.path).path).lstrip("/"))
         if not path.is_file() or ".." in path.parts:
             return 404, found, 0, _reader(b"")
-        content = path.read_bytes()
         status = path.stat()
-        found["ETag"] = f'"{hashlib.md5(content).hexdigest()}"'
+        found["ETag"] = _etag(path, status.st_mtime_ns, status.st_size)
         found["Last-Modified"] = formatdate(status.st_mtime, usegmt=True)
         found["Accept-Ranges"] = "bytes"
         if given.get("if-match", found["ETag"]) not in (found["ETag"], "*"):
             return 412, found, 0, _reader(b"")
         match = RANGE.match(given.get("range", ""))
-        if match is None:
-            return 200, found, len(content), _reader(content)
-        start, stop = int(match[1]), min(len(content), int(match[2] or len(content)) + 1)
-        if start >= len(content):
-            found["Content-Range"] = f"bytes */{len(content)}"
+        start, stop = (int(match[1]), int(match[2] or status.st_size) + 1) if match else (0, status.st_size)
+        stop = min(stop, status.st_size)
+        if match and start >= stop:
+            found["Content-Range"] = f"bytes */{status.st_size}"
             return 416, found, 0, _reader(b"")
-        found["Content-Range"] = f"bytes {start}-{stop - 1}/{len(content)}"
-        return 206, found, stop - start, _reader(content[start:stop])
+        if match:
+            found["Content-Range"] = f"bytes {start}-{stop - 1}/{status.st_size}"
+        with path.open("rb") as file:
+            file.seek(start)
+            return 206 if match else 200, found, stop - start, _reader(file.read(stop - start))
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> int:
         self.send_response_only(status)
@@ -340,6 +342,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
         return len(body)
+
+
+@lru_cache(maxsize=1000)
+def _etag(path: Path, _time_ns: int, _size: int) -> str:
+    return f'"{hashlib.md5(path.read_bytes()).hexdigest()}"'
 
 
 def _reader(content: bytes) -> Callable[[int], bytes]:

@@ -134,11 +134,22 @@ def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(command, text=True, errors="surrogateescape", start_new_session=True, **options)
 
 
+@contextmanager
+def killed_at_last(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill what is left of the session that a process leads: a test that fails must not wait for it."""
+    try:
+        yield
+    finally:
+        for pid in members_of(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
 def run_apart(*arguments: Any, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
     """A command in a process of its own, with these variables added."""
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, **(env or {})}
-    with start(*arguments, env=environment, **({"cwd": cwd} if cwd else {})) as process:
+    with start(*arguments, env=environment, **({"cwd": cwd} if cwd else {})) as process, killed_at_last(process):
         out, err = process.communicate(timeout=GUARD_S)
     return Ran(process.returncode, out, err)
 

@@ -238,6 +238,7 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
     Examples:
       packer build ./imgs --resize 256 --encode jpeg
       packer build train.tar --labels folder -o train.lmdb
+      packer build s3://bucket/imgs -o imgs.lmdb --encode copy
       packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
       packer build ./imgs -o s3://bucket/imgs --resize 256 --encode jpeg
       packer build faces --labels list:marks.txt --columns "path x*5 y*5"

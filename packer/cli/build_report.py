@@ -37,7 +37,7 @@ def plan_lines(plan: Plan, deep: bool) -> list[str]:
     inputs, changed = plan.inputs, len(plan.inputs.changed)
     read = "every image was decoded" if deep else "headers and labels were read; --deep also decodes every image"
     return [
-        *(f"note: {printable(note)}" for note in inputs.notes),
+        *(f"note: {printable(note)}" for note in inputs.all_notes),
         "options, as in a file for --config:",
         *(f"  {line}" for line in as_config(plan.options)),
         plan.summary,
@@ -68,7 +68,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "fields": list(inputs.fields),
         "boxes": inputs.boxes,
         "landmarks": inputs.landmarks,
-        "notes": inputs.notes,
+        "notes": inputs.all_notes,
     }
 
 

@@ -46,8 +46,8 @@ def clean(url: str, yes: bool, older_than: float, quiet: bool, as_json: bool) ->
             progress.note(f"{'removed' if yes else 'left over'}: {printable(one.name)}: {size_text(one.size)}")
         if len(found.objects) > SHOWN:
             progress.note(f"... and {len(found.objects) - SHOWN} more (--json lists all)")
-        done = "removed" if yes or not found.objects else "left over; --yes removes them"
-        progress.note(f"{found.url}: {_count(found.objects)} {done}")
+        done = f"{_count(found.objects)} {'removed' if yes else 'left over; --yes removes them'}"
+        progress.note(f"{found.url}: {done if found.objects else 'nothing is left over'}")
         if found.recent:
             progress.note(f"note: {_count(found.recent)} not needed, but newer than {older_than:g} h: see --older-than")
         if found.unknown:

@@ -7,7 +7,7 @@ import json
 import click
 
 from packer.cli.output import ProgressBar, echo
-from packer.errors import plural, printable, size_text, time_text
+from packer.errors import PackerError, plural, printable, size_text, time_text
 
 
 @click.command()
@@ -31,7 +31,11 @@ def pull(url: str, pack: str, overwrite: bool, quiet: bool, as_json: bool) -> No
     from packer.repack.pull import pull as pull_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
-        report = pull_pack(url, pack, overwrite, progress)
+        try:
+            report = pull_pack(url, pack, overwrite, progress)
+        except PackerError as error:
+            error.next_step = error.next_step.replace("--out", "PACK")  # which is no option here
+            raise
         progress.close()
         progress.note(
             f"{printable(report.path)}: {plural(report.records, 'record')} in {plural(report.files, 'file')}, "

@@ -18,7 +18,7 @@ from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
 from packer.stores import clean_url, is_url
 from packer.stores.cache import ORIGIN, UNFINISHED, origin_of
-from packer.stores.layout import BLOCK_BYTES, Layout, runs
+from packer.stores.layout import Layout, runs
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.types import Int64, Progress
 
@@ -139,8 +139,8 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                     report.problems.append(f"{shard.index.name}: {getattr(error, 'problem', error)}; it was removed")
                 continue
             starts, sizes = (np.asarray(column(table, name)) for name in ("offset", "size"))
-            first = stored.layout.first_blocks[number] + starts // BLOCK_BYTES
-            last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // BLOCK_BYTES
+            first = stored.layout.first_blocks[number] + starts // Layout.BLOCK_BYTES
+            last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // Layout.BLOCK_BYTES
             before = np.concatenate([[0], np.cumsum(states != 0)])
             rows = np.flatnonzero(before[last + 1] - before[first] == last - first + 1)
             report.records += len(rows)

@@ -119,7 +119,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
                 progress.note(f"note: {note}")
             pool.start(min(workers, usable_cores()))  # workers load their libraries while the source is listed
             plan = _planned(options, pool, progress, lambda: output.source)
-            for note in plan.inputs.notes:
+            for note in plan.inputs.all_notes:
                 progress.note(f"note: {printable(note)}")
             progress.note(plan.summary)
             results = _pack(plan, pool, output, progress)

@@ -49,7 +49,7 @@ def check_images(job: CheckJob, report: Report, decoding: Decoding) -> dict[int,
                 raise job.refused[number]
             data = read()
             with decoding(number):
-                job.recipe.record("", row, data, Annotation())
+                job.recipe.record("", job.recipe.with_header(row, data), data, Annotation())
         except BadInput as error:
             bad[number] = rejected(row.path, error)
         report(1, number in bad)

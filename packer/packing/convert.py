@@ -13,16 +13,16 @@ from xxhash import xxh3_128_digest
 
 from packer.errors import BadInput
 from packer.format.manifest import Rejected
-from packer.images.base import Header
+from packer.images.base import Header, OnAnimation
 from packer.images.decode import Decoder, decode, decode_leniently
 from packer.images.encode import Encoding, encode
 from packer.images.geometry import clip, move
-from packer.images.header import Mode, decoded_shape
+from packer.images.header import Mode, check_header, decoded_shape, read_header
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
 from packer.packing.headers import unreadable
 from packer.sources.archives.contents import FAULT
-from packer.sources.archives.objects import ahead_of
+from packer.sources.archives.objects import SourceObject, ahead_of
 from packer.sources.archives.places import OWN_FILE, Archive, Place, SourceFile
 from packer.stores import is_url
 from packer.system.child import Decoding, Report
@@ -32,6 +32,8 @@ FAULTS = ("permission", "vanished", "unreadable")
 """Reasons of `find_tree` that are faults rather than choices: a folder that cannot be listed."""
 PLACE_SCHEMA = pa.schema([("archive", pa.int32()), ("offset", pa.int64()), ("packed", pa.int64()), ("crc", pa.int64())])
 """More columns if the images are in archives: `Row.place`."""
+UNREAD = -1
+"""In place of a `Header.code`: the header is read with the image, and width and height are 1."""
 ETAG_SCHEMA = pa.schema([("etag", pa.string())])
 """One more column if they are objects of a store."""
 
@@ -47,7 +49,7 @@ class Row(NamedTuple):
     """Of the upright image."""
     width: int
     code: int
-    """`Header.code`."""
+    """`Header.code`, or UNREAD."""
     archive: int = OWN_FILE.archive
     """This and the following are the fields of the file's `Place`; the size is `bytes`."""
     offset: int = 0
@@ -93,6 +95,20 @@ class Recipe:
     encode: Encoding | Literal["copy"]
     quality: int
     archives: tuple[Archive, ...] = ()
+    on_animation: OnAnimation = "fail"
+
+    def with_header(self, row: Row, data: bytes) -> Row:
+        """Return the row with what the header of the file's bytes says if it was not read before.
+
+        Raises:
+            BadImage: It cannot be packed.
+        """
+        if row.code != UNREAD:
+            return row
+        header = read_header(data)
+        check_header(header, self.max_pixels, self.on_animation)
+        width, height = header.upright_size
+        return row._replace(width=width, height=height, code=header.code)
 
     def read(self, row: Row) -> bytes:
         """Return the bytes of a source file, which must still have the planned size.
@@ -100,8 +116,10 @@ class Recipe:
         Raises:
             BadImage: The file changed, vanished or cannot be read.
         """
+        path = self.root + b"/" + row.path
         try:
-            with SourceFile(self.root + b"/" + row.path, row.place, self.archives, row.etag or "") as file:
+            opened = None if row.etag is None else SourceObject(path, row.bytes, row.etag)
+            with SourceFile(path, row.place, self.archives, opened) as file:
                 return file.content(row.bytes)
         except OSError as error:
             raise unreadable(error) from None
@@ -198,7 +216,8 @@ def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[i
         try:
             data = job.recipe.read(row)
             with decoding(number):
-                image, _ = job.recipe.image(data, row, row.header)
+                known = job.recipe.with_header(row, data)
+                image, _ = job.recipe.image(data, known, known.header)
                 sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
         except BadInput:
             continue  # packing will reject it with the reason

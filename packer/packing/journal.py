@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -39,8 +39,18 @@ class ShardResult:
     """Digest of the job: its rows of the table of inputs and their conversion."""
     sources: str = ""
     """Digest of the contents of its source files."""
+    shapes: list[list[int]] = field(default_factory=list)
+    """(height, width) of the images whose headers were read in the shard: at most two different ones."""
+    losses: Counter[str] = field(default_factory=Counter)
+    """What the mode loses of those images."""
     unchanged: bool = False
     """Whether an earlier, unfinished build wrote it and nothing has changed since."""
+
+    def add_late(self, shape: tuple[int, int], lost: Iterable[str]) -> None:
+        """Add an image whose header was read in the shard."""
+        if len(self.shapes) < 2 and list(shape) not in self.shapes:
+            self.shapes.append(list(shape))
+        self.losses.update(lost)
 
 
 class Journal:
@@ -128,6 +138,8 @@ def content_of(result: ShardResult) -> dict[str, Any]:
         "box_counts": sorted(result.box_counts.items()),
         "inputs": result.inputs,
         "sources": result.sources,
+        "shapes": result.shapes,
+        "losses": dict(result.losses),
     }
 
 
@@ -145,6 +157,8 @@ def result_of(content: dict[str, Any]) -> ShardResult:
         box_counts=Counter(dict(content["box_counts"])),
         inputs=str(content["inputs"]),
         sources=str(content["sources"]),
+        shapes=content["shapes"],
+        losses=Counter(content["losses"]),
     )  # fmt: skip
 
 

@@ -41,6 +41,8 @@ class Made(NamedTuple):
     """Number of boxes outside the crop."""
     damage: str = ""
     """What is wrong with an image that was decoded leniently."""
+    late: tuple[tuple[int, int], list[str]] | None = None
+    """(height, width) of the image and what the mode loses of it, if its header was not read before."""
     check: Callable[[int], None] | None = None
     """Called with the checksum of the record; raises an error if its bytes come from elsewhere and are altered."""
 
@@ -135,24 +137,30 @@ def _write(
     builder, sources = IndexBuilder(), SourcesDigest()
     result = ShardResult(None)
     writer = None
-    for chunk in chunks:
-        bad = len(result.rejected)
-        for made in chunk:
-            sources.add(made.digest)
-            if made.record is None:
-                assert made.rejected is not None
-                result.rejected.append(made.rejected)
-                if len(result.rejected) > job.bad_allowed:
-                    return result
-                continue
-            if writer is None:
-                writer = container.create(working, job.spec)
-            checksum = builder.add(made.record)
-            if made.check is not None:
-                made.check(checksum)
-            writer.write(made.record)
-            _count(made, result)
-        report(len(chunk), len(result.rejected) - bad)
+    try:
+        for chunk in chunks:
+            bad = len(result.rejected)
+            for made in chunk:
+                sources.add(made.digest)
+                if made.late is not None:
+                    result.add_late(*made.late)
+                if made.record is None:
+                    assert made.rejected is not None
+                    result.rejected.append(made.rejected)
+                    if len(result.rejected) > job.bad_allowed:
+                        return result
+                    continue
+                if writer is None:
+                    writer = container.create(working, job.spec)
+                checksum = builder.add(made.record)
+                if made.check is not None:
+                    made.check(checksum)
+                writer.write(made.record)
+                _count(made, result)
+            report(len(chunk), len(result.rejected) - bad)
+    except BaseException:
+        writer = None  # closes its file, which the traceback would keep open with this frame
+        raise
     result.sources = sources.hexdigest()
     if writer is None:
         return result

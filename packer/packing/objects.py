@@ -17,6 +17,7 @@ from packer.errors import StorageError, UsageError, printable
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, parse_manifest
 from packer.stores import join_url
 from packer.stores.base import ABSENT, NoObject, Object, ObjectChanged, Store
+from packer.stores.transfer import AGAIN
 
 BUILDS = ".build/"
 """Below it, each unfinished build or push has a folder with an object for each shard or file that is there."""
@@ -26,7 +27,6 @@ TAGGED = re.compile(r"(?:shard-\d{5,}|data|rejected|skipped|changed|include|excl
 PLAIN = re.compile(r"(?:shard-\d{5,}\.(?!json$)[a-z0-9.]+|data\.(?:mdb|index\.arrow))(?:#\d+)?")
 """Names that a build gives to the files of a folder, and `packer push` keeps."""
 LOOKED_AT = 2000
-AGAIN = "run the same command again"
 
 
 def tagged(name: str, tag: str) -> str:
@@ -67,7 +67,7 @@ def find_manifest(store: Store) -> tuple[Manifest, Object] | None:
     """
     try:
         found = store.size(MANIFEST_NAME)
-        text = bytes(store.read(MANIFEST_NAME, 0, found.size, found.etag))
+        text = bytes(store.read(MANIFEST_NAME, etag=found.etag))
     except NoObject:
         return None
     return parse_manifest(join_url(store.url, MANIFEST_NAME), text), found
@@ -144,7 +144,9 @@ def is_same(found: Object | None, before: Object) -> bool:
     """Return whether an object is the version that it was, as far as the store says."""
     if found is None or found.size != before.size:
         return False
-    return found.etag is None or before.etag is None or found.etag == before.etag
+    if found.etag is None or before.etag is None:
+        return True
+    return found.etag.strip('"') == before.etag.strip('"')  # some servers list it without quotes
 
 
 def publish_manifest(store: Store, manifest: Manifest, only_if: str | None) -> None:

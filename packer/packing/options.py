@@ -191,6 +191,17 @@ class BuildOptions:
             allowed = f"more than 0 and at most {LONGEST_TIMEOUT_S:.0f} seconds"
             raise UsageError("--decode-timeout", f"must be {allowed}, got {self.decode_timeout:g}")
 
+    @property
+    def plans_without_headers(self) -> bool:
+        """Whether shards can be planned from the sizes of files: of copies, or of images resized to one shape."""
+        from packer.images.resize import Resize
+
+        if self.mode == "unchanged" or self.decoder == "lenient":
+            return False
+        if self.resize is None:
+            return self.encode == "copy"
+        return Resize.of(self.resize, self.fit, self.pad_value, self.interpolation).fit in ("stretch", "crop", "pad")
+
     def bad_allowed(self, found: int) -> int:
         """Return how many of `found` inputs may be bad."""
         return found if self.on_bad == "skip" else bad_allowed(self.max_bad, found)

@@ -15,11 +15,12 @@ from packer.containers import open_container
 from packer.containers.base import ShardSpec
 from packer.errors import StorageError, plural, printable, size_text
 from packer.format.schema import ANNOTATION_FIELDS
+from packer.images.base import OnAnimation
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.convert import MeasureJob, Recipe, rows_of
+from packer.packing.convert import UNREAD, MeasureJob, Recipe, rows_of
 from packer.packing.options import BuildOptions
 from packer.packing.space import check_scratch, free_bytes
 from packer.packing.table import Inputs
@@ -52,6 +53,8 @@ class Plan:
     """Shard i takes the rows from cuts[i] to cuts[i + 1]."""
     shape: tuple[tuple[int, int, int] | None, str | None]
     """((height, width, channels), dtype) of every decoded image; None if they differ."""
+    late_sizes: bool
+    """Whether the sizes of images are read in the shards only, and the shape is None for that."""
     image_bytes: NDArray[np.int64]
     """Stored size of each image, in packing order."""
     pack_bytes: int
@@ -102,6 +105,7 @@ class Plan:
         about = "" if options.encode == "raw" else "about "
         shape, _ = self.shape
         sizes = "different sizes" if shape is None else f"{shape[1]}x{shape[0]}x{shape[2]}"
+        sizes = "sizes read later" if self.late_sizes else sizes
         labels: tuple[tuple[int, str], ...] = (
             (len(inputs.classes), "class"),
             (inputs.boxes, "box"),
@@ -156,6 +160,7 @@ def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
         encode=cast(Encoding, options.encode),
         quality=options.quality,
         archives=archives,
+        on_animation=cast(OnAnimation, options.on_animation),
     )
 
 
@@ -188,6 +193,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         spec=spec,
         cuts=_cuts(image_bytes, options.shard_bytes),
         shape=(shape, dtype),
+        late_sizes=facts.unknown,
         image_bytes=image_bytes,
         pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table),
         source_bytes=int(facts.source_bytes.sum()),
@@ -200,7 +206,11 @@ class Facts:
 
     def __init__(self, table: Any, resize: Resize | None) -> None:
         """Take the columns bytes, height, width, channels and wide of a table; the images will be resized."""
-        columns = {name: table.column(name).to_numpy() for name in ("bytes", "height", "width", "channels", "wide")}
+        names = ("bytes", "height", "width", "channels", "wide")
+        columns = {name: table.column(name).to_numpy() for name in names}
+        codes = table.column("code").to_numpy() if "code" in table.column_names else np.empty(0)  # packs have none
+        self.unknown = resize is None and bool((codes == UNREAD).any())
+        """Whether there are images whose headers are read later, with an effect on the shape."""
         self.source_bytes: NDArray[np.int64] = columns["bytes"]
         self.channels = columns["channels"]
         self.wide = columns["wide"]
@@ -212,11 +222,11 @@ class Facts:
         self.raw_bytes: NDArray[np.int64] = self.width * self.height * self.channels * np.where(self.wide, 2, 1)
 
     def uniform(self) -> tuple[tuple[int, int, int] | None, str | None]:
-        """The shape and the dtype that all images share, None if they differ."""
+        """The shape and the dtype that all images share, None if they differ or are not known yet."""
         if not len(self.wide) or (self.wide != self.wide[0]).any():
             return None, None
         dtype = "uint16" if self.wide[0] else "uint8"
-        if any((c != c[0]).any() for c in (self.height, self.width, self.channels)):
+        if self.unknown or any((c != c[0]).any() for c in (self.height, self.width, self.channels)):
             return None, dtype
         return (int(self.height[0]), int(self.width[0]), int(self.channels[0])), dtype
 

@@ -90,7 +90,7 @@ class Output:
         self._lock = lock_folder(self.partial)
         if self._lock is None:
             problem = "another build is writing to it"
-            raise UsageError(self.partial, problem, "wait for it, or choose another --out")
+            raise UsageError(self.place, problem, "wait for it, or choose another --out")
         unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD, SOURCE})
         if unknown_files:
             self._close()

@@ -126,6 +126,15 @@ def read_classes(path: str) -> list[str]:
     return names
 
 
+def has_only_label(raws: Sequence[RawAnnotation]) -> bool:
+    """Return whether an image has only a class, from one source."""
+    if len(raws) != 1:
+        return False
+    raw = raws[0]
+    more = (raw.boxes, raw.landmarks, raw.polygons, raw.keypoints, raw.image_size)
+    return more == NOTHING and not raw.box_fields and not raw.extras and raw.tags is None
+
+
 class Resolver:
     """Creates the annotation of each image; counts and lists clipped and dropped boxes."""
 
@@ -142,12 +151,9 @@ class Resolver:
 
         Images of a class share the annotation, which saves time and memory. Raise BadLabel for an unknown class.
         """
-        if len(raws) != 1:
+        if not has_only_label(raws):
             return None
         raw = raws[0]
-        more = (raw.boxes, raw.landmarks, raw.polygons, raw.keypoints, raw.image_size)
-        if more != NOTHING or raw.box_fields or raw.extras or raw.tags is not None:
-            return None
         annotation = self._of_label.get(raw.label)
         if annotation is None:
             label = None if raw.label is None else self.classes.id_of(raw.label, raw.origin)

@@ -9,20 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import cast
 
-from packer.errors import NoImage, UsageError, plural, printable
+import numpy as np
+
+from packer.errors import BadInput, NoImage, UsageError, printable
 from packer.format.lists import Skipped
 from packer.format.manifest import MANIFEST_NAME, Rejected, names_a_pack
 from packer.images.base import OnAnimation
-from packer.packing.convert import refused, rejected
+from packer.packing.convert import UNREAD, refused, rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
-from packer.packing.resolve import ClassIds, Resolver, read_classes, similar_names
+from packer.packing.resolve import ClassIds, Resolver, has_only_label, read_classes, similar_names
 from packer.packing.select import read_selection
 from packer.packing.table import BASE_SCHEMA, Inputs, InputTable
 from packer.sources import check_options, check_sources, joined, open_source, recognize
+from packer.sources.archives.members import Members
 from packer.sources.archives.places import Scratch
 from packer.sources.auto import what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
@@ -63,7 +66,7 @@ def read_inputs(
     Raises:
         UsageError: The source or its labels cannot be used at all.
     """
-    if names_a_pack(options.source):
+    if not is_url(options.source) and names_a_pack(options.source):
         step = f"give the folder of its images; --like {printable(options.source)} takes its options"
         raise UsageError(options.source, "is a pack, not a folder of images", step)
     if is_url(options.source):
@@ -105,10 +108,6 @@ def read_inputs(
     if options.labels == ("auto",):
         counts = (len(inputs.table), len(inputs.classes), inputs.boxes, inputs.landmarks)
         inputs.notes[0] += what_was_read(tree, sources, counts)
-    inputs.notes += [f"{what} in {plural(count, 'image')}" for what, count in sorted(inputs.losses.items())]
-    if count := inputs.counts["missing_labels"]:
-        without = plural(count, "image has no label and is", "images have no label and are")
-        inputs.notes.append(f"{without} packed without objects")
     return inputs
 
 
@@ -168,9 +167,11 @@ def _read_all(
     jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), *how) for start in starts]
     if (members := tree.members) is not None:
         jobs = [replace(job, archives=members.archives, places=members.places[members.rows(job.paths)]) for job in jobs]
+    late = _late(jobs, sources, members, options)
+    now = [number for number in range(len(jobs)) if number not in late]
     waiting: dict[int, Headers] = {}
     following = 0
-    for number, headers in read(jobs):
+    for number, headers in chain(late.items(), ((now[n], found) for n, found in read([jobs[n] for n in now]))):
         waiting[number] = headers
         while following in waiting:  # keep the order of the paths, whichever worker is first
             table.add(jobs[following].paths, waiting.pop(following), sources)
@@ -181,6 +182,33 @@ def _read_all(
             _reject(rejected(os.fsencode(unmatched.where), unmatched), inputs)
     if inputs.left_out is not None and inputs.left_out.unmatched:
         inputs.notes.append(inputs.left_out.note)
+
+
+def _late(
+    jobs: Sequence[HeaderJob], sources: Sequence[Source], members: Members | None, options: BuildOptions
+) -> dict[int, Headers]:
+    """Return what stands for the headers of the jobs whose images are opened by the shards only, by the job's number.
+
+    To open an object takes as long as to read it. Sizes are those of the listing, and what the shards need to know of
+    the headers is the same for all images; labels must not depend on the size of the image.
+    """
+    found: dict[int, Headers] = {}
+    if members is None or not is_url(options.source) or not options.plans_without_headers:
+        return found
+    for number, job in enumerate(jobs):
+        if not all(_is_label_only(path, sources) for path in job.paths):
+            break
+        facts = np.ones((len(job.paths), 4), np.int64)
+        facts[:, 0], facts[:, 3] = members.places[members.rows(job.paths), 2], UNREAD
+        found[number] = Headers(facts, {})
+    return found
+
+
+def _is_label_only(path: bytes, sources: Sequence[Source]) -> bool:
+    try:
+        return has_only_label([source.annotate(path) for source in sources])
+    except BadInput:
+        return False
 
 
 def _reject(fault: Rejected, inputs: Inputs) -> None:

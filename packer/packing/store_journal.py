@@ -15,7 +15,7 @@ from typing import Any
 from packer.format.manifest import FileEntry
 from packer.packing.journal import Journal, ShardResult, checked_line, content_of, line_of, result_of
 from packer.packing.objects import BUILDS, is_same
-from packer.stores.base import NoObject, Object, Store
+from packer.stores.base import NoObject, Object, ObjectChanged, Store
 from packer.stores.transfer import sha256_of_object
 
 ELSEWHERE = ("source",)
@@ -93,7 +93,10 @@ class StoreJournal(Journal):
         digests = {entry.container.sha256, entry.index.sha256}
         if name in self.companions:
             digests.add(self.companions[name].sha256)
-        return {sha256_of_object(self.store, found) for found in self.objects[name].values()} == digests
+        try:
+            return {sha256_of_object(self.store, found) for found in self.objects[name].values()} == digests
+        except (NoObject, ObjectChanged):
+            return False
 
     def begin(self, head: Mapping[str, Any]) -> None:
         """Write the options, for who looks what there is."""

@@ -9,11 +9,11 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from packer.containers import open_container
 from packer.containers.storage import storage_errors
@@ -37,10 +37,14 @@ from packer.packing.options import BuildOptions
 from packer.packing.publish import Output, check_apart
 from packer.packing.store_journal import StoreJournal
 from packer.stores import clean_url, join_url, open_store
-from packer.stores.base import Object
+from packer.stores.base import NoObject, Object, ObjectChanged
 from packer.stores.transfer import sha256_of_object, upload
 from packer.system import usable_cores
 from packer.types import Progress
+
+PAUSES_S = (2.0, 10.0, 30.0)
+"""Before an upload is tried again, beyond what the store's own library tries within seconds."""
+T = TypeVar("T")
 
 
 def output_of(options: BuildOptions, progress: Progress, indexes: bool = False) -> Output:
@@ -151,7 +155,7 @@ class StoreOutput(Output):
                 companion = write_companion(self._container, path, self.folder)
                 files.append((companion, object_companion(companion, remote)))
             objects = [self._object(os.path.join(self.folder, ours.name), its) for ours, its in files]
-        self.journal.record(name, result, objects, companion)
+        self._patiently(lambda: self.journal.record(name, result, objects, companion))
         for ours, _ in files if result.entry is not None else ():
             if not (self._indexes and ours is local.index):
                 os.unlink(os.path.join(self.folder, ours.name))
@@ -159,9 +163,26 @@ class StoreOutput(Output):
     def _object(self, path: str, file: FileEntry) -> Object:
         """Upload a file, unless the object is there already: readers of another pack may be using it."""
         found = self._there.get(file.name)
-        if found is not None and found.size == file.bytes and sha256_of_object(self.store, found) == file.sha256:
-            return found
-        return upload(self.store, file.name, path, cancelled=self._cancelled.is_set)
+        if found is not None and found.size == file.bytes:
+            digest = self._patiently(lambda: sha256_of_object(self.store, found))
+            if digest == file.sha256:
+                return found
+        return self._patiently(lambda: upload(self.store, file.name, path, cancelled=self._cancelled.is_set))
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Call again after a while if the store fails: it has answered before, and a build takes hours."""
+        for pause_s in PAUSES_S:
+            try:
+                return call()
+            except (NoObject, ObjectChanged):
+                raise
+            except StorageError as error:
+                self._progress.note(
+                    f"note: {printable(error.where)}: {printable(error.problem)}; trying again in {pause_s:.0f} s"
+                )
+                if self._cancelled.wait(pause_s):
+                    raise
+        return call()
 
     def __exit__(self, kind: Any = None, *_: object) -> None:
         if kind is not None and issubclass(kind, Exception) and not issubclass(kind, OSError):

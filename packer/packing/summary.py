@@ -10,10 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import Any
 
+import pyarrow.compute as pc
+
 import packer
 from packer.errors import printable
 from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, selection_file
 from packer.format.manifest import Manifest
+from packer.packing.convert import UNREAD
 from packer.packing.journal import ShardResult
 from packer.packing.plan import Plan
 
@@ -43,6 +46,10 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
     counts.update(packed=records, rejected=len(inputs.rejected), skipped=len(inputs.skipped))
     counts.update(found=records + len(inputs.rejected) + len(inputs.skipped), changed=len(inputs.changed))
     shape, dtype = plan.shape
+    for result in results:
+        inputs.losses.update(result.losses)
+    if plan.late_sizes:
+        shape = _late_shape(plan, results)
     return Manifest(
         container=plan.options.container,
         encoding=plan.options.encode,
@@ -63,10 +70,19 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         rejected=tuple(islice(inputs.rejected, MOST_IN_MANIFEST)),
         flip_index=inputs.flip_index,
         tags=inputs.tags,
-        notes=(*inputs.notes, *_skipped(inputs.skipped)),
+        notes=(*inputs.all_notes, *_skipped(inputs.skipped)),
         packer=packer.__version__,
         libraries=library_versions(),
     )
+
+
+def _late_shape(plan: Plan, results: Sequence[ShardResult]) -> tuple[int, int, int] | None:
+    """Return the shape of all images if the headers of some were read in the shards."""
+    table = plan.table.filter(pc.not_equal(plan.table.column("code"), UNREAD))
+    shapes = {(height, width) for result in results for height, width in result.shapes}
+    shapes.update(zip(*(table.column(name).to_pylist() for name in ("height", "width")), strict=True))
+    channels = set(plan.table.column("channels").unique().to_pylist())
+    return (*shapes.pop(), channels.pop()) if len(shapes) == len(channels) == 1 else None
 
 
 def _options(plan: Plan) -> dict[str, Any]:

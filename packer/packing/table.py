@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packer.errors import BadBox, BadInput, BadLabel, NoLabel, StorageError
+from packer.errors import BadBox, BadInput, BadLabel, NoLabel, StorageError, plural
 from packer.format.index_rows import Texts, annotation_arrays, texts_of
 from packer.format.lists import Changed, Listing, Skipped
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
 from packer.images.base import Header, orientations
-from packer.images.header import Mode, decoded_shape, losses
-from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA, rejected
+from packer.images.header import Mode, decoded_shape, losses_named
+from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA, UNREAD, rejected
 from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import Resolver
@@ -88,6 +88,15 @@ class Inputs:
     """Record batches of `base`: images that were rejected for a label that an option would let pass."""
     twice: int = 0
     """How many of `rejected` are a second entry of an image."""
+
+    @property
+    def all_notes(self) -> list[str]:
+        """The notes, with those on what the mode loses and on missing labels."""
+        notes = [f"{what} in {plural(count, 'image')}" for what, count in sorted(self.losses.items())]
+        if count := self.counts["missing_labels"]:
+            without = plural(count, "image has no label and is", "images have no label and are")
+            notes.append(f"{without} packed without objects")
+        return self.notes + notes
 
     @property
     def base(self) -> Any:
@@ -196,12 +205,12 @@ class InputTable:
         size, width, height, codes = facts.T
         turned = orientations(codes) >= TURNED_BY_A_QUARTER
         unique, which, counts = np.unique(codes, return_inverse=True, return_counts=True)
-        headers = [Header.from_code(code, 1, 1) for code in unique.tolist()]
+        # a mode that takes UNREAD codes gives the same channels to every header
+        headers = [Header.from_code(max(0, code), 1, 1) for code in unique.tolist()]
         shapes = [decoded_shape(header, self._mode) for header in headers]
-        for header, count in zip(headers, counts.tolist(), strict=True):
-            always = losses(header, "unchanged")
-            for what in losses(header, self._mode):
-                lost[what if what in always else f"{what} (--mode unchanged keeps that)"] += count
+        for header, code, count in zip(headers, unique.tolist(), counts.tolist(), strict=True):
+            for what in losses_named(header, self._mode) if code != UNREAD else ():
+                lost[what] += count
         columns = [
             paths,
             size,

@@ -14,8 +14,9 @@ from xxhash import xxh3_128_digest
 
 from packer.errors import BadInput
 from packer.format.columns import Annotations
+from packer.images.header import losses_named
 from packer.images.opencv import quiet_opencv
-from packer.packing.convert import Recipe, Row, rejected, rows_of
+from packer.packing.convert import UNREAD, Recipe, Row, rejected, rows_of
 from packer.packing.journal import ShardResult, SourcesDigest, is_intact
 from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
 from packer.sources.archives.places import held_open
@@ -103,6 +104,8 @@ def _digest_of(job: ShardJob, rows: Any) -> str:
     return digest.hexdigest()
 
 
+PIXELS_A_BYTE = 4
+"""Of a JPEG, roughly."""
 Input = tuple[int, Row, Annotation, Callable[[], bytes]]
 """Row number in the table of inputs, the row, its annotation before resizing, and what reads its file."""
 
@@ -112,20 +115,23 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made
     recipe = job.recipe
     results = []
     for number, row, annotation, read in chunk:
-        data = None
+        data = late = None
         try:
             data = read()
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number):
-                record, damage = recipe.record(f"{number:0{job.key_digits}d}", row, data, annotation)
+                known = recipe.with_header(row, data)
+                if known is not row:
+                    late = (known.height, known.width), losses_named(known.header, recipe.mode)
+                record, damage = recipe.record(f"{number:0{job.key_digits}d}", known, data, annotation)
         except BadInput as error:
             digest = b"" if data is None else xxh3_128_digest(data)
-            results.append(Made(None, rejected(row.path, error), digest))
+            results.append(Made(None, rejected(row.path, error), digest, late=late))
         else:
             before, after = annotation.boxes, record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-            results.append(Made(record, None, record.source_xxh3, cropped, damage))
+            results.append(Made(record, None, record.source_xxh3, cropped, damage, late))
     return results
 
 
@@ -142,7 +148,7 @@ def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list
             label = labels[number - job.start]
             annotation = of_label.get(label) or of_label.setdefault(label, annotations[number - job.start])
         chunk.append((number, row, annotation, read))
-        pixels += row.width * row.height
+        pixels += row.width * row.height if row.code != UNREAD else PIXELS_A_BYTE * row.bytes
         if pixels * 3 >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
             yield chunk
             chunk, pixels = [], 0

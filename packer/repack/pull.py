@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from packer.containers.storage import storage_errors
-from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, PackNotFound, UsageError
 from packer.format.digests import sha256_of
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
 from packer.packing.objects import find_manifest
 from packer.packing.publish import Output
 from packer.stores import clean_url, is_url, join_url, open_store
-from packer.stores.base import NoObject, Store
+from packer.stores.base import NoObject, Object, ObjectChanged, Store
+from packer.stores.transfer import read_range
 from packer.types import Progress
 
 RANGE_BYTES = 8 << 20
@@ -146,14 +147,14 @@ class PulledOutput(Output):
             return
         start, size = number * RANGE_BYTES, _size(file, number)
         try:
-            piece = self._store.read(file.name, start, start + size)
+            piece = read_range(self._store, Object(file.name, file.bytes, None, 0.0), start, start + size)
         except NoObject:
             raise DamagedPack(
                 join_url(self._store.url, file.name), "is missing", "build or push the pack again"
             ) from None
-        except StorageError:
-            self._stopped.set()
-            raise
+        except ObjectChanged as error:
+            step = "packer verify it, and build or push it again"
+            raise DamagedPack(error.where, f"{error.problem}, not as its manifest says", step) from None
         for end, content, offset in ((PART, piece, start), (HAVE, b"1", number)):
             path = os.path.join(self.folder, file.name + end)
             with storage_errors(path), open(path, "r+b", 0) as target:

@@ -50,10 +50,7 @@ class Tree:
             return SourceFile(path if is_url(path) else os.path.join(self.root, path))
         # the root may be an archive or a URL: the operating system cannot follow .. from there
         file = joined(self.root, path)
-        below = self.below(file)
-        place, etag = self.members.place(below)
-        content = None if self.members.small is None else self.members.small.content(below)
-        return SourceFile(file, place, self.members.archives, etag, content)
+        return self.members.open(file, self.below(file))
 
     def open_plain(self, path: bytes) -> SourceFile:
         """Open the same; if it is large, and deflated in an archive or in a store, as the copy that is made once.

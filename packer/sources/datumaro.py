@@ -46,9 +46,8 @@ class DatumaroSource(ByNameSource):
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         if tree.members is not None:
-            raise UsageError(
-                tree.root, "cannot be read by Datumaro, which reads no archives", "unpack it, and give the folder"
-            )
+            problem = "cannot be read by Datumaro, which reads no archives and no object stores"
+            raise UsageError(tree.root, problem, "give it as a folder on this machine")
         name = options.file or _only_format(tree)
         if name not in FORMATS:
             choices = ", ".join(sorted(FORMATS))

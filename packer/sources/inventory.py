@@ -38,6 +38,8 @@ def read_inventory(file: str, url: str) -> Sequence[Object]:
         UsageError: It cannot be read, or names nothing.
     """
     lower = file.lower()
+    if not os.path.isfile(file):
+        raise UsageError(file, "there is no such file", HOW)
     try:
         if lower.endswith(PARQUET):
             names, sizes, etags = _columns_of(_parquet(file), file)
@@ -105,7 +107,7 @@ def _csv(file: str, url: str) -> Columns:
     parse = csv.ParseOptions(delimiter="\t" if file.lower().endswith(".tsv") else ",")
     with csv.open_csv(file, csv.ReadOptions(autogenerate_column_names=True), parse) as reader:
         first = [str(value) for value in next(iter(reader.read_next_batch().to_pylist())).values()]
-    has_names = any(name.strip().lower() in NAMES for name in first)
+    has_names = any(name.strip().lower() in (*NAMES, *SIZES) for name in first)
     bucket = url.partition("://")[2].partition("/")[0]
     of_s3 = not has_names and len(first) > 1 and first[0] == bucket
     if has_names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -11,7 +11,7 @@ from packer.errors import UsageError
 from packer.sources.archives.contents import FAULT, HIDDEN, add_folder
 from packer.sources.archives.listing import Archives, check_file
 from packer.sources.archives.members import Members
-from packer.sources.archives.objects import SourceObject, at_once, is_listed, located
+from packer.sources.archives.objects import SourceObject, at_once, is_listed, located, opened, persistently
 from packer.sources.archives.places import Archive, Place, Scratch
 from packer.sources.archives.small_files import SMALL_BYTES, SmallFiles
 from packer.sources.base import Tree
@@ -45,9 +45,10 @@ def find_store_tree(
         UsageError: There are no such objects, or they cannot be listed.
         StorageError: The store cannot be reached.
     """
+    opened.cache_clear()  # the environment may have other settings than for the last build
     url = clean_url(url)
     root = as_bytes(url)
-    archives = Archives(is_member_image, scratch)
+    archives = Archives(_is_image, scratch)
     archive, inside = _archive_in(root) if inventory is None else (b"", b"")
     if archive:
         check_file(archive, is_member_image)
@@ -86,10 +87,10 @@ def _listed(store: Store, top: str, url: str) -> list[Object]:
     folders = [top]
     while 0 < len(folders) < MANY_FOLDERS:
         below, folders = folders, []
-        for inside, objects in at_once(store.folders, below):
+        for inside, objects in at_once(lambda folder: persistently(lambda: store.folders(folder)), below):
             folders += inside
             found += objects
-    for objects in at_once(lambda folder: list(store.names(f"{folder}/")), folders):
+    for objects in at_once(lambda folder: persistently(lambda: list(store.names(f"{folder}/"))), folders):
         found += objects
     if not found:
         with suppress(NoObject):
@@ -142,6 +143,11 @@ def _tree(
     there = [path for path in paths if path in images]
     files = [path for path in paths if path not in images]
     return Tree(root, there, files, in_order(folders), members), skipped
+
+
+def _is_image(path: bytes, head: Callable[[], bytes]) -> bool:
+    """Return whether a member of an archive is an image: as for objects, its name is enough if it is that of a text."""
+    return extension_of(path) not in NEVER_IMAGES and is_member_image(path, head)
 
 
 def _is_named_image(path: bytes) -> bool:

@@ -157,6 +157,12 @@ class ObstoreStore:
                 raise StorageError(where, problem, "choose a store that does") from None
             if DENIED.search(text):
                 raise StorageError(where, f"access denied: {text}", NO_SUCH) from None
+            if "NoSuchBucket" in str(error):
+                raise NoObject(where, "there is no such bucket", NO_SUCH) from None
+            if "body error" in text:
+                raise CutAnswer(where, f"the answer was cut: {text}", AGAIN) from None
+            if "invalid path" in text:  # of a name that has // or control characters, or is not UTF-8
+                raise StorageError(where, f"has a name that cannot be used: {text}", "rename that object") from None
             raise StorageError(where, f"cannot be reached: {text}", AGAIN) from None
 
 

@@ -298,8 +298,8 @@ def _linked(pack: str) -> list[str]:
     return [os.path.realpath(os.path.join(pack, name)) for name in linked.values()]
 
 
-WRITTEN = frozenset(("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir"))
-SECOND = ("convert", "extract")
+WRITTEN = frozenset(("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir", "--scratch"))
+SECOND = ("convert", "extract", "pull")
 """Commands that write to the second path in their line."""
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5", "recordio", "pth")
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 from drawn import draw_classes, draw_plain, tree_state
 from packs import WIDE
-from running import Ran, good, members_of, start, until
+from running import Ran, good, killed_at_last, members_of, start, until, workers_of
 from torch.utils.data import DataLoader, Dataset
 
 from packer import PackedLoader
@@ -179,19 +179,15 @@ def test_cold_reads_say_what_was_in_memory(source: Path, work: Path) -> None:
 
 def test_ctrl_c_leaves_nothing(source: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
-    with start("bench", source, "--seconds", 600, *FEW, "--work-dir", work) as process:
-        try:
-            # then comes a row that takes ten minutes
-            assert until(lambda: list(work.glob("*/lmdb-jpeg/pack.json")), 240)
-            time.sleep(0.3)
-            os.killpg(process.pid, signal.SIGINT)
-            _, err = process.communicate(timeout=120)
-        finally:
-            for pid in members_of(process.pid):
-                os.kill(pid, signal.SIGKILL)
+    with start("bench", source, "--seconds", 600, *FEW, "--work-dir", work) as process, killed_at_last(process):
+        assert until(lambda: list(work.glob("*/lmdb-jpeg/pack.json")), 240)
+        # then comes a row that takes ten minutes, measured in a fork of a worker
+        assert until(lambda: set(members_of(process.pid).values()) & set(workers_of(process.pid)), 240)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        assert until(lambda: not members_of(process.pid), 60)
     assert (process.returncode, err.strip()) == (130, "packer: interrupted")
     assert not list(work.iterdir())
-    assert until(lambda: not members_of(process.pid), 60)
 
 
 class Files(Dataset[Any]):

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from running import members_of, until
+from running import killed_at_last, members_of, until
 from torch.utils.data import DataLoader, get_worker_info
 
 from packer import BuildOptions, PackedDataset, build_pack, collate, open_pack
@@ -151,22 +151,22 @@ def workers_at_work(process: subprocess.Popen[str]) -> list[int]:
 
 
 def test_workers_end_when_the_main_process_is_killed(make_pack):
-    with script("train", make_pack("raw", "lmdb"), 2) as process:
+    with script("train", make_pack("raw", "lmdb"), 2) as process, killed_at_last(process):
         pids = workers_at_work(process)
         assert len(pids) == 2
         process.kill()
         process.wait(60)
-    assert until(lambda: all(map(has_ended, pids)), 60)
+        assert until(lambda: all(map(has_ended, pids)), 60)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ctrl_c(make_pack, workers):
-    with script("train", make_pack("raw", "lmdb"), workers) as process:
+    with script("train", make_pack("raw", "lmdb"), workers) as process, killed_at_last(process):
         pids = workers_at_work(process)
         os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=240)  # alone 0.3 s; the epoch takes hours
-    assert process.returncode == -signal.SIGINT  # as Python ends for it: 130 in a shell
-    assert until(lambda: all(map(has_ended, pids)), 60)
+        assert process.returncode == -signal.SIGINT  # as Python ends for it: 130 in a shell
+        assert until(lambda: all(map(has_ended, pids)), 60)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,10 @@ def ran(make_pack, tmp_path_factory):
     shutil.copytree(make_pack("raw", "webdataset"), home / "cut")
     source = make_pack("raw", "lmdb").parent / "source"
     build_pack(BuildOptions(str(source), str(home / "many"), "webdataset", workers=1, shard_bytes=500))
-    with script("one_after_another", make_pack("jpeg", "lmdb"), home / "many", home / "cut") as process:
+    with (
+        script("one_after_another", make_pack("jpeg", "lmdb"), home / "many", home / "cut") as process,
+        killed_at_last(process),
+    ):
         out, err = process.communicate(timeout=240)
     return [*out.splitlines(), err], process.returncode, len(open_pack(home / "many").shards)
 

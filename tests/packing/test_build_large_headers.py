@@ -17,7 +17,7 @@ from packer.images.header import IncompleteHeader, read_header
 from packer.packing import headers
 from packer.packing.headers import _read_file_header
 from packer.sources.archives import places
-from packer.sources.archives.places import FileView, SourceFile
+from packer.sources.archives.places import FileView
 
 FORMATS: dict[str, dict[str, Any]] = {
     "PNG": {"compress_level": 0},
@@ -75,9 +75,9 @@ def test_a_file_that_shrinks_under_the_reader(large: Path, monkeypatch: pytest.M
     """Were it mapped, it would be a SIGBUS."""
     begin = FileView.__init__
 
-    def shrunk(self: FileView, file: SourceFile) -> None:
+    def shrunk(self: FileView, *facts: Any) -> None:
         os.truncate(large, 17_000)
-        begin(self, file)
+        begin(self, *facts)
 
     monkeypatch.setattr(FileView, "__init__", shrunk)
     with pytest.raises(BadImage, match="changed while the source was being read"):

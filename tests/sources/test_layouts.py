@@ -18,7 +18,7 @@ import pytest
 from layouts import BOXES, FACES, PHOTO, Files
 
 from packer.errors import UsageError
-from packer.packing.convert import PLACE_SCHEMA
+from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA
 from packer.packing.options import BuildOptions
 from packer.packing.scan import read_inputs
 
@@ -266,13 +266,13 @@ def test_it_is_read_right_or_refused_with_a_line_that_works(layout: Layout, tmp_
     found(source, layout.finds, **options)
 
 
-def outcome(source: Path, **options: Any) -> Any:
+def outcome(source: Path | str, **options: Any) -> Any:
     """What is read of a source, or the line that refuses it."""
     try:
         inputs = read_inputs(BuildOptions(str(source), **options))
     except UsageError as error:
         return error.line.replace(str(source), "SRC")
-    names = [name for name in inputs.table.column_names if name not in PLACE_SCHEMA.names]
+    names = [name for name in inputs.table.column_names if name not in (*PLACE_SCHEMA.names, *ETAG_SCHEMA.names)]
     notes = [note.replace(str(source), "SRC") for note in inputs.notes]
     return inputs.table.select(names).to_pylist(), inputs.labels, inputs.classes, notes, [*inputs.skipped]
 
@@ -292,6 +292,21 @@ def test_an_archive_is_read_as_its_folder(layout: Layout, tmp_path: Path) -> Non
         assert outcome(tmp_path / name) == outcome(tmp_path / "src"), name
         if layout.then:
             assert outcome(tmp_path / name / below, **options) == outcome(tmp_path / "src" / below, **options), name
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [one for one in LAYOUTS if not one.needs and "Parquet" not in one.name],
+    ids=lambda one: one.name,
+)
+def test_a_store_is_read_as_its_folder(layout: Layout, tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
+    draw.write(tmp_path / "src", layout.files)
+    options = dict(layout.then)
+    source = tmp_path / "src" / layout.source
+    assert outcome(f"file://{source}") == outcome(source)
+    source /= options.pop("below", "")
+    assert outcome(f"file://{source}", **options) == outcome(source, **options)
 
 
 def test_the_table_has_forty_rows_with_names_of_their_own() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import looking
 import pytest
 from drawn import draw_plain
-from running import good, refused, start
+from running import good, killed_at_last, refused, start
 
 from packer.view.server import opened_in_browser
 
@@ -51,7 +51,7 @@ def test_it_listens_on_loopback_only_and_two_tokens_differ(pack: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_at_once(pack: Path, number: int) -> None:
-    with start("view", pack, "--no-browser") as process:
+    with start("view", pack, "--no-browser") as process, killed_at_last(process):
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
         process.send_signal(number)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from packer.sources.archives.places import OWN_FILE, Archive, Place, Scratch
+from packer.sources.archives.objects import SourceObject
+from packer.sources.archives.places import Archive, Place, Scratch, SourceFile
 from packer.sources.archives.small_files import SmallFiles
+from packer.stores import is_url
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,12 +34,29 @@ class Members:
     small: SmallFiles | None = None
     """Reads the small ones of a store."""
 
-    def place(self, path: bytes) -> tuple[Place, str]:
-        """Return the place of a file, and its ETag."""
+    opened: dict[bytes, SourceObject] = field(default_factory=dict)
+    """The archives in a store whose members were opened: those that follow each other are read together."""
+
+    def open(self, file: bytes, path: bytes) -> SourceFile:
+        """Open a file, given by its absolute path or URL, and its path in the source; from one thread.
+
+        Raises:
+            BadImage: Its archive has changed.
+            OSError: It cannot be opened.
+        """
         row = bisect_left(self.paths, path)
-        if row < len(self.paths) and self.paths[row] == path:
-            return Place(*self.places[row].tolist()), self.etags[row] if self.etags else ""
-        return OWN_FILE, ""
+        if row == len(self.paths) or self.paths[row] != path:
+            return SourceFile(file)
+        place = Place(*self.places[row].tolist())
+        opened = None
+        if self.etags:
+            content = self.small.content(row) if self.small else b""
+            opened = SourceObject(file, place.size, self.etags[row], content)
+        elif is_url(archive := (found := self.archives[place.archive]).path):
+            if archive not in self.opened:
+                self.opened[archive] = SourceObject(archive, found.size, found.etag)
+            opened = self.opened[archive]
+        return SourceFile(file, place, self.archives, opened)
 
     def rows(self, paths: Sequence[bytes]) -> list[int]:
         """Return the numbers of files that all have a place, in byte order of their paths."""

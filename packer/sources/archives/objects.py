@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from threading import Lock
 from typing import TypeVar
 
-from packer.errors import BadImage
+from packer.errors import BadImage, UsageError
 from packer.sources.archives.file_view import AT_REST
 from packer.stores import clean_url, open_store
-from packer.stores.base import ObjectChanged, Store
+from packer.stores.base import CutAnswer, ObjectChanged, Store
 
 READS = 32
 """Requests in flight of a process; each takes some 10 to 100 ms, whatever its size."""
+PAUSES_S = (0.1, 0.5, 2.0)
+"""After answers that were cut; the store itself tries again after all others."""
 MOST_CALLS = 4 * READS
 MOST_HELD_BYTES = 64 << 20
 NEAR_BYTES = 256 * 1024
@@ -32,7 +36,8 @@ R = TypeVar("R")
 
 
 @lru_cache(maxsize=64)
-def _opened(top: str) -> Store:
+def opened(top: str) -> Store:
+    """Return the store of a bucket, the same for the whole build."""
     return open_store(top)
 
 
@@ -44,11 +49,22 @@ def located(url: bytes | str) -> tuple[Store, str]:
     """
     scheme, _, rest = os.fsdecode(url).partition("://")
     host, _, name = rest.partition("/")
+    if not host and not name:
+        raise UsageError(url, "names no bucket", "give the URL of the folder that holds the images")
     top = f"{scheme}://{host}"
     if not host or host.endswith(BY_CONTAINER):
         first, _, name = name.partition("/")
         top = f"{top}/{first}"
-    return _opened(clean_url(top)), name
+    return opened(clean_url(top)), name
+
+
+def persistently(call: Callable[[], R]) -> R:
+    """Return what `call` returns; after an answer that was cut, try again. Raise what it raises."""
+    for pause in PAUSES_S:
+        with suppress(CutAnswer):
+            return call()
+        time.sleep(pause)
+    return call()
 
 
 def is_listed(url: str) -> bool:
@@ -91,7 +107,7 @@ class SourceObject:
         end = self._at + len(self._part)
         if self._at <= start and stop <= end:
             return self._part[start - self._at : stop - self._at]
-        follows = bool(self._part) and self._at <= start <= end + NEAR_BYTES
+        follows = bool(self._part) and self._at <= start <= end + max(NEAR_BYTES, self._ahead)
         begun = self._part[start - self._at :] if follows and start < end else b""
         self._ahead = min(max(2 * self._ahead, FIRST_AHEAD_BYTES), MOST_AHEAD_BYTES) if follows else 0
         first = start + len(begun)
@@ -100,7 +116,8 @@ class SourceObject:
 
     def _get(self, start: int, stop: int) -> bytes:
         def part(first: int) -> bytes:
-            found = self._store.read(self._name, first, min(stop, first + REQUEST_BYTES), self.etag or None)
+            end = min(stop, first + REQUEST_BYTES)
+            found = persistently(lambda: self._store.read(self._name, first, end, self.etag or None))
             return bytes(memoryview(found))
 
         if stop <= start:

@@ -62,6 +62,8 @@ def held_open(archives: tuple[Archive, ...]) -> Iterator[tuple[Archive, ...]]:
     held = list(archives)
     try:
         for number, archive in enumerate(archives if len(archives) <= MOST_HELD else ()):
+            if is_url(archive.path):
+                continue
             with suppress(OSError):  # whoever reads from it says so
                 held[number] = archive._replace(descriptor=os.open(archive.path, READ_FLAGS))
         yield tuple(held)
@@ -96,8 +98,7 @@ class SourceFile:
         path: bytes,
         place: Place = OWN_FILE,
         archives: Sequence[Archive] = (),
-        etag: str = "",
-        content: bytes | None = None,
+        opened: SourceObject | None = None,
     ) -> None:
         """Open the file.
 
@@ -105,8 +106,7 @@ class SourceFile:
             path: Its absolute path or URL, unless it is in an archive.
             place: Where its bytes are.
             archives: The archives of the source.
-            etag: Of an object of a store, as it was listed.
-            content: All its bytes, if they were read before.
+            opened: Reads the object of a store in which its bytes are, if there is one already.
 
         Raises:
             BadImage: It is not a regular file, or its archive has changed.
@@ -116,8 +116,9 @@ class SourceFile:
         self._place, self._start = place, place.offset
         where = path if archive is None else archive.path
         if where[:1] != b"/" and is_url(where):
-            version = (place.size, etag) if archive is None else (archive.size, archive.etag)
-            self._object: SourceObject | None = SourceObject(where, *version, content or b"")
+            self._object: SourceObject | None = opened or (
+                SourceObject(where, place.size) if archive is None else SourceObject(where, archive.size, archive.etag)
+            )
             self.is_held, self.descriptor = True, NONE
             self.size = self._object.size if archive is None else place.size
             return

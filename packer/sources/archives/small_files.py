@@ -30,26 +30,26 @@ class SmallFiles:
         self._held: dict[int, Future[bytes]] = {}
         self._held_bytes = 0
 
-    def content(self, path: bytes) -> bytes | None:
-        """Return the bytes of a file; None if it is large, is not there, or cannot be read."""
-        number = bisect_left(self._paths, path)
-        if number == len(self._paths) or self._paths[number] != path or self._sizes[number] > SMALL_BYTES:
-            return None
+    def content(self, number: int) -> bytes:
+        """Return the bytes of a file; none if it is large, or cannot be read."""
+        if self._sizes[number] > SMALL_BYTES:
+            return b""
+        extension = _extension(self._paths[number])
         if not self._alike:
             for other, name in enumerate(self._paths):
                 if self._sizes[other] <= SMALL_BYTES:
                     self._alike.setdefault(_extension(name), []).append(other)
-        alike = self._alike[_extension(path)]
+        alike = self._alike[extension]
         at = bisect_left(alike, number)
-        last = self._last.get(_extension(path))
-        self._last[_extension(path)] = at
+        last = self._last.get(extension)
+        self._last[extension] = at
         follows = last is not None and 0 < at - last <= NEAR
         for other in alike[at : at + AHEAD] if follows else (number,):
             self._begin(other)
         try:
             return self._held[number].result()
         except (BadImage, NoObject):  # whoever reads it says so
-            return None
+            return b""
 
     def _begin(self, number: int) -> None:
         if number in self._held:
