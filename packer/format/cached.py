@@ -54,10 +54,8 @@ class CachedPack:
 
     def here_bytes(self) -> int:
         """Return how many bytes of them are here."""
-        stored = self.stored
         with suppress(FileNotFoundError):
-            spans = [stored.layout.span(block, 1) for block in np.flatnonzero(stored.states()).tolist()]
-            return sum(stop - start for _, start, stop in spans)
+            return _bytes_of(self.stored, np.flatnonzero(self.stored.states()))
         return 0
 
     def used_s(self) -> int:
@@ -152,12 +150,17 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                 wrong.update(stored.layout.extents[first[row] : last[row] + 1].tolist())
             progress.advance(int(sizes[rows].sum()))
     for extent in sorted(wrong):
-        begin, end = stored.layout.first_of_extent[extent : extent + 2].tolist()
-        size = int(np.count_nonzero(stored.states()[begin:end])) * Layout.BLOCK_BYTES
-        dropped = stored.evict(extent) * Layout.BLOCK_BYTES
-        report.dropped_bytes += dropped
-        report.in_use_bytes += 0 if dropped else size
+        size = _bytes_of(stored, np.flatnonzero((stored.states() != 0) & (stored.layout.extents == extent)))
+        if stored.evict(extent):
+            report.dropped_bytes += size
+        else:
+            report.in_use_bytes += size
     return report
+
+
+def _bytes_of(stored: StoredBlocks, blocks: Int64) -> int:
+    spans = (stored.layout.span(block, 1) for block in blocks.tolist())
+    return sum(stop - start for _, start, stop in spans)
 
 
 def _problems(container: str, table: object, rows: Int64) -> Iterator[tuple[int, str]]:
