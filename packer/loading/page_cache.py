@@ -72,10 +72,12 @@ def _fetched(batches: Iterable[Int64], pack: Pack, remote: Remote) -> Iterator[I
     waiting: deque[tuple[Int64, int, Held | None]] = deque()
     used: deque[tuple[int, Held | None]] = deque()
     everything = remote.all_pinned() if remote.fits else None
-    token, ahead, behind = remote.begin(), 0, 0
+    token, ahead, behind, cold = remote.begin(), 0, 0, None
     try:
         while True:
             whole = everything is not None and pack.note_whole(remote)
+            if whole and cold is None:
+                cold = pack.region.share_in_memory(pack.offsets) < WARM
             for _ in range(LEAD_BATCHES):
                 if (waiting and ahead > AHEAD_BYTES) or (records := next(source, None)) is None:
                     break
@@ -84,6 +86,8 @@ def _fetched(batches: Iterable[Int64], pack: Pack, remote: Remote) -> Iterator[I
                     blocks = remote.blocks_of(pack.offsets[records], pack.sizes[records])
                     held = None if everything is not None else remote.pinned(blocks)
                     remote.announce(blocks)
+                elif cold:  # in the cache, but not in memory any more
+                    pack.region.fetch(pack.offsets[records], pack.sizes[records])
                 waiting.append((records, size, held))
                 ahead += size
             if not waiting:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, collate, open_pack
 from packer.errors import DamagedPack, DamagedRecordWarning, UsageError
+from packer.format.mmap import Region
 from packer.loading import page_cache
 from packer.samplers import BlockShuffleSampler, SequentialSampler, ShuffleSampler
 from packer.stores import cache
@@ -85,6 +86,15 @@ def test_a_whole_pack_is_read_as_a_local_one(server: Served):
         held.__exit__()
     assert all(seen)
     assert opened.remote.whole() is None  # not pinned any more
+
+
+def test_what_is_in_the_cache_and_not_in_memory_is_asked_of_the_disk(server: Served, monkeypatch):
+    opened, asked = open_pack(server.url), []
+    expected = list(PackedLoader(opened, 2))
+    monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 0.0)
+    monkeypatch.setattr(Region, "fetch", lambda region, offsets, sizes: asked.extend(offsets.tolist()))
+    assert alike(list(PackedLoader(opened, 2)), expected)
+    assert sorted(asked) == sorted(opened.offsets.tolist())
 
 
 def test_a_dataset_at_a_url(pack, server: Served):
