@@ -73,7 +73,7 @@ def delaying(upstream: str, delay_s: float) -> Iterator[str]:
         try:
             yield process.stdout.readline().strip()
         finally:
-            process.stdin.close()
+            process.communicate()
 
 
 @contextmanager

@@ -42,9 +42,9 @@ def cache_options(command: F) -> F:
 @cache_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cache(pack: str | None, action: str, yes: bool, cache_dir: str | None, as_json: bool) -> None:
-    """Show or clear the cache of packs at URLs, or of one PACK: its URL, or its id in the list.
+    """Show or clear the cache of packs at URLs.
 
-    What is removed is fetched again when it is read. Nothing is removed but what packer has fetched, in folders that
+    PACK is the URL of one of them, or its id in the list. What is removed is fetched again when it is read. Nothing is removed but what packer has fetched, in folders that
     it has made.
 
     \b

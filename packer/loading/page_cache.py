@@ -124,7 +124,7 @@ def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
 
 
 def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
-    """Return how many bytes of a pack an order needs in the cache at a time; `span` are read at a time."""
+    """Return how many bytes of a pack must be in the cache for an order that reads `span` at a time."""
     extents, size = remote.blocks.layout.num_extents, Layout.EXTENT_BLOCKS * Layout.BLOCK_BYTES
     if isinstance(sampler, SequentialSampler):
         return min(extents * size, span + 4 * size)

@@ -19,7 +19,6 @@ from PIL import Image
 
 from packer import BuildOptions, Pack, PackedLoader, build_pack, open_pack
 from packer.errors import PackerError
-from packer.stores.layout import Layout
 
 HANGS_S = 120
 RIGHT, WRONG, REFUSED = 0, 3, 4
@@ -46,7 +45,7 @@ class Job:
         cache: the cache folder.
         local: the same pack in a folder.
         seed: of the order.
-        options: `cache_bytes` of the pack; bytes of a `block`; `faults` of its disk; `records` to read at random.
+        options: `cache_bytes` of the pack; `faults` of its disk; `records` to read at random.
     """
 
     def __init__(self, url: str, cache: Path, local: Path, seed: int, **options: Any) -> None:
@@ -77,8 +76,7 @@ class Job:
     def read(self) -> None:
         """Read and compare, in this process."""
         faults = self.options.get("faults")
-        writes = mock.patch("os.pwrite", Full(*faults) if faults else os.pwrite)
-        with writes, mock.patch.object(Layout, "BLOCK_BYTES", self.options.get("block", 1 << 20), create=True):
+        with mock.patch("os.pwrite", Full(*faults) if faults else os.pwrite):
             here = open_pack(self.local)
             pack = open_pack(self.url, cache_dir=self.cache, cache_bytes=self.options.get("cache_bytes"))
             if count := self.options.get("records"):
