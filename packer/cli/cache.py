@@ -44,8 +44,8 @@ def cache_options(command: F) -> F:
 def cache(pack: str | None, action: str, yes: bool, cache_dir: str | None, as_json: bool) -> None:
     """Show or clear the cache of packs at URLs.
 
-    PACK is the URL of one of them, or its id in the list. What is removed is fetched again when it is read. Nothing is removed but what packer has fetched, in folders that
-    it has made.
+    PACK is the URL of one of them, or its id in the list. What is removed is fetched again when it is read. Nothing
+    is removed but what packer has fetched, in folders that it has made.
 
     \b
     Examples:
