@@ -105,7 +105,7 @@ class Limit:
 
 def copies(job: Job) -> Work:
     """Copy the raw images of a pack from one array in memory to batches, in random order."""
-    pack = open_pack(job.pack)
+    pack = open_pack(job.pack, job.cache_dir)
     size = pack.record_bytes
     if size is None:
         raise DamagedPack(job.pack, "is not of raw images of one shape")
@@ -132,7 +132,7 @@ def copies(job: Job) -> Work:
 
 def packed_decodes(job: Job) -> Work:
     """Decode the encoded images of a pack, as small as the loader may decode them."""
-    pack = open_pack(job.pack)
+    pack = open_pack(job.pack, job.cache_dir)
     records = sample_records(pack, job.images).tolist()
     files = [bytes(pack.record(i)) for i in records]
     if pack.manifest.shape is not None:
@@ -191,7 +191,7 @@ def disk_files(job: Job) -> Work:
 
 def disk_pack(job: Job) -> Work:
     """Read the containers of a pack; of a large one as many bytes as the measured records take."""
-    pack = open_pack(job.pack)
+    pack = open_pack(job.pack, job.cache_dir)
     images = len(sample_records(pack, job.images))
     files = [os.path.join(job.pack, shard.container.name) for shard in pack.shards]
     return _reads(files, [shard.container.bytes * images // len(pack) for shard in pack.shards], images)

@@ -39,6 +39,7 @@ class BenchOptions:
         step_ms: Duration of a training step, to measure how long it waits.
         seed: Random seed of the sample and of all orders.
         work_dir: Folder to build packs in. Default: the folder for temporary files.
+        cache_dir: Cache folder of a pack at a URL. Default: as `packer.open_pack`.
 
     Raises:
         UsageError: If a value is out of range.
@@ -57,6 +58,7 @@ class BenchOptions:
     step_ms: float | None = None
     seed: int = 0
     work_dir: str | None = None
+    cache_dir: str | None = None
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -120,7 +122,8 @@ class Job:
         threads: Threads, or worker processes of a DataLoader.
         seconds: Minimum duration.
         files: Image files, of the plain folder and of its limit.
-        pack: Path of the pack.
+        pack: Path or URL of the pack.
+        cache_dir: Its cache folder, if it is at a URL.
         device: Device of the batches.
         cold: Whether the files are dropped from the page cache, and the first epoch is measured.
         prefetch: Batches ahead of the consumer.
@@ -137,6 +140,7 @@ class Job:
     seconds: float
     files: tuple[str, ...] = ()
     pack: str = ""
+    cache_dir: str | None = None
     device: str = "cpu"
     cold: bool = False
     prefetch: int = 2

@@ -12,10 +12,11 @@ from packer.bench.compare import work_folder
 from packer.bench.options import BenchOptions, Job, machine
 from packer.bench.process import measuring, one_round
 from packer.bench.report import Report, Row, cold_notes, swept, tuned
-from packer.bench.sample import batch_size_of, sample_images
+from packer.bench.sample import batch_size_of, sample_images, sample_records
 from packer.errors import PackerError, UsageError, plural
 from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
+from packer.stores import is_url
 from packer.system.pool import Pool
 from packer.types import Progress
 
@@ -23,6 +24,7 @@ BATCH_SIZES = (16, 64, 256)
 PREFETCHES = (1, 2, 4, 8)
 WINDOWS = (0, 16, 64)
 """0: a shuffle without windows."""
+FETCHED_RECORDS = 4096
 GOOD_ENOUGH = 0.97
 """Share of the best median that is enough: fewer threads or less memory are worth more than the last few percent."""
 
@@ -33,7 +35,7 @@ def sweep(path: str, options: BenchOptions, command: str, progress: Progress | N
     Each number of threads has its limit in the same run: only copying the same bytes, or only decoding them.
 
     Args:
-        path: The pack.
+        path: The pack, or its URL; what is measured is fetched into the cache before.
         options: All apply but `formats`, `encodings`, and `resize` for a pack with one shape.
         command: The command that repeats it, for the report.
         progress: Receives the stages.
@@ -41,7 +43,7 @@ def sweep(path: str, options: BenchOptions, command: str, progress: Progress | N
     Raises:
         DamagedPack: If a record cannot be read.
     """
-    pack = open_pack(path)
+    pack = _opened(path, options, progress or Progress())
     job = _job_of(pack, options)
     rows: list[Row] = []
     sizes = [size for size in BATCH_SIZES if size <= len(pack)] or [len(pack)]
@@ -67,7 +69,7 @@ def tune(path: str, options: BenchOptions, command: str, progress: Progress | No
     """Find threads, prefetch and, for cold reads, the window of the shuffle; or the workers of a DataLoader.
 
     Args:
-        path: A pack, or a folder of images.
+        path: A pack or its URL, or a folder of images.
         options: With `step_ms`, the best settings are measured with a consumer that takes this long for a batch.
         command: The command that repeats it, for the report.
         progress: Receives the stages.
@@ -77,9 +79,10 @@ def tune(path: str, options: BenchOptions, command: str, progress: Progress | No
         DamagedPack: If a record cannot be read.
     """
     progress = progress or Progress()
-    if names_a_pack(path):
+    if is_url(path) or names_a_pack(path):
+        pack = _opened(path, options, progress)
         with measuring() as pool:
-            return _Tuning(path, options, command, pool, progress).of_pack(open_pack(path))
+            return _Tuning(path, options, command, pool, progress).of_pack(pack)
     with work_folder(options) as folder, measuring() as pool:
         progress.stage("drawing a sample")
         images = sample_images(path, os.path.join(folder, "images"), options)
@@ -163,6 +166,22 @@ def _thread_counts(most: int) -> list[int]:
     return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
 
 
+def _opened(path: str, options: BenchOptions, progress: Progress) -> Pack:
+    """Open a pack; of one at a URL, fetch the records that are measured."""
+    pack = open_pack(path, options.cache_dir)
+    if pack.remote is not None:
+        if options.cold:
+            step = f"packer pull {pack.path} PACK, and measure that"
+            raise UsageError("--cold", "measures a disk, but the pack is at a URL", step)
+        records = sample_records(pack, options.images)
+        progress.stage("fetching", len(records), "records")
+        for start in range(0, len(records), FETCHED_RECORDS):
+            part = records[start : start + FETCHED_RECORDS]
+            with pack.held(part):
+                progress.advance(len(part))
+    return pack
+
+
 def _job_of(pack: Pack, options: BenchOptions) -> Job:
     """Return the job of reading this pack with the settings of the options."""
     if not len(pack):
@@ -176,7 +195,7 @@ def _job_of(pack: Pack, options: BenchOptions) -> Job:
         size = batch_size_of(np.stack([np.asarray(pack.column(name)) for name in ("width", "height")], axis=1))
     return Job(
         "pack", size, min(options.batch_size, len(pack)), options.threads, options.seconds, pack=pack.path,
-        cold=options.cold, device=options.device, seed=options.seed, images=options.images,
+        cache_dir=options.cache_dir, cold=options.cold, device=options.device, seed=options.seed, images=options.images,
     )  # fmt: skip
 
 

@@ -150,7 +150,7 @@ class PackReader:
     """`PackedLoader` as a training script uses it."""
 
     def __init__(self, job: Job) -> None:
-        gpu, pack = job.device != "cpu", open_pack(job.pack)
+        gpu, pack = job.device != "cpu", open_pack(job.pack, job.cache_dir)
         width, height = job.size
         records = sample_records(pack, job.images)
         if job.window:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer.cli.cache import cache_dir_option
 from packer.cli.output import ProgressBar, echo, table_text
 from packer.errors import printable
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", default=0, show_default=True, help="Random seed of the sample and of the orders.")
 @click.option("--work-dir", type=click.Path(), help="Folder to build packs in.  [default: the temporary folder]")
+@cache_dir_option
 @click.option(
     "--report",
     "report_dir",
@@ -63,8 +65,9 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     """Measure how fast images are read on this machine.
 
     Compares a plain folder with packs of it, and both with the limits of the machine. Without an argument,
-    drawn images are measured (one to two minutes). SRC measures a sample of your own images, PACK the loader
-    with different threads and batches. Every figure is the median of all rounds, with their spread.
+    drawn images are measured (one to two minutes). SRC measures a sample of your own images, PACK (a folder, or
+    a URL, which is fetched into the cache before) the loader with different threads and batches. Every figure is
+    the median of all rounds, with their spread.
 
     \b
     Examples:
@@ -76,6 +79,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     from packer.bench import tune as find_best
     from packer.errors import UsageError
     from packer.format.manifest import names_a_pack
+    from packer.stores import is_url
 
     if importlib.util.find_spec("torch") is None:  # the measuring processes import it
         raise ModuleNotFoundError("torch", name="torch")
@@ -87,7 +91,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
 
         prepare_report(report_dir)
     command = shlex.join(["packer", *map(os.fsdecode, sys.argv[1:])]) if sys.argv[1:2] == ["bench"] else "packer bench"
-    is_pack = path is not None and names_a_pack(path)
+    is_pack = path is not None and (is_url(path) or names_a_pack(path))
     if options.step_ms is not None and is_pack and not tune:
         raise UsageError("--step-ms", "needs a folder or --tune", "add --tune")
     with ProgressBar(hidden=quiet or as_json) as progress:

@@ -14,7 +14,7 @@ from packer.cli.output import ProgressBar, echo, echo_error, table_text
 from packer.errors import EXIT_DAMAGED_PACK, PackerError, UsageError, plural, printable, size_text
 
 if TYPE_CHECKING:
-    from packer.format.cached import CachedPack
+    from packer.format.cached import CachedPack, CacheReport
 
 SHOWN_PROBLEMS = 20
 HEAD = ("pack", "here", "whole", "last read", "id")
@@ -42,10 +42,10 @@ def cache_options(command: F) -> F:
 @cache_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cache(pack: str | None, action: str, yes: bool, cache_dir: str | None, as_json: bool) -> None:
-    """Show or clear the cache of packs at URLs, or of one PACK: its URL, or its id in the list.
+    """Show or clear the cache of packs at URLs.
 
-    What is removed is fetched again when it is read. Nothing is removed but what packer has fetched, in folders that
-    it has made.
+    PACK is the URL of one of them, or its id in the list. What is removed is fetched again when it is read. Nothing
+    is removed but what packer has fetched, in folders that it has made.
 
     \b
     Examples:
@@ -99,7 +99,8 @@ def _verify(packs: list[CachedPack], as_json: bool) -> None:
 
     from packer.format.cached import verify_cached
 
-    reports, failed = [], []
+    reports: list[CacheReport] = []
+    failed: list[PackerError] = []
     with ProgressBar(hidden=as_json) as progress:
         progress.stage("verifying", sum(pack.here_bytes() for pack in packs), "bytes")
         for pack in packs:
@@ -123,8 +124,8 @@ def _verify(packs: list[CachedPack], as_json: bool) -> None:
                 echo(f"{name}: {checked}; {size_text(report.dropped_bytes)} was dropped{in_use}, to be fetched again")
             else:
                 echo(f"{name}: good: {checked}")
-        for each in failed:
-            echo_error(each.line)
+        for failure in failed:
+            echo_error(failure.line)
     if failed or any(report.problems for report in reports):
         sys.exit(EXIT_DAMAGED_PACK)
 
@@ -138,20 +139,21 @@ def _clear(packs: list[CachedPack], root: str, yes: bool, as_json: bool) -> None
             raise UsageError("--clear", f"would remove {plural(len(packs), 'pack')}", "pass --yes")
         question = f"remove {plural(len(packs), 'pack')}, {size_text(total)}, from {printable(root)}?"
         click.confirm(question, abort=True, err=True)
-    removed, failed = {}, []
+    removed: list[dict[str, Any]] = []
+    failed: list[PackerError] = []
     for pack in packs:
         try:
-            removed[pack.url] = clear_cached(pack)
+            removed.append({"url": pack.url, "id": pack.id, "bytes": clear_cached(pack)})
         except PackerError as error:
             failed.append(error)
     if as_json:
         echo(json.dumps({"cache": root, "removed": removed, "failed": [str(error) for error in failed]}))
     else:
-        for url, size in removed.items():
-            echo(f"{printable(url)}: {size_text(size)} removed")
+        for done in removed:
+            echo(f"{printable(done['url'])}: {size_text(done['bytes'])} removed")
         if not packs:
             echo(f"{printable(root)}: is empty")
-        for each in failed:
-            echo_error(each.line)
+        for failure in failed:
+            echo_error(failure.line)
     if failed:
         sys.exit(failed[0].exit_code)

@@ -22,7 +22,9 @@ SHOWN = 20
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def clean(url: str, yes: bool, older_than: float, quiet: bool, as_json: bool) -> None:
-    """List what unfinished builds and replaced packs have left at URL, and remove it with --yes.
+    """List and remove what builds have left at URL.
+
+    Without --yes, they are only listed.
 
     Only objects with names that packer makes, which the pack at URL does not need, and which are older than a day.
     Whoever reads a pack that was replaced has a day, too.

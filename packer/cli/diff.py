@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @cache_options
 @click.option("--quiet", is_flag=True, help="Print nothing; the exit code says whether they differ.")
 def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool, **cached: Any) -> None:
-    """Show how the packs A and B differ, folders or URLs.
+    """Show how the packs A and B differ.
 
-    Compares classes, records (by path, else by the digest of the source file), labels and pixels. Images are
-    decoded only where their bytes differ. Other containers, options, shards and encodings without loss make no
-    difference. The exit code is 0 if the packs are equal, and 1 if they differ.
+    Either may be a URL. Compares classes, records (by path, else by the digest of the source file), labels and
+    pixels. Images are decoded only where their bytes differ. Other containers, options, shards and encodings without
+    loss make no difference. The exit code is 0 if the packs are equal, and 1 if they differ.
 
     \b
     Examples:

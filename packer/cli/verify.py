@@ -31,8 +31,11 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
     """
     from dataclasses import asdict
 
-    from packer.format.verify import verify as verify_pack
+    from packer.format.verify import verify as verify_folder
+    from packer.format.verify_url import verify_url
+    from packer.stores import is_url
 
+    verify_pack = verify_url if is_url(pack) else verify_folder
     with ProgressBar(hidden=quiet or as_json) as progress:
         report = verify_pack(pack, progress, deep)
     if as_json:

@@ -18,7 +18,7 @@ from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
 from packer.stores import clean_url, is_url
 from packer.stores.cache import ORIGIN, UNFINISHED, origin_of
-from packer.stores.layout import BLOCK_BYTES, Layout, runs
+from packer.stores.layout import Layout, runs
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.types import Int64, Progress
 
@@ -54,10 +54,8 @@ class CachedPack:
 
     def here_bytes(self) -> int:
         """Return how many bytes of them are here."""
-        stored = self.stored
         with suppress(FileNotFoundError):
-            spans = [stored.layout.span(block, 1) for block in np.flatnonzero(stored.states()).tolist()]
-            return sum(stop - start for _, start, stop in spans)
+            return _bytes_of(self.stored, np.flatnonzero(self.stored.states()))
         return 0
 
     def used_s(self) -> int:
@@ -141,8 +139,8 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                     report.problems.append(f"{shard.index.name}: {getattr(error, 'problem', error)}; it was removed")
                 continue
             starts, sizes = (np.asarray(column(table, name)) for name in ("offset", "size"))
-            first = stored.layout.first_blocks[number] + starts // BLOCK_BYTES
-            last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // BLOCK_BYTES
+            first = stored.layout.first_blocks[number] + starts // Layout.BLOCK_BYTES
+            last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // Layout.BLOCK_BYTES
             before = np.concatenate([[0], np.cumsum(states != 0)])
             rows = np.flatnonzero(before[last + 1] - before[first] == last - first + 1)
             report.records += len(rows)
@@ -152,12 +150,17 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                 wrong.update(stored.layout.extents[first[row] : last[row] + 1].tolist())
             progress.advance(int(sizes[rows].sum()))
     for extent in sorted(wrong):
-        begin, end = stored.layout.first_of_extent[extent : extent + 2].tolist()
-        size = int(np.count_nonzero(stored.states()[begin:end])) * BLOCK_BYTES
-        dropped = stored.evict(extent) * BLOCK_BYTES
-        report.dropped_bytes += dropped
-        report.in_use_bytes += 0 if dropped else size
+        size = _bytes_of(stored, np.flatnonzero((stored.states() != 0) & (stored.layout.extents == extent)))
+        if stored.evict(extent):
+            report.dropped_bytes += size
+        else:
+            report.in_use_bytes += size
     return report
+
+
+def _bytes_of(stored: StoredBlocks, blocks: Int64) -> int:
+    spans = (stored.layout.span(block, 1) for block in blocks.tolist())
+    return sum(stop - start for _, start, stop in spans)
 
 
 def _problems(container: str, table: object, rows: Int64) -> Iterator[tuple[int, str]]:

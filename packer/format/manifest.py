@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -12,12 +13,13 @@ from typing import Any
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format.typed import typed
-from packer.stores import clean_url, is_url
 
 MANIFEST_NAME = "pack.json"
 PARTIAL_SUFFIX = ".partial"
 FORMAT_VERSION = 2
 MAX_MANIFEST_BYTES = 1 << 30
+WAS_URL = re.compile(r"(?:^|/)([a-zA-Z][a-zA-Z0-9+.-]+):/+(.+)")
+"""A URL, also as part of what `os.path.abspath` has made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,10 @@ def read_manifest(pack: AnyPath) -> Manifest:
 
 
 def _no_pack(folder: str) -> PackNotFound:
-    if is_url(folder):
-        step = f"copy the pack to this machine first: packer pull {clean_url(folder)} PACK"
-        return PackNotFound(folder, "is a URL, where this command does not read", step)
     if not os.path.lexists(folder):
+        if (url := WAS_URL.search(folder)) is not None:
+            name = f"{url[1]}://{url[2]}"
+            return PackNotFound(name, "is a URL, and this works on folders", f"copy it first: packer pull {name} PACK")
         partial = folder.rstrip("/") + PARTIAL_SUFFIX
         hint = f"its build did not finish ({partial} exists): run it again" if os.path.isdir(partial) else ""
         return PackNotFound(folder, "no such pack", hint or "build one: packer build FOLDER")

@@ -165,10 +165,23 @@ class Records:
 
     def note_whole(self, remote: Remote) -> bool:
         """Return whether all records are here, and stay while all are pinned; from then on reading costs nothing."""
-        if not remote.is_whole() and remote.blocks.states.all():
+        if not remote.is_whole() and not remote.is_fetching() and (remote.blocks.states >= self._needed).all():
             self.forget_evicted(remote, np.arange(remote.blocks.layout.num_blocks))
-            remote.note_whole()
+            remote.note_whole(self._needed)
         return remote.is_whole()
+
+    @cached_property
+    def _needed(self) -> NDArray[np.uint8]:
+        """Whether a record lies in each block of a remote pack: a container has others, too."""
+        assert self.remote is not None
+        layout = self.remote.blocks.layout
+        edges = np.zeros(layout.num_blocks + 1, np.int64)
+        for start in range(0, len(self), 1 << 20):  # in pieces, to save memory
+            first, last = self.remote.ends_of(
+                self.offsets[start : start + (1 << 20)], self.sizes[start : start + (1 << 20)]
+            )
+            edges += np.bincount(first, minlength=len(edges)) - np.bincount(last + 1, minlength=len(edges))
+        return (np.cumsum(edges[:-1]) > 0).astype(np.uint8)
 
     def forget_evicted(self, remote: Remote, blocks: Int64) -> None:
         """Verify the records of (held) blocks that were evicted again: they were fetched again."""

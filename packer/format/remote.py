@@ -27,7 +27,7 @@ from packer.stores.base import Store, check_process
 from packer.stores.blocks import Blocks, MemoryBlocks
 from packer.stores.cache import ORIGIN, cache_at, cache_root, has_file, limit_of, make_folder, put_file
 from packer.stores.fetch import Fetcher
-from packer.stores.layout import BLOCK_BYTES, Layout
+from packer.stores.layout import Layout
 from packer.stores.objects import Objects
 from packer.stores.sparse import NAME, FileBlocks
 from packer.system import available_bytes
@@ -86,7 +86,7 @@ class Remote:
             self._prepare()
             with _lock:
                 cache, found = cache_at(root, limit), _fetchers.get(self.folder)
-                if found is None:
+                if found is None or not found.blocks.is_current():
                     stored = FileBlocks(self.folder, [name for name, _ in containers], layout)
                     found = _fetchers[self.folder] = Fetcher(stored, objects.read, cache.make_room)
                 self._fetcher = found
@@ -126,7 +126,7 @@ class Remote:
     @property
     def fits(self) -> bool:
         """Whether the cache may hold the whole pack."""
-        return not self.limit or self.blocks.layout.num_blocks * BLOCK_BYTES <= self.limit
+        return not self.limit or self.blocks.layout.num_blocks * Layout.BLOCK_BYTES <= self.limit
 
     def index(self, number: int, again: bool) -> NDArray[np.uint8] | None:
         """Return the content of an index if it is in memory, else fetch its file `again` (`Indexes`)."""
@@ -142,22 +142,28 @@ class Remote:
 
     def blocks_of(self, offsets: Int64, sizes: Int64) -> Int64:
         """Return the blocks of byte ranges of `region`, each once, in the order in which they are needed."""
-        layout = self.blocks.layout
-        file = np.searchsorted(self.starts, offsets, side="right") - 1
-        inside = offsets - self.starts[file]
-        first = layout.first_blocks[file] + inside // BLOCK_BYTES
-        counts = (inside + np.maximum(sizes, 1) - 1) // BLOCK_BYTES - inside // BLOCK_BYTES + 1
+        first, last = self.ends_of(offsets, sizes)
+        counts = last - first + 1
         if int(counts.max(initial=1)) > 1:
             ends = np.cumsum(counts)
             first = np.arange(int(ends[-1])) + np.repeat(first - (ends - counts), counts)
-        return np.fromiter(dict.fromkeys(np.minimum(first, layout.num_blocks - 1).tolist()), np.int64)
+        return np.fromiter(dict.fromkeys(first.tolist()), np.int64)
+
+    def ends_of(self, offsets: Int64, sizes: Int64) -> tuple[Int64, Int64]:
+        """Return the first and the last block of each byte range of `region`."""
+        layout = self.blocks.layout
+        file = np.searchsorted(self.starts, offsets, side="right") - 1
+        inside, begin = offsets - self.starts[file], layout.first_blocks[file]
+        # a range of no bytes may lie at the end of a file
+        last = np.minimum(begin + (inside + np.maximum(sizes, 1) - 1) // Layout.BLOCK_BYTES, layout.num_blocks - 1)
+        return np.minimum(begin + inside // Layout.BLOCK_BYTES, last), last
 
     def extents_of(self, blocks: Int64) -> Int64:
         """Return what these blocks are evicted with, each extent once."""
         return np.unique(self.blocks.layout.extents[blocks]).astype(np.int64)
 
     def whole(self) -> Held | None:
-        """Return a context in which all blocks stay if all are there, and known to be."""
+        """Return a context in which all blocks stay if all that have records are there, and known to be."""
         return Held(self.blocks) if self.blocks.pin_if_all(self._whole_since) else None
 
     def held(self, blocks: Int64) -> Held:
@@ -192,12 +198,16 @@ class Remote:
         """Return whether `whole` knows that all blocks are there."""
         return self._whole_since == self.blocks.period
 
-    def note_whole(self) -> None:
-        """Let `whole` know if all blocks are there, for as long as all are pinned without a break."""
+    def is_fetching(self) -> bool:
+        """Return whether blocks are asked for that have not come."""
+        return self._fetcher.is_busy()
+
+    def note_whole(self, needed: NDArray[np.uint8]) -> None:
+        """Let `whole` know if these blocks (1) are there: they stay for as long as all are pinned without a break."""
         period = self.blocks.period
         if self.blocks.pin_if_all(period):
             with Held(self.blocks):
-                if self.blocks.states.all() and (self.blocks.generations == self._seen).all():
+                if (self.blocks.states >= needed).all() and (self.blocks.generations == self._seen).all():
                     self._whole_since = period
 
     def evicted(self, blocks: Int64) -> list[tuple[int, int, int]]:

@@ -32,7 +32,6 @@ from packer.format.verify_records import (
     text_of,
     texts,
 )
-from packer.stores import clean_url, is_url
 from packer.system import usable_cores
 from packer.types import Progress
 
@@ -64,15 +63,15 @@ class VerifyReport:
 
 
 def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) -> VerifyReport:
-    """Verify the pack at `path` and list all problems.
+    """Verify the pack at `path` and list all problems; `packer.format.verify_url` does it for a URL.
 
     A file is opened with the library of its format only after its digest has been verified.
 
     Args:
-        path: The directory of the pack, or its URL, of which every object is read.
+        path: The directory of the pack.
         progress: Receives the stages verifying (bytes) and, if `deep`, decoding (images).
         deep: Also decode every image, in worker processes, and compare each record of the containers, with its
-            annotation, with the index. Not for a URL.
+            annotation, with the index.
 
     Returns:
         The report; a good pack has no problems.
@@ -81,13 +80,6 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
         UsageError: If `path` is not a pack.
         DamagedPack: If the manifest cannot be trusted.
     """
-    if is_url(path):
-        from packer.format.verify_url import verify_url
-
-        if deep:
-            problem = "needs the pack on this machine"
-            raise UsageError("--deep", problem, f"packer pull {clean_url(path)} PACK, and packer verify PACK --deep")
-        return verify_url(clean_url(path), progress or Progress())
     folder = os.path.abspath(os.fsdecode(path))
     return check_pack(folder, read_manifest(folder), progress or Progress(), deep)
 

@@ -13,7 +13,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack, PackerError, StorageError
+from packer.errors import DamagedPack, PackerError, StorageError, UsageError
 from packer.format.columns import column
 from packer.format.index import read_index
 from packer.format.manifest import MANIFEST_NAME, IndexEntry, Manifest, ShardEntry
@@ -37,13 +37,16 @@ RANGE_BYTES = 8 << 20
 OBJECTS_AT_ONCE = 8
 
 
-def verify_url(url: str, progress: Progress) -> VerifyReport:
-    """Verify the pack at `url` (`packer.format.verify.verify`).
+def verify_url(url: str, progress: Progress | None = None, deep: bool = False) -> VerifyReport:
+    """Verify the pack at `url` as `packer.format.verify.verify` does; every object is read.
 
     Objects that are not in the manifest are listed as unknown files, shards too: another build of the pack, or an
     earlier one whose readers have not ended, may own them.
     """
-    store = open_store(url)
+    store, progress = open_store(url), progress or Progress()
+    if deep:
+        step = f"packer pull {store.url} PACK, and packer verify PACK --deep"
+        raise UsageError("--deep", "needs the pack on this machine", step)
     manifest = manifest_at(store)
     total = sum(file.bytes for file in manifest.files)
     progress.stage("verifying", total, "bytes")

@@ -191,7 +191,7 @@ class PackedLoader(Rebuildable):
         here, size = next_iteration(self.sampler, self.sampler.clock), self.sampler.global_batch(self.batch_size)
         if first is not None:
             here.position = min(first * size, self.sampler.num_samples)
-        check_cache(self.pack, self.sampler)
+        check_cache(self.pack, self.sampler, self.batch_size)
         stats = self._stats = Stats()
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
         end, augmentation, begun = self._end(size), self._augmentation, False

@@ -21,7 +21,7 @@ from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler
 from packer.samplers.order import SortedPackWarning
-from packer.stores.layout import BLOCK_BYTES, EXTENT_BLOCKS
+from packer.stores.layout import Layout
 from packer.system import available_bytes
 from packer.types import Int64
 
@@ -105,35 +105,40 @@ def _fetched(batches: Iterable[Int64], pack: Pack, remote: Remote) -> Iterator[I
                 held.close()
 
 
-def check_cache(pack: Pack, sampler: Sampler) -> None:
+def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
     """Raise UsageError if the cache of a remote pack cannot hold what an order needs at once."""
     remote = pack.remote
     if remote is None or remote.fits or remote.limit is None:
         return
-    if (need := _needed(pack, remote, sampler)) > remote.limit:
+    batches = (2 * (LEAD_BATCHES + BEHIND_BATCHES) * batch_size * int(pack.sizes.sum())) // len(pack)
+    span = 2 * AHEAD_BYTES + batches
+    if (need := _needed(pack, remote, sampler, span)) > remote.limit:
         step = f"pass cache_bytes={need} or more"
         if not isinstance(sampler, BlockShuffleSampler):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SortedPackWarning)
-                less = _needed(pack, remote, BlockShuffleSampler(pack, sampler.seed))
+                less = _needed(pack, remote, BlockShuffleSampler(pack, sampler.seed), span)
             step += f", or BlockShuffleSampler, which needs {size_text(less)}" if less < need else ""
         problem = f"is {size_text(remote.limit)}, but this order needs {size_text(need)} of the pack at a time"
         raise UsageError("cache_bytes", problem, step)
 
 
-def _needed(pack: Pack, remote: Remote, sampler: Sampler) -> int:
-    """Return how many bytes of a pack must be in the cache at a time for an order."""
-    extents, size = remote.blocks.layout.num_extents, EXTENT_BLOCKS * BLOCK_BYTES
+def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
+    """Return how many bytes of a pack must be in the cache for an order that reads `span` at a time."""
+    extents, size = remote.blocks.layout.num_extents, Layout.EXTENT_BLOCKS * Layout.BLOCK_BYTES
     if isinstance(sampler, SequentialSampler):
-        return min(extents * size, 4 * AHEAD_BYTES)
+        return min(extents * size, span + 4 * size)
     if not isinstance(sampler, BlockShuffleSampler):
         return extents * size
-    most, before = 0, np.zeros(0, np.int64)
+    most, here = 0, deque[tuple[Int64, int]]()
     for _, runs in sampler.windows():
         records = np.concatenate([np.arange(first, stop) for first, stop in runs.tolist()])
-        here = remote.extents_of(remote.blocks_of(pack.offsets[records], pack.sizes[records]))
-        most, before = max(most, len(np.union1d(before, here))), here
-    return min(extents, most) * size + AHEAD_BYTES
+        blocks = remote.blocks_of(pack.offsets[records], pack.sizes[records])
+        here.append((remote.extents_of(blocks), int(pack.sizes[records].sum())))
+        while sum(read for _, read in here) - here[0][1] - here[-1][1] > span:
+            here.popleft()
+        most = max(most, len(np.unique(np.concatenate([some for some, _ in here]))))
+    return most * size
 
 
 class RamCache:
@@ -195,7 +200,7 @@ def _keep(region: Region, remote: Remote | None, stop: SimpleQueue[None], done: 
 def _all_fetched(remote: Remote, stop: SimpleQueue[None]) -> Held:
     """Fetch a whole remote pack, and return a context in which it stays."""
     held = remote.all_pinned()
-    step = STEP_BYTES // BLOCK_BYTES
+    step = max(1, STEP_BYTES // Layout.BLOCK_BYTES)
     blocks = np.arange(remote.blocks.layout.num_blocks)
     for start in range(0, len(blocks), step):
         if not stop.empty():

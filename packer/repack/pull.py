@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from packer.containers.storage import storage_errors
-from packer.errors import AnyPath, DamagedPack, PackNotFound, UsageError
+from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format.digests import sha256_of
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
 from packer.packing.objects import find_manifest
@@ -155,6 +155,9 @@ class PulledOutput(Output):
         except ObjectChanged as error:
             step = "packer verify it, and build or push it again"
             raise DamagedPack(error.where, f"{error.problem}, not as its manifest says", step) from None
+        except StorageError:
+            self._stopped.set()  # before another file begins
+            raise
         for end, content, offset in ((PART, piece, start), (HAVE, b"1", number)):
             path = os.path.join(self.folder, file.name + end)
             with storage_errors(path), open(path, "r+b", 0) as target:

@@ -129,6 +129,10 @@ class Blocks:
     def _mark(self, first: int, count: int) -> None:
         raise NotImplementedError
 
+    def is_current(self) -> bool:
+        """Return whether what was opened is still what others open."""
+        return True
+
 
 class MemoryBlocks(Blocks):
     """Blocks in anonymous memory, which forked children share; nothing is ever evicted.

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import AnyPath, StorageError, UsageError, size_text
-from packer.stores.layout import BLOCK_BYTES, Layout
+from packer.stores.layout import Layout
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.system.locks import lock_folder
 from packer.system.sparse import file_system
@@ -172,7 +172,7 @@ class Cache:
         """Return the bytes of all blocks that are there, and of indexes."""
         packs = self.packs()
         blocks = sum(int(np.count_nonzero(pack.states())) for pack in packs)
-        return blocks * BLOCK_BYTES + sum(pack.other_bytes() for pack in packs)
+        return blocks * Layout.BLOCK_BYTES + sum(pack.other_bytes() for pack in packs)
 
     def make_room(self, size: int, full: bool = False) -> None:
         """Evict what was not used for longest, until there is room for so many bytes.
@@ -218,7 +218,7 @@ class Cache:
             for _, number, extent in sorted(found):
                 if freed >= size:
                     break
-                freed += packs[number].evict(extent) * BLOCK_BYTES
+                freed += packs[number].evict(extent) * Layout.BLOCK_BYTES
             return freed
 
     @contextmanager

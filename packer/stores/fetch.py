@@ -62,6 +62,10 @@ class Fetcher:
         if (absent := self.blocks.absent(blocks)) and not self._work.forked:
             self._work.request(absent)
 
+    def is_busy(self) -> bool:
+        """Return whether blocks are asked for that have not come."""
+        return bool(self._work.ahead or self._work.urgent or self._work.flying)
+
     def begin(self) -> object:
         """Begin to announce; return what `end` takes."""
         token = object()

@@ -11,10 +11,6 @@ from numpy.typing import NDArray
 
 from packer.types import Int64
 
-BLOCK_BYTES = 1 << 20
-EXTENT_BLOCKS = 8
-"""Few, because a shuffle of runs reads a little of every shard, and what it reads cannot be evicted."""
-
 
 class Layout:
     """Which blocks and extents the files of a pack have; both are numbered from 0 through all files.
@@ -23,18 +19,21 @@ class Layout:
         sizes: bytes of each file.
     """
 
+    BLOCK_BYTES = 1 << 20
+    EXTENT_BLOCKS = 8
+    """Few, because a shuffle of runs reads a little of every shard, and what it reads cannot be evicted."""
+
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = list(sizes)
-        counts = np.array([-(-size // BLOCK_BYTES) for size in sizes], np.int64)
-        extents = -(-counts // EXTENT_BLOCKS)
+        counts = np.array([-(-size // self.BLOCK_BYTES) for size in sizes], np.int64)
+        extents = -(-counts // self.EXTENT_BLOCKS)
         self.first_blocks: Int64 = np.concatenate([[0], np.cumsum(counts)])
         """The first block of each file, and the end."""
         self.files: NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         """The file of each block."""
         inside = np.arange(len(self.files)) - self.first_blocks[self.files]
-        self.extents: NDArray[np.int32] = ((np.cumsum(extents) - extents)[self.files] + inside // EXTENT_BLOCKS).astype(
-            np.int32
-        )
+        first_extents = (np.cumsum(extents) - extents)[self.files]
+        self.extents: NDArray[np.int32] = (first_extents + inside // self.EXTENT_BLOCKS).astype(np.int32)
         """The extent of each block."""
         self.num_blocks, self.num_extents = len(self.files), int(extents.sum())
 
@@ -46,8 +45,8 @@ class Layout:
     def span(self, first: int, count: int) -> tuple[int, int, int]:
         """Return (file, start, stop) of blocks of one file, in bytes."""
         file = int(self.files[first])
-        start = (first - int(self.first_blocks[file])) * BLOCK_BYTES
-        return file, start, min(start + count * BLOCK_BYTES, self.sizes[file])
+        start = (first - int(self.first_blocks[file])) * self.BLOCK_BYTES
+        return file, start, min(start + count * self.BLOCK_BYTES, self.sizes[file])
 
 
 def runs(numbers: Any) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,7 @@ bytes beyond its end stand for extents (shared: in use; exclusive: being evicted
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from packer.errors import StorageError
 from packer.stores.blocks import Blocks
-from packer.stores.layout import BLOCK_BYTES, EXTENT_BLOCKS, Layout, runs
+from packer.stores.layout import Layout, runs
 from packer.system import read_at
 from packer.system.sparse import is_own_file, lock_bytes, open_own, punch_hole, unlock_bytes, write_at
 from packer.types import Int64
@@ -39,7 +40,11 @@ USE_LOCK = 1 << 42
 POLL_S = 0.001
 SEEN_S = 30
 """The time of last use may be this late."""
-WANTED = HEADER.pack(MAGIC, BLOCK_BYTES, EXTENT_BLOCKS)
+
+
+def header_of(layout: Layout) -> bytes:
+    """Return how the file `blocks` begins."""
+    return HEADER.pack(MAGIC, layout.BLOCK_BYTES, layout.EXTENT_BLOCKS)
 
 
 def map_bytes(layout: Layout) -> int:
@@ -64,6 +69,7 @@ class FileBlocks(Blocks):
     def __init__(self, folder: str, names: Sequence[str], layout: Layout) -> None:
         self.place, self.folder, self.names = folder, folder, list(names)
         self._path = os.path.join(folder, NAME)
+        self._inodes: list[int] = []
         super().__init__(layout)
         try:
             self._set_up()
@@ -97,10 +103,10 @@ class FileBlocks(Blocks):
             size, found = map_bytes(self.layout), os.fstat(self._descriptor).st_size
             if found < size:  # no holes: the disk must have room for it
                 write_at(self._descriptor, bytes(size - found), found)
-            before = read_at(self._descriptor, HEADER.size, 0)
-            if found > size or before not in (WANTED, bytes(HEADER.size)):
+            header, before = header_of(self.layout), read_at(self._descriptor, HEADER.size, 0)
+            if found > size or before not in (header, bytes(HEADER.size)):
                 raise StorageError(self._path, "is of another version of packer", "packer cache --clear")
-            write_at(self._descriptor, WANTED, 0)
+            write_at(self._descriptor, header, 0)
             opened = os.open(self._path, os.O_RDONLY)
             try:
                 content = mmap.mmap(opened, size, access=mmap.ACCESS_READ)  # holds its own descriptor
@@ -114,15 +120,21 @@ class FileBlocks(Blocks):
         finally:
             unlock_bytes(self._descriptor, SETUP_LOCK, 1)
 
+    def is_current(self) -> bool:
+        """Return whether the folder is still the one that was opened; somebody may have removed it."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def _set_up_file(self, file: int, path: str) -> None:
         size = self.layout.sizes[file]
-        try:
-            if os.stat(path).st_size == size:
-                return
-        except FileNotFoundError:
-            pass
         opened = open_own(path)
         try:
+            found = os.fstat(opened)
+            self._inodes.append(found.st_ino)
+            if found.st_size == size:
+                return
             os.ftruncate(opened, size)
         finally:
             os.close(opened)
@@ -162,8 +174,10 @@ class FileBlocks(Blocks):
 
     def write(self, file: int, start: int, data: Any) -> None:
         """Write bytes of a file. Raise OSError on failure."""
-        opened = open_own(os.path.join(self.folder, self.names[file]))
+        opened = open_own(os.path.join(self.folder, self.names[file]), create=False)
         try:
+            if os.fstat(opened).st_ino != self._inodes[file]:
+                raise OSError(errno.ESTALE, "the cache was removed while it was in use")
             write_at(opened, data, start)
         finally:
             os.close(opened)
@@ -212,7 +226,7 @@ class StoredBlocks:
         """Return the file `blocks`; nothing if it is not as it should be."""
         with open(self._path, "rb") as file:
             content = file.read()
-        return content if len(content) == map_bytes(self.layout) and content.startswith(WANTED) else b""
+        return content if len(content) == map_bytes(self.layout) and content.startswith(header_of(self.layout)) else b""
 
     def states(self) -> NDArray[np.uint8]:
         """Return the state of each block."""
@@ -280,8 +294,8 @@ class StoredBlocks:
                     return count
             finally:
                 os.close(opened)
-        except FileNotFoundError:
-            pass
+        except OSError:
+            pass  # a file is gone, or is a symlink, or the file system has no holes
         finally:
             os.close(descriptor)
         return 0

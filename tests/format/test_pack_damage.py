@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from damage import edit_index, exchange, flip, vouch
 
-import packer.format.pack
+import packer.format.records
 from packer import PackedDataset, build_pack, open_pack
 from packer.errors import DamagedPack, UsageError
 from packer.format.index import SCHEMA
@@ -131,8 +131,8 @@ def test_one_bit_of_the_pixels(copied, container, kind):
 
 def test_a_record_is_checked_at_first_touch_only(make_pack, container, monkeypatch):
     lengths: list[int] = []
-    real = packer.format.pack.crc32c
-    monkeypatch.setattr(packer.format.pack, "crc32c", lambda data, *a: lengths.append(len(data)) or real(data, *a))
+    real = packer.format.records.crc32c
+    monkeypatch.setattr(packer.format.records, "crc32c", lambda data, *a: lengths.append(len(data)) or real(data, *a))
     data = PackedDataset(make_pack("raw", container))
     assert not lengths
     for read in (lambda: data[5], lambda: data[-19], lambda: data.__getitems__([5, 5]), lambda: data.pack.record(5)):

@@ -358,3 +358,19 @@ def test_a_web_server_with_an_inventory(tmp_path: Path) -> None:
             read_inputs(BuildOptions(f"{server.url}/src", "x"))
     assert inputs.table.drop_columns(["etag"]).equals(here.table)
     assert inputs.notes == here.notes
+
+
+def test_a_large_file_of_labels_is_copied_once(
+    tmp_path: Path, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packer.sources.base.HELD_BYTES", 1000)
+    (tmp_path / "src").mkdir()
+    content = os.urandom(2 << 20)
+    (tmp_path / "src" / "instances.json").write_bytes(content)
+    tree, _ = find_store_tree(f"file://{tmp_path}/src", scratch=lambda _: str(tmp_path / "copy"))
+    for _ in range(2):
+        with tree.open_plain(b"instances.json") as file:
+            view, first = file.mapped()
+            assert view[first:] == content
+    assert (tmp_path / "copy").read_bytes() == content
+    assert asked["instances.json"] < 10

@@ -1,0 +1,223 @@
+"""A loader at a URL: the batches of the local pack, each byte asked for once; ends, errors and small caches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from loader_packs import alike
+from torch.utils.data import DataLoader
+
+from packer import PackedDataset, PackedLoader, collate, open_pack
+from packer.errors import DamagedPack, DamagedRecordWarning, UsageError
+from packer.loading import page_cache
+from packer.samplers import BlockShuffleSampler, SequentialSampler, ShuffleSampler
+from packer.stores import cache
+from packer.stores.cache import cache_at
+from packer.stores.layout import Layout
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
+
+from served import Served, served
+
+KINDS = ["raw", "jpeg", "boxes", "gray16"]
+SCRIPT = """
+import sys
+from packer.stores.layout import Layout
+Layout.BLOCK_BYTES = 512
+from packer import PackedLoader
+loader = PackedLoader(sys.argv[1], 2, shuffle=True, threads=2)
+"""
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    monkeypatch.setattr(Layout, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(Layout, "EXTENT_BLOCKS", 2)
+    monkeypatch.setenv("PACKER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_caches", {})
+
+
+@pytest.fixture
+def server(pack):
+    with served(pack("raw", "tfrecord")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cache_bytes", [None, 0])
+def test_the_batches_are_those_of_the_folder(pack, kind, cache_bytes):
+    options = {"shuffle": True, "seed": 3, "with_index": True, "threads": 2}
+    expected = [list(PackedLoader(pack(kind), 4, **options)) for _ in range(1)]
+    loader = PackedLoader(pack(kind).as_uri(), 4, cache_bytes=cache_bytes, **options)
+    assert alike(list(loader), expected[0])
+    loader.set_epoch(0)
+    assert alike(list(loader), expected[0])
+    assert alike(list(PackedLoader(pack(kind).as_uri(), 4, **options)), expected[0])
+
+
+@pytest.mark.parametrize("sampler", [SequentialSampler, ShuffleSampler, BlockShuffleSampler])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_each_block_is_asked_for_once_by_all_ranks_and_epochs(server: Served, sampler, ranks):
+    for _ in range(2):
+        for rank in range(ranks):
+            opened = open_pack(server.url)
+            loader = PackedLoader(opened, 2, sampler=sampler(opened, rank=rank, world_size=ranks), threads=2)
+            assert len(list(loader)) == len(loader)
+    assert set(server.blocks().values()) == {1}
+
+
+def test_a_whole_pack_is_read_as_a_local_one(server: Served):
+    opened = open_pack(server.url)
+    loader = PackedLoader(opened, 2, shuffle=True)
+    list(loader)
+    seen = []
+    for _ in loader:
+        held = opened.held(np.array([0]))
+        seen.append(opened.remote.is_whole())
+        held.__exit__()
+    assert all(seen)
+    assert opened.remote.whole() is None  # not pinned any more
+
+
+def test_a_dataset_at_a_url(pack, server: Served):
+    local, data = PackedDataset(pack("raw", "tfrecord")), PackedDataset(server.url)
+    assert all(torch.equal(data[i][0], local[i][0]) for i in range(len(local)))
+    batches = list(DataLoader(data, 4, collate_fn=collate))
+    assert alike(batches, list(DataLoader(local, 4, collate_fn=collate)))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_workers_are_an_error_and_no_hang(server: Served):
+    data = PackedDataset(server.url)
+    with pytest.raises(UsageError, match="forkserver"):
+        list(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork", timeout=60))
+    list(DataLoader(data, 4))
+    assert len(list(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork", timeout=60))) == 7
+
+
+def test_two_threads_iterate_at_once(pack, server: Served):
+    loader, expected = PackedLoader(server.url, 2, seed=1), list(PackedLoader(pack("raw", "tfrecord"), 2, seed=1))
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(list(loader))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert alike(found[0], expected)
+    assert alike(found[1], expected)
+    assert set(server.blocks().values()) == {1}
+
+
+def test_left_early_nothing_stays_pinned(server: Served):
+    server.fault = lambda name, start, stop: None
+    opened = open_pack(server.url)
+    for _ in PackedLoader(opened, 2, shuffle=True):
+        break
+    assert not opened.remote.blocks.pin_if_all()
+    everything = cache_at(os.environ["PACKER_CACHE"], None)
+    list(PackedLoader(opened, 2))
+    assert everything.evict(1 << 40) > 0
+    assert not opened.remote.blocks.states.any()
+
+
+def test_a_script_that_ends_in_the_middle(server: Served):
+    text = f"{SCRIPT}\nfor _ in loader:\n    break\nbatches = iter(loader)\nnext(batches)\nsys.exit(3)"
+    done = subprocess.run([sys.executable, "-c", text, server.url], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+def test_ctrl_c_while_the_store_does_not_answer(server: Served):
+    go_on, asked = threading.Event(), threading.Event()
+
+    def stall(name: str, start: int, stop: int) -> None:
+        if name.endswith("tfrecord"):
+            asked.set()
+            go_on.wait(60)
+
+    server.fault = stall
+    text = f"{SCRIPT}\nfrom packer.stores import fetch\nfetch.EXIT_S = 0.1\nfor _ in loader:\n    pass"
+    process = subprocess.Popen([sys.executable, "-c", text, server.url], stderr=subprocess.PIPE, text=True)
+    assert asked.wait(60)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    go_on.set()
+    assert process.returncode in (-signal.SIGINT, 1)
+    assert "KeyboardInterrupt" in said
+
+
+def test_a_cache_that_is_too_small_for_the_order_is_refused(pack, server: Served, monkeypatch):
+    for name in ("AHEAD_BYTES", "LEAD_BATCHES", "BEHIND_BATCHES"):
+        monkeypatch.setattr(page_cache, name, 1)
+    others = sum(file.stat().st_size for file in pack("raw", "tfrecord").iterdir() if file.suffix != ".tfrecord")
+    small = others + 8192 + 30 * 512
+    opened = open_pack(server.url, cache_bytes=small)
+    monkeypatch.setattr(type(opened.remote), "fits", False)
+    monkeypatch.setattr(opened.remote, "limit", 26 * 512)
+    with pytest.raises(UsageError, match=r"cache_bytes: is 13\.0 KB, but this order needs 27\.0 KB of the pack"):
+        next(iter(PackedLoader(opened, 2, shuffle=True)))
+    expected = {int(i): image for images, _, records in PackedLoader(pack("raw", "tfrecord"), 1, with_index=True)
+                for image, i in zip(images, records, strict=True)}  # fmt: skip
+    for sampler in (SequentialSampler(opened), BlockShuffleSampler(opened, block=2, window=1)):
+        for _ in range(2):
+            for images, _, records in PackedLoader(opened, 2, sampler=sampler, with_index=True, threads=2):
+                assert all(torch.equal(expected[int(i)], image) for i, image in zip(records, images, strict=True))
+            assert cache_at(os.environ["PACKER_CACHE"], None).used() <= small
+
+
+def test_in_the_ram_and_on_the_device(pack, server: Served):
+    expected = list(PackedLoader(pack("raw", "tfrecord"), 4))
+    loader = PackedLoader(server.url, 4, cache="ram")
+    assert alike(list(loader), expected)
+    assert alike(list(PackedLoader(server.url, 4, cache="device", device="cpu")), expected)
+    assert set(server.blocks().values()) == {1}
+
+
+def test_what_cannot_be_read_is_replaced(server: Served):
+    opened = open_pack(server.url)
+    bad = int(opened.offsets[3] - opened.remote.starts[0])
+
+    def fault(name: str, start: int, stop: int) -> object:
+        return "flip" if name == "shard-00000.tfrecord" and start <= bad < stop else None
+
+    server.fault = fault
+    with pytest.raises(DamagedPack, match="does not match its checksum"):
+        list(PackedLoader(opened, 4))
+    loader = PackedLoader(opened, 4, on_error="replace")
+    with pytest.warns(DamagedRecordWarning):
+        assert len(list(loader)) == len(loader)
+    assert 3 in [one.record for one in loader.replaced]
+
+
+def test_a_missing_shard_is_not_replaced(server: Served):
+    server.fault = lambda name, start, stop: 404 if name == "shard-00001.tfrecord" else None
+    with pytest.raises(DamagedPack, match=r"shard-00001\.tfrecord: is missing"):
+        list(PackedLoader(server.url, 4, on_error="replace"))
+
+
+def test_a_run_goes_on_at_the_url(pack, server: Served):
+    loader = PackedLoader(pack("raw", "tfrecord"), 2, shuffle=True)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    state = loader.state_dict()
+    there = PackedLoader(server.url, 2, shuffle=True)
+    there.load_state_dict(state)
+    assert alike(list(there), list(batches))
+
+
+def test_where_the_cache_is_belongs_to_a_url(pack, server: Served, tmp_path):
+    for name, value in (("cache_dir", tmp_path), ("cache_bytes", 5)):
+        with pytest.raises(UsageError, match=f"{name}: is for the URL of a pack"):
+            PackedLoader(open_pack(server.url), 2, **{name: value})
+    PackedLoader(pack("raw"), 2, cache_dir=tmp_path / "unused")
+    loader = PackedLoader(server.url, 2, cache_dir=tmp_path / "here")
+    assert loader.pack.folder.startswith(str(tmp_path / "here"))
+    assert not (tmp_path / "unused").exists()

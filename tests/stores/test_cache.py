@@ -1,0 +1,264 @@
+"""The cache of remote packs: several processes, eviction, full disks; nothing is removed that is not its own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from served import Served, all_of, served, shuffled
+
+from packer import open_pack
+from packer.errors import StorageError
+from packer.stores.cache import Cache, cache_at
+from packer.stores.layout import Layout
+from packer.system import sparse
+
+READER = """
+import sys, numpy as np
+from packer.stores.layout import Layout
+Layout.BLOCK_BYTES, Layout.EXTENT_BLOCKS = 512, 4
+from packer import open_pack
+pack = open_pack(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for i in np.random.default_rng(int(sys.argv[2])).permutation(len(pack)).tolist():
+    pack.record(i)
+print("done", flush=True)
+"""
+
+
+def reader(url: str, seed: int) -> subprocess.Popen:
+    """A process that reads all records in an order of its own, as soon as it is told to."""
+    command = [sys.executable, "-c", READER, url, str(seed)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_share_a_cache_and_one_is_killed(home: Path, server: Served):
+    server.fault = lambda name, start, stop: time.sleep(0.002)
+    names = ["victim", "b", "c"]
+    found = {name: reader(server.url.replace("/pack", f"/{name}"), n) for n, name in enumerate(names)}
+    for process in found.values():
+        assert process.stdout.readline() == "ready\n"
+    server.asked.clear()
+    server.by.clear()
+    for process in found.values():
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    while server.by["victim"] < 3 and found["b"].poll() is None:
+        time.sleep(0.001)
+    found["victim"].kill()
+    found["victim"].communicate()
+    assert found["victim"].returncode in (-signal.SIGKILL, 0)
+    assert [found[name].communicate()[0] for name in ("b", "c")] == ["done\n"] * 2
+    counts = server.blocks()
+    twice = [block for block, count in counts.items() if count > 1]
+    assert len(twice) <= 4  # what the victim was about to write: one request
+    assert max(counts.values()) <= 2
+    asked = len(server.asked)
+    assert all_of(open_pack(server.url)) == all_of(open_pack(home))
+    assert len(server.asked) == asked + 1  # pack.json
+
+
+def filled(url: str, **options) -> Path:
+    pack = open_pack(url, **options)
+    all_of(pack)
+    return Path(pack.folder)
+
+
+def holes(path: Path) -> int:
+    return path.stat().st_size - 512 * path.stat().st_blocks
+
+
+def test_the_least_recently_used_goes_first(make_pack, monkeypatch):
+    folders = []
+    for age, kind in ((100, "raw"), (300, "jpeg"), (200, "ragged")):
+        monkeypatch.setattr(time, "time", lambda age=age: 10_000.0 - age)
+        folders.append(filled(make_pack(kind, "tfrecord").as_uri()))
+    cache = Cache(os.environ["PACKER_CACHE"])
+    total = {pack.folder: int(pack.states().sum()) for pack in cache.packs()}
+    assert cache.evict(1) > 0
+    left = {Path(pack.folder): int(pack.states().sum()) for pack in cache.packs()}
+    assert left[folders[1]] < total[str(folders[1])]
+    assert left[folders[0]] == total[str(folders[0])]
+    assert cache.evict(1 << 40) >= sum(left.values()) * Layout.BLOCK_BYTES
+    assert all(file.read_bytes().strip(b"\0") == b"" for folder in folders for file in folder.glob("*.tfrecord"))
+    for kind in ("raw", "jpeg", "ragged"):
+        assert all_of(open_pack(make_pack(kind, "tfrecord").as_uri())) == all_of(open_pack(make_pack(kind, "tfrecord")))
+
+
+def test_what_is_in_use_stays(home: Path):
+    pack = open_pack(home.as_uri())
+    expected = all_of(pack)
+    cache = Cache(os.environ["PACKER_CACHE"])
+    records = np.arange(4)
+    with pack.held(records):
+        assert cache.evict(1 << 40) > 0
+        assert [bytes(pack._record(i)) for i in range(4)] == [data for data, _ in expected[:4]]
+        blocks = pack.remote.blocks_of(pack.offsets[records], pack.sizes[records])
+        assert pack.remote.blocks.states[blocks].all()
+    held = pack.remote.all_pinned()
+    assert cache.evict(1 << 40) == 0
+    held.close()
+    assert cache.evict(1 << 40) > 0
+    assert not pack.remote.blocks.states.any()
+    assert all_of(pack) == expected
+
+
+def test_nothing_is_removed_that_is_not_the_caches(home: Path, tmp_path):
+    folder = filled(home.as_uri())
+    cache = Cache(os.environ["PACKER_CACHE"])
+    shards = sorted(folder.glob("*.tfrecord"))
+    content = [shard.read_bytes() for shard in shards]
+    os.link(shards[0], tmp_path / "second name")  # somebody keeps it
+    shutil.move(shards[1], tmp_path / "only copy")
+    shards[1].symlink_to(tmp_path / "only copy")
+    own = folder.parent / "own"
+    shutil.copytree(home, own)  # a pack of the user's own, by mistake in the cache
+    (own / "blocks").write_bytes((folder / "blocks").read_bytes())
+    before = {file: file.read_bytes() for file in own.iterdir()}
+    assert cache.evict(1 << 40) > 0
+    assert (tmp_path / "second name").read_bytes() == content[0]
+    assert (tmp_path / "only copy").read_bytes() == content[1]
+    assert {file: file.read_bytes() for file in own.iterdir()} == before
+    (folder / "origin.json").write_text('{"what": "something else"}')
+    assert cache.packs() == []
+    assert cache.evict(1 << 40) == 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"files": [["../../x", 5]]}', '{"what": 1, "url": "u", "files": []}'])
+def test_an_origin_that_does_not_say_it_is_the_caches(home: Path, text):
+    folder = filled(home.as_uri())
+    (folder / "origin.json").write_text(text)
+    assert Cache(os.environ["PACKER_CACHE"]).packs() == []
+
+
+def test_an_origin_cannot_name_files_elsewhere(home: Path):
+    folder = filled(home.as_uri())
+    text = (folder / "origin.json").read_text()
+    (folder / "origin.json").write_text(text.replace("shard-00000.tfrecord", "../victim.tfrecord"))
+    assert Cache(os.environ["PACKER_CACHE"]).packs() == []
+
+
+def test_a_limit_is_kept_while_records_are_read(home: Path, server: Served):
+    expected = all_of(open_pack(home))
+    others = sum(file.stat().st_size for file in home.iterdir() if file.suffix != ".tfrecord") + 8192
+    pack = open_pack(server.url, cache_bytes=others + 12 * Layout.BLOCK_BYTES)
+    cache = cache_at(os.environ["PACKER_CACHE"], None)
+    for seed in range(3):
+        for i in shuffled(pack, seed):
+            assert pack.record(i) == expected[i][0]
+            assert cache.used() <= cache.limit
+    assert max(server.blocks().values()) > 1
+
+
+def test_evicted_while_others_read(home: Path):
+    expected = [data for data, _ in all_of(open_pack(home))]
+    pack, ended, wrong = open_pack(home.as_uri()), threading.Event(), []
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        while not ended.is_set():
+            records = rng.integers(0, len(pack), 3)
+            with pack.held(records):
+                pack.check(records)
+                for i in records.tolist():
+                    start = int(pack.offsets[i])
+                    if bytes(pack.region.data[start : start + int(pack.sizes[i])]) != expected[i]:
+                        wrong.append(i)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    cache = Cache(os.environ["PACKER_CACHE"])
+    evicted = tries = 0
+    while evicted < 30 and tries < 3000:
+        evicted, tries = evicted + (cache.evict(1 << 40) > 0), tries + 1
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert evicted > 0
+    assert pack.remote.blocks.generations.max() > 1
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk that is full: the bytes that may still be written to containers, in a list."""
+    left, write = [1 << 40], os.pwrite
+
+    def pwrite(descriptor: int, data: object, offset: int) -> int:
+        if len(data) >= 256:
+            if len(data) > left[0]:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            left[0] -= len(data)
+        return write(descriptor, data, offset)
+
+    monkeypatch.setattr(sparse.os, "pwrite", pwrite)
+    punch = sparse.punch_hole
+
+    def punched(descriptor: int, start: int, size: int) -> None:
+        left[0] += size
+        punch(descriptor, start, size)
+
+    monkeypatch.setattr("packer.stores.sparse.punch_hole", punched)
+    return left
+
+
+def test_a_full_disk_evicts_and_else_is_an_error(make_pack, home: Path, disk):
+    filled(make_pack("ragged", "tfrecord").as_uri())
+    pack = open_pack(home.as_uri())
+    disk[0] = 0
+    assert all_of(pack) == all_of(open_pack(home))  # in place of the other pack
+    disk[0] = -1 << 40
+    Cache(os.environ["PACKER_CACHE"]).evict(1 << 40)
+    with pytest.raises(StorageError, match="the disk is full"):
+        pack.record(0)
+    disk[0] = 1 << 40
+    assert all_of(pack) == all_of(open_pack(home))
+
+
+def test_a_limit_that_others_use_up_is_an_error(make_pack, home: Path):
+    other = open_pack(make_pack("ragged", "tfrecord").as_uri())
+    all_of(other)
+    with other.remote.all_pinned():
+        pack = open_pack(home.as_uri(), cache_bytes=2000)
+        with pytest.raises(StorageError, match=r"may hold 2\.0 KB, all of which is in use"):
+            pack.record(0)
+
+
+def test_a_network_drive_is_refused(home: Path, monkeypatch):
+    monkeypatch.setattr("packer.stores.cache.file_system", lambda path: "nfs4")
+    with pytest.raises(Exception, match="is on a network drive"):
+        open_pack(home.as_uri())
+
+
+def test_the_type_of_a_file_system():
+    assert sparse.file_system("/proc/self") == "proc"
+
+
+def test_locks_end_with_their_descriptor(tmp_path):
+    path = str(tmp_path / "file")
+    one, two = sparse.open_own(path), sparse.open_own(path)
+    assert sparse.lock_bytes(one, 5, 2)
+    assert not sparse.lock_bytes(two, 6, 1)
+    assert sparse.lock_bytes(two, 7, 1, shared=True)
+    assert sparse.lock_bytes(one, 7, 1, shared=True)
+    sparse.unlock_bytes(one, 6, 1)
+    assert sparse.lock_bytes(two, 6, 1)
+    os.close(one)
+    assert sparse.lock_bytes(two, 5, 1)
+    os.close(two)
+
+
+def test_served_files_are_whole(home: Path):
+    with served(home) as server:
+        assert server.url.startswith("http://127.0.0.1:")
