@@ -41,7 +41,9 @@ from store_servers import NoServer, environment, seaweedfs  # noqa: E402
 
 THREADS, BATCH, IN_FLIGHT, BLOCK = 2, 64, 64, 1 << 20
 DELAY_S = 0.03
-SLOW_S = 0.5
+KILLED_AFTER = 4
+"""Requests of the process that is killed."""
+SLOW_S = 0.1
 """What makes an epoch last until a process is killed."""
 CROP = 224
 READER = """
@@ -193,8 +195,8 @@ def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[
     cache = tempfile.mkdtemp(dir=home)
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(endpoint)) for _ in range(4)]
-        for proxy in proxies:
-            proxy.faults = [Fault("delay", seconds=SLOW_S, path=".tar")]
+        for proxy in proxies:  # of many lengths, so that blocks come one after another
+            proxy.faults = [Fault("delay", seconds=SLOW_S * 2**k, share=0.5, path=".tar") for k in range(5)]
         processes = [
             subprocess.Popen(
                 [sys.executable, "-c", READER, url, cache, str(seed)], stdout=subprocess.PIPE, text=True,
@@ -204,8 +206,8 @@ def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[
         ]  # fmt: skip
         at_kill = 0
         if kill:
-            assert processes[0].stdout is not None
-            processes[0].stdout.readline()
+            while len(proxies[0].reads(".tar")) < KILLED_AFTER and processes[0].poll() is None:
+                time.sleep(0.005)
             processes[0].kill()
             at_kill = sum(proxy.sent(".tar") for proxy in proxies)
         outputs = [process.communicate()[0] for process in processes]
