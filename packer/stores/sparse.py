@@ -66,9 +66,8 @@ class FileBlocks(Blocks):
     _opened = -1
 
     def __init__(self, folder: str, names: Sequence[str], layout: Layout) -> None:
-        self.place, self.folder, self.names = folder, folder, list(names)
-        self._path = os.path.join(folder, NAME)
-        self._inodes: list[int] = []
+        self.place, self._path = folder, os.path.join(folder, NAME)
+        self.folder, self.names, self._inodes = folder, list(names), list[int]()
         super().__init__(layout)
         try:
             self._set_up()
