@@ -36,11 +36,15 @@ from packer.stores import open_store
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
-from fault_proxy import FaultProxy  # noqa: E402
+from fault_proxy import Fault, FaultProxy  # noqa: E402
 from store_servers import NoServer, environment, seaweedfs  # noqa: E402
 
 THREADS, BATCH, IN_FLIGHT, BLOCK = 2, 64, 64, 1 << 20
 DELAY_S = 0.03
+KILLED_AFTER = 4
+"""Requests of the process that is killed."""
+SLOW_S = 0.1
+"""What makes an epoch last until a process is killed."""
 CROP = 224
 READER = """
 import sys
@@ -103,8 +107,8 @@ def seconds_of_epoch(pack: Pack) -> float:
 class Bench:
     """A table of comparisons of epochs that begin cold."""
 
-    def __init__(self, home: Path, rounds: int) -> None:
-        self.home, self.rounds = home, rounds
+    def __init__(self, home: Path, rounds: int, only: str) -> None:
+        self.home, self.rounds, self.only = home, rounds, only
         self.table = Table("work", "goal", "ratio", "images/s", "of the other")
 
     def cold(self, url: str, endpoint: str) -> Callable[[], float]:
@@ -123,6 +127,8 @@ class Bench:
 
     def compare(self, name: str, goal: float | None, images: int, *works: Callable[[], float]) -> None:
         """Print how many times as fast the first of two works is, which measure themselves and take turns."""
+        if self.only not in name:
+            return
         seconds: list[list[float]] = [[], []]
         for number in range(self.rounds + 1):
             for turn in ((0, 1), (1, 0))[number % 2]:
@@ -179,16 +185,18 @@ def bare_client(local: Pack, url: str) -> Callable[[], float]:
     return run
 
 
-def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[float, int, int]:
-    """Let four processes read an epoch at once, each through a proxy of its own, and one be killed in the middle.
+def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[float, int, int, float]:
+    """Let four processes read an epoch at once, each through a slow proxy of its own, and one be killed in the middle.
 
     Returns:
-        Bytes that all have got, as a share of the pack; how many blocks two of those not killed have both fetched; and
-        how many the killed one had fetched or was fetching that another one has fetched too.
+        Bytes that all have got, as a share of the pack; how many blocks two of those not killed have both fetched; how
+        many the killed one has fetched and another one too; and the share that was fetched when it was killed.
     """
     cache = tempfile.mkdtemp(dir=home)
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(endpoint)) for _ in range(4)]
+        for proxy in proxies:  # of many lengths, so that blocks come one after another
+            proxy.faults = [Fault("delay", seconds=SLOW_S * 2**k, share=0.5, path=".tar") for k in range(5)]
         processes = [
             subprocess.Popen(
                 [sys.executable, "-c", READER, url, cache, str(seed)], stdout=subprocess.PIPE, text=True,
@@ -196,11 +204,12 @@ def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[
             )
             for seed, proxy in enumerate(proxies)
         ]  # fmt: skip
+        at_kill = 0
         if kill:
-            assert processes[0].stdout is not None
-            for _ in range(8):
-                processes[0].stdout.readline()
+            while len(proxies[0].reads(".tar")) < KILLED_AFTER and processes[0].poll() is None:
+                time.sleep(0.005)
             processes[0].kill()
+            at_kill = sum(proxy.sent(".tar") for proxy in proxies)
         outputs = [process.communicate()[0] for process in processes]
         assert len({text.split()[-1] for text in outputs[kill:]}) == 1, outputs
         fetched = [blocks_of(proxy) for proxy in proxies]
@@ -209,7 +218,7 @@ def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[
     shutil.rmtree(cache)
     survivors = sum(fetched[kill:], Counter())
     twice = sum(count - 1 for count in survivors.values())
-    return bodies / total, twice, sum(key in survivors for key in fetched[0]) if kill else 0
+    return bodies / total, twice, sum(key in survivors for key in fetched[0]) if kill else 0, at_kill / total
 
 
 def blocks_of(proxy: FaultProxy) -> Counter[tuple[str, int]]:
@@ -226,11 +235,12 @@ def traffic(url: str, endpoint: str, pack: Path, home: Path, rounds: int) -> Non
     table = Table("first epoch of 4 processes that share a cache", "goal", "median (lowest to highest)")
     for kill, name in ((False, "all end"), (True, "one is killed in the middle")):
         runs = [moved(url, endpoint, pack, home, kill) for _ in range(rounds)]
-        shares, twice, again = (Figure(tuple(map(float, values))) for values in zip(*runs, strict=True))
+        shares, twice, again, before = (Figure(tuple(map(float, values))) for values in zip(*runs, strict=True))
         table.row(f"{name}: bytes moved, of those of the pack", *against_goal(shares, None if kill else 1.02, 4, True))
         table.row(f"{name}: blocks that two of the others have fetched", *against_goal(twice, 0, 0, True))
         if kill:
-            table.row(f"{name}: blocks in flight at that moment, fetched again", "", again.text(0))
+            table.row(f"{name}: blocks that it has fetched and another one too", "", again.text(0))
+            table.row(f"{name}: share of the pack that was there then", "", before.text(2))
 
 
 def opening(url: str, endpoint: str, home: Path, rounds: int) -> tuple[Figure, Figure]:
@@ -255,6 +265,7 @@ def main() -> None:
     arguments.add_argument("--photos", type=int, default=8000)
     arguments.add_argument("--raw", type=int, default=2000, help="records of raw 224x224 [%(default)s]")
     arguments.add_argument("--records", type=int, default=1_000_000, help="of the pack that is opened [%(default)s]")
+    arguments.add_argument("--only", default="", metavar="TEXT", help="only tables and rows whose name has this in it")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-remote-", dir=given.work_dir) as folder, ExitStack() as stack:
         home = Path(folder)
@@ -273,7 +284,7 @@ def main() -> None:
         del rows
         local = open_pack(home / "jpeg")
 
-        bench = Bench(home, given.rounds)
+        bench = Bench(home, given.rounds, given.only)
         name, count = "JPEG 256 px, CenterCrop(224)", len(local)
         ours = bench.cold(jpeg, server.endpoint)
         bench.compare(f"{name}: cold, against the bare client", 0.85, count, ours, bare_client(local, jpeg))
@@ -288,9 +299,12 @@ def main() -> None:
             bench.compare(f"{what}: second epoch, against a local pack", 0.98, len(beside), *works)
             del remote, beside, works
 
-        print()
-        traffic(jpeg, server.endpoint, home / "jpeg", home, given.rounds)
+        if given.only in "four processes":
+            print()
+            traffic(jpeg, server.endpoint, home / "jpeg", home, given.rounds)
 
+        if given.only not in "opening":
+            return
         print()
         pixels = [(i * 2654435761 % 2**32).to_bytes(4, "little") * 12 for i in range(given.records)]
         direct_pack(home / "many", "tfrecord", pixels, (4, 4, 3), True, 20)

@@ -35,8 +35,7 @@ EXTENT = np.dtype([("generation", "<u8"), ("used_s", "<u8")])
 SETUP_LOCK = 0
 EXTENT_LOCKS = 1 << 40
 BLOCK_LOCKS = 1 << 41
-USE_LOCK = 1 << 42
-"""Shared by processes that have the pack open."""
+USE_LOCK = 1 << 42  # shared by processes that have the pack open
 POLL_S = 0.001
 SEEN_S = 30
 """The time of last use may be this late."""

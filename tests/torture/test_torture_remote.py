@@ -52,7 +52,8 @@ def test_kills_while_filling(server: FaultProxy, pack: Path, tmp_path: Path, tor
 
     def run(number: int) -> str:
         server.clear()
-        server.faults = [Fault("delay", seconds=0.01)]
+        server.seed = number
+        server.faults = [Fault("delay", seconds=0.03 * 2**k, share=0.5, path="shard") for k in range(3)]
         dice = random.Random(f"{torture.seed} {number}")
         cache = fresh(tmp_path)
         intact = foreign(cache)
@@ -61,15 +62,18 @@ def test_kills_while_filling(server: FaultProxy, pack: Path, tmp_path: Path, tor
         until = time.monotonic() + 60
         while not server.reads("shard") and time.monotonic() < until:
             time.sleep(0.001)
-        time.sleep(dice.uniform(0, 0.15))
+        time.sleep(dice.uniform(0, 0.1))
         first.kill()
+        there = len(fetched_blocks(server))
         killed = jobs[0].end(first)
         assert jobs[1].end(beside) == RIGHT
         fetched = sum(server.reads("shard").values())
         assert jobs[2].end(jobs[2].start()) == RIGHT
         assert sum(server.reads("shard").values()) == fetched, "what was whole was fetched again"
         intact()
-        return "killed" if killed == -9 else "had ended"
+        if killed != -9:
+            return "had ended"
+        return "killed while filling" if there < len(blocks_of(pack)) else "killed when all was there"
 
     outcomes = torture.each([(number,) for number in range(KILLS)], run, 1)
     assert not torture.sliced or sum(outcomes.values()) == 1
@@ -119,6 +123,12 @@ def test_evictions_while_reading(shards: Path, tmp_path: Path, torture) -> None:
         return f"{EVICTIONS // CASES_OF_EVICTION} evictions or more"
 
     torture.each([(number,) for number in range(CASES_OF_EVICTION)], run, 1)
+
+
+def fetched_blocks(server: FaultProxy) -> set[tuple[str, int]]:
+    """The blocks that were sent."""
+    reads = [read for read in server.reads("shard") if read[1] is not None and not read[0].endswith(".arrow")]
+    return {(path, block) for path, start, stop in reads for block in range(start // BLOCK, -(-stop // BLOCK))}
 
 
 def blocks_of(pack: Path) -> list[tuple[str, int]]:
