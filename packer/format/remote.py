@@ -25,7 +25,7 @@ from packer.format.objects import fetch_file, manifest_at
 from packer.stores import clean_url, join_url, open_store
 from packer.stores.base import Store, check_process
 from packer.stores.blocks import Blocks, MemoryBlocks
-from packer.stores.cache import ORIGIN, cache_at, cache_root, has_file, limit_of, make_folder, put_file
+from packer.stores.cache import ORIGIN, Cache, cache_at, cache_root, has_file, limit_of, make_folder, put_file
 from packer.stores.fetch import Fetcher
 from packer.stores.layout import Layout
 from packer.stores.objects import Objects
@@ -88,7 +88,7 @@ class Remote:
                 cache, found = cache_at(root, limit), _fetchers.get(self.folder)
                 if found is None or not found.blocks.is_current():
                     stored = FileBlocks(self.folder, [name for name, _ in containers], layout)
-                    found = _fetchers[self.folder] = Fetcher(stored, objects.read, cache.make_room)
+                    found = _fetchers[self.folder] = Fetcher(stored, objects.read, cache)
                 self._fetcher = found
             self.region, self.starts = map_files([(os.path.join(self.folder, name), size) for name, size in containers])
         else:
@@ -105,7 +105,7 @@ class Remote:
             self.starts = np.cumsum([0, *pages[:-1]], dtype=np.int64)
             memory = MemoryBlocks(layout, self.starts.tolist())
             self.region = Region([memory.content], [0])
-            self._fetcher = Fetcher(memory, objects.read, lambda size, full: None)
+            self._fetcher = Fetcher(memory, objects.read, Cache(""))
         self.blocks = self._fetcher.blocks
         self._seen: NDArray[np.uint64] = self.blocks.generations.copy()
         self._whole_since = -1

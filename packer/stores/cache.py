@@ -38,6 +38,7 @@ UNFINISHED = ".new-"
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 POLL_S = 0.005
 EVICT_WAIT_S = 60.0
+ROOM_WAIT_S = 10.0
 SHARE_EVICTED = 32
 """A full cache evicts this part of it at once, so that not every request has to."""
 FULL_DISK_BYTES = 64 << 20
@@ -155,6 +156,8 @@ class Cache:
     root: str
     limit: int | None = None
     _left: int = 0
+    _pending: int = 0
+    """Bytes that have room and are not written yet."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def packs(self) -> list[StoredBlocks]:
@@ -174,30 +177,44 @@ class Cache:
         blocks = sum(int(np.count_nonzero(pack.states())) for pack in packs)
         return blocks * Layout.BLOCK_BYTES + sum(pack.other_bytes() for pack in packs)
 
-    def make_room(self, size: int, full: bool = False) -> None:
-        """Evict what was not used for longest, until there is room for so many bytes.
-
-        Args:
-            size: the bytes.
-            full: the disk is full, whatever the limit is.
+    @contextmanager
+    def room(self, size: int) -> Iterator[None]:
+        """Evict what was not used for longest until there is room for so many bytes, which is theirs meanwhile.
 
         Raises:
             StorageError: nothing that is not in use is left.
         """
+        until = time.monotonic() + ROOM_WAIT_S
+        while not self._found_room(size, time.monotonic() > until):
+            time.sleep(POLL_S)  # what others are about to write, or hold for a moment, can be evicted then
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pending -= size
+
+    def when_full(self, size: int) -> None:
+        """Evict so many bytes, and some more, as the disk is full. Raise StorageError if all is in use."""
         with self._lock:
-            if full:
-                if not self.evict(size + FULL_DISK_BYTES):
-                    step = "free disk space, pass cache_dir= on another disk, or cache_bytes= with BlockShuffleSampler"
-                    raise StorageError(self.root, "the disk is full, and all of the cache is in use", step)
-                return
-            if self.limit is None or self._take(size):
-                return
-            over = self.used() + size - self.limit
-            if over > 0 and (freed := self.evict(over + self.limit // SHARE_EVICTED)) < over:
-                problem = f"may hold {size_text(self.limit)}, all of which is in use ({size_text(freed)} was evicted)"
-                raise StorageError(self.root, problem, "pass a larger cache_bytes=")
-            # other processes count on the same room
-            self._left = max(0, (self.limit - self.used() - size) // 4)
+            if not self.evict(size + FULL_DISK_BYTES):
+                step = "free disk space, pass cache_dir= on another disk, or cache_bytes= with BlockShuffleSampler"
+                raise StorageError(self.root, "the disk is full, and all of the cache is in use", step)
+
+    def _found_room(self, size: int, last: bool) -> bool:
+        """Make room and keep it; return False if there is none now. Raise StorageError then if it is the last try."""
+        with self._lock:
+            if self.limit is not None and not self._take(size):
+                over = self.used() + self._pending + size - self.limit
+                if over > 0 and (freed := self.evict(over + self.limit // SHARE_EVICTED)) < over:
+                    if not last:
+                        return False
+                    problem = f"may hold {size_text(self.limit)}, all of which is in use"
+                    problem += f" ({size_text(freed)} was evicted)" if freed else ""
+                    raise StorageError(self.root, problem, "pass a larger cache_bytes=")
+                # other processes count on the same room
+                self._left = max(0, (self.limit - self.used() - self._pending - size) // 4)
+            self._pending += size
+            return True
 
     def _take(self, size: int) -> bool:
         self._left -= size

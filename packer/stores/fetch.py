@@ -9,7 +9,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import PackerError, StorageError
 from packer.stores.base import check_process
@@ -41,20 +42,28 @@ def give_up_if(ended: Callable[[], bool]) -> None:
     _waiting.ended = ended
 
 
+class Space(Protocol):
+    """Where blocks are written (`packer.stores.cache.Cache`)."""
+
+    def room(self, size: int) -> AbstractContextManager[None]:
+        """Return a context in which there is room for so many bytes."""
+
+    def when_full(self, size: int) -> None:
+        """Make room on a full disk."""
+
+
 class Fetcher:
     """Fetches blocks. The packs of a process that have the same folder share one; its threads end when it is collected.
 
     Args:
         blocks: where they go.
         read: returns the bytes of (file, start, stop).
-        room: called before bytes are written, with their number; makes room for them.
+        space: makes room for what is written.
     """
 
-    def __init__(
-        self, blocks: Blocks, read: Callable[[int, int, int], Buffer], room: Callable[[int, bool], None]
-    ) -> None:
+    def __init__(self, blocks: Blocks, read: Callable[[int, int, int], Buffer], space: Space) -> None:
         self.blocks = blocks
-        self._work = _Work(blocks, read, room)
+        self._work = _Work(blocks, read, space)
         weakref.finalize(self, self._work.close).atexit = False
 
     def announce(self, blocks: Int64) -> None:
@@ -92,10 +101,8 @@ class Fetcher:
 class _Work:
     """What threads need; it does not keep the Fetcher alive."""
 
-    def __init__(
-        self, blocks: Blocks, read: Callable[[int, int, int], Buffer], room: Callable[[int, bool], None]
-    ) -> None:
-        self.blocks, self._read, self._room = blocks, read, room
+    def __init__(self, blocks: Blocks, read: Callable[[int, int, int], Buffer], space: Space) -> None:
+        self.blocks, self._read, self._space = blocks, read, space
         self._pid = os.getpid()
         self.reset()
         _all.add(self)
@@ -218,8 +225,8 @@ class _Work:
                     return
                 file, start, stop = self.blocks.layout.span(first, count)
                 data = self._read(file, start, stop)
-                self._room(stop - start, False)
-                self._fill(first, count, data)
+                with self._space.room(stop - start):
+                    self._fill(first, count, data)
 
     def _fill(self, first: int, count: int, data: Buffer) -> None:
         for attempt in range(TRIES):
@@ -230,7 +237,7 @@ class _Work:
                 if error.errno not in FULL or attempt == TRIES - 1:
                     problem = f"cannot be written: {error.strerror or error}"
                     raise StorageError(self.blocks.place, problem, "check the disk, or pass cache_dir=") from None
-                self._room(len(memoryview(data)), True)  # another thread may take it first
+                self._space.when_full(len(memoryview(data)))  # another thread may take it first
 
     def close(self) -> None:
         """Let the threads end. It takes no lock: the garbage collector may call it in one that holds it."""

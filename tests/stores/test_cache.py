@@ -226,7 +226,8 @@ def test_a_full_disk_evicts_and_else_is_an_error(make_pack, home: Path, disk):
     assert all_of(pack) == all_of(open_pack(home))
 
 
-def test_a_limit_that_others_use_up_is_an_error(make_pack, home: Path):
+def test_a_limit_that_others_use_up_is_an_error(make_pack, home: Path, monkeypatch):
+    monkeypatch.setattr("packer.stores.cache.ROOM_WAIT_S", 0.01)
     other = open_pack(make_pack("ragged", "tfrecord").as_uri())
     all_of(other)
     with other.remote.all_pinned():
