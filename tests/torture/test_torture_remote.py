@@ -146,7 +146,9 @@ def test_flipped_bits_of_every_block(server: FaultProxy, pack: Path, tmp_path: P
         cache = fresh(tmp_path)
 
         def is_of_block(asked: Asked) -> bool:
-            return asked.start is not None and asked.start // BLOCK <= block < -(-(asked.stop or 0) // BLOCK)
+            if asked.start is None or (when == "once" and asked.start % BLOCK):
+                return False  # the second time a record is asked for by itself
+            return asked.start // BLOCK <= block < -(-(asked.stop or 0) // BLOCK)
 
         remote = open_pack(server.url, cache_dir=cache)
         if when != "on disk":
