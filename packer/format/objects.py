@@ -14,6 +14,7 @@ from packer.stores.base import NoObject, Store
 
 RESTORE = "restore it or build the pack again"
 ASKED_AT_ONCE = 32
+WEB = ("http:", "https:")
 
 
 def manifest_of(pack: AnyPath) -> Manifest:
@@ -50,7 +51,9 @@ def fetch_file(store: Store, entry: FileEntry) -> Any:
 
 
 def objects_in(store: Store) -> list[str] | None:
-    """Return the names of the objects directly at the URL; None if the store cannot list them, as a web server."""
+    """Return the names of the objects directly at the URL; None if the store cannot list them."""
+    if store.url.startswith(WEB):  # most servers answer as if they were overloaded, and are asked again for long
+        return None
     try:
         return [found.name for found in store.folders()[1]]
     except StorageError:

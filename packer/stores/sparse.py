@@ -35,8 +35,7 @@ EXTENT = np.dtype([("generation", "<u8"), ("used_s", "<u8")])
 SETUP_LOCK = 0
 EXTENT_LOCKS = 1 << 40
 BLOCK_LOCKS = 1 << 41
-USE_LOCK = 1 << 42
-"""Shared by processes that have the pack open."""
+USE_LOCK = 1 << 42  # shared by processes that have the pack open
 POLL_S = 0.001
 SEEN_S = 30
 """The time of last use may be this late."""
@@ -67,9 +66,8 @@ class FileBlocks(Blocks):
     _opened = -1
 
     def __init__(self, folder: str, names: Sequence[str], layout: Layout) -> None:
-        self.place, self.folder, self.names = folder, folder, list(names)
-        self._path = os.path.join(folder, NAME)
-        self._inodes: list[int] = []
+        self.place, self._path = folder, os.path.join(folder, NAME)
+        self.folder, self.names, self._inodes = folder, list(names), list[int]()
         super().__init__(layout)
         try:
             self._set_up()

@@ -131,6 +131,7 @@ class Guard:
 
 
 MOST_FOLDERS = 4096
+CACHE = "PACKER_CACHE"
 TEMPORARY = (
     "tmp", "pymp-", "torch_", "packer-bench-", "packer-build-", "packer-worker-", "packer-locks", "packer-check-",
     "packer-list-",
@@ -272,7 +273,11 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
     name, before = "".join(arguments[:1]), ""
     for word in arguments[1:]:
         # `--classes --dry-run` names a file called --dry-run
-        value = (word.partition("=")[2] if word.startswith("--") and "=" in word else word).removeprefix("list:")
+        value = (
+            (word.partition("=")[2] if word.startswith("--") and "=" in word else word)
+            .removeprefix("list:")
+            .removeprefix("file://")
+        )
         before, option = word.partition("=")[0], before if not word.startswith("--") else word.partition("=")[0]
         if value:
             path = os.path.realpath(value)
@@ -285,7 +290,8 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
                 source = os.path.abspath(value)
                 stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
                 named += [(os.path.realpath(f"{stem}.{name}"), True) for stem in stems for name in CONTAINERS]
-    return named + [(file, False) for path, _ in named for file in _linked(path)]
+    cache = [(os.path.realpath(os.environ[CACHE]), True)] if CACHE in os.environ else []
+    return named + cache + [(file, False) for path, _ in named for file in _linked(path)]
 
 
 def _linked(pack: str) -> list[str]:
@@ -298,7 +304,9 @@ def _linked(pack: str) -> list[str]:
     return [os.path.realpath(os.path.join(pack, name)) for name in linked.values()]
 
 
-WRITTEN = frozenset(("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir", "--scratch"))
+WRITTEN = frozenset(
+    ("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir", "--scratch", "--cache-dir")
+)
 SECOND = ("convert", "extract", "pull")
 """Commands that write to the second path in their line."""
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5", "recordio", "pth")

@@ -12,6 +12,11 @@ import pytest
 from loader_packs import fresh
 
 from packer import PackedLoader
+from packer.samplers import ShuffleSampler
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
+
+from served import served
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,3 +49,19 @@ def test_two_processes_share_an_epoch(pack, tmp_path):
             together = [name for pair in zip(shares[0][number], shares[1][number], strict=True) for name in pair]
             assert together == [int(image.sum()) for image in images]
     assert said[0]["epochs"][0] != said[0]["epochs"][1]
+
+
+def test_two_processes_share_the_cache_of_a_url(pack, tmp_path):
+    script = Path(__file__).with_name("loader_ranks.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment["PACKER_CACHE"] = str(tmp_path / "cache")
+    with served(pack("raw", "tfrecord")) as server:
+        subprocess.run([sys.executable, script, server.url, tmp_path], env=environment, timeout=240, check=True)
+        assert set(server.blocks().values()) == {1}  # by two processes, in two epochs
+    said = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for rank in range(2):
+        order = ShuffleSampler(27, seed=0, rank=rank, world_size=2, drop_last=True)
+        alone = PackedLoader(pack("raw"), 4, sampler=order)
+        for epoch in range(2):
+            alone.set_epoch(epoch)
+            assert said[rank]["epochs"][epoch] == [[int(image.sum()) for image in images] for images, _ in alone]

@@ -12,9 +12,9 @@ import torch
 from loader_packs import alike
 from torch.utils.data import DataLoader
 
-from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop
+from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, open_pack
 from packer.errors import UsageError
-from packer.samplers import ShuffleSampler
+from packer.samplers import BalancedSampler, BlockShuffleSampler, SequentialSampler, ShuffleSampler
 
 OPTIONS = {"shuffle": True, "crop": RandomResizedCrop(6), "flip": True, "seed": 3, "threads": 2}
 
@@ -442,3 +442,15 @@ def test_a_copy_has_the_crop_that_was_set(pack):
     copy = deepcopy(loader)
     assert copy.state_dict()["set_crop"] == loader.state_dict()["set_crop"]
     assert alike(list(copy), list(iteration))
+
+
+@pytest.mark.parametrize("sampler", [SequentialSampler, ShuffleSampler, BlockShuffleSampler, BalancedSampler])
+def test_every_sampler_resumes_at_a_url(pack, sampler, tmp_path):
+    local, there = open_pack(pack("raw")), open_pack(pack("raw").as_uri(), cache_dir=tmp_path)
+    for rank in range(2):
+        whole = list(PackedLoader(local, 3, sampler=sampler(local, rank=rank, world_size=2)))
+        first = PackedLoader(there, 3, sampler=sampler(there, rank=rank, world_size=2))
+        received = take(first, 2)
+        second = PackedLoader(there, 3, sampler=sampler(there, rank=rank, world_size=2))
+        second.load_state_dict(through_json(first.state_dict()))
+        assert alike([*received, *second], whole)

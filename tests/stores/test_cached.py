@@ -1,0 +1,214 @@
+"""`packer cache`: it lists, verifies and removes what was fetched, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from running import good, refused, run
+from served import Served, all_of
+
+from packer import open_pack
+from packer.errors import UsageError
+from packer.format.cached import cached_packs, clear_cached
+from packer.stores.cache import cache_root
+from packer.stores.layout import Layout
+
+
+@pytest.fixture(autouse=True)
+def idle_threads_end(monkeypatch):
+    monkeypatch.setattr("packer.stores.fetch.IDLE_S", 0.05)
+
+
+def fill(folder: Path, records: range | None = None) -> tuple[str, Path]:
+    """Read a pack at a URL; return the URL and the folder of the cache."""
+    url = f"file://{folder}"
+    pack = open_pack(url)
+    for i in records or range(len(pack)):
+        pack.record(i)
+    cached = Path(pack.folder)
+    del pack
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "packer-fetch":  # it holds the folder open
+            thread.join()
+    return url, cached
+
+
+def listed() -> list[dict]:
+    return json.loads(good("cache", "--json").out)["packs"]
+
+
+def test_an_empty_cache(tmp_path):
+    assert good("cache").out == f"{tmp_path / 'cache'}: 0 packs, 0 bytes\n"
+    good("cache", "--verify")
+    assert "is empty" in good("cache", "--clear").out
+
+
+def test_the_list(make_pack):
+    first, folder = fill(make_pack("raw", "tfrecord"))
+    second, other = fill(make_pack("jpeg", "lmdb"), range(1))
+    rows = {row["url"]: row for row in listed()}
+    assert set(rows) == {first, second} and rows[first]["id"] == folder.name
+    assert all(0 < row["bytes"] <= row["of"] for row in rows.values())
+    assert rows[first]["of"] == sum(shard.container.bytes for shard in open_pack(first).shards)
+    lines = good("cache").out.splitlines()
+    assert lines[0].split() == ["pack", "here", "whole", "last", "read", "id"]
+    assert {line.split()[0] for line in lines[1:3]} == {first, second}
+    assert len(good("cache", first).out.splitlines()) == 3 == len(good("cache", other.name[:6]).out.splitlines())
+    assert "is not in the cache" in refused(2, "cache", "file:///elsewhere")
+    assert "is not in the cache" in refused(2, "cache", "zz")
+
+
+def test_verify_drops_what_is_wrong_and_it_is_fetched_again(make_pack):
+    home = make_pack("raw", "tfrecord")
+    url, folder = fill(home)
+    pack = open_pack(home)
+    path = sorted(folder.glob("*.tfrecord"))[1]
+    shutil.copy(path, folder.parent.parent / "whole")
+    data = bytearray(path.read_bytes())
+    row = next(i for i in range(len(pack)) if pack.locate(i)[0] == 1)
+    place = int(pack.indexes.offsets(1)[0])
+    data[place] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+    before = listed()[0]["bytes"]
+    ran = run("cache", "--verify")
+    assert ran.code == 4
+    assert ran.err == f"packer: {url}: {path.name}: record {pack.key(row)} does not match its checksum\n"
+    assert f"{url}: 24 of 24 records are here; " in ran.out and "to be fetched again" in ran.out
+    assert before - 4 * Layout.BLOCK_BYTES <= listed()[0]["bytes"] < before
+    assert f"{url}: good: " in good("cache", "--verify").out
+    assert all_of(open_pack(url)) == all_of(pack)
+
+
+def test_verify_of_part_of_a_pack(make_pack):
+    url, _ = fill(make_pack("raw", "tfrecord"), range(2))
+    found = json.loads(good("cache", "--verify", "--json").out)
+    assert found["good"] and 2 <= found["packs"][0]["records"] < found["packs"][0]["of"] == 24
+    assert found["packs"][0]["url"] == url
+
+
+def test_verify_leaves_what_is_in_use(make_pack):
+    url, folder = fill(make_pack("raw", "tfrecord"))
+    path = sorted(folder.glob("*.tfrecord"))[0]
+    data = bytearray(path.read_bytes())
+    data[int(open_pack(url).offsets[0])] ^= 1
+    path.write_bytes(data)
+    pack = open_pack(url)
+    with pack.remote.all_pinned():
+        ran = run("cache", "--verify", "--json")
+    found = json.loads(ran.out)["packs"][0]
+    assert ran.code == 4 and found["dropped_bytes"] == 0 < found["in_use_bytes"]
+
+
+def test_verify_of_indexes_and_of_the_manifest(make_pack):
+    home = make_pack("raw", "tfrecord")
+    url, folder = fill(home)
+    index = sorted(folder.glob("*.arrow"))[0]
+    index.write_bytes(index.read_bytes()[:-1] + b"!")
+    assert "does not match its digest; it was removed" in run("cache", "--verify").err
+    assert not index.exists()
+    assert all_of(open_pack(url)) == all_of(open_pack(home))
+    (folder / "pack.json").write_bytes(b"{}")
+    line = refused(4, "cache", "--verify")
+    assert f"{url}: cannot be verified in the cache" in line and f"packer cache --clear {folder.name}" in line
+    good("cache", "--clear", folder.name, "--yes")
+    assert all_of(open_pack(url)) == all_of(open_pack(home))
+
+
+# -- clear
+
+
+def test_clear_asks_and_removes(make_pack, tmp_path):
+    url, folder = fill(make_pack("raw", "tfrecord"))
+    other, _ = fill(make_pack("jpeg", "lmdb"))
+    assert "pass --yes" in refused(2, "cache", "--clear", url)
+    assert "needs --clear" in refused(2, "cache", "--yes")
+    assert len(listed()) == 2
+    assert f"{url}: " in good("cache", "--clear", url, "--yes").out
+    assert not folder.exists() and [row["url"] for row in listed()] == [other]
+    assert [row["url"] for row in json.loads(good("cache", "--clear", "--yes", "--json").out)["removed"]] == [other]
+    assert list((tmp_path / "cache" / "packs").iterdir()) == []
+
+
+@pytest.mark.parametrize(("answer", "is_there"), [("n\n", True), ("y\n", False)])
+def test_clear_at_a_terminal(make_pack, answer: str, is_there: bool, monkeypatch):
+    _, folder = fill(make_pack("raw", "tfrecord"))
+    monkeypatch.setattr("sys.stdin", mock.Mock(isatty=lambda: True))
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda text: answer.strip())
+    assert run("cache", "--clear").code == (130 if is_there else 0)
+    assert folder.exists() == is_there
+
+
+def test_clear_leaves_what_another_process_uses(make_pack):
+    url, folder = fill(make_pack("raw", "tfrecord"))
+    script = "import sys, packer; p = packer.open_pack(sys.argv[1]); print('open', flush=True); sys.stdin.readline()"
+    lines = f"from packer.stores.layout import Layout; Layout.BLOCK_BYTES, Layout.EXTENT_BLOCKS = 512, 4; {script}"
+    command = [sys.executable, "-c", lines, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "open\n"
+        assert f"{url}: is in use" in refused(2, "cache", "--clear", "--yes")
+        assert folder.exists()
+        process.communicate("\n")
+    good("cache", "--clear", "--yes")
+    assert not folder.exists()
+
+
+def test_clear_leaves_folders_that_hold_anything_else(make_pack):
+    _, folder = fill(make_pack("raw", "tfrecord"))
+    before = sorted(path.name for path in folder.iterdir())
+    (folder / "notes.txt").write_text("mine")
+    assert "holds notes.txt" in refused(2, "cache", "--clear", "--yes")
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "notes.txt"])
+
+
+def test_what_is_not_the_caches_is_not_seen(make_pack, tmp_path):
+    _, folder = fill(make_pack("raw", "tfrecord"))
+    packs = folder.parent
+    mine = shutil.copytree(make_pack("jpeg", "lmdb"), packs / "mine")
+    moved = tmp_path / "moved"
+    folder.rename(moved)
+    (packs / folder.name).symlink_to(moved)
+    assert listed() == []
+    good("cache", "--clear", "--yes")
+    assert (mine / "pack.json").exists() and (moved / "pack.json").exists()
+
+
+def test_clear_that_was_killed_is_finished_by_the_next(make_pack, monkeypatch):
+    url, folder = fill(make_pack("raw", "tfrecord"))
+    (pack,) = cached_packs(cache_root())
+    import os
+
+    unlink, count = os.unlink, 0
+
+    def fail(path):
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        unlink(path)
+
+    monkeypatch.setattr("os.unlink", fail)
+    with pytest.raises(KeyboardInterrupt):
+        clear_cached(pack)
+    monkeypatch.undo()
+    assert not folder.exists()
+    left = cached_packs(str(folder.parent.parent))
+    assert [one.url for one in left] == [url]
+    clear_cached(left[0])
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_a_pack_that_is_open_here_is_in_use_too(home: Path, server: Served):
+    pack = open_pack(server.url)
+    with pytest.raises(UsageError, match="is in use"):
+        clear_cached(cached_packs(cache_root())[0])
+    assert pack.record(0)

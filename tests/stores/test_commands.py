@@ -1,0 +1,222 @@
+"""Commands on the URL of a pack: they say what they say of the folder, and name the URL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from running import good, refused, run
+from served import Served
+
+from packer import open_pack
+from packer.format import verify_url
+from packer.stores import open_store
+from packer.stores.layout import Layout
+
+
+def url_of(folder: Path) -> str:
+    return f"file://{folder}"
+
+
+def cache_folders(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache").glob("packs/*"))
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "boxes"])
+def test_they_say_what_they_say_of_the_folder(make_pack, kind: str):
+    folder = make_pack(kind, "lmdb")
+    url = url_of(folder)
+    for command in (["info"], ["info", "--json"], ["stats"], ["hash"], ["hash", "--deep"], ["verify"]):
+        ran = good(*command, url)
+        assert "cache" not in ran.out
+        assert ran.out.replace(url, str(folder)) == good(*command, folder).out
+    assert good("diff", url, folder).out == good("diff", folder, url).out == good("diff", folder, folder).out
+
+
+def test_a_sheet_of_a_url(make_pack, tmp_path):
+    folder = make_pack("boxes", "tfrecord")
+    good("view", url_of(folder), "--export", tmp_path / "url.html")
+    good("view", folder, "--export", tmp_path / "folder.html")
+    sheets = [(tmp_path / name).read_text() for name in ("url.html", "folder.html")]
+    assert "cache" not in sheets[0]
+    assert sheets[0].replace(url_of(folder), str(folder)) == sheets[1]
+
+
+def test_the_options_of_the_cache(home: Path, tmp_path):
+    url = url_of(home)
+    good("hash", "--deep", url, "--cache-bytes", 0)
+    assert not (tmp_path / "cache").exists()
+    good("hash", "--deep", url, "--cache-dir", tmp_path / "other")
+    assert cache_folders(tmp_path) == [] and list((tmp_path / "other").glob("packs/*"))
+    assert refused(2, "hash", url, "--cache-bytes", "many").startswith("packer: ")
+
+
+def test_info_of_a_url_fetches_nothing_but_the_manifest(home: Path, server: Served, tmp_path):
+    good("info", server.url)
+    assert [name for name, _, _ in server.asked] == ["pack.json"]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_missing(copied):
+    folder = copied("raw", "tfrecord")
+    gone = sorted(folder.glob("*.tfrecord"))[1]
+    gone.unlink()
+    assert f"missing    {gone.name}: restore the object" in good("info", url_of(folder)).out
+    assert json.loads(good("info", "--json", url_of(folder)).out)["missing"] == [gone.name]
+
+
+def test_what_a_server_that_cannot_list_has_not(copied, server: Served):
+    folder = copied("raw", "tfrecord")
+    server.folder = folder
+    assert "missing" not in good("info", server.url).out
+    gone = sorted(folder.glob("*.tfrecord"))[1]
+    gone.unlink()
+    assert f"missing    {gone.name}: " in good("info", server.url).out
+
+
+def test_lists_of_a_url(tmp_path, make_pack):
+    source = tmp_path / "source"
+    (source / "cat").mkdir(parents=True)
+    (source / "cat" / "bad.jpg").write_bytes(b"no image")
+    good_image = next((make_pack("raw", "lmdb").parent / "source").rglob("*.png"))
+    (source / "cat" / "good.png").write_bytes(good_image.read_bytes())
+    folder = tmp_path / "pack.lmdb"
+    good("build", source, "-o", folder, "--max-bad", 1)
+    assert "cat/bad.jpg: " in good("info", "--rejected", url_of(folder)).out
+    listed = next(folder.glob("rejected*"))
+    listed.write_bytes(listed.read_bytes().replace(b"bad.jpg", b"bed.jpg"))
+    assert f"{url_of(folder)}/{listed.name}: was altered" in refused(4, "info", "--rejected", url_of(folder))
+
+
+# -- verify
+
+
+def altered(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def test_verify_reads_every_byte_once_and_keeps_nothing(home: Path, server: Served, tmp_path, monkeypatch):
+    monkeypatch.setattr(verify_url, "RANGE_BYTES", 1000)
+    good("verify", server.url)
+    assert not (tmp_path / "cache").exists()
+    asked: dict[str, list[tuple[int, int]]] = {}
+    for name, start, stop in server.asked:
+        asked.setdefault(name, []).append((start, stop))
+    assert set(asked) == {path.name for path in home.iterdir()}
+    for name, ranges in asked.items():
+        stops = [0, *(stop for _, stop in sorted(ranges))]
+        assert [start for start, _ in sorted(ranges)] == stops[:-1] and stops[-1] == (home / name).stat().st_size
+
+
+def test_verify_lists_what_is_wrong_with_each_object(copied, monkeypatch):
+    monkeypatch.setattr(verify_url, "RANGE_BYTES", 1000)
+    folder = copied("raw", "tfrecord")
+    containers = sorted(folder.glob("*.tfrecord"))
+    pack = open_pack(folder)
+    altered(containers[0], int(pack.offsets[1]) + 5)
+    altered(containers[1], 8)  # the checksum of a length, which packer does not read
+    containers[2].unlink()
+    (folder / "shard-00099.tfrecord").write_bytes(b"of another build")
+    ran = run("verify", url_of(folder))
+    assert ran.code == 4 and "cache" not in ran.err
+    lines = [line.removeprefix(f"packer: {url_of(folder)}: ") for line in ran.error_lines]
+    assert lines[0] == f"{containers[0].name}: was altered: its digest does not match the manifest"
+    assert lines[1] == f"{containers[0].name}: record 00000001 does not match its checksum"
+    assert lines[2].startswith(f"{containers[1].name}: was altered") and "every record matches" in lines[2]
+    assert lines[3] == f"{containers[2].name}: is missing"
+    assert lines[4:] == ["shard-00099.tfrecord: is not part of the pack, but harmless"]
+
+
+def test_verify_of_cut_objects_and_indexes(copied):
+    folder = copied("raw", "tfrecord")
+    container, index = sorted(folder.glob("*.tfrecord"))[0], sorted(folder.glob("*.arrow"))[1]
+    container.write_bytes(container.read_bytes()[:-1])
+    altered(index, 100)
+    ran = run("verify", url_of(folder))
+    size = container.stat().st_size
+    assert ran.code == 4 and [line.removeprefix(f"packer: {url_of(folder)}: ") for line in ran.error_lines] == [
+        f"{container.name}: has {size} bytes, but the pack says {size + 1}",
+        f"{index.name}: was altered: its digest does not match the manifest",
+    ]
+
+
+def test_verify_asks_again_for_cut_answers_and_says_what_cannot_be_reached(home: Path, server: Served, monkeypatch):
+    monkeypatch.setattr("packer.stores.objects.BACKOFF_S", 0.001)
+    cut: set[str] = set()
+
+    def fault(name: str, start: int, stop: int) -> str | None:
+        if name.endswith(".tfrecord") and name not in cut:
+            cut.add(name)
+            return "cut"
+        return None
+
+    server.fault = fault
+    good("verify", server.url)
+    assert cut == {path.name for path in home.glob("*.tfrecord")}
+
+
+def test_verify_deep_says_to_pull_first(home: Path):
+    assert f"packer pull {url_of(home)} PACK" in refused(2, "verify", "--deep", url_of(home))
+
+
+# -- URLs that are no packs
+
+
+@pytest.mark.parametrize("command", [["info"], ["stats"], ["view"], ["verify"], ["hash"], ["bench"]])
+def test_a_url_without_a_pack(command, tmp_path):
+    line = refused(2, *command, f"file://{tmp_path}/typo")
+    assert f"file://{tmp_path}/typo: is not a pack: it has no pack.json; check the URL" in line
+    assert list(tmp_path.iterdir()) == []  # and nothing was made
+
+
+def test_a_url_without_a_library(home: Path, monkeypatch):
+    monkeypatch.setattr("packer.stores.find_spec", lambda name: None)
+    for command in ("info", "stats", "verify"):
+        assert refused(2, command, url_of(home)).endswith('needs obstore; pip install "dataset-packer[remote]"')
+
+
+@pytest.mark.parametrize("command", [["repair"], ["split", "--parts", "a=0.5,b=0.5"], ["merge", "-o", "x", "other"]])
+def test_commands_for_folders_say_what_to_do(command, home: Path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = refused(2, *command[:1], "s3://bucket/imgs.lmdb", *command[1:])
+    assert "s3://bucket/imgs.lmdb: is a URL" in line and "packer pull s3://bucket/imgs.lmdb PACK" in line
+
+
+def test_listing_a_folder_that_is_not_there(tmp_path):
+    store = open_store(f"file://{tmp_path}/none")
+    assert list(store.names()) == [] and store.folders() == ([], [])
+    store.write("a.txt", b"1")
+    assert [found.name for found in store.names()] == ["a.txt"]
+
+
+# -- view and bench
+
+
+def test_the_page_of_a_url(home: Path):
+    from packer.view.server import Server
+
+    with Server(open_pack(url_of(home)), 0) as server:
+        import threading
+
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        with urlopen(f"{server.url}api/pack", timeout=20) as answer:
+            facts = json.load(answer)
+        with urlopen(f"{server.url}api/tiles?count=3", timeout=20) as answer:
+            tiles = json.load(answer)
+        server.shutdown()
+        thread.join()
+    assert facts["path"] == url_of(home) and facts["name"] == home.name
+    assert len(tiles["tiles"]) == 3 and all("picture" in tile for tile in tiles["tiles"])
+
+
+def test_a_bench_of_a_url(home: Path, monkeypatch):
+    monkeypatch.setattr(Layout, "BLOCK_BYTES", 1 << 20)  # as in the measuring processes
+    monkeypatch.setattr(Layout, "EXTENT_BLOCKS", 8)
+    ran = good("bench", url_of(home), "--rounds", 2, "--seconds", 0.05, "--threads", 1, "--json")
+    assert json.loads(ran.out)["rows"][1]["name"] == "1 thread, batches of 16"
+    assert "packer pull" in refused(2, "bench", url_of(home), "--cold")
