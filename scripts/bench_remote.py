@@ -204,21 +204,23 @@ def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[
             )
             for seed, proxy in enumerate(proxies)
         ]  # fmt: skip
-        at_kill = 0
-        if kill:
-            while len(proxies[0].reads(".tar")) < KILLED_AFTER and processes[0].poll() is None:
-                time.sleep(0.005)
-            processes[0].kill()
+        at_kill, killed = 0, None
+        while kill and killed is None:  # the first that fetches
+            killed = next((n for n, proxy in enumerate(proxies) if len(proxy.reads(".tar")) >= KILLED_AFTER), None)
+            time.sleep(0.005)
+        if killed is not None:
+            processes[killed].kill()
             at_kill = sum(proxy.sent(".tar") for proxy in proxies)
         outputs = [process.communicate()[0] for process in processes]
-        assert len({text.split()[-1] for text in outputs[kill:]}) == 1, outputs
+        assert len({text.split()[-1] for n, text in enumerate(outputs) if n != killed}) == 1, outputs
         fetched = [blocks_of(proxy) for proxy in proxies]
         total = sum(path.stat().st_size for path in pack.iterdir() if path.suffix != ".json")
         bodies = sum(proxy.sent() - proxy.sent("pack.json") for proxy in proxies)
     shutil.rmtree(cache)
-    survivors = sum(fetched[kill:], Counter())
+    survivors = sum((found for n, found in enumerate(fetched) if n != killed), Counter())
     twice = sum(count - 1 for count in survivors.values())
-    return bodies / total, twice, sum(key in survivors for key in fetched[0]) if kill else 0, at_kill / total
+    again = 0 if killed is None else sum(key in survivors for key in fetched[killed])
+    return bodies / total, twice, again, at_kill / total
 
 
 def blocks_of(proxy: FaultProxy) -> Counter[tuple[str, int]]:

@@ -70,6 +70,8 @@ class Fault:
     """A part of the paths that it strikes."""
     methods: tuple[str, ...] = ("GET",)
     seconds: float = 0.0
+    within: tuple[int, int] | None = None
+    """Where in the object a bit is flipped: (start, stop); requests without these bytes are not struck."""
     when: Callable[[Asked], bool] | None = None
     """A condition of one's own, besides."""
 
@@ -161,7 +163,7 @@ class FaultProxy(ThreadingHTTPServer):
                 if (
                     asked.method in fault.methods and fault.path in asked.path
                     and (fault.times is None or times < fault.times) and dice.random() < fault.share
-                    and (fault.when is None or fault.when(asked))
+                    and (fault.when is None or fault.when(asked)) and (fault.within is None or _common(asked, fault))
                 ):  # fmt: skip
                     found.append(fault)
                 self._before[key] += 1
@@ -201,6 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             time.sleep(sum(fault.seconds for fault in faults))
+            self._within = next((_common(asked, fault) for fault in faults if fault.within), None)
             status, sent = self._answer(asked, content, [fault.kind for fault in faults])
         except (OSError, http.client.HTTPException):
             self.close_connection = True
@@ -256,7 +259,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Send a body, cut or with a bit flipped if a fault says so."""
         dice = random.Random(f"{self.server.seed} {asked}")
         end = dice.randrange(length) if "cut" in kinds and length else length
-        bit = dice.randrange(8 * length) if "flip" in kinds and length else None
+        first, last = self._within or (0, length)
+        bit = dice.randrange(8 * first, 8 * last) if "flip" in kinds and length else None
         sent = 0
         while sent < end:
             piece = read(min(CHUNK, end - sent))
@@ -342,6 +346,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
         return len(body)
+
+
+def _common(asked: Asked, fault: Fault) -> tuple[int, int] | None:
+    """Return the bytes of an answer in which a fault is, counted from its start; None if there are none."""
+    if fault.within is None or asked.start is None or asked.stop is None:
+        return None
+    start, stop = max(asked.start, fault.within[0]), min(asked.stop, fault.within[1])
+    return (start - asked.start, stop - asked.start) if start < stop else None
 
 
 @lru_cache(maxsize=1000)

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -147,7 +147,8 @@ class FileBlocks(Blocks):
             if now - int(self._used[first : first + count].min()) > SEEN_S:
                 table = np.empty(count, EXTENT)
                 table["generation"], table["used_s"] = self.generations[first : first + count], now
-                write_at(self._descriptor, table.tobytes(), HEADER.size + first * EXTENT.itemsize)
+                with suppress(OSError):  # a full disk: it is only the order of eviction
+                    write_at(self._descriptor, table.tobytes(), HEADER.size + first * EXTENT.itemsize)
 
     def _give(self, extents: Int64) -> None:
         for first, count in runs(extents.tolist()):

@@ -10,12 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from fault_proxy import Fault, FaultProxy
 from store_servers import BUCKET, KEY, SECRET, StoreServer
 
 pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 
+from packer import PackedLoader
 from packer.errors import StorageError, UsageError
+from packer.repack.push import push
 from packer.stores import open_store
 from packer.stores.base import ABSENT, NoObject, ObjectChanged
 
@@ -236,3 +239,20 @@ def test_answers_to_another_question_are_errors(kind: str, bucket_url: str, prox
         store.read("x", 1000, 2000, etag)
     assert isinstance(caught.value, ObjectChanged) == (kind == "replaced")
     assert str(caught.value).startswith(f"{bucket_url}/x: ")
+
+
+def test_a_pack_is_read_as_the_local_one(
+    bucket_url: str, proxy: FaultProxy, numbered_pack: Path, tmp_path: Path
+) -> None:
+    push(numbered_pack, bucket_url)
+    proxy.clear()
+    proxy.faults = [Fault("503", share=0.3, times=1), Fault("cut", share=0.3, times=1)]
+    for _ in range(2):
+        remote, local = (
+            PackedLoader(data, 8, shuffle=True, seed=1, threads=2, cache_dir=cache)
+            for data, cache in ((bucket_url, tmp_path / "cache"), (numbered_pack, None))
+        )
+        for (images, labels), (same_images, same_labels) in zip(remote, local, strict=True):
+            assert torch.equal(images, same_images) and torch.equal(labels, same_labels)
+    assert max(proxy.reads("shard").values()) == 1
+    assert SECRET not in "".join(path.read_text("utf-8", "replace") for path in tmp_path.rglob("*.json"))
