@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from packer.errors import PackerError, StorageError
 from packer.stores.base import check_process
 from packer.stores.blocks import Blocks
+from packer.stores.layout import Layout
 from packer.system import at_fork
 from packer.types import Int64
 
@@ -225,7 +226,7 @@ class _Work:
                     return
                 file, start, stop = self.blocks.layout.span(first, count)
                 data = self._read(file, start, stop)
-                with self._space.room(stop - start):
+                with self._space.room(count * Layout.BLOCK_BYTES):  # as `Cache.used` counts them
                     self._fill(first, count, data)
 
     def _fill(self, first: int, count: int, data: Buffer) -> None:

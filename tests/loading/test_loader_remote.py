@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,8 @@ def test_a_whole_pack_is_read_as_a_local_one(server: Served):
 def test_what_is_in_the_cache_and_not_in_memory_is_asked_of_the_disk(server: Served, monkeypatch):
     opened, asked = open_pack(server.url), []
     expected = list(PackedLoader(opened, 2))
+    while opened.remote.is_fetching():  # a thread may not have said yet that its blocks are there
+        time.sleep(0.001)
     monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 0.0)
     monkeypatch.setattr(Region, "fetch", lambda region, offsets, sizes: asked.extend(offsets.tolist()))
     assert alike(list(PackedLoader(opened, 2)), expected)
