@@ -10,7 +10,7 @@ from typing import Any
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest, read_manifest
 from packer.stores import is_url, join_url, open_store
-from packer.stores.base import NoObject, Store
+from packer.stores.base import CutAnswer, NoObject, Store
 
 RESTORE = "restore it or build the pack again"
 ASKED_AT_ONCE = 32
@@ -41,13 +41,18 @@ def manifest_at(store: Store) -> Manifest:
 def fetch_file(store: Store, entry: FileEntry) -> Any:
     """Return the bytes of a whole file of a pack, verified against its digest. Raise DamagedPack if it is another."""
     where = join_url(store.url, entry.name)
-    try:
-        data = store.read(entry.name, 0, entry.bytes)
-    except NoObject:
-        raise DamagedPack(where, "is missing", RESTORE) from None
-    if hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise DamagedPack(where, "was altered: it does not match its digest", RESTORE)
-    return data
+    for again in (True, False):  # once more, as records, if they came wrong
+        try:
+            data = store.read(entry.name, 0, entry.bytes)
+        except NoObject:
+            raise DamagedPack(where, "is missing", RESTORE) from None
+        except CutAnswer:
+            if not again:
+                raise
+            continue
+        if hashlib.sha256(data).hexdigest() == entry.sha256:
+            return data
+    raise DamagedPack(where, "was altered: it does not match its digest", RESTORE)
 
 
 def objects_in(store: Store) -> list[str] | None:
