@@ -65,13 +65,10 @@ class Job:
     def end(self, process: Any) -> int | None:
         """Wait for it; return its exit code. AssertionError if it hangs or has read something wrong."""
         process.join(HANGS_S)
-        if process.exitcode is None and not self.log.exists():  # forked while a thread of the fork server held a lock
-            process.kill()
-            process = self.start()
-            process.join(HANGS_S)
         if process.exitcode is None:
             process.kill()
             process.join()
+            assert self.log.exists(), f"did not begin, seed {self.seed}"
         text = self.log.read_text() if self.log.exists() else ""
         assert not text.startswith("Timeout"), f"hung, seed {self.seed}\n{text}"
         assert process.exitcode in (RIGHT, REFUSED, -9), f"exit code {process.exitcode}\n{text}"
