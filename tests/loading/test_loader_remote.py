@@ -16,7 +16,7 @@ import torch
 from loader_packs import alike
 from torch.utils.data import DataLoader
 
-from packer import PackedDataset, PackedLoader, collate, open_pack
+from packer import Pack, PackedDataset, PackedLoader, collate, open_pack
 from packer.errors import DamagedPack, DamagedRecordWarning, UsageError
 from packer.format.mmap import Region
 from packer.loading import page_cache
@@ -76,10 +76,18 @@ def test_each_block_is_asked_for_once_by_all_ranks_and_epochs(server: Served, sa
     assert set(server.blocks().values()) == {1}
 
 
+def settle(pack: Pack) -> None:
+    """Wait until nothing is being fetched: a thread may not have said yet that its blocks are there."""
+    assert pack.remote is not None
+    while pack.remote.is_fetching():
+        time.sleep(0.001)
+
+
 def test_a_whole_pack_is_read_as_a_local_one(server: Served):
     opened = open_pack(server.url)
     loader = PackedLoader(opened, 2, shuffle=True)
     list(loader)
+    settle(opened)
     seen = []
     for _ in loader:
         held = opened.held(np.array([0]))
@@ -92,8 +100,7 @@ def test_a_whole_pack_is_read_as_a_local_one(server: Served):
 def test_what_is_in_the_cache_and_not_in_memory_is_asked_of_the_disk(server: Served, monkeypatch):
     opened, asked = open_pack(server.url), []
     expected = list(PackedLoader(opened, 2))
-    while opened.remote.is_fetching():  # a thread may not have said yet that its blocks are there
-        time.sleep(0.001)
+    settle(opened)
     monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 0.0)
     monkeypatch.setattr(Region, "fetch", lambda region, offsets, sizes: asked.extend(offsets.tolist()))
     assert alike(list(PackedLoader(opened, 2)), expected)
