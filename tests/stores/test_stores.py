@@ -1,4 +1,4 @@
-"""Stores of folders, of memory and behind HTTP; those of S3 are in tests/integration/test_stores.py."""
+"""Stores of folders, of memory and behind HTTP; those of S3 are in tests/integration/test_s3.py."""
 
 from __future__ import annotations
 
