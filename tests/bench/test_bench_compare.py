@@ -177,7 +177,6 @@ def test_cold_reads_say_what_was_in_memory(source: Path, work: Path) -> None:
     assert bool(still) == any(note.startswith("NOT cold") for note in facts["notes"])
 
 
-@pytest.mark.skipif(PORTABLE, reason="without process groups, what a killed worker measures ends at its own end")
 def test_ctrl_c_leaves_nothing(source: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     with start("bench", source, "--seconds", 600, *FEW, "--work-dir", work) as process, killed_at_last(process):
