@@ -7,6 +7,8 @@ earlier measurements.
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +18,7 @@ from packer.bench.measure import memory_bytes
 from packer.bench.options import Job
 from packer.bench.report import Measured, Row
 from packer.errors import PackerError
-from packer.system import lead_group
+from packer.system import PORTABLE, lead_group
 from packer.system.pool import Pool
 from packer.types import Progress
 
@@ -87,8 +89,23 @@ def measure_apart(job: Job, report: Callable[[int, int], None], decoding: Any) -
     return replace(received, peak_bytes=max(0, peak - before))
 
 
+def _end_with_parent() -> None:
+    """End this process when its parent has ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def _child(pipe: Any, job: Job) -> None:
     from packer.bench.work import measure
+
+    if PORTABLE:  # elsewhere it is killed with the worker's group, and measures without another thread
+        _end_with_parent()
 
     def tell(message: Any) -> None:
         pipe.send(message)

@@ -58,9 +58,10 @@ def _kind_of(path: str) -> str | UsageError:
 def _below(folder: str) -> Iterator[str]:
     """Yield the files below a folder, and the packs, but not the files in them."""
     for parent, folders, names in os.walk(folder):
-        folders.sort(key=os.fsencode)
-        packs = [name for name in folders if names_a_pack(os.path.join(parent, name))]
-        yield from (os.path.join(parent, folders.pop(folders.index(name))) for name in packs)
+        below = sorted(folders, key=os.fsencode)
+        packs = [name for name in below if names_a_pack(os.path.join(parent, name))]
+        folders[:] = [name for name in below if name not in packs]  # which os.walk enters
+        yield from (os.path.join(parent, name) for name in packs)
         for name in sorted(names, key=os.fsencode):
             if name not in SKIPPED_FILES:
                 yield os.path.join(parent, name)
