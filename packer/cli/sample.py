@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from packer.cli.local_path import LocalPath
 from packer.cli.output import ProgressBar, echo
 from packer.errors import plural, printable
 
@@ -15,7 +16,7 @@ LAYOUTS = ("folder", "voc", "yolo", "list")
 
 
 @click.command()
-@click.argument("out", type=click.Path())
+@click.argument("out", type=LocalPath())
 @click.option("--layout", type=click.Choice(LAYOUTS), default="folder", show_default=True, help="Kind of labels.")
 @click.option("--count", default=200, show_default=True, help="Number of images.")
 @click.option("--size", default=160, show_default=True, help="Approximate width and height in pixels.")

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import AnyPath, StorageError, UsageError, size_text
+from packer.stores import is_url
 from packer.stores.layout import Layout
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.system.locks import lock_folder
@@ -45,11 +46,13 @@ FULL_DISK_BYTES = 64 << 20
 
 
 def cache_root(cache_dir: AnyPath | None = None) -> str:
-    """Return the cache folder: the one given, that of the environment, or ~/.cache/packer."""
+    """Return the given cache folder, that of the environment, or ~/.cache/packer. Raise UsageError if it is a URL."""
     found = cache_dir or os.environ.get(FOLDER)
     if not found:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         found = os.path.join(base, "packer")
+    if is_url(found):
+        raise UsageError(found, "is a URL, and the cache is a local folder", "give another cache_dir or PACKER_CACHE")
     return os.path.abspath(os.fsdecode(found))
 
 
