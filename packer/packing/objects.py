@@ -106,7 +106,7 @@ def check_no_others(store: Store, files: Iterable[FileEntry] = ()) -> None:
     names = {file.name for file in files}
     for found in islice(store.names(), LOOKED_AT):
         name = found.name
-        if not (name.startswith(BUILDS) or name in names or TAGGED.fullmatch(name) or PLAIN.fullmatch(name)):
+        if not (name.startswith(BUILDS) or name.removesuffix("#1") in names or TAGGED.fullmatch(name)):
             problem = f"has other objects, such as {printable(name)}"
             raise UsageError(store.url, problem, "choose a URL below which nothing is")
 

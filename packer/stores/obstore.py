@@ -26,6 +26,7 @@ PART_BYTES = 8 << 20
 """Size of the parts in which a large file is sent."""
 NO_SUCH = "check the URL, and which account the environment names"
 AGAIN = "check the network and the store, and run it again"
+RENAME = "rename that object (packer build can do without listing: --inventory)"
 NO_RANGES = re.compile("non-partial response|Range request not supported")
 DENIED = re.compile(r"status code: 40[13]\b")
 REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
@@ -129,8 +130,11 @@ class ObstoreStore:
             found = self._call(prefix, lambda: obstore.list_with_delimiter(self._client, prefix or None))
         except NoObject:
             return [], []
+        if "" in found["common_prefixes"]:  # obstore would list the same again, and read other names
+            raise StorageError(join_url(self.url, prefix), "has objects whose names begin with a slash", RENAME)
         # an object "prefix/" of no bytes, which consoles and some servers make for a folder, is not in it
-        objects = [_object(meta, meta["path"]) for meta in found["objects"] if meta["path"] != prefix]
+        there = [meta for meta in found["objects"] if meta["path"] != prefix or meta["size"]]
+        objects = [_object(meta, meta["path"]) for meta in there]
         return sorted(path.rstrip("/") for path in found["common_prefixes"]), sorted(objects)
 
     def delete(self, names: list[str]) -> None:
@@ -150,6 +154,8 @@ class ObstoreStore:
             raise ObjectChanged(where, "exists", "choose another URL") from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise StorageError(where, f"access denied: {_text(error)}", NO_SUCH) from None
+        except ValueError as error:  # of a name that has //, . or .. in it, or control characters
+            raise NoObject(where, f"no object can have this name: {_text(error)}", NO_SUCH) from None
         except (exceptions.BaseError, OSError) as error:
             text = _text(error)
             if NO_RANGES.search(text):
@@ -162,7 +168,7 @@ class ObstoreStore:
             if "body error" in text:
                 raise CutAnswer(where, f"the answer was cut: {text}", AGAIN) from None
             if "invalid path" in text:  # of a name that has // or control characters, or is not UTF-8
-                raise StorageError(where, f"has a name that cannot be used: {text}", "rename that object") from None
+                raise StorageError(where, f"has an object whose name cannot be used: {text}", RENAME) from None
             raise StorageError(where, f"cannot be reached: {text}", AGAIN) from None
 
 

@@ -6,6 +6,7 @@ import gzip
 import os
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,17 @@ from fault_proxy import FaultProxy
 
 pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 
+import obstore
+
 from packer.errors import StorageError, UsageError
 from packer.packing.options import BuildOptions
 from packer.packing.scan import read_inputs
+from packer.sources.archives import small_files
 from packer.sources.archives.objects import SourceObject, located
 from packer.sources.inventory import read_inventory
 from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import find_tree
+from packer.stores import open_store
 from packer.stores.base import NoObject, Object
 from packer.stores.obstore import ObstoreStore
 
@@ -331,8 +336,74 @@ def test_a_replaced_object_is_not_read(tmp_path: Path) -> None:
 def test_a_name_that_stores_do_not_have(tmp_path: Path, name: bytes) -> None:
     source = draw_classes(tmp_path / "src")
     (source / os.fsdecode(name)).write_bytes(b"")
-    with pytest.raises(StorageError, match=r"has a name that cannot be used: .*; rename that object"):
+    with pytest.raises(StorageError, match=r"has an object whose name cannot be used: .*; rename that object"):
         find_store_tree(f"file://{source}")
+
+
+def test_a_name_that_begins_with_a_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {"common_prefixes": ["", "a"], "objects": []}
+    monkeypatch.setattr("obstore.list_with_delimiter", lambda store, prefix: listed)
+    with pytest.raises(StorageError, match="has objects whose names begin with a slash; rename that object"):
+        find_store_tree(f"file://{tmp_path}")
+
+
+def test_a_nameless_object_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that ends in a slash is that of a folder, and has no bytes: one with bytes cannot be read."""
+    source = draw_classes(tmp_path / "src")
+    real = obstore.list_with_delimiter
+
+    def more(store: Any, prefix: str | None) -> Any:
+        found = dict(real(store, prefix))
+        if prefix and prefix.endswith("ant"):
+            when = datetime.now(UTC)
+            marks = [{"path": prefix, "size": size, "e_tag": None, "last_modified": when} for size in (0, 9)]
+            found["objects"] = [*found["objects"], *marks]
+        return found
+
+    monkeypatch.setattr("obstore.list_with_delimiter", more)
+    tree, _ = find_store_tree(f"file://{source}")
+    assert len(tree.images) == 15 and list(tree.files) == [b"ant"]
+
+
+def test_unusable_names_in_an_inventory_are_rejected(classes: Path, tmp_path: Path) -> None:
+    odd = ["ant//x.jpg", "/x.jpg", "ant/../x.jpg", "./x.jpg", "ant/\x01.jpg"]
+    names = [*(name for name, _ in files_of(classes)), *odd]
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    sizes = [*files_of(classes), *((name, 9) for name in odd)]
+    (tmp_path / "sizes.csv").write_text("key,size\n" + "".join(f"{name},{size}\n" for name, size in sizes))
+    for file in ("names.txt", "sizes.csv"):
+        inputs = read_inputs(BuildOptions(f"file://{classes}", "x", inventory=str(tmp_path / file)))
+        assert sorted(row.path for row in inputs.rejected) == sorted(odd), file
+        assert all("its name has //" in row.problem for row in inputs.rejected)
+    with pytest.raises(NoObject, match="no object can have this name"):
+        open_store(f"file://{classes}").read("ant//x.jpg")
+
+
+def test_an_object_that_vanishes_before_it_is_sniffed(
+    tmp_path: Path, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = draw_classes(tmp_path / "src")
+    (source / "ant" / "unknown").write_bytes(image_file(1))
+    real = ObstoreStore.folders
+
+    def folders(self: ObstoreStore, prefix: str = "") -> Any:
+        found = real(self, prefix)
+        if prefix.endswith("ant"):
+            (source / "ant" / "unknown").unlink()
+        return found
+
+    monkeypatch.setattr(ObstoreStore, "folders", folders)
+    tree, _ = find_store_tree(f"file://{source}")
+    assert len(tree.images) == 15 and asked["unknown"] == 1
+
+
+def test_a_small_file_that_its_followers_displace() -> None:
+    size = small_files.SMALL_BYTES
+    count = small_files.MOST_HELD_BYTES // size
+    names = [b"%06d.xml" % number for number in range(count + 3)]
+    small = small_files.SmallFiles(names, [size] * len(names), lambda number: names[number])
+    for number in (3, *range(5, count + 3), 0, 3):  # the last one follows, and is the oldest that is held
+        assert small.content(number) == names[number]
 
 
 def test_a_store_that_cannot_be_reached_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

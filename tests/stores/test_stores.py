@@ -112,6 +112,7 @@ def test_what_only_a_checksum_shows(server: FaultProxy) -> None:
 def test_urls() -> None:
     assert is_url("s3://b/x") and is_url(b"hf://datasets/x") and not is_url("/a/b") and not is_url("C://x")
     assert clean_url("S3://Bucket/Path//") == "s3://Bucket/Path"
+    assert clean_url("s3://b//x///y") == "s3://b/x/y" and clean_url("file:///x//y/") == "file:///x/y"
     assert join_url("s3://b/x/", "y/z") == "s3://b/x/y/z"
     for url in ("s3://key:secret@b/x", "https://h/x?sig=secret", "https://h/x#secret", "s3://k:secret@b/x?y=secret"):
         with pytest.raises(UsageError) as caught:
