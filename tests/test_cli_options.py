@@ -138,7 +138,7 @@ def test_paths_that_cannot_be_urls(name: str, tmp_path: Path, monkeypatch: pytes
         if isinstance(param.type, click.Path) and f"{name} {param.name}" not in TAKE_URLS:
             given = ["s3://bucket/x" if other is param else "x" for other in arguments]
             given += [param.opts[-1], "s3://bucket/x"] if param not in arguments else []
-            assert "s3://bucket/x: is a URL, where a path on this machine is needed" in refused(2, name, *given)
+            assert "s3://bucket/x: is a URL, and this must be a path on this machine" in refused(2, name, *given)
     assert not list(tmp_path.iterdir())
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packer.cli.build_report import rejected_lines
-from packer.cli.local_path import LocalPath
-from packer.cli.output import ProgressBar, counts_text, echo
+from packer.cli.output import LocalPath, ProgressBar, counts_text, echo
 from packer.errors import UsageError, plural, printable, size_text, time_text
 
 if TYPE_CHECKING:

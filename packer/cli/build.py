@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from packer.cli.build_report import plan_facts, plan_lines, summary_facts, summary_lines
-from packer.cli.local_path import LocalPath
-from packer.cli.output import ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.containers import CONTAINERS
 from packer.errors import UsageError
 from packer.packing import BuildOptions, build_pack, plan_pack

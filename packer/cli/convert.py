@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from packer.cli.local_path import LocalPath
-from packer.cli.output import ProgressBar, echo, echo_error
+from packer.cli.output import LocalPath, ProgressBar, echo, echo_error
 from packer.errors import EXIT_BAD_DATA, PackerError, plural, printable, size_text, time_text
 
 SHOWN_REJECTED = 20

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.local_path import LocalPath
-from packer.cli.output import ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.errors import plural, printable, time_text
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import json
 
 import click
 
-from packer.cli.local_path import LocalPath
-from packer.cli.output import ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.errors import PackerError, plural, printable, size_text, time_text
 
 

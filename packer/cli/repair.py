@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from packer.cli.local_path import LocalPath
-from packer.cli.output import ProgressBar, echo, echo_error
+from packer.cli.output import LocalPath, ProgressBar, echo, echo_error
 from packer.errors import EXIT_BAD_DATA, plural, printable
 
 SHOWN_LOST = 20

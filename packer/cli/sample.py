@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from packer.cli.local_path import LocalPath
-from packer.cli.output import ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.errors import plural, printable
 
 LAYOUTS = ("folder", "voc", "yolo", "list")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.cache import cache_options
-from packer.cli.local_path import LocalPath
-from packer.cli.output import ProgressBar, echo, table_text
+from packer.cli.output import LocalPath, ProgressBar, echo, table_text
 from packer.errors import plural, printable
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from packer.cli.cache import cache_options
-from packer.cli.local_path import LocalPath
-from packer.cli.output import echo
+from packer.cli.output import LocalPath, echo
 from packer.errors import plural, printable
 
 

@@ -46,13 +46,15 @@ FULL_DISK_BYTES = 64 << 20
 
 
 def cache_root(cache_dir: AnyPath | None = None) -> str:
-    """Return the given cache folder, that of the environment, or ~/.cache/packer. Raise UsageError if it is a URL."""
+    """Return the cache folder: the one given, that of the environment, or ~/.cache/packer."""
     found = cache_dir or os.environ.get(FOLDER)
     if not found:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         found = os.path.join(base, "packer")
     if is_url(found):
-        raise UsageError(found, "is a URL, and the cache is a local folder", "give another cache_dir or PACKER_CACHE")
+        raise UsageError(
+            found, "is a URL, and a cache is a folder on this machine", "pass cache_dir=, or set PACKER_CACHE"
+        )
     return os.path.abspath(os.fsdecode(found))
 
 

@@ -216,5 +216,5 @@ def test_a_pack_that_is_open_here_is_in_use_too(home: Path, server: Served):
 
 def test_the_cache_folder_is_not_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACKER_CACHE", "s3://bucket/cache")
-    with pytest.raises(UsageError, match="s3://bucket/cache: is a URL, and the cache is a local folder"):
+    with pytest.raises(UsageError, match="s3://bucket/cache: is a URL, and a cache is a folder on this machine"):
         cache_root()
