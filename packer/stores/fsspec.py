@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,8 +63,6 @@ class FsspecStore:
             raise ObjectChanged(join_url(self.url, name), "was replaced by another version", "open it again")
         if isinstance(content, bytes):
             self._call(name, lambda: self._files.pipe_file(path, content))
-        elif isinstance(content, os.PathLike):
-            self._call(name, lambda: self._files.put_file(os.fspath(content), path))
         else:
             self._call(name, lambda: self._write_pieces(path, content))
         return None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 PART_BYTES = 8 << 20
-"""Size of the parts in which a large file is sent."""
+"""Size of the parts in which pieces are sent."""
 NO_SUCH = "check the URL, and which account the environment names"
 AGAIN = "check the network and the store, and run it again"
 RENAME = "rename that object (packer build can do without listing: --inventory)"
@@ -95,21 +93,14 @@ class ObstoreStore:
                 raise ObjectChanged(join_url(self.url, name), "was replaced by another version", "open it again")
             only_if = None
         mode: Any = "overwrite" if only_if is None else "create" if only_if == ABSENT else {"e_tag": only_if}
-        data: Any = Path(content) if isinstance(content, os.PathLike) else content
-        parts = not isinstance(data, bytes) and mode == "overwrite"
-        parts = parts and not (isinstance(data, Path) and data.stat().st_size <= PART_BYTES)
+        parts = not isinstance(content, bytes)
 
         def put() -> str | None:
             client = self._connected(make_folder=True)
-            answer = obstore.put(client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
+            answer = obstore.put(client, name, content, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
             return answer["e_tag"]
 
-        try:
-            return self._call(name, put)
-        except NoObject:  # parts were put together, the answer was lost, and obstore asked again for what is done
-            if not isinstance(data, (bytes, Path)):
-                raise
-            return self._call(name, put)
+        return self._call(name, put)
 
     def names(self, prefix: str = "") -> Iterator[Object]:
         """Yield the objects whose names begin with `prefix`."""

@@ -18,6 +18,7 @@ from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.aws import s3_settings
 from packer.stores.base import ABSENT, NoObject, ObjectChanged, Store
 from packer.stores.obstore import _text
+from packer.stores.transfer import upload
 
 CONTENT = bytes(range(256)) * 64
 
@@ -35,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 def test_what_is_written_is_read(store: Store, tmp_path: Path) -> None:
     (tmp_path / "local").write_bytes(CONTENT)
     store.write("a/b c.bin", CONTENT)
-    store.write("a/file", tmp_path / "local")
+    upload(store, "a/file", str(tmp_path / "local"))
     for name in ("a/b c.bin", "a/file"):
         assert store.size(name).size == len(CONTENT)
         for start, stop in ((0, 1), (5, 700), (len(CONTENT) - 1, len(CONTENT)), (0, None), (9, None), (7, 7)):
