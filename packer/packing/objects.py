@@ -170,7 +170,7 @@ def publish_manifest(store: Store, manifest: Manifest, only_if: str | None) -> N
                 return
         if isinstance(error, ObjectChanged):
             problem = "another build has published a pack there meanwhile"
-            raise UsageError(store.url, problem, "choose another URL, or replace it with --overwrite") from None
+            raise UsageError(store.url, problem, "choose another URL, or build with --overwrite") from None
         raise
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 PART_BYTES = 8 << 20
-"""Size of the parts in which pieces are sent."""
+"""Size of the parts in which a large file is sent."""
 NO_SUCH = "check the URL, and which account the environment names"
 AGAIN = "check the network and the store, and run it again"
 RENAME = "rename that object (packer build can do without listing: --inventory)"
