@@ -232,7 +232,9 @@ class BuildCommand(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, also after an error.")
 @click.pass_context
 def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_json: bool, **given: Any) -> None:
-    """Pack the images and labels in SRC: a folder, a zip or a tar, or its URL.
+    """Pack the images and labels in SRC: a folder, a zip or a tar.
+
+    SRC and the new pack may be in object stores: give their URLs.
 
     \b
     Examples:
