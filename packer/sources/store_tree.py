@@ -29,6 +29,7 @@ NEVER_IMAGES = frozenset(
     b" .py .sh .npy .npz .h5 .hdf5 .pkl .pth .pt .arrow .parquet .zip .tar .tgz .gz .bz2 .xz .zst .db .lock".split()
 )
 """Extensions of files that are not opened to see whether they are images: it would take a request for each."""
+KNOWN_EXTENSIONS = IMAGE_EXTENSIONS | NEVER_IMAGES
 UNUSABLE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\0-\x1f\x7f]")
 INVENTORY = "give their names with --inventory FILE"
 
@@ -145,7 +146,7 @@ def _tree(
     places[:, 1], places[:, 2] = 0, [size for _, size, _ in found]
     small = SmallFiles(paths, [size for _, size, _ in found], lambda number: _read(root, *found[number]))
     members = Members((), paths, places, scratch, etags=[etag for *_, etag in found], small=small)
-    unknown = [one for one in found if extension_of(one[0]) not in IMAGE_EXTENSIONS | NEVER_IMAGES]
+    unknown = [one for one in found if extension_of(one[0]) not in KNOWN_EXTENSIONS]
     begun = at_once(lambda one: _is_sniffed_image(root, *one), unknown)
     images = {one[0] for one, is_image in zip(unknown, begun, strict=True) if is_image}
     images.update(filter(_is_named_image, paths))
