@@ -121,6 +121,15 @@ def test_urls() -> None:
         open_store("nothing-like-it://x")
 
 
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", refuse)  # as ftp:// does
+    with pytest.raises(StorageError, match="ftp://host/x: cannot be reached: Name or service not known; check the"):
+        open_store("ftp://host/x")
+
+
 def test_errors_name_no_keys() -> None:
     answer = (
         "Generic S3 error: GET https://b.s3/x?X-Amz-Credential=SECRET&sig=SECRET returned status code: 403 Forbidden: "
@@ -167,6 +176,34 @@ def test_variables_come_before_files(aws: pytest.MonkeyPatch) -> None:
     assert s3_settings() == {"checksum_algorithm": "SHA256", "endpoint": "https://one"}
     aws.setenv("AWS_ENDPOINT_URL_S3", "https://two")
     assert s3_settings()["endpoint"] == "https://two"
+
+
+def test_an_endpoint_without_a_scheme(aws: pytest.MonkeyPatch) -> None:
+    aws.setenv("AWS_ENDPOINT_URL", "127.0.0.1:8333")
+    with pytest.raises(UsageError, match="AWS_ENDPOINT_URL: must be a URL, got '127.0.0.1:8333'; write http"):
+        open_store("s3://bucket/x")
+
+
+def test_a_machine_without_credentials(aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    aws.setenv("AWS_CONFIG_FILE", os.devnull)
+    aws.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    (tmp_path / "role").mkdir()
+    with FaultProxy(tmp_path / "role") as role:  # it answers 404 or the like, as machines outside the cloud may
+        aws.setenv("AWS_METADATA_ENDPOINT", role.url)
+        with pytest.raises(StorageError, match="no credentials: .*AWS_SKIP_SIGNATURE"):
+            open_store("s3://bucket/x").read("y")
+
+
+def test_the_reason_why_nothing_is_reached() -> None:
+    answer = (
+        "Generic S3 error: Error performing GET http://h/x in 2s, after 10 retries, max_retries: 10, "
+        "retry_timeout: 180s - HTTP error: error sending request\n\nDebug source:\n"
+        'Os { code: 111, message: "Connection refused" }'
+    )
+    assert _text(RuntimeError(answer)) == (
+        "Generic S3 error: Error performing GET http://h/x in 2s, after 10 retries - "
+        "HTTP error: error sending request (Connection refused)"
+    )
 
 
 def test_a_file_of_settings_that_is_none(aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
