@@ -180,7 +180,7 @@ def test_variables_come_before_files(aws: pytest.MonkeyPatch) -> None:
 
 def test_an_endpoint_without_a_scheme(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_ENDPOINT_URL", "127.0.0.1:8333")
-    with pytest.raises(UsageError, match="AWS_ENDPOINT_URL: must be a URL, got '127.0.0.1:8333'; write http"):
+    with pytest.raises(UsageError, match=r"AWS_ENDPOINT_URL: must be a URL, got '127.0.0.1:8333'; write http"):
         open_store("s3://bucket/x")
 
 
@@ -190,7 +190,7 @@ def test_a_machine_without_credentials(aws: pytest.MonkeyPatch, tmp_path: Path) 
     (tmp_path / "role").mkdir()
     with FaultProxy(tmp_path / "role") as role:  # it answers 404 or the like, as machines outside the cloud may
         aws.setenv("AWS_METADATA_ENDPOINT", role.url)
-        with pytest.raises(StorageError, match="no credentials: .*AWS_SKIP_SIGNATURE"):
+        with pytest.raises(StorageError, match=r"no credentials: .*AWS_SKIP_SIGNATURE"):
             open_store("s3://bucket/x").read("y")
 
 
