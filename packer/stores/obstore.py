@@ -161,7 +161,9 @@ class ObstoreStore:
                 raise StorageError(where, f"no credentials: the environment has none; {text}", ROLE) from None
             if NO_RANGES.search(text):
                 problem = "the server does not answer requests for parts of objects"
-                raise StorageError(where, problem, "choose a store that does") from None
+                raise StorageError(where, problem, "choose a store that does, or copy it: packer pull") from None
+            if "PROPFIND" in text:
+                raise StorageError(self.url, "is on a web server, which can only be read", "choose a store") from None
             if isinstance(error, REFUSED) or DENIED.search(text):
                 raise StorageError(where, f"access denied: {text}", NO_SUCH) from None
             if "NoSuchBucket" in str(error):

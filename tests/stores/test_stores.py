@@ -13,11 +13,13 @@ from fault_proxy import Fault, FaultProxy
 pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 pytest.importorskip("fsspec", reason="needs fsspec (packer[remote])")
 
+from obstore.exceptions import GenericError
+
 from packer.errors import StorageError, UsageError
 from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.aws import s3_settings
 from packer.stores.base import ABSENT, NoObject, ObjectChanged, Store
-from packer.stores.obstore import _text
+from packer.stores.obstore import ObstoreStore, _text
 
 CONTENT = bytes(range(256)) * 64
 
@@ -81,6 +83,14 @@ def test_a_web_server_is_a_store(server: FaultProxy) -> None:
     with pytest.raises(ObjectChanged):
         store.read("x y", 10, 20, '"another"')
     assert bytes(pickle.loads(pickle.dumps(store)).read("x y")) == CONTENT
+
+
+def test_a_web_server_is_only_read() -> None:
+    def put() -> None:  # what it says after many tries
+        raise GenericError("Error performing PROPFIND http://h/x in 8s - Server returned: 501 Not Implemented")
+
+    with pytest.raises(StorageError, match="http://h/x: is on a web server, which can only be read; choose a store"):
+        ObstoreStore("http://h/x")._call("y", put)
 
 
 @pytest.mark.parametrize("kind", ["503", "close", "cut"])
