@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Labels of a file that has none: .npy, or IDX. Once for each of FILES.",
 )
-@click.option("--classes", type=click.Path(), metavar="FILE", help="Class names in id order, one per line; or a pack.")
+@click.option("--classes", type=LocalPath(), metavar="FILE", help="Class names in id order, one per line; or a pack.")
 @click.option(
     "--missing-labels",
     type=click.Choice(["error", "empty", "skip"]),

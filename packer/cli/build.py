@@ -82,7 +82,7 @@ class BuildCommand(click.Command):
 )
 @click.option(
     "--classes",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="FILE",
     help="Class names in the order of their ids, one per line; or a pack. A label with another name is bad.",
 )
