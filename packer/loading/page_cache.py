@@ -116,8 +116,7 @@ def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
         return
     batches = (2 * (LEAD_BATCHES + BEHIND_BATCHES) * batch_size * int(pack.sizes.sum())) // len(pack)
     span = 2 * AHEAD_BYTES + batches
-    whole = remote.blocks.layout.num_blocks * Layout.BLOCK_BYTES
-    if (need := min(_needed(pack, remote, sampler, span), whole)) > remote.limit:
+    if (need := _needed(pack, remote, sampler, span)) > remote.limit:
         step = f"pass cache_bytes={need} or more"
         if not isinstance(sampler, BlockShuffleSampler):
             with warnings.catch_warnings():

@@ -192,16 +192,6 @@ def test_a_cache_that_is_too_small_for_the_order_is_refused(pack, server: Served
             assert cache_at(os.environ["PACKER_CACHE"], None).used() <= small
 
 
-def test_no_order_needs_more_than_the_pack(pack, server: Served, monkeypatch):
-    monkeypatch.setattr(Layout, "EXTENT_BLOCKS", 1000)
-    opened = open_pack(server.url)
-    whole = opened.remote.blocks.layout.num_blocks * Layout.BLOCK_BYTES
-    monkeypatch.setattr(opened.remote, "limit", whole - 1)
-    for sampler in (None, SequentialSampler(opened), BlockShuffleSampler(opened)):
-        with pytest.raises(UsageError, match=f"pass cache_bytes={whole} or more$"):
-            next(iter(PackedLoader(opened, 2, sampler=sampler)))
-
-
 def test_in_the_ram_and_on_the_device(pack, server: Served):
     expected = list(PackedLoader(pack("raw", "tfrecord"), 4))
     loader = PackedLoader(server.url, 4, cache="ram")
