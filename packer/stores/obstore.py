@@ -17,7 +17,7 @@ from obstore.store import MemoryStore, from_url
 from packer.errors import StorageError, UsageError
 from packer.stores import join_url
 from packer.stores.aws import s3_settings
-from packer.stores.base import ABSENT, Content, CutAnswer, NoObject, Object, ObjectChanged, check_process
+from packer.stores.base import ABSENT, Content, CutAnswer, NoObject, NotReached, Object, ObjectChanged, check_process
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -157,14 +157,16 @@ class ObstoreStore:
             raise ObjectChanged(where, "exists", "choose another URL") from None
         except (exceptions.BaseError, OSError) as error:
             text = _text(error)
-            if NO_KEYS.search(text):
-                raise StorageError(where, f"no credentials: the environment has none; {text}", ROLE) from None
+            if NO_KEYS.search(str(error)):
+                raise StorageError(
+                    where, f"no credentials: the environment has none, this machine no role: {text}", ROLE
+                ) from None
             if NO_RANGES.search(text):
                 problem = "the server does not answer requests for parts of objects"
                 raise StorageError(where, problem, "choose a store that does, or copy it: packer pull") from None
-            if "PROPFIND" in text:
+            if "PROPFIND" in str(error):
                 raise StorageError(self.url, "is on a web server, which can only be read", "choose a store") from None
-            if isinstance(error, REFUSED) or DENIED.search(text):
+            if isinstance(error, REFUSED) or DENIED.search(str(error)):
                 raise StorageError(where, f"access denied: {text}", NO_SUCH) from None
             if "NoSuchBucket" in str(error):
                 raise StorageError(self.url, "there is no such bucket", NO_SUCH) from None
@@ -172,7 +174,7 @@ class ObstoreStore:
                 raise CutAnswer(where, f"the answer was cut: {text}", AGAIN) from None
             if "invalid path" in text:  # of a name that has // or control characters, or is not UTF-8
                 raise StorageError(where, f"has a name that cannot be used: {text}", "rename that object") from None
-            raise StorageError(where, f"cannot be reached: {text}", AGAIN) from None
+            raise NotReached(where, f"cannot be reached: {text}", AGAIN) from None
 
 
 def _made(url: str, make_folder: bool) -> Any:
@@ -204,4 +206,5 @@ def _text(error: BaseException) -> str:
     if text.endswith("error sending request") and (cause := CAUSE.search(source)):
         reasons = [f"({cause[1]})"]
     text = re.sub(r"\?\S+", "", re.split(r"<\?xml|<Error>", text)[0])  # queries may be signed
-    return " ".join(f"{text} {': '.join(reasons)}".split())[:300]
+    text = text.rpartition("Server returned non-2xx status code: ")[2]  # before it are URL and time
+    return " ".join(f"{text} {': '.join(reasons)}".split())[:300].rstrip(":")

@@ -149,6 +149,10 @@ def test_errors_name_no_keys() -> None:
     said = _text(RuntimeError(answer))
     assert said.endswith("403 Forbidden: SignatureDoesNotMatch: It does not match.")
     assert "SECRET" not in said
+    answer = answer.replace(
+        "returned status", "Error performing GET https://b.s3/x in 2ms - Server returned non-2xx status"
+    )
+    assert _text(RuntimeError(answer)) == "403 Forbidden: SignatureDoesNotMatch: It does not match."
 
 
 @pytest.fixture
