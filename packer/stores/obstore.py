@@ -32,7 +32,7 @@ DENIED = re.compile(r"status code: 40[13]\b")
 REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
 NO_KEYS = re.compile("computeMetadata|/latest/api/token|/latest/meta-data|/metadata/identity")
 """Where a machine of a cloud asks for its own role, which obstore does if the environment has no credentials."""
-ROLE = "set them as docs/remote.md says; for a public bucket, AWS_SKIP_SIGNATURE=true"
+ROLE = "set them as docs/remote.md says; for a public bucket, AWS_SKIP_SIGNATURE=true (or GOOGLE_, AZURE_)"
 CAUSE = re.compile(r'(?:message|error): "([^"]*)"')
 NO_FOLDER = "Unable to canonicalize filesystem root"
 T = TypeVar("T")
