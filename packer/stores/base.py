@@ -40,6 +40,10 @@ class CutAnswer(StorageError):
     """The store sent fewer bytes than it has."""
 
 
+class NotReached(StorageError):
+    """The store does not answer, or that it cannot now."""
+
+
 class Store(Protocol):
     """The objects below one URL, by names relative to it. It can be used by many threads, and pickled.
 

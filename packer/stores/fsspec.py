@@ -31,6 +31,8 @@ class FsspecStore:
             raise UsageError(url, f"{scheme}:// is not a kind of store that is known", "see docs/remote.md") from None
         except ImportError as error:
             raise NotInstalled(url, f"needs another library: {error}", "install it") from None
+        except OSError as error:  # those of some schemes connect here
+            raise StorageError(url, f"cannot be reached: {error}", AGAIN) from None
         self._root = self._root.rstrip("/")
 
     def __reduce__(self) -> tuple[Any, ...]:

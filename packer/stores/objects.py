@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from packer.errors import DamagedPack
 from packer.stores import join_url
-from packer.stores.base import CutAnswer, NoObject, Object, ObjectChanged, Store
+from packer.stores.base import CutAnswer, NoObject, NotReached, Object, ObjectChanged, Store
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 TRIES = 5
-BACKOFF_S = 0.1
+BACKOFF_S = 0.05
+AWAY_S = 60.0
+"""How long the store may be away in the middle, beyond what its own library tries within seconds."""
+AWAY_PAUSE_S = 2.0
 OPEN_AGAIN = "open it again"
 
 
@@ -57,14 +60,20 @@ class Objects:
         return data
 
     def _tried(self, name: str, start: int, stop: int, etag: str | None) -> tuple[Buffer, Object]:
-        for attempt in range(TRIES):
+        cut, until = 0, 0.0
+        while True:
             try:
                 return self.store.get(name, start, stop, etag)
             except CutAnswer:
-                if attempt == TRIES - 1:
+                cut += 1
+                if cut == TRIES:
                     raise
-                time.sleep(BACKOFF_S * 2**attempt)
-        raise AssertionError
+                time.sleep(BACKOFF_S * 2**cut)
+            except NotReached:  # it has answered before, and a training takes days
+                until = until or time.monotonic() + AWAY_S
+                if time.monotonic() > until:
+                    raise
+                time.sleep(AWAY_PAUSE_S)
 
     def _replaced(self, where: str) -> DamagedPack:
         return DamagedPack(where, "was replaced by another version since the pack was opened", OPEN_AGAIN)

@@ -53,6 +53,19 @@ def test_the_options_of_the_cache(home: Path, tmp_path):
     assert refused(2, "hash", url, "--cache-bytes", "many").startswith("packer: ")
 
 
+@pytest.mark.parametrize("words", [
+    "sample URL", "extract PACK URL", "adopt URL -o new", "view PACK --export URL", "stats PACK --plot URL",
+    "build SRC -o new --quarantine URL", "build URL -o new --classes URL", "build SRC -o s3://b/new --scratch URL",
+    "build URL -o new --inventory URL", "hash --deep URL --cache-dir URL",
+])  # fmt: skip
+def test_what_must_be_local(words: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"URL": url_of(home), "PACK": str(home), "SRC": str(tmp_path)}
+    said = refused(2, *(names.get(word, word) for word in words.split()))
+    assert f"{url_of(home)}: is a URL, and " in said and " on this machine; " in said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_info_of_a_url_fetches_nothing_but_the_manifest(home: Path, server: Served, tmp_path):
     good("info", server.url)
     assert [name for name, _, _ in server.asked] == ["pack.json"]
