@@ -351,6 +351,10 @@ class Transfers:
         assert f"{bucket_url}: {files_of(pack)} files" in good("push", pack, bucket_url).out
         assert objects(bucket_url) == digests(pack)
         assert "it was there already" in good("push", pack, bucket_url).out
+        open_store(bucket_url).delete([lost := min(file.name for file in pack.glob("shard-*"))])
+        assert lost not in objects(bucket_url)
+        assert "1 sent" in good("push", pack, bucket_url).out
+        assert objects(bucket_url) == digests(pack)
         assert "every digest is good" in good("pull", bucket_url, tmp_path / "back").out
         assert digests(tmp_path / "back") == digests(pack)
         assert "exists" in refused(2, "pull", bucket_url, tmp_path / "back")

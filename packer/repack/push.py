@@ -89,7 +89,7 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
 
 
 def _is_there(journal: _Journal, manifest: Manifest) -> bool:
-    """Return whether this very pack is there. Raise UsageError if it is another, or something else."""
+    """Return whether this very pack is there, with all files. Raise UsageError if it is another, or something else."""
     store = journal.store
     found = find_manifest(store)
     if found is None:
@@ -98,8 +98,8 @@ def _is_there(journal: _Journal, manifest: Manifest) -> bool:
         return False
     if found[0].digest != manifest.digest:
         raise UsageError(store.url, f"has another pack (digest {found[0].digest[:12]})", "choose another URL")
-    check_complete(store, manifest.files, {})
-    return True
+    there = objects_in(store)
+    return all(file.name in there and there[file.name].size == file.bytes for file in manifest.files)
 
 
 class _Journal:
@@ -160,28 +160,28 @@ def _send(journal: _Journal, manifest: Manifest, paths: dict[str, str], progress
     progress.stage("pushing", sum(file.bytes for file in left), "bytes")
     stopped = threading.Event()
 
-    def send(file: FileEntry) -> None:
+    def send(file: FileEntry) -> bool:
         path = paths[file.name]
         found = journal.there.get(file.name)
+        absent = found is None
         if stopped.is_set():
-            return
+            return False
         _check(path, file)
         if found is None:
             found = upload(journal.store, file.name, path, progress.advance, stopped.is_set)
         elif found.size != file.bytes or sha256_of_object(journal.store, found, progress.advance) != file.sha256:
             where = join_url(journal.store.url, file.name)
-            raise UsageError(where, "exists and is another file", "choose another URL")
+            raise UsageError(where, "exists and is another file", "remove it, or choose another URL")
         journal.add(found)
+        return absent
 
     with ThreadPoolExecutor(THREADS, "packer-push") as pool:
         futures = [pool.submit(send, file) for file in left]
         try:
-            for future in as_completed(futures):
-                future.result()
+            return sum(future.result() for future in as_completed(futures))
         except BaseException:
             stopped.set()
             raise
-    return len(left)
 
 
 def _check(path: str, file: FileEntry) -> None:
