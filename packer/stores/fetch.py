@@ -74,7 +74,8 @@ class Fetcher:
 
     def is_busy(self) -> bool:
         """Return whether blocks are asked for that have not come."""
-        return bool(self._work.ahead or self._work.urgent or self._work.flying)
+        with self._work._changed:  # threads take them from one to the other
+            return bool(self._work.ahead or self._work.urgent or self._work.flying)
 
     def begin(self) -> object:
         """Begin to announce; return what `end` takes."""

@@ -204,9 +204,9 @@ def test_the_page_of_a_url(home: Path):
 
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        with urlopen(f"{server.url}api/pack", timeout=20) as answer:
+        with urlopen(f"{server.url}api/pack") as answer:
             facts = json.load(answer)
-        with urlopen(f"{server.url}api/tiles?count=3", timeout=20) as answer:
+        with urlopen(f"{server.url}api/tiles?count=3") as answer:
             tiles = json.load(answer)
         server.shutdown()
         thread.join()
