@@ -214,9 +214,10 @@ def test_the_page_of_a_url(home: Path):
     assert len(tiles["tiles"]) == 3 and all("picture" in tile for tile in tiles["tiles"])
 
 
-def test_a_bench_of_a_url(home: Path, monkeypatch):
+def test_a_bench_of_a_url(home: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(Layout, "BLOCK_BYTES", 1 << 20)  # as in the measuring processes
     monkeypatch.setattr(Layout, "EXTENT_BLOCKS", 8)
-    ran = good("bench", url_of(home), "--rounds", 2, "--seconds", 0.05, "--threads", 1, "--json")
+    cache = ("--cache-dir", tmp_path / "cache")  # a process of other tests may measure, which has another environment
+    ran = good("bench", url_of(home), *cache, "--rounds", 2, "--seconds", 0.05, "--threads", 1, "--json")
     assert json.loads(ran.out)["rows"][1]["name"] == "1 thread, batches of 16"
     assert "packer pull" in refused(2, "bench", url_of(home), "--cold")
