@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from loader_packs import fresh
+from packs import needs_cache
 
 from packer import PackedLoader
 from packer.samplers import ShuffleSampler
@@ -51,6 +52,7 @@ def test_two_processes_share_an_epoch(pack, tmp_path):
     assert said[0]["epochs"][0] != said[0]["epochs"][1]
 
 
+@needs_cache
 def test_two_processes_share_the_cache_of_a_url(pack, tmp_path):
     script = Path(__file__).with_name("loader_ranks.py")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from loader_packs import alike
+from packs import needs_cache
 from running import signals_heard
 from torch.utils.data import DataLoader
 
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
 
 from served import Served, served, settle
 
+pytestmark = needs_cache
 KINDS = ["raw", "jpeg", "boxes", "gray16"]
 SCRIPT = """
 import sys

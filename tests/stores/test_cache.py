@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packs import needs_cache
 from served import Served, all_of, served, settle, shuffled
 
 from packer import open_pack
@@ -23,6 +24,7 @@ from packer.stores.cache import Cache, cache_at
 from packer.stores.layout import Layout
 from packer.system import sparse
 
+pytestmark = needs_cache
 READER = """
 import sys
 from packer.stores.layout import Layout

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packs import needs_cache
 from running import forked
 from served import Served, all_of, served, shuffled
 
@@ -21,7 +22,7 @@ from packer.stores.cache import limit_of
 from packer.stores.layout import Layout, runs
 
 KINDS = [("raw", "lmdb"), ("ragged", "hdf5"), ("jpeg", "webdataset"), ("copy", "tfrecord"), ("boxes", "parquet")]
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = [needs_cache, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
 
 @pytest.mark.parametrize(("kind", "container"), KINDS)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fault_proxy import Asked, Fault, FaultProxy
+from packs import needs_cache
 from torture_remote import REFUSED, RIGHT, Job, build, foreign
 
 pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
@@ -22,6 +23,7 @@ from packer.errors import DamagedPack
 from packer.format.manifest import read_manifest
 from packer.stores.sparse import EXTENT, HEADER, NAME
 
+pytestmark = needs_cache
 BLOCK = 1 << 20
 KILLS = 200
 EVICTIONS, CASES_OF_EVICTION = 10_000, 100
