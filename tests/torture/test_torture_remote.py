@@ -113,7 +113,7 @@ def test_evictions_while_reading(shards: Path, tmp_path: Path, torture) -> None:
         intact = foreign(cache)
         with FaultProxy(shards) as server:
             jobs = [
-                Job(server.url, cache, shards, 2 * number + one, records=60, cache_bytes="12MB") for one in range(2)
+                Job(server.url, cache, shards, 2 * number + one, records=80, cache_bytes="12MB") for one in range(2)
             ]
             ends = [job.end(process) for job, process in [(job, job.start()) for job in jobs]]
         assert ends == [RIGHT, RIGHT], [job.log.read_text() for job in jobs]
