@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -228,17 +229,44 @@ def disk(monkeypatch):
     return left
 
 
-def test_a_full_disk_evicts_and_else_is_an_error(make_pack, home: Path, disk):
+def test_a_full_disk_evicts_and_else_is_an_error(make_pack, home: Path, disk, monkeypatch):
     filled(make_pack("ragged", "tfrecord").as_uri())
     pack = open_pack(home.as_uri())
     disk[0] = 0
     assert all_of(pack) == all_of(open_pack(home))  # in place of the other pack
     disk[0] = -1 << 40
+    settle(pack)
     Cache(os.environ["PACKER_CACHE"]).evict(1 << 40)
-    with pytest.raises(StorageError, match="the disk is full"):
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="the disk is full"):
+        patch.setattr("packer.stores.cache.ROOM_WAIT_S", 0.01)
         pack.record(0)
     disk[0] = 1 << 40
     assert all_of(pack) == all_of(open_pack(home))
+
+
+def test_of_threads_that_find_the_disk_full_one_makes_room_for_all(make_pack, home: Path, disk, monkeypatch):
+    filled(make_pack("ragged", "tfrecord").as_uri())
+    pack, meet, when_full, numbers = open_pack(home.as_uri()), threading.Barrier(2), Cache.when_full, count(1)
+
+    def together(*arguments: object) -> None:
+        both = next(numbers) <= 2
+        if both:
+            meet.wait()
+        try:
+            when_full(*arguments)
+        finally:
+            if both:
+                meet.wait()
+
+    monkeypatch.setattr(Cache, "when_full", together)
+    disk[0] = 0
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda i=i: found.append(bytes(pack.record(i)))) for i in (0, len(pack) - 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(bytes(open_pack(home).record(i)) for i in (0, len(pack) - 1))
 
 
 def test_a_limit_that_others_use_up_is_an_error(make_pack, home: Path, monkeypatch):
