@@ -206,11 +206,11 @@ def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[
         ]  # fmt: skip
         at_kill, killed = 0, None
         while kill and killed is None:  # the first that fetches
-            killed = next((n for n, proxy in enumerate(proxies) if len(proxy.reads(".tar")) >= KILLED_AFTER), None)
+            killed = next((n for n, proxy in enumerate(proxies) if len(sent_now(proxy)) >= KILLED_AFTER), None)
             time.sleep(0.005)
         if killed is not None:
             processes[killed].kill()
-            at_kill = sum(proxy.sent(".tar") for proxy in proxies)
+            at_kill = sum(sum(sent_now(proxy)) for proxy in proxies)
         outputs = [process.communicate()[0] for process in processes]
         assert len({text.split()[-1] for n, text in enumerate(outputs) if n != killed}) == 1, outputs
         fetched = [blocks_of(proxy) for proxy in proxies]
@@ -221,6 +221,11 @@ def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[
     twice = sum(count - 1 for count in survivors.values())
     again = 0 if killed is None else sum(key in survivors for key in fetched[killed])
     return bodies / total, twice, again, at_kill / total
+
+
+def sent_now(proxy: FaultProxy) -> list[int]:
+    """Return the bytes of each answer so far to a request for records, while others are in progress."""
+    return [answer.sent for answer in list(proxy.answers) if ".tar" in answer.asked.path and answer.sent]
 
 
 def blocks_of(proxy: FaultProxy) -> Counter[tuple[str, int]]:

@@ -23,8 +23,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
 from email.utils import formatdate
@@ -107,7 +107,7 @@ class FaultProxy(ThreadingHTTPServer):
         self.answers: list[Answered] = []
         self.open_now = 0
         self.most_at_once = 0
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
         self._before: Counter[object] = Counter()
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
@@ -126,15 +126,22 @@ class FaultProxy(ThreadingHTTPServer):
 
     def clear(self) -> None:
         """Forget the faults, and what was asked."""
-        with self.lock:
+        with self.settled():
             self.faults = []
             self.answers.clear()
             self._before.clear()
             self.most_at_once = 0
 
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Hold the lock when no request is in progress: a client has its answer before this is noted."""
+        with self.lock:
+            self.lock.wait_for(lambda: not self.open_now)
+            yield
+
     def reads(self, path: str = "") -> Counter[tuple[str, int | None, int | None]]:
         """Return how often each range of each object was sent as it is: (path, start, stop) -> times."""
-        with self.lock:
+        with self.settled():
             return Counter(
                 (a.asked.path, a.asked.start, a.asked.stop)
                 for a in self.answers
@@ -144,12 +151,12 @@ class FaultProxy(ThreadingHTTPServer):
 
     def sent(self, path: str = "") -> int:
         """Return the bytes of all bodies sent of objects with `path` in their paths."""
-        with self.lock:
+        with self.settled():
             return sum(a.sent for a in self.answers if path in a.asked.path)
 
     def struck(self) -> Counter[str]:
         """Return how often each fault has struck."""
-        with self.lock:
+        with self.settled():
             return Counter(kind for answer in self.answers for kind in answer.faults)
 
     def drawn(self, asked: Asked) -> list[Fault]:
@@ -195,12 +202,13 @@ class _Handler(BaseHTTPRequestHandler):
         match = RANGE.match(self.headers.get("Range", ""))
         start, stop = (int(match[1]), int(match[2]) + 1 if match[2] else None) if match else (None, None)
         asked = Asked(self.command, unquote(self.path), start, stop)
-        proxy, faults = self.server, self.server.drawn(asked)
-        status = sent = 0
+        proxy, status, sent = self.server, 0, 0
+        faults: list[Fault] = []
         with proxy.lock:
             proxy.open_now += 1
             proxy.most_at_once = max(proxy.most_at_once, proxy.open_now)
         try:
+            faults = proxy.drawn(asked)
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             time.sleep(sum(fault.seconds for fault in faults))
             self._within = next((_common(asked, fault) for fault in faults if fault.within), None)
@@ -212,6 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
                 proxy.open_now -= 1
                 kinds = tuple(fault.kind for fault in faults)
                 proxy.answers.append(Answered(asked, status, sent, kinds, came))
+                proxy.lock.notify_all()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _do  # noqa: N815 - names that http.server looks for
 

@@ -12,12 +12,14 @@ from drawn import draw_shots
 from PIL import Image
 
 from packer import BuildOptions, build_pack
+from packer.system.sparse import HAS_BYTE_LOCKS
 
 MakePack = Callable[[str, str], Path]
 CLASSES = ("ant", "bee", "cat")
 WIDE = ("lmdb", "hdf5", "tfrecord", "webdataset")
 """The containers of suites that take long: one that shares blocks, one of datasets, two of records. All are read by the
 same code, and tests/containers holds every one of `packer.containers.CONTAINERS` to its contract."""
+needs_cache = pytest.mark.skipif(not HAS_BYTE_LOCKS, reason="the cache of packs at URLs needs the locks of Linux")
 
 
 def noise(seed: int, height: int, width: int, channels: int = 3, dtype: str = "uint8") -> np.ndarray:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,10 @@ def files_of(pack: Path) -> int:
 def stop_after(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
     """Let builds fail behind some shards, as if the store had gone."""
     record = StoreJournal.record
-    count = 0
+    numbers = count(1)  # a call of each thread
 
     def failing(self: StoreJournal, *arguments: Any) -> None:
-        nonlocal count
-        count += 1
-        if count > shards:
+        if next(numbers) > shards:
             raise StorageError(self.path, "cannot be reached")
         record(self, *arguments)
 
@@ -391,11 +390,10 @@ class Transfers:
     def test_push_resumes(self, pack: Path, bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from packer.repack import push as module
 
-        add, left = module._Journal.add, [3]
+        add, numbers = module._Journal.add, count(1)
 
         def failing(self: Any, found: Any) -> None:
-            left[0] -= 1
-            if left[0] < 0:
+            if next(numbers) > 3:
                 raise StorageError(bucket_url, "cannot be reached")
             add(self, found)
 

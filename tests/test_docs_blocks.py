@@ -15,6 +15,7 @@ import pytest
 import torch
 from doc_blocks import PAGES, ROOT, blocks_of, run_page
 from drawn import draw, draw_classes, draw_landmarks, draw_shots, draw_voc
+from packs import needs_cache
 from test_rooms import FLOOR, imported, parsed
 
 RUFF = Path(sys.executable).with_name("ruff")
@@ -62,7 +63,10 @@ def draw_folder(home: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset leaves its shards open
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.name, marks=[needs_cache] if page.name == "remote.md" else []) for page in PAGES],
+)
 def test_every_block_runs(page: Path, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(drawn, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)

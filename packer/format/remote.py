@@ -268,11 +268,11 @@ def open_remote(url: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int
         StorageError: the store or the cache folder cannot be used.
     """
     url, limit = clean_url(url), limit_of(cache_bytes)
+    store = open_store(url)
+    manifest = manifest_at(store)
     if limit != 0 and not HAS_BYTE_LOCKS:
         step = "pass cache_bytes=0 to read it into memory, or copy it: packer pull"
         raise UsageError(url, "a pack at a URL needs the locks of Linux for its cache", step)
-    store = open_store(url)
-    manifest = manifest_at(store)
     names = [file.name for file in manifest.files]
     if len({*names, MANIFEST_NAME, ORIGIN, NAME}) != len(names) + 3:
         where = join_url(url, MANIFEST_NAME)

@@ -52,7 +52,6 @@ class Blocks:
     def pin(self, extents: Int64 | None = None) -> int:
         """Keep extents (None: all) from being evicted; each number must stand there once. Return what `unpin` takes."""
         with self._lock:
-            self._release()
             if extents is None:
                 if not self._all_pins:
                     self._take(np.flatnonzero(self._pins == 0))
@@ -62,38 +61,42 @@ class Blocks:
                 if not self._all_pins:
                     self._take(extents[self._pins[extents] == 0])
                 self._pins[extents] += 1
+        self._release()
         return self._pid
 
     def pin_if_all(self, period: int | None = None) -> bool:
         """Pin all extents if they are pinned already, and still (without a break) since a period (None: any)."""
         with self._lock:
-            if not self._all_pins or period not in (None, self.period):
-                return False
-            self._all_pins += 1
-            return True
+            pinned = self._all_pins > 0 and period in (None, self.period)
+            self._all_pins += pinned
+        self._release()
+        return pinned
 
     def unpin(self, pid: int, extents: Int64 | None = None) -> None:
         """Undo a `pin`. It never waits: the garbage collector may call it while this thread holds the lock."""
         self._dropped.append((pid, extents))
-        if self._lock.acquire(blocking=False):
+        self._release()
+
+    def _release(self) -> None:
+        """Undo what was dropped. Whoever holds the lock at this moment does it afterwards."""
+        while self._dropped and self._lock.acquire(blocking=False):
             try:
-                self._release()
+                while self._dropped:
+                    self._undo(*self._dropped.popleft())
             finally:
                 self._lock.release()
 
-    def _release(self) -> None:
-        while self._dropped:
-            pid, extents = self._dropped.popleft()
-            if pid != self._pid:
-                continue  # pinned before a fork, by the parent
-            if extents is None:
-                self._all_pins -= 1
-                if not self._all_pins:
-                    self._give(np.flatnonzero(self._pins == 0))
-            else:
-                self._pins[extents] -= 1
-                if not self._all_pins:
-                    self._give(extents[self._pins[extents] == 0])
+    def _undo(self, pid: int, extents: Int64 | None) -> None:
+        if pid != self._pid:
+            return  # pinned before a fork, by the parent
+        if extents is None:
+            self._all_pins -= 1
+            if not self._all_pins:
+                self._give(np.flatnonzero(self._pins == 0))
+        else:
+            self._pins[extents] -= 1
+            if not self._all_pins:
+                self._give(extents[self._pins[extents] == 0])
 
     def _take(self, extents: Int64) -> None:
         """Lock extents, shared, for this process."""

@@ -198,12 +198,19 @@ class Cache:
             with self._lock:
                 self._pending -= size
 
-    def when_full(self, size: int) -> None:
-        """Evict so many bytes, and some more, as the disk is full. Raise StorageError if all is in use."""
+    def when_full(self, size: int, since: float) -> None:
+        """Evict so many bytes, and some more, as the disk is full since then (`time.monotonic`).
+
+        Raises:
+            StorageError: it has been full for too long.
+        """
         with self._lock:
-            if not self.evict(size + FULL_DISK_BYTES):
-                step = "free disk space, pass cache_dir= on another disk, or cache_bytes= with BlockShuffleSampler"
-                raise StorageError(self.root, "the disk is full, and all of the cache is in use", step)
+            freed = self.evict(size + FULL_DISK_BYTES)
+        if time.monotonic() - since > ROOM_WAIT_S:
+            step = "free disk space, pass cache_dir= on another disk, or cache_bytes= with BlockShuffleSampler"
+            raise StorageError(self.root, "the disk is full, and all of the cache is in use", step)
+        if not freed:
+            time.sleep(POLL_S)  # another thread has just made room, or holds for a moment what can be evicted then
 
     def _found_room(self, size: int, last: bool) -> bool:
         """Make room and keep it; return False if there is none now. Raise StorageError then if it is the last try."""

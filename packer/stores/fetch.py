@@ -28,7 +28,6 @@ JOINED_BLOCKS = 4
 """Most blocks of one request."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 IDLE_S = 5.0
-TRIES = 5
 OTHERS_S = 0.01
 """How often to look for blocks that another process fetches."""
 GIVE_UP_S = 0.1
@@ -49,8 +48,8 @@ class Space(Protocol):
     def room(self, size: int) -> AbstractContextManager[None]:
         """Return a context in which there is room for so many bytes."""
 
-    def when_full(self, size: int) -> None:
-        """Make room on a full disk."""
+    def when_full(self, size: int, since: float) -> None:
+        """Make room on a disk that is full since then (`time.monotonic`)."""
 
 
 class Fetcher:
@@ -74,7 +73,8 @@ class Fetcher:
 
     def is_busy(self) -> bool:
         """Return whether blocks are asked for that have not come."""
-        return bool(self._work.ahead or self._work.urgent or self._work.flying)
+        with self._work._changed:  # threads take them from one to the other
+            return bool(self._work.ahead or self._work.urgent or self._work.flying)
 
     def begin(self) -> object:
         """Begin to announce; return what `end` takes."""
@@ -230,15 +230,16 @@ class _Work:
                     self._fill(first, count, data)
 
     def _fill(self, first: int, count: int, data: Buffer) -> None:
-        for attempt in range(TRIES):
+        since = time.monotonic()
+        while not self.closed:
             try:
                 self.blocks.fill(first, count, data)
                 return
             except OSError as error:
-                if error.errno not in FULL or attempt == TRIES - 1:
+                if error.errno not in FULL:
                     problem = f"cannot be written: {error.strerror or error}"
                     raise StorageError(self.blocks.place, problem, "check the disk, or pass cache_dir=") from None
-                self._space.when_full(len(memoryview(data)))  # another thread may take it first
+            self._space.when_full(len(memoryview(data)), since)  # another thread may take it first
 
     def close(self) -> None:
         """Let the threads end. It takes no lock: the garbage collector may call it in one that holds it."""

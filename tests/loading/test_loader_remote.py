@@ -7,16 +7,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from loader_packs import alike
+from packs import needs_cache
+from running import signals_heard
 from torch.utils.data import DataLoader
 
-from packer import Pack, PackedDataset, PackedLoader, collate, open_pack
+from packer import PackedDataset, PackedLoader, collate, open_pack
 from packer.errors import DamagedPack, DamagedRecordWarning, UsageError
 from packer.format.mmap import Region
 from packer.loading import page_cache
@@ -27,8 +28,9 @@ from packer.stores.layout import Layout
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
 
-from served import Served, served
+from served import Served, served, settle
 
+pytestmark = needs_cache
 KINDS = ["raw", "jpeg", "boxes", "gray16"]
 SCRIPT = """
 import sys
@@ -76,13 +78,6 @@ def test_each_block_is_asked_for_once_by_all_ranks_and_epochs(server: Served, sa
     assert set(server.blocks().values()) == {1}
 
 
-def settle(pack: Pack) -> None:
-    """Wait until nothing is being fetched: a thread may not have said yet that its blocks are there."""
-    assert pack.remote is not None
-    while pack.remote.is_fetching():
-        time.sleep(0.001)
-
-
 def test_a_whole_pack_is_read_as_a_local_one(server: Served):
     opened = open_pack(server.url)
     loader = PackedLoader(opened, 2, shuffle=True)
@@ -118,9 +113,9 @@ def test_a_dataset_at_a_url(pack, server: Served):
 def test_forked_workers_are_an_error_and_no_hang(server: Served):
     data = PackedDataset(server.url)
     with pytest.raises(UsageError, match="forkserver"):
-        list(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork", timeout=60))
+        list(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork"))
     list(DataLoader(data, 4))
-    assert len(list(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork", timeout=60))) == 7
+    assert len(list(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork"))) == 7
 
 
 def test_two_threads_iterate_at_once(pack, server: Served):
@@ -144,6 +139,7 @@ def test_left_early_nothing_stays_pinned(server: Served):
     assert not opened.remote.blocks.pin_if_all()
     everything = cache_at(os.environ["PACKER_CACHE"], None)
     list(PackedLoader(opened, 2))
+    settle(opened)
     assert everything.evict(1 << 40) > 0
     assert not opened.remote.blocks.states.any()
 
@@ -160,15 +156,20 @@ def test_ctrl_c_while_the_store_does_not_answer(server: Served):
     def stall(name: str, start: int, stop: int) -> None:
         if name.endswith("tfrecord"):
             asked.set()
-            go_on.wait(60)
+            go_on.wait()
 
     server.fault = stall
     text = f"{SCRIPT}\nfrom packer.stores import fetch\nfetch.EXIT_S = 0.1\nfor _ in loader:\n    pass"
-    process = subprocess.Popen([sys.executable, "-c", text, server.url], stderr=subprocess.PIPE, text=True)
-    assert asked.wait(60)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    go_on.set()
+    with signals_heard():
+        process = subprocess.Popen([sys.executable, "-c", text, server.url], stderr=subprocess.PIPE, text=True)
+    try:
+        while not asked.wait(0.1):
+            assert process.poll() is None, process.communicate()[1]
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    finally:
+        process.kill()
+        go_on.set()
     assert process.returncode in (-signal.SIGINT, 1)
     assert "KeyboardInterrupt" in said
 

@@ -10,6 +10,7 @@ from itertools import islice
 import pytest
 import torch
 from loader_packs import alike
+from packs import needs_cache
 from torch.utils.data import DataLoader
 
 from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, open_pack
@@ -444,6 +445,7 @@ def test_a_copy_has_the_crop_that_was_set(pack):
     assert alike(list(copy), list(iteration))
 
 
+@needs_cache
 @pytest.mark.parametrize("sampler", [SequentialSampler, ShuffleSampler, BlockShuffleSampler, BalancedSampler])
 def test_every_sampler_resumes_at_a_url(pack, sampler, tmp_path):
     local, there = open_pack(pack("raw")), open_pack(pack("raw").as_uri(), cache_dir=tmp_path)

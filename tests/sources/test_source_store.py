@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -37,12 +38,14 @@ from packer.stores.obstore import ObstoreStore
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each object was read, and the store asked for something else, from now on."""
     counts: Counter[str] = Counter()
+    lock = threading.Lock()
 
     def counted(method: str) -> None:
         real = getattr(ObstoreStore, method)
 
         def call(self: ObstoreStore, name: str = "", *more: Any, **options: Any) -> Any:
-            counts[os.path.basename(name) if method == "read" else method] += 1
+            with lock:
+                counts[os.path.basename(name) if method == "read" else method] += 1
             return real(self, name, *more, **options)
 
         monkeypatch.setattr(ObstoreStore, method, call)

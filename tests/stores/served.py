@@ -6,6 +6,7 @@ import hashlib
 import re
 import socketserver
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +25,8 @@ class Served(socketserver.ThreadingTCPServer):
     """The server. Its URL may end in any name.
 
     Attributes:
-        asked: (name, start, stop) of each range that was sent as it should be.
-        by: how many of them by the name in the URL.
+        sent: (name in the URL, name, start, stop) of each range that was sent as it should be.
+        asked: (name, start, stop) of them, when no request is in progress: a client has its answer before it is noted.
         fault: called with (name, start, stop) of each GET; returns None, or cut, close, flip, wrong, 404, 503.
         etags: whether ETags are sent.
     """
@@ -37,8 +38,9 @@ class Served(socketserver.ThreadingTCPServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.folder = folder
-        self.asked: list[tuple[str, int, int]] = []
-        self.by: Counter[str] = Counter()
+        self.sent: list[tuple[str, str, int, int]] = []
+        self.open_now = 0
+        self.changed = threading.Condition()
         self.fault: Callable[[str, int, int], Any] = lambda name, start, stop: None
         self.etags = True
         self._digests: dict[tuple[str, int, int], str] = {}
@@ -47,11 +49,22 @@ class Served(socketserver.ThreadingTCPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/pack"
 
-    def blocks(self, skip: str = r"pack\.json|.*\.arrow") -> Counter[tuple[str, int]]:
-        """How often each block of a container was sent."""
+    @property
+    def asked(self) -> list[tuple[str, int, int]]:
+        self.settle()
+        return [one[1:] for one in self.sent]
+
+    def settle(self) -> None:
+        """Wait until no request is in progress."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.open_now)
+
+    def blocks(self, by: str = "") -> Counter[tuple[str, int]]:
+        """How often each block of a container was sent, to those with this name in their URL."""
+        self.settle()
         found: Counter[tuple[str, int]] = Counter()
-        for name, start, stop in self.asked:
-            if not re.fullmatch(skip, name):
+        for who, name, start, stop in self.sent:
+            if by in ("", who) and not name.endswith((".json", ".arrow")):
                 found.update(
                     (name, block) for block in range(start // Layout.BLOCK_BYTES, -(-stop // Layout.BLOCK_BYTES))
                 )
@@ -79,6 +92,16 @@ class Answer(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        with self.server.changed:
+            self.server.open_now += 1
+        try:
+            self._get()
+        finally:
+            with self.server.changed:
+                self.server.open_now -= 1
+                self.server.changed.notify_all()
+
+    def _get(self) -> None:
         _, who, name = self.path.split("/")
         path = self.server.folder / name
         size = path.stat().st_size if path.is_file() else 0
@@ -110,8 +133,7 @@ class Answer(BaseHTTPRequestHandler):
             self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
             self.close_connection = fault == "cut"
             if fault is None:
-                self.server.asked.append((path.name, start, stop))
-                self.server.by[who] += 1
+                self.server.sent.append((who, path.name, start, stop))
 
     def _head(self, code: int, length: int, headers: dict[str, str]) -> None:
         self.send_response(code)
@@ -143,6 +165,13 @@ def served(folder: Path) -> Iterator[Served]:
 def all_of(pack: Pack) -> list[tuple[bytes, object]]:
     """(bytes, annotation) of each record."""
     return [(bytes(pack.record(i)), repr(pack.annotation(i))) for i in range(len(pack))]
+
+
+def settle(pack: Pack) -> None:
+    """Wait until nothing is being fetched: it may come after what was read, and is not evicted until then."""
+    assert pack.remote is not None
+    while pack.remote.is_fetching():
+        time.sleep(0.001)
 
 
 def shuffled(pack: Pack, seed: int = 0) -> list[int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from packs import needs_cache
 from running import good, refused, run
 from served import Served, all_of
 
@@ -20,6 +21,8 @@ from packer.errors import UsageError
 from packer.format.cached import cached_packs, clear_cached
 from packer.stores.cache import cache_root
 from packer.stores.layout import Layout
+
+pytestmark = needs_cache
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from packs import needs_cache
 from running import good, refused, run
 from served import Served
 
@@ -24,6 +25,7 @@ def cache_folders(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache").glob("packs/*"))
 
 
+@needs_cache
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "boxes"])
 def test_they_say_what_they_say_of_the_folder(make_pack, kind: str):
     folder = make_pack(kind, "lmdb")
@@ -35,6 +37,7 @@ def test_they_say_what_they_say_of_the_folder(make_pack, kind: str):
     assert good("diff", url, folder).out == good("diff", folder, url).out == good("diff", folder, folder).out
 
 
+@needs_cache
 def test_a_sheet_of_a_url(make_pack, tmp_path):
     folder = make_pack("boxes", "tfrecord")
     good("view", url_of(folder), "--export", tmp_path / "url.html")
@@ -44,10 +47,15 @@ def test_a_sheet_of_a_url(make_pack, tmp_path):
     assert sheets[0].replace(url_of(folder), str(folder)) == sheets[1]
 
 
+def test_reading_into_memory(home: Path, tmp_path):
+    digest, _ = good("hash", "--deep", url_of(home), "--cache-bytes", 0).out.split()
+    assert digest == good("hash", "--deep", home).out.split()[0]
+    assert not (tmp_path / "cache").exists()
+
+
+@needs_cache
 def test_the_options_of_the_cache(home: Path, tmp_path):
     url = url_of(home)
-    good("hash", "--deep", url, "--cache-bytes", 0)
-    assert not (tmp_path / "cache").exists()
     good("hash", "--deep", url, "--cache-dir", tmp_path / "other")
     assert cache_folders(tmp_path) == [] and list((tmp_path / "other").glob("packs/*"))
     assert refused(2, "hash", url, "--cache-bytes", "many").startswith("packer: ")
@@ -72,6 +80,7 @@ def test_info_of_a_url_fetches_nothing_but_the_manifest(home: Path, server: Serv
     assert not (tmp_path / "cache").exists()
 
 
+@needs_cache
 def test_what_is_missing(copied):
     folder = copied("raw", "tfrecord")
     gone = sorted(folder.glob("*.tfrecord"))[1]
@@ -209,6 +218,7 @@ def test_listing_a_folder_that_is_not_there(tmp_path):
 # -- view and bench
 
 
+@needs_cache
 def test_the_page_of_a_url(home: Path):
     from packer.view.server import Server
 
@@ -217,9 +227,9 @@ def test_the_page_of_a_url(home: Path):
 
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        with urlopen(f"{server.url}api/pack", timeout=20) as answer:
+        with urlopen(f"{server.url}api/pack") as answer:
             facts = json.load(answer)
-        with urlopen(f"{server.url}api/tiles?count=3", timeout=20) as answer:
+        with urlopen(f"{server.url}api/tiles?count=3") as answer:
             tiles = json.load(answer)
         server.shutdown()
         thread.join()
@@ -227,6 +237,7 @@ def test_the_page_of_a_url(home: Path):
     assert len(tiles["tiles"]) == 3 and all("picture" in tile for tile in tiles["tiles"])
 
 
+@needs_cache
 def test_a_bench_of_a_url(home: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(Layout, "BLOCK_BYTES", 1 << 20)  # as in the measuring processes
     monkeypatch.setattr(Layout, "EXTENT_BLOCKS", 8)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from packs import needs_cache
 from running import forked
 from served import Served, all_of, served, shuffled
 
@@ -25,7 +26,7 @@ from packer.stores.layout import Layout, runs
 from packer.stores.obstore import ObstoreStore
 
 KINDS = [("raw", "lmdb"), ("ragged", "hdf5"), ("jpeg", "webdataset"), ("copy", "tfrecord"), ("boxes", "parquet")]
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = [needs_cache, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
 
 @pytest.mark.parametrize(("kind", "container"), KINDS)

@@ -31,8 +31,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "memory of fsspec":
         from packer.stores.fsspec import FsspecStore
 
-        return FsspecStore(f"memory://{tmp_path.name}{id(request)}")
-    return open_store(f"{request.param}://{tmp_path}" if request.param == "file" else f"memory://{id(request)}")
+        return FsspecStore(f"memory://{tmp_path.name}")
+    return open_store(f"{request.param}://{tmp_path}")
 
 
 def test_what_is_written_is_read(store: Store, tmp_path: Path) -> None:
