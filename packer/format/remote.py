@@ -6,6 +6,7 @@ before they are read, and cannot be evicted while they are.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import threading
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, size_text
+from packer.errors import AnyPath, DamagedPack, UsageError, size_text
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
 from packer.format.mmap import Region, map_files
 from packer.format.objects import fetch_file, manifest_at
@@ -84,11 +85,12 @@ class Remote:
         if root:
             self.folder = make_folder(root, manifest.digest, store.url, containers)
             self._prepare()
+            self._cache = cache_at(root, limit)
             with _lock:
-                cache, found = cache_at(root, limit), _fetchers.get(self.folder)
+                found = _fetchers.get(self.folder)
                 if found is None or not found.blocks.is_current():
                     stored = FileBlocks(self.folder, [name for name, _ in containers], layout)
-                    found = _fetchers[self.folder] = Fetcher(stored, objects.read, cache)
+                    found = _fetchers[self.folder] = Fetcher(stored, objects.read, self._cache)
                 self._fetcher = found
             self.region, self.starts = map_files([(os.path.join(self.folder, name), size) for name, size in containers])
         else:
@@ -123,10 +125,13 @@ class Remote:
         with ThreadPoolExecutor(FILES_AT_ONCE, "packer-index") as threads:
             list(threads.map(self.local_file, absent))
 
-    @property
+    def room(self) -> float:
+        """Return how many bytes of the containers the cache may hold beside the indexes of all packs in it."""
+        return max(0, self.limit - self._cache.kept()) if self.limit else math.inf
+
     def fits(self) -> bool:
-        """Whether the cache may hold the whole pack."""
-        return not self.limit or self.blocks.layout.num_blocks * Layout.BLOCK_BYTES <= self.limit
+        """Return whether the cache may hold the whole pack."""
+        return sum(self.blocks.layout.sizes) <= self.room()
 
     def index(self, number: int, again: bool) -> NDArray[np.uint8] | None:
         """Return the content of an index if it is in memory, else fetch its file `again` (`Indexes`)."""
@@ -230,11 +235,7 @@ class Remote:
         begin = int(self.starts[file])
         data = self._read(file, start - begin, stop - begin)
         if is_right(data):
-            try:
-                self.blocks.write(file, start - begin, data)
-            except OSError as error:
-                problem = f"cannot be written: {error.strerror or error}"
-                raise StorageError(self.blocks.place, problem, "check the disk, or pass cache_dir=") from None
+            self._fetcher.rewrite(file, start - begin, data)
 
     def announce(self, blocks: Int64) -> None:
         """Fetch blocks in the background, in this order, after those of earlier calls."""

@@ -10,12 +10,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import PackerError, StorageError
 from packer.stores.base import check_process
 from packer.stores.blocks import Blocks
-from packer.stores.layout import Layout
 from packer.system import at_fork
 from packer.types import Int64
 
@@ -97,6 +97,11 @@ class Fetcher:
         if absent := self.blocks.absent(blocks):
             check_process()
             self._work.wait(absent)
+
+
+    def rewrite(self, file: int, start: int, data: Buffer) -> None:
+        """Write bytes of (held) blocks that came wrong."""
+        self._work.write(partial(self.blocks.write, file, start, data), len(memoryview(data)))
 
 
 class _Work:
@@ -226,19 +231,22 @@ class _Work:
                     return
                 file, start, stop = self.blocks.layout.span(first, count)
                 data = self._read(file, start, stop)
-                with self._space.room(count * Layout.BLOCK_BYTES):  # as `Cache.used` counts them
-                    self._fill(first, count, data)
+                with self._space.room(stop - start):
+                    self.write(partial(self.blocks.fill, first, count, data), stop - start)
 
-    def _fill(self, first: int, count: int, data: Buffer) -> None:
+    def write(self, act: Callable[[], None], size: int) -> None:
+        """Write bytes of blocks; if the disk is full, make room."""
         for attempt in range(TRIES):
             try:
-                self.blocks.fill(first, count, data)
+                act()
                 return
+            except StorageError:
+                raise
             except OSError as error:
                 if error.errno not in FULL or attempt == TRIES - 1:
                     problem = f"cannot be written: {error.strerror or error}"
                     raise StorageError(self.blocks.place, problem, "check the disk, or pass cache_dir=") from None
-                self._space.when_full(len(memoryview(data)))  # another thread may take it first
+                self._space.when_full(size)  # another thread may take it first
 
     def close(self) -> None:
         """Let the threads end. It takes no lock: the garbage collector may call it in one that holds it."""

@@ -7,7 +7,6 @@ bytes beyond its end stand for extents (shared: in use; exclusive: being evicted
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import struct
@@ -119,9 +118,10 @@ class FileBlocks(Blocks):
             unlock_bytes(self._descriptor, SETUP_LOCK, 1)
 
     def is_current(self) -> bool:
-        """Return whether the folder is still the one that was opened; somebody may have removed it."""
+        """Return whether the files are still those that were opened; somebody may have removed them."""
         try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+            found = [os.stat(os.path.join(self.folder, name)).st_ino for name in self.names]
+            return found == self._inodes and os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
         except OSError:
             return False
 
@@ -173,10 +173,14 @@ class FileBlocks(Blocks):
 
     def write(self, file: int, start: int, data: Any) -> None:
         """Write bytes of a file. Raise OSError on failure."""
-        opened = open_own(os.path.join(self.folder, self.names[file]), create=False)
+        removed = StorageError(self.folder, "was removed while it was in use", "open the pack again")
+        try:
+            opened = open_own(os.path.join(self.folder, self.names[file]), create=False)
+        except FileNotFoundError:
+            raise removed from None
         try:
             if os.fstat(opened).st_ino != self._inodes[file]:
-                raise OSError(errno.ESTALE, "the cache was removed while it was in use")
+                raise removed
             write_at(opened, data, start)
         finally:
             os.close(opened)
@@ -222,21 +226,20 @@ class StoredBlocks:
         self._path = os.path.join(folder, NAME)
 
     def _read(self) -> bytes:
-        """Return the file `blocks`; nothing if it is not as it should be."""
+        """Return the file `blocks`; one of which no block is there if it is not as it should be."""
         with open(self._path, "rb") as file:
             content = file.read()
-        return content if len(content) == map_bytes(self.layout) and content.startswith(header_of(self.layout)) else b""
+        size = map_bytes(self.layout)
+        return content if len(content) == size and content.startswith(header_of(self.layout)) else bytes(size)
 
-    def states(self) -> NDArray[np.uint8]:
-        """Return the state of each block."""
-        return np.frombuffer(self._read()[-self.layout.num_blocks :] if self.layout.num_blocks else b"", np.uint8)
+    def here(self) -> NDArray[np.bool_]:
+        """Return whether each block is there."""
+        count = self.layout.num_blocks
+        return np.frombuffer(self._read(), np.uint8, count, map_bytes(self.layout) - count) != 0
 
-    def counts(self) -> Int64:
-        """Return how many blocks of each extent are there."""
-        states = self.states()
-        if not len(states):
-            return np.zeros(0, np.int64)
-        return np.add.reduceat(states != 0, self.layout.first_of_extent[:-1], dtype=np.int64)
+    def here_bytes(self) -> int:
+        """Return the bytes of the blocks that are there."""
+        return int(self.layout.block_sizes[self.here()].sum())
 
     def other_bytes(self) -> int:
         """Return the size of the files of the folder that are not fetched by blocks."""
@@ -245,8 +248,7 @@ class StoredBlocks:
 
     def used_s(self) -> Int64:
         """Return when each extent was last used, in seconds since the epoch."""
-        content = self._read()
-        table = np.frombuffer(content, EXTENT, self.layout.num_extents if content else 0, HEADER.size if content else 0)
+        table = np.frombuffer(self._read(), EXTENT, self.layout.num_extents, HEADER.size)
         return table["used_s"].astype(np.int64)
 
     @contextmanager
@@ -270,7 +272,7 @@ class StoredBlocks:
             os.close(descriptor)
 
     def evict(self, extent: int) -> int:
-        """Give the disk space of an extent back, unless somebody uses or fetches it; return how many blocks it had."""
+        """Give the disk space of an extent back, unless somebody uses or fetches it; return the bytes it had."""
         first, end = self.layout.first_of_extent[extent : extent + 2].tolist()
         file, start, stop = self.layout.span(first, end - first)
         path = os.path.join(self.folder, self.names[file])
@@ -280,17 +282,17 @@ class StoredBlocks:
                 return 0
             if not lock_bytes(descriptor, BLOCK_LOCKS + first, end - first):
                 return 0
-            count = int(np.count_nonzero(self.states()[first:end]))
+            size = int(self.layout.block_sizes[first:end][self.here()[first:end]].sum())
             opened = open_own(path, create=False)
             try:
-                if count and is_own_file(opened, self.layout.sizes[file]):
+                if size and is_own_file(opened, self.layout.sizes[file]):
                     # this order, so that what is said to be there is there, wherever it is interrupted
                     write_at(descriptor, bytes(end - first), map_bytes(self.layout) - self.layout.num_blocks + first)
                     place = HEADER.size + extent * EXTENT.itemsize
                     generation = int.from_bytes(read_at(descriptor, 8, place), "little")
                     write_at(descriptor, (generation + 1).to_bytes(8, "little"), place)
                     punch_hole(opened, start, stop - start)
-                    return count
+                    return size
             finally:
                 os.close(opened)
         except OSError:

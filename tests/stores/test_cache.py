@@ -84,12 +84,12 @@ def test_the_least_recently_used_goes_first(make_pack, monkeypatch):
         monkeypatch.setattr(time, "time", lambda age=age: 10_000.0 - age)
         folders.append(filled(make_pack(kind, "tfrecord").as_uri()))
     cache = Cache(os.environ["PACKER_CACHE"])
-    total = {pack.folder: int(pack.states().sum()) for pack in cache.packs()}
+    total = {Path(pack.folder): pack.here_bytes() for pack in cache.packs()}
     assert cache.evict(1) > 0
-    left = {Path(pack.folder): int(pack.states().sum()) for pack in cache.packs()}
-    assert left[folders[1]] < total[str(folders[1])]
-    assert left[folders[0]] == total[str(folders[0])]
-    assert cache.evict(1 << 40) >= sum(left.values()) * Layout.BLOCK_BYTES
+    left = {Path(pack.folder): pack.here_bytes() for pack in cache.packs()}
+    assert left[folders[1]] < total[folders[1]]
+    assert left[folders[0]] == total[folders[0]]
+    assert cache.evict(1 << 40) == sum(left.values())
     assert all(file.read_bytes().strip(b"\0") == b"" for folder in folders for file in folder.glob("*.tfrecord"))
     for kind in ("raw", "jpeg", "ragged"):
         assert all_of(open_pack(make_pack(kind, "tfrecord").as_uri())) == all_of(open_pack(make_pack(kind, "tfrecord")))
@@ -113,6 +113,18 @@ def test_what_is_in_use_stays(home: Path):
     assert cache.evict(1 << 40) > 0
     assert not pack.remote.blocks.states.any()
     assert all_of(pack) == expected
+
+
+@pytest.mark.parametrize("which", ["*", "packs/*/shard-*"])
+def test_a_cache_that_is_removed_while_it_is_open_is_made_again(home: Path, which):
+    pack, root = open_pack(home.as_uri()), Path(os.environ["PACKER_CACHE"])
+    pack.record(0)
+    for path in root.glob(which):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(StorageError, match="was removed while it was in use; open the pack again"):
+        pack.record(len(pack) - 1)
+    again = open_pack(home.as_uri())
+    assert all_of(again) == all_of(open_pack(home))
 
 
 def test_nothing_is_removed_that_is_not_the_caches(home: Path, tmp_path):
@@ -160,6 +172,17 @@ def test_a_limit_is_kept_while_records_are_read(home: Path, server: Served):
             assert pack.record(i) == expected[i][0]
             assert cache.used() <= cache.limit
     assert max(server.blocks().values()) > 1
+
+
+def test_small_shards_count_as_what_they_are(home: Path, server: Served, monkeypatch):
+    monkeypatch.setattr(Layout, "BLOCK_BYTES", 1 << 20)
+    shards = sum(file.stat().st_size for file in home.glob("*.tfrecord"))
+    pack = open_pack(server.url, cache_bytes="1MB")
+    all_of(pack)
+    cache = Cache(os.environ["PACKER_CACHE"])
+    assert cache.used() == shards + cache.kept() < 1 << 20
+    assert pack.remote.fits()
+    assert cache.evict(1 << 40) == shards
 
 
 def test_evicted_while_others_read(home: Path):
