@@ -126,8 +126,8 @@ class Remote:
             list(threads.map(self.local_file, absent))
 
     def room(self) -> float:
-        """Return how many bytes of the containers the cache may hold beside the indexes of all packs in it."""
-        return max(0, self.limit - self._cache.kept()) if self.limit else math.inf
+        """Return how many bytes of containers the cache may hold beside the indexes of its packs; it may be negative."""
+        return self.limit - self._cache.kept() if self.limit else math.inf
 
     def fits(self) -> bool:
         """Return whether the cache may hold the whole pack."""
