@@ -12,8 +12,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from packer.stores.fetch import Fetcher
 from packer.stores.layout import Layout
 from packer.stores.objects import Objects
 from packer.stores.sparse import NAME, FileBlocks
+from packer.stores.threads import all_of, pool
 from packer.system import available_bytes
 from packer.system.sparse import HAS_BYTE_LOCKS
 from packer.types import Int64
@@ -95,9 +94,9 @@ class Remote:
             self.region, self.starts = map_files([(os.path.join(self.folder, name), size) for name, size in containers])
         else:
             self.folder = ""
-            with ThreadPoolExecutor(FILES_AT_ONCE, "packer-index") as threads:
-                found_indexes = threads.map(partial(fetch_file, store), [shard.index for shard in manifest.shards])
-                self._indexes = [np.frombuffer(data, np.uint8) for data in found_indexes]
+            with pool(FILES_AT_ONCE) as threads:
+                found_indexes = all_of([threads.submit(fetch_file, store, shard.index) for shard in manifest.shards])
+            self._indexes = [np.frombuffer(data, np.uint8) for data in found_indexes]
             if sum(layout.sizes) > (free := available_bytes()):
                 raise UsageError(
                     store.url, f"has {size_text(sum(layout.sizes))}, but only {size_text(free)} of memory is free",
@@ -122,11 +121,11 @@ class Remote:
             put_file(path, text)
         indexes = [shard.index for shard in self.manifest.shards]
         absent = [index for index in indexes if not has_file(os.path.join(self.folder, index.name), index.bytes)]
-        with ThreadPoolExecutor(FILES_AT_ONCE, "packer-index") as threads:
-            list(threads.map(self.local_file, absent))
+        with pool(FILES_AT_ONCE) as threads:
+            all_of([threads.submit(self.local_file, index) for index in absent])
 
     def room(self) -> float:
-        """Return how many bytes of containers the cache may hold beside the indexes of its packs; it may be negative."""
+        """Return how many bytes of containers the cache may hold beside the indexes of its packs; may be negative."""
         return self.limit - self._cache.kept() if self.limit else math.inf
 
     def fits(self) -> bool:

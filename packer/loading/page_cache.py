@@ -124,7 +124,7 @@ def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
                 warnings.simplefilter("ignore", SortedPackWarning)
                 less = _needed(pack, remote, BlockShuffleSampler(pack, sampler.seed), span)
             step += f", or BlockShuffleSampler, which needs {size_text(less)}" if less < need else ""
-        problem = f"leaves {size_text(max(0, room))} for images, but this order needs {size_text(need)} of them at a time"
+        problem = f"leaves {size_text(max(0, room))} for images, but this order needs {size_text(need)} at a time"
         raise UsageError("cache_bytes", problem, step)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from packer.packing.objects import find_manifest
 from packer.packing.publish import Output
 from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import NoObject, Object, ObjectChanged, Store
+from packer.stores.threads import all_of, pool
 from packer.stores.transfer import read_range
 from packer.types import Progress
 
@@ -99,11 +100,10 @@ class PulledOutput(Output):
         if os.listdir(self.folder):
             progress.note(f"note: resuming an unfinished pull: {whole} of {len(manifest.files)} files are there")
         progress.stage("pulling", sum(file.bytes for file in left), "bytes")
-        with ThreadPoolExecutor(FILES) as files, ThreadPoolExecutor(IN_FLIGHT) as ranges:
+        with pool(FILES) as files, pool(IN_FLIGHT) as ranges:
             futures = [files.submit(self._fetch, file, ranges, progress) for file in left]
             try:
-                for future in as_completed(futures):
-                    future.result()
+                all_of(futures)
             except BaseException:
                 self._stopped.set()
                 raise
@@ -115,7 +115,7 @@ class PulledOutput(Output):
             return os.path.getsize(path) == file.bytes and sha256_of(path) == file.sha256
         return False
 
-    def _fetch(self, file: FileEntry, ranges: ThreadPoolExecutor, progress: Progress) -> None:
+    def _fetch(self, file: FileEntry, ranges: Executor, progress: Progress) -> None:
         """Fetch a file, verify it, and give it its name."""
         path = os.path.join(self.folder, file.name)
         part, have = path + PART, path + HAVE

@@ -6,7 +6,6 @@ import json
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from packer.packing.objects import (
 )
 from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import ABSENT, NoObject, Object, ObjectChanged, Store
+from packer.stores.threads import all_of, pool
 from packer.stores.transfer import sha256_of_object, upload
 from packer.types import Progress
 
@@ -167,11 +167,10 @@ def _send(journal: _Journal, manifest: Manifest, paths: dict[str, str], progress
             raise UsageError(where, "exists and is another file", "choose another URL")
         journal.add(found)
 
-    with ThreadPoolExecutor(THREADS, "packer-push") as pool:
-        futures = [pool.submit(send, file) for file in left]
+    with pool(THREADS) as threads:
+        futures = [threads.submit(send, file) for file in left]
         try:
-            for future in as_completed(futures):
-                future.result()
+            all_of(futures)
         except BaseException:
             stopped.set()
             raise

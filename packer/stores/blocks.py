@@ -52,7 +52,6 @@ class Blocks:
     def pin(self, extents: Int64 | None = None) -> int:
         """Keep extents (None: all) from being evicted; each number must stand there once. Return what `unpin` takes."""
         with self._lock:
-            self._release()
             if extents is None:
                 if not self._all_pins:
                     self._take(np.flatnonzero(self._pins == 0))
@@ -62,6 +61,7 @@ class Blocks:
                 if not self._all_pins:
                     self._take(extents[self._pins[extents] == 0])
                 self._pins[extents] += 1
+        self._sweep()  # what could not be released meanwhile
         return self._pid
 
     def pin_if_all(self, period: int | None = None) -> bool:
@@ -75,7 +75,10 @@ class Blocks:
     def unpin(self, pid: int, extents: Int64 | None = None) -> None:
         """Undo a `pin`. It never waits: the garbage collector may call it while this thread holds the lock."""
         self._dropped.append((pid, extents))
-        if self._lock.acquire(blocking=False):
+        self._sweep()
+
+    def _sweep(self) -> None:
+        while self._dropped and self._lock.acquire(blocking=False):
             try:
                 self._release()
             finally:

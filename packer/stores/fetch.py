@@ -6,7 +6,6 @@ import atexit
 import errno
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from packer.errors import PackerError, StorageError
 from packer.stores.base import check_process
 from packer.stores.blocks import Blocks
+from packer.stores.threads import check_ended, start
 from packer.system import at_fork
 from packer.types import Int64
 
@@ -32,15 +32,6 @@ TRIES = 5
 OTHERS_S = 0.01
 """How often to look for blocks that another process fetches."""
 GIVE_UP_S = 0.1
-EXIT_S = 10.0
-OPEN_AGAIN = "open it again"
-
-_waiting = threading.local()
-
-
-def give_up_if(ended: Callable[[], bool]) -> None:
-    """Let waits of the calling thread end with an error as soon as `ended()`."""
-    _waiting.ended = ended
 
 
 class Space(Protocol):
@@ -98,7 +89,6 @@ class Fetcher:
             check_process()
             self._work.wait(absent)
 
-
     def rewrite(self, file: int, start: int, data: Buffer) -> None:
         """Write bytes of (held) blocks that came wrong."""
         self._work.write(partial(self.blocks.write, file, start, data), len(memoryview(data)))
@@ -148,19 +138,16 @@ class _Work:
         for _ in range(min(waiting - self._idle, MOST_THREADS - len(self._threads))):
             if self.closed:
                 break
-            thread = threading.Thread(target=self._run, name="packer-fetch", daemon=True)
             try:
-                thread.start()
+                self._threads.add(start(self._run))
             except RuntimeError as error:  # no more threads, or the interpreter ends
                 if not self._threads:
                     raise StorageError("store", f"cannot be read: {error}", "allow more threads") from None
                 break
-            self._threads.add(thread)
         self._given.notify(waiting)
 
     def wait(self, blocks: list[int]) -> None:
         """Return when blocks are there."""
-        ended = getattr(_waiting, "ended", None)
         with self._changed:
             before = self._failures
             while blocks := [block for block in blocks if not self.blocks.states[block]]:
@@ -168,8 +155,9 @@ class _Work:
                     number, error = self._failed.get(block, (0, None))
                     if error is not None and number > before:
                         raise error
-                if self.closed or (ended is not None and ended()):
-                    raise StorageError("store", "the reading was ended", OPEN_AGAIN)
+                check_ended()
+                if self.closed:
+                    raise StorageError("store", "the program ends")
                 self._request(blocks, urgent=True)
                 ours = self.flying.issuperset(blocks)
                 self._changed.wait(GIVE_UP_S if ours else OTHERS_S)
@@ -260,11 +248,6 @@ class _Work:
             finally:
                 self._changed._lock.release()  # type: ignore[attr-defined]
 
-    def join(self, until: float) -> None:
-        """Wait for the threads, which may be in the middle of a request."""
-        for thread in list(self._threads):
-            thread.join(max(0.0, until - time.monotonic()))
-
 
 _all: weakref.WeakSet[_Work] = weakref.WeakSet()
 
@@ -279,10 +262,6 @@ at_fork(after_in_child=_in_child)
 
 @atexit.register
 def _end() -> None:
-    """End the threads of iterations that were left: one that comes back from the network later would abort."""
-    until = time.monotonic() + EXIT_S
-    found = list(_all)
-    for work in found:
+    """End the threads of iterations that were left (`packer.stores.threads` waits for them)."""
+    for work in list(_all):
         work.close()
-    for work in found:
-        work.join(until)

@@ -16,7 +16,6 @@ from served import Served, all_of, served, shuffled
 from packer import open_pack
 from packer.errors import DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format import remote as remote_module
-from packer.stores import objects
 from packer.stores.cache import limit_of
 from packer.stores.layout import Layout, runs
 
@@ -73,7 +72,7 @@ def test_threads_wait_for_each_others_blocks(home: Path, server: Served):
 
 @pytest.mark.parametrize("fault", ["cut", "close", 503])
 def test_what_passes_is_asked_again(home: Path, server: Served, fault, monkeypatch):
-    monkeypatch.setattr(objects, "BACKOFF_S", 0.001)
+    monkeypatch.setattr("packer.stores.obstore.BACKOFF_S", 0.001)
     seen = set()
 
     def once(name: str, start: int, stop: int) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,9 @@ pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 pytest.importorskip("fsspec", reason="needs fsspec (packer[remote])")
 
 from packer.errors import StorageError, UsageError
-from packer.stores import clean_url, is_url, join_url, open_store
+from packer.stores import clean_url, is_url, join_url, obstore, open_store
 from packer.stores.aws import s3_settings
 from packer.stores.base import ABSENT, NoObject, ObjectChanged, Store
-from packer.stores.obstore import _text
 
 CONTENT = bytes(range(256)) * 64
 
@@ -106,6 +106,15 @@ def test_what_only_a_checksum_shows(server: FaultProxy) -> None:
     assert bytes(store.read("x y", 10, 20)) == CONTENT[9:19]
 
 
+def test_a_silent_server_is_an_error_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(obstore.TIMEOUTS, "read_timeout", "50ms")
+    monkeypatch.setattr(obstore, "RETRY_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(StorageError, match=f"{url}/x: cannot be reached"):
+            open_store(url).read("x")
+
+
 # -- URLs and settings
 
 
@@ -127,7 +136,7 @@ def test_errors_name_no_keys() -> None:
         '<?xml version="1.0"?><Error><Code>SignatureDoesNotMatch</Code><Message>It does not match.</Message>'
         "<AWSAccessKeyId>SECRET</AWSAccessKeyId></Error>\n\nDebug source: SECRET"
     )
-    said = _text(RuntimeError(answer))
+    said = obstore._text(RuntimeError(answer))
     assert said.endswith("403 Forbidden: SignatureDoesNotMatch: It does not match.")
     assert "SECRET" not in said
 
@@ -167,6 +176,17 @@ def test_variables_come_before_files(aws: pytest.MonkeyPatch) -> None:
     assert s3_settings() == {"checksum_algorithm": "SHA256", "endpoint": "https://one"}
     aws.setenv("AWS_ENDPOINT_URL_S3", "https://two")
     assert s3_settings()["endpoint"] == "https://two"
+
+
+def test_variables_of_the_client_are_read_beside_packers_own(aws: pytest.MonkeyPatch) -> None:
+    aws.setenv("AWS_READ_TIMEOUT", "5s")
+    aws.setenv("AWS_ALLOW_HTTP", "true")
+    assert obstore._given("s3") == {"read_timeout": "5s", "allow_http": "true"}
+    assert obstore._given("az") == {}
+    aws.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    aws.setenv("AWS_READ_TIMEOUT", "many")
+    with pytest.raises(UsageError, match=r"cannot be used: .*many"):
+        open_store("s3://bucket")
 
 
 def test_a_file_of_settings_that_is_none(aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
