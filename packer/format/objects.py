@@ -30,11 +30,18 @@ def manifest_at(store: Store) -> Manifest:
         DamagedPack: The manifest was altered.
         StorageError: The store cannot be reached, or does not allow it.
     """
+    if (found := find_manifest(store)) is None:
+        step = "check the URL, and which account the environment names; packer push PACK URL copies a pack there"
+        raise PackNotFound(store.url, f"is not a pack: it has no {MANIFEST_NAME}", step)
+    return found
+
+
+def find_manifest(store: Store) -> Manifest | None:
+    """Return the manifest of the pack at the URL of a store; None if there is none. Raise as `manifest_at` does."""
     try:
         text = bytes(store.read(MANIFEST_NAME))
     except NoObject:
-        step = "check the URL, and which account the environment names; packer push PACK URL copies a pack there"
-        raise PackNotFound(store.url, f"is not a pack: it has no {MANIFEST_NAME}", step) from None
+        return None
     return parse_manifest(join_url(store.url, MANIFEST_NAME), text)
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from packer.containers.storage import storage_errors
-from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
 from packer.format.digests import sha256_of
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
-from packer.packing.objects import find_manifest
+from packer.format.manifest import FileEntry, Manifest
+from packer.format.objects import manifest_at
 from packer.packing.publish import Output
 from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import NoObject, Object, ObjectChanged, Store
@@ -65,10 +65,7 @@ def pull(url: AnyPath, pack: AnyPath, overwrite: bool = False, progress: Progres
     if is_url(pack):
         raise UsageError(clean_url(pack), "is a URL, and packer pull writes a folder", "name a folder")
     store = open_store(clean_url(url))
-    found = find_manifest(store)
-    if found is None:
-        raise PackNotFound(store.url, f"is not a pack: it has no {MANIFEST_NAME}", "check the URL")
-    manifest = found[0]
+    manifest = manifest_at(store)
     if elsewhere := [name for name, path in manifest.linked.items() if path]:
         problem = f"refers to files of another machine, such as {elsewhere[0]}"
         raise DamagedPack(store.url, problem, "copy it to a store with packer push, which takes them along")

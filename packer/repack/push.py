@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FileEntry, Manifest, read_manifest
+from packer.format.objects import find_manifest
 from packer.packing.journal import checked_line, line_of
 from packer.packing.objects import (
     BUILDS,
     check_complete,
     check_no_others,
-    find_manifest,
     is_same,
     objects_in,
     publish_manifest,
@@ -94,8 +94,8 @@ def _is_there(store: Store, manifest: Manifest) -> bool:
     if found is None:
         check_no_others(store, manifest.files)
         return False
-    if found[0].digest != manifest.digest:
-        raise UsageError(store.url, f"has another pack (digest {found[0].digest[:12]})", "choose another URL")
+    if found.digest != manifest.digest:
+        raise UsageError(store.url, f"has another pack (digest {found.digest[:12]})", "choose another URL")
     check_complete(store, manifest.files, {})
     return True
 
