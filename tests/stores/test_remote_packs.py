@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fault_proxy import Fault, FaultProxy
 from running import forked
 from served import Served, all_of, served, shuffled
 
@@ -108,6 +109,13 @@ def test_wrong_bytes_are_fetched_again_and_then_an_error(home: Path, server: Ser
             assert (error.shard, error.key, error.pack) == ("shard-00001.tfrecord", pack.key(i), server.url)
             assert server.url in str(error)
     assert damaged > 0
+
+
+def test_servers_that_answer_a_range_of_all_bytes_without_one(home: Path, monkeypatch):
+    monkeypatch.setattr(Layout, "BLOCK_BYTES", 1 << 20)
+    with FaultProxy(home) as server:
+        server.faults = [Fault("whole")]
+        assert all_of(open_pack(server.url)) == all_of(open_pack(home))
 
 
 def test_what_is_damaged_on_the_disk_is_fetched_again(home: Path, server: Served):
