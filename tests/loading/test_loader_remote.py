@@ -30,7 +30,7 @@ from packer.stores.layout import Layout
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
 
-from served import Served, served
+from served import Served
 
 KINDS = ["raw", "jpeg", "boxes", "gray16"]
 SCRIPT = """
@@ -52,7 +52,7 @@ def small(monkeypatch, tmp_path):
 
 @pytest.fixture
 def server(pack):
-    with served(pack("raw", "tfrecord")) as found:
+    with Served(pack("raw", "tfrecord")) as found:
         yield found
 
 
@@ -199,7 +199,7 @@ def test_the_cache_need_only_hold_what_an_order_reads_at_a_time(many: Path, orde
         sampler = samplers.get(order) or BlockShuffleSampler(opened, block=15, window=2)
         return PackedLoader(opened, 2, sampler=sampler, with_index=True, threads=2)
 
-    with served(many) as server:
+    with Served(many) as server:
         opened = open_pack(server.url, cache_bytes="130KB")
         with pytest.raises(UsageError, match=r"cache_bytes: leaves .* for images, but this order needs") as refused:
             next(iter(loader(opened)))
@@ -209,7 +209,7 @@ def test_the_cache_need_only_hold_what_an_order_reads_at_a_time(many: Path, orde
         assert enough - kept == total if order == "shuffle" else enough - kept < total / 2
         opened = open_pack(server.url, cache_bytes=enough)
         for epoch in range(2):
-            server.asked.clear()
+            server.clear()
             batches = loader(opened)
             batches.set_epoch(epoch)
             for images, _, records in batches:
@@ -234,7 +234,7 @@ def test_what_cannot_be_read_is_replaced(server: Served):
     bad = int(opened.offsets[3] - opened.remote.starts[0])
 
     def fault(name: str, start: int, stop: int) -> object:
-        return "flip" if name == "shard-00000.tfrecord" and start <= bad < stop else None
+        return "flips" if name == "shard-00000.tfrecord" and start <= bad < stop else None
 
     server.fault = fault
     with pytest.raises(DamagedPack, match="does not match its checksum"):
@@ -246,7 +246,7 @@ def test_what_cannot_be_read_is_replaced(server: Served):
 
 
 def test_a_missing_shard_is_not_replaced(server: Served):
-    server.fault = lambda name, start, stop: 404 if name == "shard-00001.tfrecord" else None
+    server.fault = lambda name, start, stop: "404" if name == "shard-00001.tfrecord" else None
     with pytest.raises(DamagedPack, match=r"shard-00001\.tfrecord: is missing"):
         list(PackedLoader(server.url, 4, on_error="replace"))
 

@@ -73,7 +73,7 @@ def test_what_is_missing(copied):
 
 def test_what_a_server_that_cannot_list_has_not(copied, server: Served):
     folder = copied("raw", "tfrecord")
-    server.folder = folder
+    server.upstream = folder
     assert "missing" not in good("info", server.url).out
     gone = sorted(folder.glob("*.tfrecord"))[1]
     gone.unlink()

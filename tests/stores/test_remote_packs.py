@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fault_proxy import Fault, FaultProxy
 from running import forked
-from served import Served, all_of, served, shuffled
+from served import Served, all_of, shuffled
 
 from packer import open_pack
 from packer.errors import DamagedPack, PackNotFound, StorageError, UsageError
@@ -71,7 +71,7 @@ def test_threads_wait_for_each_others_blocks(home: Path, server: Served):
     assert set(server.blocks().values()) == {1}
 
 
-@pytest.mark.parametrize("fault", ["cut", "close", 503])
+@pytest.mark.parametrize("fault", ["cut", "close", "503"])
 def test_what_passes_is_asked_again(home: Path, server: Served, fault, monkeypatch):
     monkeypatch.setattr("packer.stores.obstore.BACKOFF_S", 0.001)
     seen = set()
@@ -86,7 +86,7 @@ def test_what_passes_is_asked_again(home: Path, server: Served, fault, monkeypat
     assert set(server.blocks().values()) == {1}
 
 
-@pytest.mark.parametrize("fault", ["flip", "wrong"])
+@pytest.mark.parametrize("fault", ["flips", "shift"])
 def test_wrong_bytes_are_fetched_again_and_then_an_error(home: Path, server: Served, fault):
     local, seen = open_pack(home), set()
 
@@ -138,7 +138,7 @@ def test_a_cut_file_of_the_cache_is_filled_again(server: Served):
 
 def test_objects_that_are_not_what_they_were(copied, monkeypatch):
     home = copied("raw", "tfrecord")
-    with served(home) as server:
+    with Served(home) as server:
         pack = open_pack(server.url)
         pack.record(0)
         name = "shard-00000.tfrecord"
@@ -165,11 +165,11 @@ def test_objects_that_are_not_what_they_were(copied, monkeypatch):
 
 
 def test_a_store_that_does_not_answer_is_an_error(home: Path):
-    with served(home) as server:
+    with Served(home) as server:
         pack = open_pack(server.url, cache_bytes=0)
-        server.fault = lambda name, start, stop: 404
-    with pytest.raises(DamagedPack), served(home) as other:
-        other.fault = lambda name, start, stop: 404 if name.endswith("tfrecord") else None
+        server.fault = lambda name, start, stop: "404"
+    with pytest.raises(DamagedPack), Served(home) as other:
+        other.fault = lambda name, start, stop: "404" if name.endswith("tfrecord") else None
         open_pack(other.url).record(0)
     assert pack.remote is not None
 
