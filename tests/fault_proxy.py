@@ -358,10 +358,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _common(asked: Asked, fault: Fault) -> tuple[int, int] | None:
     """Return the bytes of an answer in which a fault is, counted from its start; None if there are none."""
-    if fault.within is None or asked.start is None or asked.stop is None:
+    if fault.within is None:
         return None
-    start, stop = max(asked.start, fault.within[0]), min(asked.stop, fault.within[1])
-    return (start - asked.start, stop - asked.start) if start < stop else None
+    begin = asked.start or 0
+    start, stop = max(begin, fault.within[0]), min(asked.stop or fault.within[1], fault.within[1])
+    return (start - begin, stop - begin) if start < stop else None
 
 
 @lru_cache(maxsize=1000)
