@@ -374,6 +374,10 @@ class Transfers:
         assert "has another pack (digest " in refused(2, "push", other, bucket_url)
         assert objects(bucket_url) == before
         assert "is not a URL" in refused(2, "push", pack, tmp_path / "x")
+        open_store(bucket_url + "/wds").write("shard-000000.tar", b"somebody's own, which clean must not take for ours")
+        assert "has other objects, such as shard-000000.tar" in refused(2, "push", pack, bucket_url + "/wds")
+        given = ("build", tmp_path / "src", "-o", bucket_url + "/wds")
+        assert "has other objects, such as shard-000000.tar" in refused(2, *given)
         assert "is a URL" in refused(2, "push", bucket_url, bucket_url)
         shard = min(other.glob("*.lmdb"))
         shard.write_bytes(bytes(shard.stat().st_size))

@@ -6,10 +6,12 @@ import json
 import os
 from pathlib import Path
 
+import click
 import pytest
 from drawn import draw_plain
 from running import refused, run, run_apart
 
+from packer.cli.group import cli
 from packer.containers import CONTAINERS
 
 
@@ -116,6 +118,28 @@ def test_missing_argument(command: str) -> None:
 
 def test_no_command() -> None:
     assert "No such command 'pack'" in refused(2, "pack", "x")
+
+
+TAKE_URLS = {
+    *(f"build {name}" for name in ("source", "out", "like")),
+    *(f"{name} pack" for name in ("convert", "split", "extract", "stats", "info", "hash", "verify", "repair", "view")),
+    *(f"{name} out" for name in ("convert", "adopt", "merge", "split")),
+    *(f"{name} cache_dir" for name in ("info", "hash", "diff", "stats", "view", "bench", "extract", "cache")),
+    *("merge packs", "push pack", "diff a", "diff b", "stats against", "bench path"),
+}
+"""Read or write there, or say what to do instead."""
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_paths_that_cannot_be_urls(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [param for param in cli.commands[name].params if isinstance(param, click.Argument)]
+    for param in cli.commands[name].params:
+        if isinstance(param.type, click.Path) and f"{name} {param.name}" not in TAKE_URLS:
+            given = ["s3://bucket/x" if other is param else "x" for other in arguments]
+            given += [param.opts[-1], "s3://bucket/x"] if param not in arguments else []
+            assert "s3://bucket/x: is a URL, and this must be a path on this machine" in refused(2, name, *given)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packer.cli.build_report import rejected_lines
-from packer.cli.output import ProgressBar, counts_text, echo
+from packer.cli.output import LocalPath, ProgressBar, counts_text, echo
 from packer.errors import UsageError, plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILES...")
+@click.argument("files", nargs=-1, required=True, type=LocalPath(), metavar="FILES...")
 @click.option("-o", "--out", required=True, type=click.Path(), metavar="PACK", help="Path of the new pack.")
 @click.option(
     "--columns",
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 @click.option(
     "--labels",
     multiple=True,
-    type=click.Path(),
+    type=LocalPath(),
     metavar="FILE",
     help="Labels of a file that has none: .npy, or IDX. Once for each of FILES.",
 )
-@click.option("--classes", type=click.Path(), metavar="FILE", help="Class names in id order, one per line; or a pack.")
+@click.option("--classes", type=LocalPath(), metavar="FILE", help="Class names in id order, one per line; or a pack.")
 @click.option(
     "--missing-labels",
     type=click.Choice(["error", "empty", "skip"]),

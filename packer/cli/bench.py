@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.cache import cache_dir_option
-from packer.cli.output import ProgressBar, echo, table_text
+from packer.cli.output import LocalPath, ProgressBar, echo, table_text
 from packer.errors import printable
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     help="cuda includes the copy to the device and the normalization there.",
 )
 @click.option("--seed", default=0, show_default=True, help="Random seed of the sample and of the orders.")
-@click.option("--work-dir", type=click.Path(), help="Folder to build packs in.  [default: the temporary folder]")
+@click.option("--work-dir", type=LocalPath(), help="Folder to build packs in.  [default: the temporary folder]")
 @cache_dir_option
 @click.option(
     "--report",
     "report_dir",
-    type=click.Path(),
+    type=LocalPath(),
     help="Write a page with charts to this folder; needs matplotlib.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every round.")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from packer.cli.build_report import plan_facts, plan_lines, summary_facts, summary_lines
-from packer.cli.output import ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.containers import CONTAINERS
 from packer.errors import UsageError
 from packer.packing import BuildOptions, build_pack, plan_pack
@@ -43,11 +43,11 @@ class BuildCommand(click.Command):
 @click.option("--split", metavar="NAME", help="Pack only this split: train, val, test, ...")
 @click.option(
     "--include",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="FILE",
     help="Pack only the images in FILE: one path, name, glob or key (of --like PACK) per line.",
 )
-@click.option("--exclude", type=click.Path(), metavar="FILE", help="Skip the images in FILE, in the same form.")
+@click.option("--exclude", type=LocalPath(), metavar="FILE", help="Skip the images in FILE, in the same form.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Pack in the random order of this seed.")
 @click.option(
     "--max-pixels",
@@ -59,7 +59,7 @@ class BuildCommand(click.Command):
 @click.option("--follow-links", is_flag=True, help="Follow symlinks to folders outside SRC.")
 @click.option(
     "--inventory",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="FILE",
     help="List of the objects below SRC, a URL, in place of listing them: Parquet or CSV with the columns key and "
     "size (S3 Inventory), or a name per line.",
@@ -82,7 +82,7 @@ class BuildCommand(click.Command):
 )
 @click.option(
     "--classes",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="FILE",
     help="Class names in the order of their ids, one per line; or a pack. A label with another name is bad.",
 )
@@ -179,7 +179,7 @@ class BuildCommand(click.Command):
 @click.option("--force", is_flag=True, help="Build even if the pack is not expected to fit on the disk.")
 @click.option(
     "--scratch",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="DIR",
     help="With a URL as --out: folder for unfinished shards, two per worker.  [default: that for temporary files]",
 )
@@ -205,7 +205,7 @@ class BuildCommand(click.Command):
 )
 @click.option(
     "--quarantine",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="DIR",
     help="List the bad inputs in DIR/rejected.tsv: path, reason, problem. No image is moved or changed.",
 )
@@ -222,7 +222,7 @@ class BuildCommand(click.Command):
 @click.option("--like", type=click.Path(), metavar="PACK", help="Take every option that is not given from PACK.")
 @click.option(
     "--config",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="FILE",
     help="Take options that are not given from a YAML file with the same names: resize: 256.",
 )
@@ -233,6 +233,8 @@ class BuildCommand(click.Command):
 @click.pass_context
 def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_json: bool, **given: Any) -> None:
     """Pack the images and labels in SRC: a folder, a zip or a tar.
+
+    SRC and the new pack may be in object stores: give their URLs.
 
     \b
     Examples:

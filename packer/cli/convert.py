@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from packer.cli.output import ProgressBar, echo, echo_error
+from packer.cli.output import LocalPath, ProgressBar, echo, echo_error
 from packer.errors import EXIT_BAD_DATA, PackerError, plural, printable, size_text, time_text
 
 SHOWN_REJECTED = 20
@@ -36,15 +36,15 @@ SHOWN_REJECTED = 20
 @click.option("--interpolation", metavar="area|bilinear", help="Filter of --resize.  [default: area]")
 @click.option(
     "--include",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="FILE",
     help="Take only the records in FILE: one path, name, glob or key per line.",
 )
-@click.option("--exclude", type=click.Path(), metavar="FILE", help="Leave out the records in FILE, in the same form.")
+@click.option("--exclude", type=LocalPath(), metavar="FILE", help="Leave out the records in FILE, in the same form.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
 @click.option(
     "--scratch",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="DIR",
     help="With a URL as OUT: folder for unfinished shards.  [default: that for temporary files]",
 )

@@ -8,23 +8,23 @@ from typing import Any
 
 import click
 
-from packer.cli.output import ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.errors import plural, printable, time_text
 
 
 @click.command()
 @click.argument("pack", type=click.Path())
-@click.argument("out", type=click.Path())
+@click.argument("out", type=LocalPath())
 @click.option(
     "--layout", default="folder", show_default=True, metavar="folder|voc|yolo|coco|list", help="Kind of labels."
 )
 @click.option(
     "--include",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="FILE",
     help="Extract only the images in FILE: one path, name, glob or key per line.",
 )
-@click.option("--exclude", type=click.Path(), metavar="FILE", help="Leave out the images in FILE, in the same form.")
+@click.option("--exclude", type=LocalPath(), metavar="FILE", help="Leave out the images in FILE, in the same form.")
 @click.option("--overwrite", is_flag=True, help="Replace a folder that was extracted.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.errors import plural, printable, time_text
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("-o", "--out", type=click.Path(), required=True, help="Path of the new pack.")
 @click.option(
     "--classes",
-    type=click.Path(),
+    type=LocalPath(),
     metavar="FILE",
     help="Class names in the order of their ids, one per line; or a pack.  [default: those of the first pack, then "
     "those that the next ones add]",

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from packer.errors import StorageError
+from packer.errors import StorageError, UsageError
+from packer.stores import is_url
 from packer.types import Progress
 
 
@@ -74,6 +75,16 @@ def counts_text(counts: Mapping[str, int]) -> str:
     """Return the counts of a build's inputs: ``found = packed + rejected + skipped``."""
     found, *parts = (f"{counts[name]} {name}" for name in ("found", "packed", "rejected", "skipped"))
     return f"{found} = {' + '.join(parts)}"
+
+
+class LocalPath(click.Path):
+    """A path on this machine. A URL is refused: it would become a folder named ``s3:``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Raise UsageError if it is a URL."""
+        if is_url(value):
+            raise UsageError(value, "is a URL, and this must be a path on this machine", "choose a local path")
+        return super().convert(value, param, ctx)
 
 
 class ProgressBar(Progress):

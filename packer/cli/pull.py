@@ -6,13 +6,13 @@ import json
 
 import click
 
-from packer.cli.output import ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.errors import PackerError, plural, printable, size_text, time_text
 
 
 @click.command()
 @click.argument("url")
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=LocalPath())
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from packer.cli.output import ProgressBar, echo, echo_error
+from packer.cli.output import LocalPath, ProgressBar, echo, echo_error
 from packer.errors import EXIT_BAD_DATA, plural, printable
 
 SHOWN_LOST = 20
@@ -15,9 +15,7 @@ SHOWN_LOST = 20
 
 @click.command()
 @click.argument("pack", type=click.Path())
-@click.option(
-    "-o", "--out", type=click.Path(), help="Path of the new pack, if one is needed.  [default: PACK.repaired]"
-)
+@click.option("-o", "--out", type=LocalPath(), help="Path of the new pack, if one is needed.  [default: PACK.repaired]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only what is lost.")
 def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:

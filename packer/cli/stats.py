@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.cache import cache_options
-from packer.cli.output import ProgressBar, echo, table_text
+from packer.cli.output import LocalPath, ProgressBar, echo, table_text
 from packer.errors import plural, printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SHOWN_GROUPS = 10
 @click.argument("pack", type=click.Path())
 @click.option("--against", type=click.Path(), help="Another pack; list the images that are in both.")
 @click.option("--pixels/--no-pixels", default=True, help="Read all images to compute the mean and std of the channels.")
-@click.option("--plot", type=click.Path(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
+@click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
 @cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_json: bool, **cached: Any) -> None:

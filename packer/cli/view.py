@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from packer.cli.cache import cache_options
-from packer.cli.output import echo
+from packer.cli.output import LocalPath, echo
 from packer.errors import plural, printable
 
 
@@ -17,7 +17,7 @@ from packer.errors import plural, printable
 @click.argument("pack", type=click.Path())
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free port]")
 @click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
-@click.option("--export", type=click.Path(), help="Export a contact sheet (one HTML file) and exit.")
+@click.option("--export", type=LocalPath(), help="Export a contact sheet (one HTML file) and exit.")
 @click.option("--count", default=200, show_default=True, help="With --export: number of records.")
 @click.option("--seed", type=click.IntRange(0), help="With --export: sample with this seed.  [default: take the first]")
 @cache_options

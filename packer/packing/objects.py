@@ -22,9 +22,9 @@ from packer.stores.transfer import AGAIN
 BUILDS = ".build/"
 """Below it, each unfinished build or push has a folder with an object for each shard or file that is there."""
 TAG_DIGITS = 8
-TAGGED = re.compile(r"(?:shard-\d{5,}|data|rejected|skipped|changed|include|exclude)-[0-9a-f]{8}\.[a-z0-9.]+(?:#\d+)?")
-"""Names that a build gives to objects. In a folder, an unfinished upload ends in #1."""
-PLAIN = re.compile(r"(?:shard-\d{5,}\.(?!json$)[a-z0-9.]+|data\.(?:mdb|index\.arrow))(?:#\d+)?")
+TAGGED = re.compile(r"(?:shard-\d{5,}|data|rejected|skipped|changed|include|exclude)-[0-9a-f]{8}\.[a-z0-9.]+")
+"""Names that a build gives to objects."""
+PLAIN = re.compile(r"(?:shard-\d{5,}\.(?!json$)[a-z0-9.]+|data\.(?:mdb|index\.arrow))")
 """Names that a build gives to the files of a folder, and `packer push` keeps."""
 LOOKED_AT = 2000
 
@@ -91,7 +91,7 @@ def check_no_others(store: Store, files: Iterable[FileEntry] = ()) -> None:
     names = {file.name for file in files}
     for found in islice(store.names(), LOOKED_AT):
         name = found.name
-        if not (name.startswith(BUILDS) or name in names or TAGGED.fullmatch(name) or PLAIN.fullmatch(name)):
+        if not (name.startswith(BUILDS) or name in names or TAGGED.fullmatch(name)):
             problem = f"has other objects, such as {printable(name)}"
             raise UsageError(store.url, problem, "choose a URL below which nothing is")
 
@@ -155,7 +155,7 @@ def publish_manifest(store: Store, manifest: Manifest, only_if: str | None) -> N
                 return
         if isinstance(error, ObjectChanged):
             problem = "another build has published a pack there meanwhile"
-            raise UsageError(store.url, problem, "choose another URL, or replace it with --overwrite") from None
+            raise UsageError(store.url, problem, "choose another URL, or build with --overwrite") from None
         raise
 
 

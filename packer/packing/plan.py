@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.errors import StorageError, plural, printable, size_text
+from packer.errors import plural, printable, size_text
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.images.base import OnAnimation
 from packer.images.decode import Decoder
@@ -22,7 +22,7 @@ from packer.images.header import Mode
 from packer.images.resize import Resize
 from packer.packing.convert import UNREAD, MeasureJob, Recipe, rows_of
 from packer.packing.options import BuildOptions
-from packer.packing.space import check_scratch, free_bytes
+from packer.packing.space import check_space, free_bytes
 from packer.packing.table import Inputs
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation
@@ -124,16 +124,10 @@ class Plan:
 
     def check_space(self) -> None:
         """Raise StorageError if the pack will not fit on the disk, unless ``--force`` is given."""
-        if self.options.force:
-            return
-        check_scratch(self.options, self.pack_bytes, self.shards, self.free_bytes)
-        if self.pack_bytes > self.free_bytes and not self.options.to_store:
+        if not self.options.force:
             smaller = "--resize" if self.options.encode != "raw" else "--encode jpeg or --resize"
-            raise StorageError(
-                self.options.output,
-                f"the pack needs about {size_text(self.pack_bytes)}, but only {size_text(self.free_bytes)} are free",
-                f"make it smaller with {smaller}, choose another disk with --out, or try it with --force",
-            )
+            step = f"make it smaller with {smaller}, choose another disk with --out, or try it with --force"
+            check_space(self.options, self.pack_bytes, self.shards, self.free_bytes, step)
 
 
 def shard_name(container: str, number: int, shards: int) -> str:

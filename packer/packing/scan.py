@@ -66,14 +66,14 @@ def read_inputs(
     Raises:
         UsageError: The source or its labels cannot be used at all.
     """
-    if not is_url(options.source) and names_a_pack(options.source):
-        step = f"give the folder of its images; --like {printable(options.source)} takes its options"
-        raise UsageError(options.source, "is a pack, not a folder of images", step)
     if is_url(options.source):
         tree, skipped = find_store_tree(options.source, scratch, options.inventory)
         if MANIFEST_NAME.encode() in tree.files:
             raise UsageError(options.source, "is a pack, not a folder of images", "give the folder of its images")
     else:
+        if names_a_pack(options.source):
+            step = f"give the folder of its images; --like {printable(options.source)} takes its options"
+            raise UsageError(options.source, "is a pack, not a folder of images", step)
         tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links)
     inputs = Inputs(table=BASE_SCHEMA.empty_table(), archives=tree.members.archives if tree.members else ())
     inputs.in_store = tree.members is not None and not inputs.archives

@@ -13,16 +13,24 @@ from packer.packing.publish import PACK
 from packer.system import usable_cores
 
 
-def check_scratch(options: BuildOptions, pack_bytes: int, shards: int, free: int) -> None:
-    """Raise StorageError if the shards in the works of a build to a store will not fit on the disk."""
-    workers = options.workers or usable_cores()
-    needed = pack_bytes * min(shards, 2 * workers) // max(1, shards)  # as many are uploaded as are made
-    if options.to_store and needed > free:
-        raise StorageError(
-            options.scratch_folder,
-            f"unfinished shards need about {size_text(needed)}, but only {size_text(free)} are free",
-            "choose another disk with --scratch, use fewer --workers, or make shards smaller with --shard-size",
-        )
+def check_space(options: BuildOptions, pack_bytes: int, shards: int, free: int, step: str) -> None:
+    """Raise StorageError if a pack, or the unfinished shards of one that goes to a store, will not fit on the disk.
+
+    Args:
+        options: The options of the build.
+        pack_bytes: Size of the pack.
+        shards: Number of its shards.
+        free: What `free_bytes` returned.
+        step: What to do about a pack that is too large.
+    """
+    where, needed, what = options.output, pack_bytes, "the pack needs"
+    if options.to_store:
+        workers = options.workers or usable_cores()
+        needed = pack_bytes * min(shards, 2 * workers) // max(1, shards)  # as many are uploaded as are made
+        where, what = options.scratch_folder, "unfinished shards need"
+        step = "choose another disk with --scratch, use fewer --workers, or make shards smaller with --shard-size"
+    if needed > free:
+        raise StorageError(where, f"{what} about {size_text(needed)}, but only {size_text(free)} are free", step)
 
 
 def _bytes_in(partial: str) -> int:

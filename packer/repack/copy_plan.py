@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packer.containers.base import ShardSpec
-from packer.errors import StorageError, UsageError, printable, size_text
+from packer.errors import UsageError, printable
 from packer.format.indexes import Indexes
 from packer.format.lists import Skipped
 from packer.format.manifest import Manifest
@@ -20,7 +20,7 @@ from packer.format.schema import ANNOTATION_FIELDS, DTYPES
 from packer.packing.options import BuildOptions
 from packer.packing.plan import SAMPLED_IMAGES, Facts, shard_name, stored_bytes
 from packer.packing.select import Selection, read_selection
-from packer.packing.space import check_scratch, free_bytes
+from packer.packing.space import check_space, free_bytes
 from packer.repack.copy_shard import CopyJob, Remake
 
 KEY = "^[0-9]{8,18}$"
@@ -147,11 +147,8 @@ class CopyPlan:
             ratio = sum(encoded) / max(1, int(sizes[drawn].sum()))
             sizes = np.ceil(sizes * ratio).astype(np.int64)
         needed = stored_bytes(options.container, options.encode == "raw", sizes, self._table)
-        free = free_bytes(options)
-        check_scratch(options, needed, len(jobs), free)
-        if needed > free and not options.to_store:
-            problem = f"the pack needs about {size_text(needed)}, but only {size_text(free)} are free"
-            raise StorageError(options.output, problem, "choose another disk, or make it smaller with --encode jpeg")
+        step = "choose another disk, or make it smaller with --encode jpeg"
+        check_space(options, needed, len(jobs), free_bytes(options), step)
 
 
 _LABELS = ("path", *ANNOTATION_FIELDS)

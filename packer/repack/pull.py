@@ -157,7 +157,7 @@ class PulledOutput(Output):
             raise
         for end, content, offset in ((PART, piece, start), (HAVE, b"1", number)):
             path = os.path.join(self.folder, file.name + end)
-            with storage_errors(path), open(path, "r+b", 0) as target:
+            with storage_errors(path), open(path, "r+b") as target:
                 target.seek(offset)
                 target.write(content)
         progress.advance(size)

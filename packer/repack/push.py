@@ -75,7 +75,7 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
     store = open_store(clean_url(url))
     journal = _Journal(store, manifest)
     sent = 0
-    if not _is_there(store, manifest):
+    if not _is_there(journal, manifest):
         journal.claim()
         sent = _send(journal, manifest, {file.name: old.path_of(folder, file.name) for file in old.files}, progress)
         check_complete(store, manifest.files, journal.written)
@@ -88,10 +88,12 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
     return PushReport(store.url, manifest.digest, len(manifest.files), size, sent, count, seconds)
 
 
-def _is_there(store: Store, manifest: Manifest) -> bool:
+def _is_there(journal: _Journal, manifest: Manifest) -> bool:
     """Return whether this very pack is there. Raise UsageError if it is another, or something else."""
+    store = journal.store
     found = find_manifest(store)
     if found is None:
+        journal.check_claim()
         check_no_others(store, manifest.files)
         return False
     if found.digest != manifest.digest:
@@ -109,15 +111,19 @@ class _Journal:
         self.written: dict[str, Object] = {}
         self._claim = json.dumps({"digest": manifest.digest}).encode("ascii")
 
+    def check_claim(self) -> None:
+        """Raise UsageError if the URL is claimed for another pack."""
+        with suppress(NoObject):
+            if bytes(self.store.read(CLAIM)) != self._claim:
+                problem = "has an unfinished push of another pack"
+                raise UsageError(self.store.url, problem, "finish it, choose another URL, or see packer clean")
+
     def claim(self) -> None:
         """Claim the URL for this pack, and read which of its files are there."""
         try:
             self.store.write(CLAIM, self._claim, ABSENT)
         except ObjectChanged:
-            if bytes(self.store.read(CLAIM)) != self._claim:
-                problem = "has an unfinished push of another pack"
-                step = "finish it, choose another URL, or see packer clean"
-                raise UsageError(self.store.url, problem, step) from None
+            self.check_claim()
         there = objects_in(self.store)
         for found in self.store.names(self.folder):
             content = None

@@ -13,12 +13,14 @@ from packer.stores import clean_url, is_url
 from packer.stores.base import Object
 
 NAMES = ("key", "path", "name", "url", "file", "object")
-SIZES = ("size", "bytes", "content_length", "contentlength")
+SIZES = ("size", "bytes", "content_length", "content-length", "contentlength")
 ETAGS = ("e_tag", "etag")
 PARQUET = (".parquet",)
 TABLES = (".csv", ".tsv", ".csv.gz")
 LINES = (".txt", ".lst", ".list")
 QUOTED = re.compile(rb"%([0-9A-Fa-f]{2})|\+")
+ETAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
+MOST_COLUMNS = 100
 Columns = tuple[list[str], list[int | None], list[str | None]]
 """Names, sizes and ETags."""
 HOW = "give a Parquet or CSV file with the columns key and size, or a text file with a name on each line"
@@ -27,8 +29,8 @@ HOW = "give a Parquet or CSV file with the columns key and size, or a text file 
 def read_inventory(file: str, url: str) -> Sequence[Object]:
     """Return the objects that an inventory names below a URL, by their names below it; a size of -1 is unknown.
 
-    A name is relative to the URL, or the whole key of the object in its bucket, or a URL. If any is a whole key or a
-    URL below `url`, all are such, and those elsewhere are left out.
+    A name is relative to the URL, or a URL, or the whole key of the object in its bucket, with or without the bucket.
+    If any is one of the latter and below `url`, all are such, and those elsewhere are left out.
 
     Args:
         file: A local Parquet, CSV, TSV or text file.
@@ -51,6 +53,8 @@ def read_inventory(file: str, url: str) -> Sequence[Object]:
             sizes, etags = [], []
         else:
             raise UsageError(file, "is not a kind of inventory that is known", HOW)
+    except UsageError:
+        raise
     except OSError as error:
         raise UsageError(file, f"cannot be read: {error.strerror or error}", HOW) from None
     except ValueError as error:  # ArrowInvalid, UnicodeError
@@ -66,7 +70,7 @@ def read_inventory(file: str, url: str) -> Sequence[Object]:
     objects.sort()
     for one, other in pairwise(objects):
         if one.name == other.name:
-            raise UsageError(file, f"names {printable(one.name)} twice", "give one line for each object")
+            raise UsageError(file, f"names {printable(one.name)} twice", "list only current versions")
     return objects
 
 
@@ -75,7 +79,7 @@ def _below(names: Sequence[str], url: str) -> list[tuple[int, str]]:
     host_and_key = url.partition("://")[2]
     key = host_and_key.partition("/")[2]
     files = [(row, name) for row, name in enumerate(names) if name and not name.endswith("/")]  # others are folders
-    for start in (f"{url}/", f"{key}/" if key else ""):
+    for start in (f"{url}/", f"{host_and_key}/", f"{key}/" if key else ""):
         if start and (below := [(row, name[len(start) :]) for row, name in files if name.startswith(start)]):
             return below
     return [(row, name) for row, name in files if not is_url(name)]
@@ -105,8 +109,9 @@ def _csv(file: str, url: str) -> Columns:
     from pyarrow import csv
 
     parse = csv.ParseOptions(delimiter="\t" if file.lower().endswith(".tsv") else ",")
-    with csv.open_csv(file, csv.ReadOptions(autogenerate_column_names=True), parse) as reader:
-        first = [str(value) for value in next(iter(reader.read_next_batch().to_pylist())).values()]
+    texts = csv.ConvertOptions(column_types={f"f{i}": pa.string() for i in range(MOST_COLUMNS)})
+    with csv.open_csv(file, csv.ReadOptions(autogenerate_column_names=True), parse, texts) as reader:
+        first = list(reader.read_next_batch().slice(0, 1).to_pylist()[0].values())
     has_names = any(name.strip().lower() in (*NAMES, *SIZES) for name in first)
     bucket = url.partition("://")[2].partition("/")[0]
     of_s3 = not has_names and len(first) > 1 and first[0] == bucket
@@ -116,7 +121,9 @@ def _csv(file: str, url: str) -> Columns:
         names = ["bucket"] * of_s3 + ["key"]
         rest = first[len(names) :]
         size = next((i for i, value in enumerate(rest) if re.fullmatch(r"\d+", value)), None)
-        names += ["size" if i == size else f"column {i}" for i in range(len(rest))]
+        names += [
+            "size" if i == size else "e_tag" if ETAG.fullmatch(value) else f"column {i}" for i, value in enumerate(rest)
+        ]
     types = {name: pa.int64() if name.lower() in SIZES else pa.string() for name in names}
     wanted = [name for name in names if name.lower() in (*NAMES, *SIZES, *ETAGS)]
     table = csv.read_csv(

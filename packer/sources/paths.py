@@ -136,7 +136,8 @@ def file_of(tree: Tree, kind: str, file: str) -> bytes:
     if is_url(file):
         path = as_bytes(clean_url(file))
         with suppress(NoObject):
-            return path if tree.below(path) in tree.files or Archive.of(path) else b""
+            Archive.of(path)
+            return path
     else:
         path = os.path.realpath(as_bytes(file)) if file else b""
         if os.path.isfile(path):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
 
-from packer.errors import UsageError
+from packer.errors import BadImage, UsageError
 from packer.sources.archives.contents import FAULT, HIDDEN, add_folder
 from packer.sources.archives.listing import Archives, check_file
 from packer.sources.archives.members import Members
@@ -28,6 +29,8 @@ NEVER_IMAGES = frozenset(
     b" .py .sh .npy .npz .h5 .hdf5 .pkl .pth .pt .arrow .parquet .zip .tar .tgz .gz .bz2 .xz .zst .db .lock".split()
 )
 """Extensions of files that are not opened to see whether they are images: it would take a request for each."""
+KNOWN_EXTENSIONS = IMAGE_EXTENSIONS | NEVER_IMAGES
+UNUSABLE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\0-\x1f\x7f]")
 INVENTORY = "give their names with --inventory FILE"
 
 
@@ -101,7 +104,10 @@ def _listed(store: Store, top: str, url: str) -> list[Object]:
 
 
 def _named(store: Store, top: str, objects: Sequence[Object]) -> Iterator[Object | Skipped]:
-    """Yield the objects of an inventory; ask the store for those whose size it does not tell."""
+    """Yield the objects of an inventory; ask the store for those whose size it does not tell.
+
+    Names that are no paths are skipped as faults: clients of stores cannot ask for them.
+    """
 
     def asked(one: Object) -> Object | Skipped:
         try:
@@ -109,8 +115,12 @@ def _named(store: Store, top: str, objects: Sequence[Object]) -> Iterator[Object
         except NoObject:
             return as_bytes(one.name), f"{FAULT}the inventory names it, but there is no such object"
 
-    yield from (one for one in objects if one.size >= 0)
-    yield from at_once(asked, (one for one in objects if one.size < 0))
+    for one in objects:
+        if UNUSABLE.search(one.name):
+            yield as_bytes(one.name), f"{FAULT}its name has //, . or .., or control characters: rename the object"
+    usable = [one for one in objects if not UNUSABLE.search(one.name)]
+    yield from (one for one in usable if one.size >= 0)
+    yield from at_once(asked, (one for one in usable if one.size < 0))
 
 
 def _tree(
@@ -136,8 +146,8 @@ def _tree(
     places[:, 1], places[:, 2] = 0, [size for _, size, _ in found]
     small = SmallFiles(paths, [size for _, size, _ in found], lambda number: _read(root, *found[number]))
     members = Members((), paths, places, scratch, etags=[etag for *_, etag in found], small=small)
-    unknown = [one for one in found if extension_of(one[0]) not in IMAGE_EXTENSIONS | NEVER_IMAGES]
-    begun = at_once(lambda one: begins_like_image(_read(root, *one, SNIFFED_BYTES)), unknown)
+    unknown = [one for one in found if extension_of(one[0]) not in KNOWN_EXTENSIONS]
+    begun = at_once(lambda one: _is_sniffed_image(root, *one), unknown)
     images = {one[0] for one, is_image in zip(unknown, begun, strict=True) if is_image}
     images.update(filter(_is_named_image, paths))
     there = [path for path in paths if path in images]
@@ -152,6 +162,13 @@ def _is_image(path: bytes, head: Callable[[], bytes]) -> bool:
 
 def _is_named_image(path: bytes) -> bool:
     return extension_of(path) in IMAGE_EXTENSIONS
+
+
+def _is_sniffed_image(root: bytes, path: bytes, size: int, etag: str) -> bool:
+    try:
+        return begins_like_image(_read(root, path, size, etag, SNIFFED_BYTES))
+    except (BadImage, NoObject):  # replaced or gone since it was listed: whoever needs it says so
+        return False
 
 
 def _read(root: bytes, path: bytes, size: int, etag: str, most_bytes: int = SMALL_BYTES) -> bytes:

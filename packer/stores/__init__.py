@@ -24,7 +24,7 @@ def is_url(path: AnyPath) -> bool:
 
 
 def clean_url(url: AnyPath) -> str:
-    """Return a URL in one form, without a slash at its end.
+    """Return a URL in one form, with single slashes and none at its end.
 
     Raises:
         UsageError: It holds credentials or a query, which would show in messages and manifests.
@@ -40,6 +40,7 @@ def clean_url(url: AnyPath) -> str:
     if "?" in rest or "#" in rest:
         shown = re.split("[?#]", text)[0]
         raise UsageError(shown, "must not have a query or a fragment", "give the URL of the folder")
+    path = re.sub("/+", "/", path).strip("/")  # no client can ask for objects with empty parts
     return f"{scheme.lower()}://{host}{slash}{path}".rstrip("/")
 
 

@@ -29,6 +29,10 @@ def s3_settings() -> dict[str, Any]:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     endpoint = endpoint or known.get("endpoint_url")
     if endpoint:
+        if not endpoint.startswith(("http://", "https://")):  # obstore would panic
+            raise UsageError(
+                "AWS_ENDPOINT_URL", f"must be a URL, got {endpoint!r}", "write http:// or https:// before it"
+            )
         settings["endpoint"] = endpoint
         if endpoint.startswith("http://"):  # the user named it
             settings["client_options"] = {"allow_http": True}

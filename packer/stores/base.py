@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 ABSENT = ""
 """In place of an ETag: write only if there is no such object."""
-
-
-Content = bytes | os.PathLike[str] | Iterable[bytes]
+Content = bytes | Iterable[bytes]
 
 
 class Object(NamedTuple):
@@ -40,6 +38,10 @@ class ObjectChanged(StorageError):
 
 class CutAnswer(StorageError):
     """The store sent fewer bytes than it has, several times."""
+
+
+class NotReached(StorageError):
+    """The store does not answer, or that it cannot now."""
 
 
 class Store(Protocol):
@@ -75,8 +77,8 @@ class Store(Protocol):
 
         Args:
             name: The object.
-            content: Its bytes; or the path of a local file, or pieces, both of which are sent in parts. If the next
-                piece is an exception, nothing is written.
+            content: Its bytes; or, without `only_if`, pieces, which are sent in parts. If the next piece is an
+                exception, nothing is written.
             only_if: ABSENT, or the ETag of the version to replace; None: in any case.
         """
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import AnyPath, StorageError, UsageError, size_text
+from packer.stores import is_url
 from packer.stores.layout import Layout
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.system.locks import lock_folder
@@ -50,6 +51,10 @@ def cache_root(cache_dir: AnyPath | None = None) -> str:
     if not found:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         found = os.path.join(base, "packer")
+    if is_url(found):
+        raise UsageError(
+            found, "is a URL, and a cache is a folder on this machine", "pass cache_dir=, or set PACKER_CACHE"
+        )
     return os.path.abspath(os.fsdecode(found))
 
 

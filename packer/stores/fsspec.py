@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +32,8 @@ class FsspecStore(Store):
             raise UsageError(url, f"{scheme}:// is not a kind of store that is known", "see docs/remote.md") from None
         except ImportError as error:
             raise NotInstalled(url, f"needs another library: {error}", "install it") from None
+        except OSError as error:  # those of some schemes connect here
+            raise StorageError(url, f"cannot be reached: {error}", AGAIN) from None
         self._root = self._root.rstrip("/")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -65,8 +66,6 @@ class FsspecStore(Store):
             raise ObjectChanged(join_url(self.url, name), "was replaced by another version", "open it again")
         if isinstance(content, bytes):
             self._call(name, lambda: self._files.pipe_file(path, content))
-        elif isinstance(content, os.PathLike):
-            self._call(name, lambda: self._files.put_file(os.fspath(content), path))
         else:
             self._call(name, lambda: self._write_pieces(path, content))
         return None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from packer.errors import DamagedPack
 from packer.stores import join_url
-from packer.stores.base import NoObject, ObjectChanged, Store
+from packer.stores.base import NoObject, NotReached, Object, ObjectChanged, Store
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+AWAY_S = 60.0
+"""How long the store may be away in the middle."""
+AWAY_PAUSE_S = 2.0
 OPEN_AGAIN = "open it again"
 
 
@@ -40,7 +44,7 @@ class Objects:
         condition = known if known and not known.startswith("W/") else None
         try:
             # some servers answer a range of all bytes as if there were none
-            data, found = self.store.get(name, start, stop if start or stop < size else None, condition)
+            data, found = self._tried(name, start, stop if start or stop < size else None, condition)
         except NoObject:
             raise DamagedPack(where, "is missing", "restore it or build the pack again") from None
         except ObjectChanged:
@@ -53,6 +57,16 @@ class Objects:
         if known is not None and found.etag != known:
             raise self._replaced(where)
         return data
+
+    def _tried(self, name: str, start: int, stop: int | None, etag: str | None) -> tuple[Buffer, Object]:
+        until = time.monotonic() + AWAY_S
+        while True:
+            try:
+                return self.store.get(name, start, stop, etag)
+            except NotReached:  # it has answered before, and a training takes days
+                if time.monotonic() > until:
+                    raise
+                time.sleep(AWAY_PAUSE_S)
 
     def _replaced(self, where: str) -> DamagedPack:
         return DamagedPack(where, "was replaced by another version since the pack was opened", OPEN_AGAIN)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
@@ -20,7 +19,17 @@ from obstore.store import MemoryStore, from_url
 from packer.errors import StorageError, UsageError
 from packer.stores import join_url
 from packer.stores.aws import s3_settings
-from packer.stores.base import ABSENT, Content, CutAnswer, NoObject, Object, ObjectChanged, Store, check_process
+from packer.stores.base import (
+    ABSENT,
+    Content,
+    CutAnswer,
+    NoObject,
+    NotReached,
+    Object,
+    ObjectChanged,
+    Store,
+    check_process,
+)
 from packer.stores.threads import interruptible
 
 if TYPE_CHECKING:
@@ -41,9 +50,15 @@ CLIENT_OPTIONS = (
 )
 NO_SUCH = "check the URL, and which account the environment names"
 AGAIN = "check the network and the store, and run it again"
+RENAME = "rename that object (packer build can do without listing: --inventory)"
 NO_RANGES = re.compile("non-partial response|Range request not supported")
+REFUSED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 DENIED = re.compile(r"status code: 40[13]\b")
 REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
+NO_KEYS = re.compile("computeMetadata|/latest/api/token|/latest/meta-data|/metadata/identity")
+"""Where a machine of a cloud asks for its own role, which obstore does if the environment has no credentials."""
+ROLE = "set them as docs/remote.md says; for a public bucket, AWS_SKIP_SIGNATURE=true (or GOOGLE_, AZURE_)"
+CAUSE = re.compile(r'(?:message|error): "([^"]*)"')
 NO_FOLDER = "Unable to canonicalize filesystem root"
 T = TypeVar("T")
 
@@ -113,21 +128,14 @@ class ObstoreStore(Store):
                 raise ObjectChanged(join_url(self.url, name), "was replaced by another version", "open it again")
             only_if = None
         mode: Any = "overwrite" if only_if is None else "create" if only_if == ABSENT else {"e_tag": only_if}
-        data: Any = Path(content) if isinstance(content, os.PathLike) else content
-        parts = not isinstance(data, bytes) and mode == "overwrite"
-        parts = parts and not (isinstance(data, Path) and data.stat().st_size <= PART_BYTES)
+        parts = not isinstance(content, bytes)
 
         def put() -> str | None:
             client = self._connected(make_folder=True)
-            answer = obstore.put(client, name, data, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
+            answer = obstore.put(client, name, content, mode=mode, use_multipart=parts, chunk_size=PART_BYTES)
             return answer["e_tag"]
 
-        try:
-            return self._call(name, put)
-        except NoObject:  # parts were put together, the answer was lost, and obstore asked again for what is done
-            if not isinstance(data, (bytes, Path)):
-                raise
-            return self._call(name, put)
+        return self._call(name, put)
 
     def names(self, prefix: str = "") -> Iterator[Object]:
         """Yield the objects whose names begin with `prefix`."""
@@ -148,8 +156,11 @@ class ObstoreStore(Store):
             found = self._call(prefix, lambda: obstore.list_with_delimiter(self._client, prefix or None))
         except NoObject:
             return [], []
+        if "" in found["common_prefixes"]:  # obstore would list the same again, and read other names
+            raise StorageError(join_url(self.url, prefix), "has objects whose names begin with a slash", RENAME)
         # an object "prefix/" of no bytes, which consoles and some servers make for a folder, is not in it
-        objects = [_object(meta, meta["path"]) for meta in found["objects"] if meta["path"] != prefix]
+        there = [meta for meta in found["objects"] if meta["path"] != prefix or meta["size"]]
+        objects = [_object(meta, meta["path"]) for meta in there]
         return sorted(path.rstrip("/") for path in found["common_prefixes"]), sorted(objects)
 
     def delete(self, names: list[str]) -> None:
@@ -161,28 +172,36 @@ class ObstoreStore(Store):
         where = join_url(self.url, name)
         try:
             return interruptible(call)
-        except FileNotFoundError:  # obstore's NotFoundError is one
+        except FileNotFoundError as error:  # obstore's NotFoundError is one
+            if "NoSuchBucket" in str(error):
+                raise StorageError(self.url, "there is no such bucket", NO_SUCH) from None
             raise NoObject(where, "no such object", NO_SUCH) from None
         except (exceptions.PreconditionError, exceptions.NotModifiedError):
             raise ObjectChanged(where, "was replaced by another version", "open it again") from None
         except exceptions.AlreadyExistsError:
             raise ObjectChanged(where, "exists", "choose another URL") from None
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise StorageError(where, f"access denied: {_text(error)}", NO_SUCH) from None
+        except ValueError as error:  # of a name that has //, . or .. in it, or control characters
+            raise NoObject(where, f"no object can have this name: {_text(error)}", NO_SUCH) from None
         except (exceptions.BaseError, OSError) as error:
             text = _text(error)
+            if NO_KEYS.search(str(error)):
+                raise StorageError(
+                    where, f"no credentials: the environment has none, this machine no role: {text}", ROLE
+                ) from None
             if NO_RANGES.search(text):
                 problem = "the server does not answer requests for parts of objects"
-                raise StorageError(where, problem, "choose a store that does") from None
-            if DENIED.search(text):
+                raise StorageError(where, problem, "choose a store that does, or copy it: packer pull") from None
+            if "PROPFIND" in str(error):
+                raise StorageError(self.url, "is on a web server, which can only be read", "choose a store") from None
+            if isinstance(error, REFUSED) or DENIED.search(str(error)):
                 raise StorageError(where, f"access denied: {text}", NO_SUCH) from None
             if "NoSuchBucket" in str(error):
-                raise NoObject(where, "there is no such bucket", NO_SUCH) from None
+                raise StorageError(self.url, "there is no such bucket", NO_SUCH) from None
             if "body error" in text:
                 raise CutAnswer(where, f"the answer was cut: {text}", AGAIN) from None
             if "invalid path" in text:  # of a name that has // or control characters, or is not UTF-8
-                raise StorageError(where, f"has a name that cannot be used: {text}", "rename that object") from None
-            raise StorageError(where, f"cannot be reached: {text}", AGAIN) from None
+                raise StorageError(where, f"has an object whose name cannot be used: {text}", RENAME) from None
+            raise NotReached(where, f"cannot be reached: {text}", AGAIN) from None
 
 
 def _made(url: str, make_folder: bool) -> Any:
@@ -214,7 +233,11 @@ def _object(meta: Any, name: str) -> Object:
 
 def _text(error: BaseException) -> str:
     """Return what is wrong in one line: obstore adds the whole answer, which may name keys, and how often it tried."""
-    text = str(error).split("\n\nDebug source", 1)[0]
+    text, _, source = str(error).partition("\n\nDebug source")
+    text = re.sub(r", max_retries: \S+ retry_timeout: \S+", "", text)
     reasons = REASON.findall(text)
+    if text.endswith("error sending request") and (cause := CAUSE.search(source)):
+        reasons = [f"({cause[1]})"]
     text = re.sub(r"\?\S+", "", re.split(r"<\?xml|<Error>", text)[0])  # queries may be signed
-    return " ".join(f"{text} {': '.join(reasons)}".split())[:300]
+    text = text.rpartition("Server returned non-2xx status code: ")[2]  # before it are URL and time
+    return " ".join(f"{text} {': '.join(reasons)}".split())[:300].rstrip(":")

@@ -109,20 +109,23 @@ def served(
     """Run a server of `store_servers` with a bucket, or skip with the reason."""
     pytest.importorskip("obstore")
     try:
-        with server(factory.mktemp(server.__name__)) as found, pytest.MonkeyPatch.context() as environment:
-            use(environment, found.environment)
-            open_store(f"s3://{BUCKET}").write("bucket", b"is made by its first object")
+        with server(factory.mktemp(server.__name__)) as found:
+            with used(found):
+                open_store(f"s3://{BUCKET}").write("bucket", b"is made by its first object")
             yield found
     except NoServer as error:
         pytest.skip(str(error))
 
 
-def use(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
-    """Set these variables of AWS, and no others."""
-    for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_CA_BUNDLE"]:
-        monkeypatch.delenv(name)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+@contextmanager
+def used(server: StoreServer) -> Iterator[None]:
+    """Let the environment lead to a server, in a way that a test's `monkeypatch.undo` does not end."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_CA_BUNDLE"]:
+            environment.delenv(name)
+        for name, value in server.environment.items():
+            environment.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -140,17 +143,17 @@ def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
 
 
 @pytest.fixture
-def bucket_url(seaweedfs: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket_url(seaweedfs: StoreServer) -> Iterator[str]:
     """The URL of an empty folder on SeaweedFS; the environment leads there."""
-    use(monkeypatch, seaweedfs.environment)
-    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    with used(seaweedfs):
+        yield f"s3://{BUCKET}/{uuid.uuid4().hex}"
 
 
 @pytest.fixture
-def rclone_url(rclone: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
+def rclone_url(rclone: StoreServer) -> Iterator[str]:
     """The URL of an empty folder on rclone; the environment leads there."""
-    use(monkeypatch, rclone.environment)
-    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    with used(rclone):
+        yield f"s3://{BUCKET}/{uuid.uuid4().hex}"
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from packer.errors import StorageError, UsageError
 from packer.repack.push import push
 from packer.stores import open_store
 from packer.stores.base import ABSENT, NoObject, ObjectChanged
+from packer.stores.transfer import upload
 
 CONTENT = bytes(range(256)) * 4096
 """1 MiB."""
@@ -43,11 +44,11 @@ def test_files_are_sent_in_parts(bucket_url: str, tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     store = open_store(bucket_url)
     for name in ("large", "empty"):
-        etag = store.write(name, tmp_path / name)
-        assert bytes(store.read(name, etag=etag)) == (tmp_path / name).read_bytes()
+        found = upload(store, name, str(tmp_path / name))
+        assert bytes(store.read(name, etag=found.etag)) == (tmp_path / name).read_bytes()
     with pytest.raises(ObjectChanged, match="exists"):
-        store.write("large", tmp_path / "large", only_if=ABSENT)
-    store.write("large", tmp_path / "empty", only_if=store.size("large").etag)
+        store.write("large", CONTENT, only_if=ABSENT)
+    store.write("large", b"", only_if=store.size("large").etag)
     assert store.size("large").size == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from drawn import draw_classes, image_file
 from running import digests, good
-from test_build_archives import as_tar, as_zip
+from test_build_archives import as_tar, as_zip, compressed
 
 pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 
@@ -59,7 +60,11 @@ def test_the_same_bytes(sources: Path, odd: Path, tmp_path: Path, choice: str) -
     good("verify", tmp_path / "b", "--deep")
 
 
-@pytest.mark.parametrize("make", [as_zip, as_tar])
+def as_tgz(folder: Path, to: Path) -> Path:
+    return compressed(folder, to, gzip.compress)
+
+
+@pytest.mark.parametrize("make", [as_zip, as_tar, as_tgz])
 def test_archives(sources: Path, tmp_path: Path, make: Callable[[Path, Path], Path]) -> None:
     (tmp_path / "src").mkdir()
     archive = make(sources / "voc", tmp_path / "src" / f"voc.{make.__name__[3:]}")

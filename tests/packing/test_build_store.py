@@ -78,7 +78,6 @@ def test_names() -> None:
         "shard-00012-3f9a2c1b.n5.zip",
         "data-3f9a2c1b.index.arrow",
         "rejected-00000000.tsv",
-        "shard-00000-3f9a2c1b.rec#1",
     ]
     assert all(TAGGED.fullmatch(name) for name in ours)
     others = [

@@ -212,3 +212,9 @@ def test_a_pack_that_is_open_here_is_in_use_too(home: Path, server: Served):
     with pytest.raises(UsageError, match="is in use"):
         clear_cached(cached_packs(cache_root())[0])
     assert pack.record(0)
+
+
+def test_the_cache_folder_is_not_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKER_CACHE", "s3://bucket/cache")
+    with pytest.raises(UsageError, match="s3://bucket/cache: is a URL, and a cache is a folder on this machine"):
+        cache_root()

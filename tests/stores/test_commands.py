@@ -57,6 +57,19 @@ def test_the_options_of_the_cache(home: Path, tmp_path):
     assert refused(2, "hash", url, "--cache-bytes", "many").startswith("packer: ")
 
 
+@pytest.mark.parametrize("words", [
+    "sample URL", "extract PACK URL", "adopt URL -o new", "view PACK --export URL", "stats PACK --plot URL",
+    "build SRC -o new --quarantine URL", "build URL -o new --classes URL", "build SRC -o s3://b/new --scratch URL",
+    "build URL -o new --inventory URL", "hash --deep URL --cache-dir URL",
+])  # fmt: skip
+def test_what_must_be_local(words: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"URL": url_of(home), "PACK": str(home), "SRC": str(tmp_path)}
+    said = refused(2, *(names.get(word, word) for word in words.split()))
+    assert f"{url_of(home)}: is a URL, and " in said and " on this machine; " in said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_info_of_a_url_fetches_nothing_but_the_manifest(home: Path, server: Served, tmp_path):
     good("info", server.url)
     assert [name for name, _, _ in server.asked] == ["pack.json"]
@@ -239,9 +252,10 @@ def test_the_page_of_a_url(home: Path):
     assert len(tiles["tiles"]) == 3 and all("picture" in tile for tile in tiles["tiles"])
 
 
-def test_a_bench_of_a_url(home: Path, monkeypatch):
+def test_a_bench_of_a_url(home: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(Layout, "BLOCK_BYTES", 1 << 20)  # as in the measuring processes
     monkeypatch.setattr(Layout, "EXTENT_BLOCKS", 8)
-    ran = good("bench", url_of(home), "--rounds", 2, "--seconds", 0.05, "--threads", 1, "--json")
+    cache = ("--cache-dir", tmp_path / "cache")  # a process of other tests may measure, which has another environment
+    ran = good("bench", url_of(home), *cache, "--rounds", 2, "--seconds", 0.05, "--threads", 1, "--json")
     assert json.loads(ran.out)["rows"][1]["name"] == "1 thread, batches of 16"
     assert "packer pull" in refused(2, "bench", url_of(home), "--cold")

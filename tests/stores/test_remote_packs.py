@@ -6,7 +6,9 @@ import os
 import pickle
 import shutil
 import threading
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +19,11 @@ from served import Served, all_of, shuffled
 from packer import open_pack
 from packer.errors import DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format import remote as remote_module
+from packer.stores import objects
+from packer.stores.base import NotReached
 from packer.stores.cache import limit_of
 from packer.stores.layout import Layout, runs
+from packer.stores.obstore import ObstoreStore
 
 KINDS = [("raw", "lmdb"), ("ragged", "hdf5"), ("jpeg", "webdataset"), ("copy", "tfrecord"), ("boxes", "parquet")]
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -84,6 +89,25 @@ def test_what_passes_is_asked_again(home: Path, server: Served, fault, monkeypat
     server.fault = once
     assert all_of(open_pack(server.url)) == all_of(open_pack(home))
     assert set(server.blocks().values()) == {1}
+
+
+def test_a_store_that_is_away_in_the_middle_is_waited_for(home: Path, server: Served, monkeypatch):
+    get, asked = ObstoreStore.get, Counter[str]()
+
+    def away(store: ObstoreStore, name: str, *given: Any) -> Any:
+        asked[name] += name.endswith("tfrecord")
+        if 0 < asked[name] <= times:
+            raise NotReached(name, "cannot be reached")
+        return get(store, name, *given)
+
+    monkeypatch.setattr(ObstoreStore, "get", away)
+    monkeypatch.setattr(objects, "AWAY_PAUSE_S", 0)
+    times = 3
+    assert all_of(open_pack(server.url, cache_bytes=0)) == all_of(open_pack(home))
+    times = 1 << 60
+    monkeypatch.setattr(objects, "AWAY_S", 0)
+    with pytest.raises(NotReached):
+        open_pack(server.url, cache_bytes=0).record(0)
 
 
 @pytest.mark.parametrize("fault", ["flips", "shift"])

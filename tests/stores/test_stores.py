@@ -14,10 +14,14 @@ from fault_proxy import Fault, FaultProxy
 pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 pytest.importorskip("fsspec", reason="needs fsspec (packer[remote])")
 
+from obstore.exceptions import GenericError
+
 from packer.errors import StorageError, UsageError
 from packer.stores import clean_url, is_url, join_url, obstore, open_store
 from packer.stores.aws import s3_settings
 from packer.stores.base import ABSENT, NoObject, ObjectChanged, Store
+from packer.stores.obstore import ObstoreStore, _text
+from packer.stores.transfer import upload
 
 CONTENT = bytes(range(256)) * 64
 
@@ -35,7 +39,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 def test_what_is_written_is_read(store: Store, tmp_path: Path) -> None:
     (tmp_path / "local").write_bytes(CONTENT)
     store.write("a/b c.bin", CONTENT)
-    store.write("a/file", tmp_path / "local")
+    upload(store, "a/file", str(tmp_path / "local"))
     for name in ("a/b c.bin", "a/file"):
         assert store.size(name).size == len(CONTENT)
         for start, stop in ((0, 1), (5, 700), (len(CONTENT) - 1, len(CONTENT)), (0, None), (9, None), (7, 7)):
@@ -83,6 +87,14 @@ def test_a_web_server_is_a_store(server: FaultProxy) -> None:
     assert bytes(pickle.loads(pickle.dumps(store)).read("x y")) == CONTENT
 
 
+def test_a_web_server_is_only_read() -> None:
+    def put() -> None:  # what it says after many tries
+        raise GenericError("Error performing PROPFIND http://h/x in 8s - Server returned: 501 Not Implemented")
+
+    with pytest.raises(StorageError, match="http://h/x: is on a web server, which can only be read; choose a store"):
+        ObstoreStore("http://h/x")._call("y", put)
+
+
 @pytest.mark.parametrize("kind", ["503", "close", "cut"])
 def test_what_passes_is_tried_again(kind: str, server: FaultProxy) -> None:
     server.faults = [Fault(kind, times=1)]
@@ -121,6 +133,7 @@ def test_a_silent_server_is_an_error_soon(monkeypatch: pytest.MonkeyPatch) -> No
 def test_urls() -> None:
     assert is_url("s3://b/x") and is_url(b"hf://datasets/x") and not is_url("/a/b") and not is_url("C://x")
     assert clean_url("S3://Bucket/Path//") == "s3://Bucket/Path"
+    assert clean_url("s3://b//x///y") == "s3://b/x/y" and clean_url("file:///x//y/") == "file:///x/y"
     assert join_url("s3://b/x/", "y/z") == "s3://b/x/y/z"
     for url in ("s3://key:secret@b/x", "https://h/x?sig=secret", "https://h/x#secret", "s3://k:secret@b/x?y=secret"):
         with pytest.raises(UsageError) as caught:
@@ -130,15 +143,28 @@ def test_urls() -> None:
         open_store("nothing-like-it://x")
 
 
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", refuse)  # as ftp:// does
+    with pytest.raises(StorageError, match="ftp://host/x: cannot be reached: Name or service not known; check the"):
+        open_store("ftp://host/x")
+
+
 def test_errors_name_no_keys() -> None:
     answer = (
         "Generic S3 error: GET https://b.s3/x?X-Amz-Credential=SECRET&sig=SECRET returned status code: 403 Forbidden: "
         '<?xml version="1.0"?><Error><Code>SignatureDoesNotMatch</Code><Message>It does not match.</Message>'
         "<AWSAccessKeyId>SECRET</AWSAccessKeyId></Error>\n\nDebug source: SECRET"
     )
-    said = obstore._text(RuntimeError(answer))
+    said = _text(RuntimeError(answer))
     assert said.endswith("403 Forbidden: SignatureDoesNotMatch: It does not match.")
     assert "SECRET" not in said
+    answer = answer.replace(
+        "returned status", "Error performing GET https://b.s3/x in 2ms - Server returned non-2xx status"
+    )
+    assert _text(RuntimeError(answer)) == "403 Forbidden: SignatureDoesNotMatch: It does not match."
 
 
 @pytest.fixture
@@ -187,6 +213,34 @@ def test_variables_of_the_client_are_read_beside_packers_own(aws: pytest.MonkeyP
     aws.setenv("AWS_READ_TIMEOUT", "many")
     with pytest.raises(UsageError, match=r"cannot be used: .*many"):
         open_store("s3://bucket")
+
+
+def test_an_endpoint_without_a_scheme(aws: pytest.MonkeyPatch) -> None:
+    aws.setenv("AWS_ENDPOINT_URL", "127.0.0.1:8333")
+    with pytest.raises(UsageError, match=r"AWS_ENDPOINT_URL: must be a URL, got '127.0.0.1:8333'; write http"):
+        open_store("s3://bucket/x")
+
+
+def test_a_machine_without_credentials(aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    aws.setenv("AWS_CONFIG_FILE", os.devnull)
+    aws.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    (tmp_path / "role").mkdir()
+    with FaultProxy(tmp_path / "role") as role:  # it answers 404 or the like, as machines outside the cloud may
+        aws.setenv("AWS_METADATA_ENDPOINT", role.url)
+        with pytest.raises(StorageError, match=r"no credentials: .*AWS_SKIP_SIGNATURE"):
+            open_store("s3://bucket/x").read("y")
+
+
+def test_the_reason_why_nothing_is_reached() -> None:
+    answer = (
+        "Generic S3 error: Error performing GET http://h/x in 2s, after 10 retries, max_retries: 10, "
+        "retry_timeout: 180s - HTTP error: error sending request\n\nDebug source:\n"
+        'Os { code: 111, message: "Connection refused" }'
+    )
+    assert _text(RuntimeError(answer)) == (
+        "Generic S3 error: Error performing GET http://h/x in 2s, after 10 retries - "
+        "HTTP error: error sending request (Connection refused)"
+    )
 
 
 def test_a_file_of_settings_that_is_none(aws: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -44,22 +44,22 @@ class SmallFiles:
         last = self._last.get(extension)
         self._last[extension] = at
         follows = last is not None and 0 < at - last <= NEAR
-        for other in alike[at : at + AHEAD] if follows else (number,):
-            self._begin(other)
+        futures = [self._begin(other) for other in (alike[at : at + AHEAD] if follows else (number,))]
         try:
-            return self._held[number].result()
+            return futures[0].result()
         except (BadImage, NoObject):  # whoever reads it says so
             return b""
 
-    def _begin(self, number: int) -> None:
+    def _begin(self, number: int) -> Future[bytes]:
         if number in self._held:
-            return
-        self._held[number] = submit(self._read, number)
+            return self._held[number]
+        future = self._held[number] = submit(self._read, number)
         self._held_bytes += self._sizes[number]
         while self._held_bytes > MOST_HELD_BYTES:
             oldest = next(iter(self._held))
             del self._held[oldest]
             self._held_bytes -= self._sizes[oldest]
+        return future
 
 
 def _extension(path: bytes) -> bytes:
