@@ -112,6 +112,8 @@ class FsspecStore(Store):
         where = join_url(self.url, name)
         try:
             return interruptible(call)
+        except StorageError:  # nobody waits for it any more
+            raise
         except FileNotFoundError:
             raise NoObject(where, "no such object", "check the URL") from None
         except PermissionError as error:

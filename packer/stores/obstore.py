@@ -172,6 +172,8 @@ class ObstoreStore(Store):
         where = join_url(self.url, name)
         try:
             return interruptible(call)
+        except StorageError:  # nobody waits for it any more
+            raise
         except FileNotFoundError as error:  # obstore's NotFoundError is one
             if "NoSuchBucket" in str(error):
                 raise StorageError(self.url, "there is no such bucket", NO_SUCH) from None
