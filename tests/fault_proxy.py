@@ -35,7 +35,7 @@ from urllib.parse import unquote, urlsplit
 
 CHUNK = 1 << 18
 RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
-KINDS = ("delay", "503", "cut", "flip", "shift", "range", "whole", "close", "lost", "replaced")
+KINDS = ("delay", "404", "503", "cut", "flip", "flips", "shift", "range", "whole", "close", "lost", "replaced")
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Asked:
 class Fault:
     """What happens to some requests.
 
-    The kinds: ``delay``: it takes `seconds` longer; ``503``: the store is busy; ``cut``: the connection ends in the
-    middle of the body; ``flip``: one bit of the body is another; ``shift``: the bytes beside those asked for, under the
-    headers of these; ``range``: another range, which the headers say; ``whole``: all bytes with status 200;
-    ``close``: the connection ends without an answer; ``lost``: so too, but after the store has done it;
-    ``replaced``: the object has another ETag (412 for If-Match).
+    The kinds: ``delay``: it takes `seconds` longer; ``404``: it is not there; ``503``: the store is busy; ``cut``: the
+    connection ends in the middle of the body; ``flip``: one bit of the body is another; ``flips``: one in each 64
+    bytes; ``shift``: the bytes beside those asked for, under the headers of these; ``range``: another range, which the
+    headers say; ``whole``: all bytes with status 200; ``close``: the connection ends without an answer; ``lost``: so
+    too, but after the store has done it; ``replaced``: the object has another ETag (412 for If-Match).
     """
 
     kind: str
@@ -123,6 +123,10 @@ class FaultProxy(ThreadingHTTPServer):
     def __exit__(self, *_: object) -> None:
         self.shutdown()
         self.server_close()
+
+    def name_of(self, path: str) -> str:
+        """Return which file of the folder the path of a URL names."""
+        return path.lstrip("/")
 
     def clear(self) -> None:
         """Forget the faults, and what was asked."""
@@ -229,6 +233,8 @@ class _Handler(BaseHTTPRequestHandler):
         if "close" in kinds:
             self.close_connection = True
             return 0, 0
+        if "404" in kinds:
+            return 404, self._send(404, {}, b"")
         if "503" in kinds:
             return 503, self._send(503, {"Retry-After": "0"}, b"<Error><Code>SlowDown</Code></Error>")
         headers = list(self.headers.items())
@@ -280,6 +286,8 @@ class _Handler(BaseHTTPRequestHandler):
                 changed = bytearray(piece)
                 changed[bit // 8 - sent] ^= 1 << bit % 8
                 piece = bytes(changed)
+            if "flips" in kinds:
+                piece = bytes(byte ^ (i % 64 == 0) for i, byte in enumerate(piece))
             self.wfile.write(piece)
             sent += len(piece)
         if end < length:
@@ -325,7 +333,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Serve a file with ranges and conditions, as a static web server does."""
         given = {name.lower(): value for name, value in headers.items()}
         found = Message()
-        path = Path(folder, unquote(urlsplit(self.path).path).lstrip("/"))
+        path = Path(folder, self.server.name_of(unquote(urlsplit(self.path).path)))
         if not path.is_file() or ".." in path.parts:
             return 404, found, 0, _reader(b"")
         status = path.stat()
@@ -359,10 +367,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _common(asked: Asked, fault: Fault) -> tuple[int, int] | None:
     """Return the bytes of an answer in which a fault is, counted from its start; None if there are none."""
-    if fault.within is None or asked.start is None or asked.stop is None:
+    if fault.within is None:
         return None
-    start, stop = max(asked.start, fault.within[0]), min(asked.stop, fault.within[1])
-    return (start - asked.start, stop - asked.start) if start < stop else None
+    begin = asked.start or 0
+    start, stop = max(begin, fault.within[0]), min(asked.stop or fault.within[1], fault.within[1])
+    return (start - begin, stop - begin) if start < stop else None
 
 
 @lru_cache(maxsize=1000)

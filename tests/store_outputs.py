@@ -404,9 +404,12 @@ class Transfers:
         other = tmp_path / "o.lmdb"
         good("convert", pack, other)
         assert "has an unfinished push of another pack" in refused(2, "push", other, bucket_url)
-        notes = Notes()
+        there, notes = len(set(objects(bucket_url)) & set(digests(pack))), Notes()
         report = push(pack, bucket_url, notes)
-        assert notes.has(f"3 of {files_of(pack)} files are there") and report.sent == files_of(pack) - 3
+        assert (
+            notes.has(f"3 of {files_of(pack)} files are there")
+            and report.sent == files_of(pack) - there <= files_of(pack) - 3
+        )
         assert objects(bucket_url) == digests(pack)
 
     def test_pull_resumes(self, pack: Path, bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from packer.format.index import read_index
 from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
 from packer.stores import clean_url, is_url
-from packer.stores.cache import ORIGIN, UNFINISHED, origin_of
+from packer.stores.cache import ORIGIN, UNFINISHED, folders_of
 from packer.stores.layout import Layout, runs
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.types import Int64, Progress
@@ -55,7 +55,7 @@ class CachedPack:
     def here_bytes(self) -> int:
         """Return how many bytes of them are here."""
         with suppress(FileNotFoundError):
-            return _bytes_of(self.stored, np.flatnonzero(self.stored.states()))
+            return self.stored.here_bytes()
         return 0
 
     def used_s(self) -> int:
@@ -93,15 +93,9 @@ def cached_packs(root: str, which: str | None = None) -> list[CachedPack]:
         UsageError: There is none of that URL or digest.
     """
     found = []
-    packs = os.path.join(root, "packs")
-    with suppress(FileNotFoundError, NotADirectoryError):
-        for name in sorted(os.listdir(packs)):
-            folder = os.path.join(packs, name)
-            if name.startswith(UNFINISHED) or os.path.islink(folder):
-                continue
-            if (origin := origin_of(folder)) is not None:
-                files = tuple((str(name), int(size)) for name, size in origin["files"])
-                found.append(CachedPack(folder, str(origin["url"]), files))
+    for folder, origin in folders_of(root):
+        files = tuple((str(name), int(size)) for name, size in origin["files"])
+        found.append(CachedPack(folder, str(origin["url"]), files))
     if which is not None:
         url = clean_url(which) if is_url(which) else None
         found = [pack for pack in found if (pack.url == url if url else which and pack.id.startswith(which))]
@@ -126,7 +120,7 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
     report, stored = CacheReport(pack.url, 0, manifest.records), pack.stored
     wrong: set[int] = set()
     with stored.held():
-        states = stored.states()
+        before = np.concatenate([[0], np.cumsum(stored.here())])
         for number, shard in enumerate(manifest.shards):
             index = os.path.join(pack.folder, shard.index.name)
             try:
@@ -141,7 +135,6 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
             starts, sizes = (np.asarray(column(table, name)) for name in ("offset", "size"))
             first = stored.layout.first_blocks[number] + starts // Layout.BLOCK_BYTES
             last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // Layout.BLOCK_BYTES
-            before = np.concatenate([[0], np.cumsum(states != 0)])
             rows = np.flatnonzero(before[last + 1] - before[first] == last - first + 1)
             report.records += len(rows)
             container = os.path.join(pack.folder, shard.container.name)
@@ -150,17 +143,11 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                 wrong.update(stored.layout.extents[first[row] : last[row] + 1].tolist())
             progress.advance(int(sizes[rows].sum()))
     for extent in sorted(wrong):
-        size = _bytes_of(stored, np.flatnonzero((stored.states() != 0) & (stored.layout.extents == extent)))
-        if stored.evict(extent):
-            report.dropped_bytes += size
-        else:
-            report.in_use_bytes += size
+        size = int(stored.layout.block_sizes[stored.here() & (stored.layout.extents == extent)].sum())
+        dropped = stored.evict(extent)
+        report.dropped_bytes += dropped
+        report.in_use_bytes += size if not dropped else 0
     return report
-
-
-def _bytes_of(stored: StoredBlocks, blocks: Int64) -> int:
-    spans = (stored.layout.span(block, 1) for block in blocks.tolist())
-    return sum(stop - start for _, start, stop in spans)
 
 
 def _problems(container: str, table: object, rows: Int64) -> Iterator[tuple[int, str]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest, read_manifest
 from packer.stores import is_url, join_url, open_store
-from packer.stores.base import CutAnswer, NoObject, Store
+from packer.stores.base import NoObject, Store
+from packer.stores.threads import all_of, pool
 
 RESTORE = "restore it or build the pack again"
 ASKED_AT_ONCE = 32
@@ -30,26 +30,29 @@ def manifest_at(store: Store) -> Manifest:
         DamagedPack: The manifest was altered.
         StorageError: The store cannot be reached, or does not allow it.
     """
+    if (found := find_manifest(store)) is None:
+        step = "check the URL, and which account the environment names; packer push PACK URL copies a pack there"
+        raise PackNotFound(store.url, f"is not a pack: it has no {MANIFEST_NAME}", step)
+    return found
+
+
+def find_manifest(store: Store) -> Manifest | None:
+    """Return the manifest of the pack at the URL of a store; None if there is none. Raise as `manifest_at` does."""
     try:
         text = bytes(store.read(MANIFEST_NAME))
     except NoObject:
-        step = "check the URL, and which account the environment names; packer push PACK URL copies a pack there"
-        raise PackNotFound(store.url, f"is not a pack: it has no {MANIFEST_NAME}", step) from None
+        return None
     return parse_manifest(join_url(store.url, MANIFEST_NAME), text)
 
 
 def fetch_file(store: Store, entry: FileEntry) -> Any:
     """Return the bytes of a whole file of a pack, verified against its digest. Raise DamagedPack if it is another."""
     where = join_url(store.url, entry.name)
-    for again in (True, False):  # once more, as records, if they came wrong
+    for _ in range(2):  # once more, as records, if they came wrong
         try:
-            data = store.read(entry.name, 0, entry.bytes)
+            data = store.read(entry.name)
         except NoObject:
             raise DamagedPack(where, "is missing", RESTORE) from None
-        except CutAnswer:
-            if not again:
-                raise
-            continue
         if hashlib.sha256(data).hexdigest() == entry.sha256:
             return data
     raise DamagedPack(where, "was altered: it does not match its digest", RESTORE)
@@ -70,8 +73,8 @@ def missing_objects(store: Store, files: Sequence[FileEntry]) -> list[str]:
     names = [file.name for file in files]
     listed = objects_in(store)
     if listed is None:
-        with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
-            there = list(threads.map(lambda name: _is_there(store, name), names))
+        with pool(ASKED_AT_ONCE) as threads:
+            there = all_of([threads.submit(_is_there, store, name) for name in names])
         listed = [name for name, found in zip(names, there, strict=True) if found]
     found_names = set(listed)
     return [name for name in names if name not in found_names]

@@ -6,19 +6,18 @@ before they are read, and cannot be evicted while they are.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, size_text
+from packer.errors import AnyPath, DamagedPack, UsageError, size_text
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
 from packer.format.mmap import Region, map_files
 from packer.format.objects import fetch_file, manifest_at
@@ -30,6 +29,7 @@ from packer.stores.fetch import Fetcher
 from packer.stores.layout import Layout
 from packer.stores.objects import Objects
 from packer.stores.sparse import NAME, FileBlocks
+from packer.stores.threads import all_of, pool
 from packer.system import available_bytes
 from packer.system.sparse import HAS_BYTE_LOCKS
 from packer.types import Int64
@@ -84,18 +84,19 @@ class Remote:
         if root:
             self.folder = make_folder(root, manifest.digest, store.url, containers)
             self._prepare()
+            self._cache = cache_at(root, limit)
             with _lock:
-                cache, found = cache_at(root, limit), _fetchers.get(self.folder)
+                found = _fetchers.get(self.folder)
                 if found is None or not found.blocks.is_current():
                     stored = FileBlocks(self.folder, [name for name, _ in containers], layout)
-                    found = _fetchers[self.folder] = Fetcher(stored, objects.read, cache)
+                    found = _fetchers[self.folder] = Fetcher(stored, objects.read, self._cache)
                 self._fetcher = found
             self.region, self.starts = map_files([(os.path.join(self.folder, name), size) for name, size in containers])
         else:
             self.folder = ""
-            with ThreadPoolExecutor(FILES_AT_ONCE, "packer-index") as threads:
-                found_indexes = threads.map(partial(fetch_file, store), [shard.index for shard in manifest.shards])
-                self._indexes = [np.frombuffer(data, np.uint8) for data in found_indexes]
+            with pool(FILES_AT_ONCE) as threads:
+                found_indexes = all_of([threads.submit(fetch_file, store, shard.index) for shard in manifest.shards])
+            self._indexes = [np.frombuffer(data, np.uint8) for data in found_indexes]
             if sum(layout.sizes) > (free := available_bytes()):
                 raise UsageError(
                     store.url, f"has {size_text(sum(layout.sizes))}, but only {size_text(free)} of memory is free",
@@ -120,13 +121,16 @@ class Remote:
             put_file(path, text)
         indexes = [shard.index for shard in self.manifest.shards]
         absent = [index for index in indexes if not has_file(os.path.join(self.folder, index.name), index.bytes)]
-        with ThreadPoolExecutor(FILES_AT_ONCE, "packer-index") as threads:
-            list(threads.map(self.local_file, absent))
+        with pool(FILES_AT_ONCE) as threads:
+            all_of([threads.submit(self.local_file, index) for index in absent])
 
-    @property
+    def room(self) -> float:
+        """Return how many bytes of containers the cache may hold beside the indexes of its packs; may be negative."""
+        return self.limit - self._cache.kept() if self.limit else math.inf
+
     def fits(self) -> bool:
-        """Whether the cache may hold the whole pack."""
-        return not self.limit or self.blocks.layout.num_blocks * Layout.BLOCK_BYTES <= self.limit
+        """Return whether the cache may hold the whole pack."""
+        return sum(self.blocks.layout.sizes) <= self.room()
 
     def index(self, number: int, again: bool) -> NDArray[np.uint8] | None:
         """Return the content of an index if it is in memory, else fetch its file `again` (`Indexes`)."""
@@ -230,11 +234,7 @@ class Remote:
         begin = int(self.starts[file])
         data = self._read(file, start - begin, stop - begin)
         if is_right(data):
-            try:
-                self.blocks.write(file, start - begin, data)
-            except OSError as error:
-                problem = f"cannot be written: {error.strerror or error}"
-                raise StorageError(self.blocks.place, problem, "check the disk, or pass cache_dir=") from None
+            self._fetcher.rewrite(file, start - begin, data)
 
     def announce(self, blocks: Int64) -> None:
         """Fetch blocks in the background, in this order, after those of earlier calls."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from packer.format.verify_records import Window, record_problems, text_of
 from packer.stores import open_store
 from packer.stores.base import NoObject, Store
 from packer.stores.objects import Objects
+from packer.stores.threads import all_of, pool
 from packer.types import Progress
 
 RANGE_BYTES = 8 << 20
@@ -51,14 +50,9 @@ def verify_url(url: str, progress: Progress | None = None, deep: bool = False) -
     total = sum(file.bytes for file in manifest.files)
     progress.stage("verifying", total, "bytes")
     check = _Check(store, manifest, OneAtATime(progress))
-    with ThreadPoolExecutor(OBJECTS_AT_ONCE) as threads:
-        try:
-            found = dict(enumerate(threads.map(check.file, range(len(manifest.files)))))
-            problems = [*check_names(manifest), *check.problems(found)]
-        except BaseException:
-            check.ended.set()
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
+    with pool(OBJECTS_AT_ONCE) as threads:
+        found = all_of([threads.submit(check.file, number) for number in range(len(manifest.files))])
+    problems = [*check_names(manifest), *check.problems(found)]
     known = {MANIFEST_NAME, *(file.name for file in manifest.files)}
     unknown = tuple(name for name in objects_in(store) or () if name not in known)
     return VerifyReport(store.url, len(manifest.files), manifest.records, total, tuple(problems), unknown)
@@ -73,8 +67,6 @@ class _Check:
         self._shards: dict[str, ShardEntry] = {shard.index.name: shard for shard in manifest.shards}
         self.tables: dict[str, Any] = {}
         """The good indexes, by the name of the container."""
-        self.ended = Event()
-        """Set when nobody wants the results any more."""
 
     def file(self, number: int) -> list[Problem]:
         """Read a file of the pack and list what is wrong with it."""
@@ -85,8 +77,6 @@ class _Check:
             if found != file.bytes:
                 return [Problem(file.name, None, f"has {found} bytes, but the pack says {file.bytes}")]
             for start in range(0, file.bytes, RANGE_BYTES):
-                if self.ended.is_set():
-                    return []
                 data = self._objects.read(number, start, min(start + RANGE_BYTES, file.bytes))
                 digest.update(data)
                 if is_index:
@@ -115,7 +105,7 @@ class _Check:
             return
         self.tables[shard.container.name] = table
 
-    def problems(self, found: dict[int, list[Problem]]) -> Iterator[Problem]:
+    def problems(self, found: list[list[Problem]]) -> Iterator[Problem]:
         """Return the problems of all files; of altered containers, also the records."""
         for number, file in enumerate(self._manifest.files):
             altered = any(problem.problem == ALTERED for problem in found[number])

@@ -71,7 +71,7 @@ def _fetched(batches: Iterable[Int64], pack: Pack, remote: Remote) -> Iterator[I
     source = iter(batches)
     waiting: deque[tuple[Int64, int, Held | None]] = deque()
     used: deque[tuple[int, Held | None]] = deque()
-    everything = remote.all_pinned() if remote.fits else None
+    everything = remote.all_pinned() if remote.fits() else None
     token, ahead, behind, cold = remote.begin(), 0, 0, None
     try:
         while True:
@@ -112,28 +112,31 @@ def _fetched(batches: Iterable[Int64], pack: Pack, remote: Remote) -> Iterator[I
 def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
     """Raise UsageError if the cache of a remote pack cannot hold what an order needs at once."""
     remote = pack.remote
-    if remote is None or remote.fits or remote.limit is None:
+    if remote is None or not remote.limit or remote.fits():
         return
+    room = int(remote.room())
     batches = (2 * (LEAD_BATCHES + BEHIND_BATCHES) * batch_size * int(pack.sizes.sum())) // len(pack)
     span = 2 * AHEAD_BYTES + batches
-    if (need := _needed(pack, remote, sampler, span)) > remote.limit:
-        step = f"pass cache_bytes={need} or more"
+    if (need := _needed(pack, remote, sampler, span)) > room:
+        step = f"pass cache_bytes={need + remote.limit - room} or more"
         if not isinstance(sampler, BlockShuffleSampler):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SortedPackWarning)
                 less = _needed(pack, remote, BlockShuffleSampler(pack, sampler.seed), span)
             step += f", or BlockShuffleSampler, which needs {size_text(less)}" if less < need else ""
-        problem = f"is {size_text(remote.limit)}, but this order needs {size_text(need)} of the pack at a time"
+        problem = f"leaves {size_text(max(0, room))} for images, but this order needs {size_text(need)} at a time"
         raise UsageError("cache_bytes", problem, step)
 
 
 def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
     """Return how many bytes of a pack must be in the cache for an order that reads `span` at a time."""
-    extents, size = remote.blocks.layout.num_extents, Layout.EXTENT_BLOCKS * Layout.BLOCK_BYTES
+    layout = remote.blocks.layout
+    extent_bytes = np.bincount(layout.extents, layout.block_sizes).astype(np.int64)
+    total = int(extent_bytes.sum())
     if isinstance(sampler, SequentialSampler):
-        return min(extents * size, span + 4 * size)
+        return min(total, span + 4 * Layout.EXTENT_BLOCKS * Layout.BLOCK_BYTES)
     if not isinstance(sampler, BlockShuffleSampler):
-        return extents * size
+        return total
     most, here = 0, deque[tuple[Int64, int]]()
     for _, runs in sampler.windows():
         records = np.concatenate([np.arange(first, stop) for first, stop in runs.tolist()])
@@ -141,8 +144,8 @@ def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
         here.append((remote.extents_of(blocks), int(pack.sizes[records].sum())))
         while sum(read for _, read in here) - here[0][1] - here[-1][1] > span:
             here.popleft()
-        most = max(most, len(np.unique(np.concatenate([some for some, _ in here]))))
-    return most * size
+        most = max(most, int(extent_bytes[np.unique(np.concatenate([some for some, _ in here]))].sum()))
+    return most
 
 
 class RamCache:
@@ -162,7 +165,7 @@ class RamCache:
                 pack.path, f"has {size_text(need)}, but only {size_text(free)} of memory is free",
                 'leave out cache="ram": the page cache keeps what fits',
             )  # fmt: skip
-        if pack.remote is not None and not pack.remote.fits:
+        if pack.remote is not None and not pack.remote.fits():
             raise UsageError("cache_bytes", f"is less than the {size_text(need)} of the pack", 'leave out cache="ram"')
         stop: SimpleQueue[None] = SimpleQueue()
         self._read = threading.Event()

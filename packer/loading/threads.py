@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
-from packer.stores.fetch import give_up_if
+from packer.stores.threads import give_up_if
 from packer.system import at_fork, openmp_set_threads
 
+POLL_S = 0.5
 END_S = 1.0
 """Maximum time to wait for a finished thread to end, which normally takes microseconds."""
 FORK_S = 5.0
@@ -47,11 +48,18 @@ class Results:
         for _ in range(self._count):
             while helped is not None and self._done.empty() and helped.help():
                 pass
-            number, result, error = self._done.get()
+            number, result, error = self._next()
             if error is not None:
                 raise error
             results[number] = result
         return results
+
+    def _next(self) -> _Outcome:
+        while True:
+            try:
+                return self._done.get(timeout=POLL_S)
+            except Empty:  # Python misses a signal that comes in the last moment before a wait without end
+                continue
 
 
 class ThreadPool:

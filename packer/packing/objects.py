@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 
 from packer.errors import StorageError, UsageError, printable
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, parse_manifest
+from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry
 from packer.stores import join_url
 from packer.stores.base import ABSENT, NoObject, Object, ObjectChanged, Store
 from packer.stores.transfer import AGAIN
@@ -56,21 +56,6 @@ def object_companion(companion: FileEntry, shard: ShardEntry) -> FileEntry:
 def object_list(file: FileEntry) -> FileEntry:
     """Return a list of a pack with the name of its object."""
     return replace(file, name=tagged(file.name, file.sha256[:TAG_DIGITS]))
-
-
-def find_manifest(store: Store) -> tuple[Manifest, Object] | None:
-    """Return the manifest of the pack in a store, and its object; None if there is none.
-
-    Raises:
-        DamagedPack: It was altered.
-        StorageError: It cannot be read.
-    """
-    try:
-        found = store.size(MANIFEST_NAME)
-        text = bytes(store.read(MANIFEST_NAME, etag=found.etag))
-    except NoObject:
-        return None
-    return parse_manifest(join_url(store.url, MANIFEST_NAME), text), found
 
 
 def check_free(store: Store, overwrite: bool) -> str | None:

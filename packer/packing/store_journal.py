@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +15,7 @@ from packer.format.manifest import FileEntry
 from packer.packing.journal import Journal, ShardResult, checked_line, content_of, line_of, result_of
 from packer.packing.objects import BUILDS, is_same
 from packer.stores.base import NoObject, Object, ObjectChanged, Store
+from packer.stores.threads import all_of, pool
 from packer.stores.transfer import sha256_of_object
 
 ELSEWHERE = ("source",)
@@ -42,8 +42,8 @@ class StoreJournal(Journal):
     def _read(self) -> None:
         names = [found.name for found in self.store.names(self.folder)]
         shards = [name for name in names if name.endswith(".json") and name != self.folder + HEAD]
-        with ThreadPoolExecutor(READERS) as pool:
-            contents = list(pool.map(self._content, shards))
+        with pool(READERS) as threads:
+            contents = all_of([threads.submit(self._content, name) for name in shards])
         if shards or self.folder + HEAD in names:
             self.head = self._given
         for content in filter(None, contents):  # a damaged line: the shard is packed again
@@ -81,8 +81,10 @@ class StoreJournal(Journal):
             if not all(is_same(there.get(one.name), one) for one in objects.values()):
                 self.forget(name)
         if content:
-            with ThreadPoolExecutor(READERS) as pool:
-                for name, good in zip(list(self.finished), pool.map(self._is_intact, list(self.finished)), strict=True):
+            with pool(READERS) as threads:
+                names = list(self.finished)
+                intact = all_of([threads.submit(self._is_intact, name) for name in names])
+                for name, good in zip(names, intact, strict=True):
                     if not good:
                         self.forget(name)
 

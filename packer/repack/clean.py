@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from packer.errors import AnyPath, DamagedPack, UsageError
 from packer.format.manifest import MANIFEST_NAME
+from packer.format.objects import find_manifest
 from packer.packing.journal import checked_line
-from packer.packing.objects import BUILDS, PLAIN, TAGGED, find_manifest, objects_in
+from packer.packing.objects import BUILDS, PLAIN, TAGGED, objects_in
 from packer.stores import clean_url, is_url, open_store
 from packer.stores.base import NoObject, Object, Store
 from packer.types import Progress
@@ -58,7 +59,7 @@ def leftovers(url: AnyPath, older_than_s: float = DAY_S) -> Leftovers:
         raise
     here = objects_in(store)
     written = here.pop(MANIFEST_NAME).modified_s if MANIFEST_NAME in here else 0.0
-    needed = set() if found is None else {file.name for file in found[0].files}
+    needed = set() if found is None else {file.name for file in found.files}
     builds, running, abandoned = _builds(store, before)
     old: list[Object] = []
     recent: list[Object] = []

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from packer.containers.storage import storage_errors
-from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
 from packer.format.digests import sha256_of
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
-from packer.packing.objects import find_manifest
+from packer.format.manifest import FileEntry, Manifest
+from packer.format.objects import manifest_at
 from packer.packing.publish import Output
 from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import NoObject, Object, ObjectChanged, Store
+from packer.stores.threads import all_of, pool
 from packer.stores.transfer import read_range
 from packer.types import Progress
 
@@ -64,10 +65,7 @@ def pull(url: AnyPath, pack: AnyPath, overwrite: bool = False, progress: Progres
     if is_url(pack):
         raise UsageError(clean_url(pack), "is a URL, and packer pull writes a folder", "name a folder")
     store = open_store(clean_url(url))
-    found = find_manifest(store)
-    if found is None:
-        raise PackNotFound(store.url, f"is not a pack: it has no {MANIFEST_NAME}", "check the URL")
-    manifest = found[0]
+    manifest = manifest_at(store)
     if elsewhere := [name for name, path in manifest.linked.items() if path]:
         problem = f"refers to files of another machine, such as {elsewhere[0]}"
         raise DamagedPack(store.url, problem, "copy it to a store with packer push, which takes them along")
@@ -99,11 +97,10 @@ class PulledOutput(Output):
         if os.listdir(self.folder):
             progress.note(f"note: resuming an unfinished pull: {whole} of {len(manifest.files)} files are there")
         progress.stage("pulling", sum(file.bytes for file in left), "bytes")
-        with ThreadPoolExecutor(FILES) as files, ThreadPoolExecutor(IN_FLIGHT) as ranges:
+        with pool(FILES) as files, pool(IN_FLIGHT) as ranges:
             futures = [files.submit(self._fetch, file, ranges, progress) for file in left]
             try:
-                for future in as_completed(futures):
-                    future.result()
+                all_of(futures)
             except BaseException:
                 self._stopped.set()
                 raise
@@ -115,7 +112,7 @@ class PulledOutput(Output):
             return os.path.getsize(path) == file.bytes and sha256_of(path) == file.sha256
         return False
 
-    def _fetch(self, file: FileEntry, ranges: ThreadPoolExecutor, progress: Progress) -> None:
+    def _fetch(self, file: FileEntry, ranges: Executor, progress: Progress) -> None:
         """Fetch a file, verify it, and give it its name."""
         path = os.path.join(self.folder, file.name)
         part, have = path + PART, path + HAVE

@@ -6,25 +6,25 @@ import json
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FileEntry, Manifest, read_manifest
+from packer.format.objects import find_manifest
 from packer.packing.journal import checked_line, line_of
 from packer.packing.objects import (
     BUILDS,
     check_complete,
     check_no_others,
-    find_manifest,
     is_same,
     objects_in,
     publish_manifest,
 )
 from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import ABSENT, NoObject, Object, ObjectChanged, Store
+from packer.stores.threads import all_of, pool
 from packer.stores.transfer import sha256_of_object, upload
 from packer.types import Progress
 
@@ -96,8 +96,8 @@ def _is_there(journal: _Journal, manifest: Manifest) -> bool:
         journal.check_claim()
         check_no_others(store, manifest.files)
         return False
-    if found[0].digest != manifest.digest:
-        raise UsageError(store.url, f"has another pack (digest {found[0].digest[:12]})", "choose another URL")
+    if found.digest != manifest.digest:
+        raise UsageError(store.url, f"has another pack (digest {found.digest[:12]})", "choose another URL")
     there = objects_in(store)
     return all(file.name in there and there[file.name].size == file.bytes for file in manifest.files)
 
@@ -175,10 +175,10 @@ def _send(journal: _Journal, manifest: Manifest, paths: dict[str, str], progress
         journal.add(found)
         return absent
 
-    with ThreadPoolExecutor(THREADS, "packer-push") as pool:
-        futures = [pool.submit(send, file) for file in left]
+    with pool(THREADS) as threads:
+        futures = [threads.submit(send, file) for file in left]
         try:
-            return sum(future.result() for future in as_completed(futures))
+            return sum(all_of(futures))
         except BaseException:
             stopped.set()
             raise

@@ -37,7 +37,7 @@ class ObjectChanged(StorageError):
 
 
 class CutAnswer(StorageError):
-    """The store sent fewer bytes than it has."""
+    """The store sent fewer bytes than it has, several times."""
 
 
 class NotReached(StorageError):
@@ -66,15 +66,11 @@ class Store(Protocol):
             stop: The end, exclusive.
             etag: The version to read; None: any.
         """
+        return b"" if stop is not None and stop <= start else self.get(name, start, stop, etag)[0]
 
-    def get(self, name: str, start: int, stop: int, etag: str | None = None) -> tuple[Buffer, Object]:
-        """Return the bytes from `start` to `stop`, exactly as many, and what the store says of the whole object.
-
-        The arguments are those of `read`.
-
-        Raises:
-            CutAnswer: The answer broke off; asking again may help.
-        """
+    def get(self, name: str, start: int = 0, stop: int | None = None, etag: str | None = None) -> tuple[Buffer, Object]:
+        """Return what `read` does, and what the store says of the whole object."""
+        ...
 
     def write(self, name: str, content: Content, only_if: str | None = None) -> str | None:
         """Write an object and return its ETag; readers see it when it is whole.

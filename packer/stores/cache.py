@@ -149,6 +149,17 @@ def origin_of(folder: str) -> dict[str, Any] | None:
     return None
 
 
+def folders_of(root: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the folders of packs in a cache folder, and what they say of themselves (`origin_of`)."""
+    packs, names = os.path.join(root, "packs"), list[str]()
+    with suppress(FileNotFoundError, NotADirectoryError):
+        names = sorted(os.listdir(packs))
+    for name in names:
+        folder = os.path.join(packs, name)
+        if not (name.startswith(UNFINISHED) or os.path.islink(folder)) and (origin := origin_of(folder)) is not None:
+            yield folder, origin
+
+
 @dataclass
 class Cache:
     """A cache folder that may hold so much. All threads of a process share one of each.
@@ -168,19 +179,19 @@ class Cache:
     def packs(self) -> list[StoredBlocks]:
         """Return the packs of the cache that have blocks."""
         found = []
-        with suppress(FileNotFoundError, NotADirectoryError):
-            for name in sorted(os.listdir(os.path.join(self.root, "packs"))):
-                folder = os.path.join(self.root, "packs", name)
-                if (origin := origin_of(folder)) is not None and os.path.isfile(os.path.join(folder, NAME)):
-                    names, sizes = zip(*origin["files"], strict=True) if origin["files"] else ((), ())
-                    found.append(StoredBlocks(folder, names, Layout(sizes)))
+        for folder, origin in folders_of(self.root):
+            if os.path.isfile(os.path.join(folder, NAME)):
+                names, sizes = zip(*origin["files"], strict=True) if origin["files"] else ((), ())
+                found.append(StoredBlocks(folder, names, Layout(sizes)))
         return found
 
     def used(self) -> int:
-        """Return the bytes of all blocks that are there, and of indexes."""
-        packs = self.packs()
-        blocks = sum(int(np.count_nonzero(pack.states())) for pack in packs)
-        return blocks * Layout.BLOCK_BYTES + sum(pack.other_bytes() for pack in packs)
+        """Return the bytes of all blocks that are there, and of what is not evicted."""
+        return sum(pack.here_bytes() for pack in self.packs()) + self.kept()
+
+    def kept(self) -> int:
+        """Return the bytes of all indexes and manifests, which are not evicted."""
+        return sum(pack.other_bytes() for pack in self.packs())
 
     @contextmanager
     def room(self, size: int) -> Iterator[None]:
@@ -238,8 +249,7 @@ class Cache:
             found = []
             packs = self.packs()
             for number, pack in enumerate(packs):
-                counts = pack.counts()
-                there = np.flatnonzero(counts)
+                there = np.unique(pack.layout.extents[pack.here()])
                 found += [
                     (used, number, e) for used, e in zip(pack.used_s()[there].tolist(), there.tolist(), strict=True)
                 ]
@@ -247,7 +257,7 @@ class Cache:
             for _, number, extent in sorted(found):
                 if freed >= size:
                     break
-                freed += packs[number].evict(extent) * Layout.BLOCK_BYTES
+                freed += packs[number].evict(extent)
             return freed
 
     @contextmanager

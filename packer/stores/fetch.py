@@ -10,12 +10,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import PackerError, StorageError
 from packer.stores.base import check_process
 from packer.stores.blocks import Blocks
-from packer.stores.layout import Layout
+from packer.stores.threads import check_ended, start
 from packer.system import at_fork
 from packer.types import Int64
 
@@ -31,15 +32,6 @@ IDLE_S = 5.0
 OTHERS_S = 0.01
 """How often to look for blocks that another process fetches."""
 GIVE_UP_S = 0.1
-EXIT_S = 10.0
-OPEN_AGAIN = "open it again"
-
-_waiting = threading.local()
-
-
-def give_up_if(ended: Callable[[], bool]) -> None:
-    """Let waits of the calling thread end with an error as soon as `ended()`."""
-    _waiting.ended = ended
 
 
 class Space(Protocol):
@@ -98,6 +90,10 @@ class Fetcher:
             check_process()
             self._work.wait(absent)
 
+    def rewrite(self, file: int, start: int, data: Buffer) -> None:
+        """Write bytes of (held) blocks that came wrong."""
+        self._work.write(partial(self.blocks.write, file, start, data), len(memoryview(data)))
+
 
 class _Work:
     """What threads need; it does not keep the Fetcher alive."""
@@ -143,19 +139,16 @@ class _Work:
         for _ in range(min(waiting - self._idle, MOST_THREADS - len(self._threads))):
             if self.closed:
                 break
-            thread = threading.Thread(target=self._run, name="packer-fetch", daemon=True)
             try:
-                thread.start()
+                self._threads.add(start(self._run))
             except RuntimeError as error:  # no more threads, or the interpreter ends
                 if not self._threads:
                     raise StorageError("store", f"cannot be read: {error}", "allow more threads") from None
                 break
-            self._threads.add(thread)
         self._given.notify(waiting)
 
     def wait(self, blocks: list[int]) -> None:
         """Return when blocks are there."""
-        ended = getattr(_waiting, "ended", None)
         with self._changed:
             before = self._failures
             while blocks := [block for block in blocks if not self.blocks.states[block]]:
@@ -163,8 +156,9 @@ class _Work:
                     number, error = self._failed.get(block, (0, None))
                     if error is not None and number > before:
                         raise error
-                if self.closed or (ended is not None and ended()):
-                    raise StorageError("store", "the reading was ended", OPEN_AGAIN)
+                check_ended()
+                if self.closed:
+                    raise StorageError("store", "the program ends")
                 self._request(blocks, urgent=True)
                 ours = self.flying.issuperset(blocks)
                 self._changed.wait(GIVE_UP_S if ours else OTHERS_S)
@@ -226,20 +220,23 @@ class _Work:
                     return
                 file, start, stop = self.blocks.layout.span(first, count)
                 data = self._read(file, start, stop)
-                with self._space.room(count * Layout.BLOCK_BYTES):  # as `Cache.used` counts them
-                    self._fill(first, count, data)
+                with self._space.room(stop - start):
+                    self.write(partial(self.blocks.fill, first, count, data), stop - start)
 
-    def _fill(self, first: int, count: int, data: Buffer) -> None:
+    def write(self, act: Callable[[], None], size: int) -> None:
+        """Write bytes of blocks; if the disk is full, make room."""
         since = time.monotonic()
         while not self.closed:
             try:
-                self.blocks.fill(first, count, data)
+                act()
                 return
+            except StorageError:
+                raise
             except OSError as error:
                 if error.errno not in FULL:
                     problem = f"cannot be written: {error.strerror or error}"
                     raise StorageError(self.blocks.place, problem, "check the disk, or pass cache_dir=") from None
-            self._space.when_full(len(memoryview(data)), since)  # another thread may take it first
+            self._space.when_full(size, since)  # another thread may take it first
 
     def close(self) -> None:
         """Let the threads end. It takes no lock: the garbage collector may call it in one that holds it."""
@@ -252,11 +249,6 @@ class _Work:
                 self._changed.notify_all()
             finally:
                 self._changed._lock.release()  # type: ignore[attr-defined]
-
-    def join(self, until: float) -> None:
-        """Wait for the threads, which may be in the middle of a request."""
-        for thread in list(self._threads):
-            thread.join(max(0.0, until - time.monotonic()))
 
 
 _all: weakref.WeakSet[_Work] = weakref.WeakSet()
@@ -272,10 +264,6 @@ at_fork(after_in_child=_in_child)
 
 @atexit.register
 def _end() -> None:
-    """End the threads of iterations that were left: one that comes back from the network later would abort."""
-    until = time.monotonic() + EXIT_S
-    found = list(_all)
-    for work in found:
+    """End the threads of iterations that were left (`packer.stores.threads` waits for them)."""
+    for work in list(_all):
         work.close()
-    for work in found:
-        work.join(until)

@@ -9,7 +9,8 @@ import fsspec
 
 from packer.errors import NotInstalled, StorageError, UsageError
 from packer.stores import join_url
-from packer.stores.base import ABSENT, Content, NoObject, Object, ObjectChanged, check_process
+from packer.stores.base import ABSENT, Content, NoObject, Object, ObjectChanged, Store, check_process
+from packer.stores.threads import interruptible
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -18,8 +19,8 @@ AGAIN = "check the network and the store, and run it again"
 T = TypeVar("T")
 
 
-class FsspecStore:
-    """The objects below a URL (`packer.stores.base.Store`). It cannot write only if an object is absent."""
+class FsspecStore(Store):
+    """The objects below a URL. It cannot write only if an object is absent."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -52,7 +53,7 @@ class FsspecStore:
             raise ObjectChanged(join_url(self.url, name), problem, "it was replaced, or cut: read it again")
         return data  # type: ignore[no-any-return]
 
-    def get(self, name: str, start: int, stop: int, etag: str | None = None) -> tuple[Buffer, Object]:
+    def get(self, name: str, start: int = 0, stop: int | None = None, etag: str | None = None) -> tuple[Buffer, Object]:
         """Return the bytes from `start` to `stop`, exactly as many, and what the store says of the whole object."""
         return self.read(name, start, stop, etag), self.size(name)
 
@@ -110,7 +111,9 @@ class FsspecStore:
         check_process()
         where = join_url(self.url, name)
         try:
-            return call()
+            return interruptible(call)
+        except StorageError:  # nobody waits for it any more
+            raise
         except FileNotFoundError:
             raise NoObject(where, "no such object", "check the URL") from None
         except PermissionError as error:

@@ -32,6 +32,9 @@ class Layout:
         self.files: NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         """The file of each block."""
         inside = np.arange(len(self.files)) - self.first_blocks[self.files]
+        ends = np.array(self.sizes, np.int64)[self.files]
+        self.block_sizes: Int64 = np.minimum(self.BLOCK_BYTES, ends - inside * self.BLOCK_BYTES)
+        """The bytes of each block; the last one of a file may be smaller."""
         first_extents = (np.cumsum(extents) - extents)[self.files]
         self.extents: NDArray[np.int32] = (first_extents + inside // self.EXTENT_BLOCKS).astype(np.int32)
         """The extent of each block."""

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from packer.errors import DamagedPack
 from packer.stores import join_url
-from packer.stores.base import CutAnswer, NoObject, NotReached, Object, ObjectChanged, Store
+from packer.stores.base import NoObject, NotReached, Object, ObjectChanged, Store
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-TRIES = 5
-BACKOFF_S = 0.05
 AWAY_S = 60.0
-"""How long the store may be away in the middle, beyond what its own library tries within seconds."""
+"""How long the store may be away in the middle."""
 AWAY_PAUSE_S = 2.0
 OPEN_AGAIN = "open it again"
 
@@ -45,7 +43,8 @@ class Objects:
         known, where = self._etags[file], join_url(self.store.url, name)
         condition = known if known and not known.startswith("W/") else None
         try:
-            data, found = self._tried(name, start, stop, condition)
+            # some servers answer a range of all bytes as if there were none
+            data, found = self._tried(name, start, stop if start or stop < size else None, condition)
         except NoObject:
             raise DamagedPack(where, "is missing", "restore it or build the pack again") from None
         except ObjectChanged:
@@ -59,18 +58,12 @@ class Objects:
             raise self._replaced(where)
         return data
 
-    def _tried(self, name: str, start: int, stop: int, etag: str | None) -> tuple[Buffer, Object]:
-        cut, until = 0, 0.0
+    def _tried(self, name: str, start: int, stop: int | None, etag: str | None) -> tuple[Buffer, Object]:
+        until = time.monotonic() + AWAY_S
         while True:
             try:
                 return self.store.get(name, start, stop, etag)
-            except CutAnswer:
-                cut += 1
-                if cut == TRIES:
-                    raise
-                time.sleep(BACKOFF_S * 2**cut)
             except NotReached:  # it has answered before, and a training takes days
-                until = until or time.monotonic() + AWAY_S
                 if time.monotonic() > until:
                     raise
                 time.sleep(AWAY_PAUSE_S)

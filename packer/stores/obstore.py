@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from functools import lru_cache
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
@@ -15,13 +19,35 @@ from obstore.store import MemoryStore, from_url
 from packer.errors import StorageError, UsageError
 from packer.stores import join_url
 from packer.stores.aws import s3_settings
-from packer.stores.base import ABSENT, Content, CutAnswer, NoObject, NotReached, Object, ObjectChanged, check_process
+from packer.stores.base import (
+    ABSENT,
+    Content,
+    CutAnswer,
+    NoObject,
+    NotReached,
+    Object,
+    ObjectChanged,
+    Store,
+    check_process,
+)
+from packer.stores.threads import interruptible
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 PART_BYTES = 8 << 20
 """Size of the parts in which a large file is sent."""
+TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "10m"}
+"""A request may take long on a slow line, but not be silent for long."""
+RETRY_S = 60
+"""For so long a request is made again."""
+TRIES = 5
+BACKOFF_S = 0.05
+CLIENT_OPTIONS = (
+    *("allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only", "pool_idle_timeout"),
+    *("pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate", "proxy_excludes", "read_timeout", "timeout"),
+    "user_agent",
+)
 NO_SUCH = "check the URL, and which account the environment names"
 AGAIN = "check the network and the store, and run it again"
 RENAME = "rename that object (packer build can do without listing: --inventory)"
@@ -37,8 +63,8 @@ NO_FOLDER = "Unable to canonicalize filesystem root"
 T = TypeVar("T")
 
 
-class ObstoreStore:
-    """The objects below a URL (`packer.stores.base.Store`)."""
+class ObstoreStore(Store):
+    """The objects below a URL."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -68,13 +94,17 @@ class ObstoreStore:
         """Return what the store says of an object."""
         return _object(self._call(name, lambda: obstore.head(self._client, name)), name)
 
-    def read(self, name: str, start: int = 0, stop: int | None = None, etag: str | None = None) -> Buffer:
-        """Return the bytes from `start` to `stop` (None: to the end), exactly as many."""
-        return b"" if stop is not None and stop <= start else self._get(name, start, stop, etag)[0]
-
-    def get(self, name: str, start: int, stop: int, etag: str | None = None) -> tuple[Buffer, Object]:
+    def get(self, name: str, start: int = 0, stop: int | None = None, etag: str | None = None) -> tuple[Buffer, Object]:
         """Return the bytes from `start` to `stop`, exactly as many, and what the store says of the whole object."""
-        return self._get(name, start, stop, etag)
+        until = time.monotonic() + RETRY_S
+        for attempt in count(1):
+            try:
+                return self._get(name, start, stop, etag)
+            except CutAnswer:
+                if attempt == TRIES or time.monotonic() > until:
+                    raise
+            time.sleep(BACKOFF_S * 2**attempt)
+        raise AssertionError
 
     def _get(self, name: str, start: int, stop: int | None, etag: str | None) -> tuple[Buffer, Object]:
         options: obstore.GetOptions = {}
@@ -141,7 +171,9 @@ class ObstoreStore:
         check_process()
         where = join_url(self.url, name)
         try:
-            return call()
+            return interruptible(call)
+        except StorageError:  # nobody waits for it any more
+            raise
         except FileNotFoundError as error:  # obstore's NotFoundError is one
             if "NoSuchBucket" in str(error):
                 raise StorageError(self.url, "there is no such bucket", NO_SUCH) from None
@@ -181,9 +213,15 @@ def _made(url: str, make_folder: bool) -> Any:
     if scheme == "file":
         return from_url(url, mkdir=make_folder, automatic_cleanup=True)
     settings = s3_settings() if scheme in ("s3", "s3a") else {}
-    if scheme == "http":
-        settings["client_options"] = {"allow_http": True}
-    return from_url(url, **settings)
+    options = {"allow_http": True} if scheme == "http" else settings.get("client_options", {})
+    settings["client_options"] = {**TIMEOUTS, **_given(scheme), **options}
+    return from_url(url, **settings, retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=RETRY_S)})
+
+
+def _given(scheme: str) -> dict[str, str]:
+    """Return the options of clients in the environment, which obstore does not look for if it is given any."""
+    prefix = "AWS_" if scheme in ("s3", "s3a") else "GOOGLE_" if scheme == "gs" else "AZURE_"
+    return {name: os.environ[prefix + name.upper()] for name in CLIENT_OPTIONS if prefix + name.upper() in os.environ}
 
 
 @lru_cache(maxsize=16)

@@ -7,7 +7,6 @@ bytes beyond its end stand for extents (shared: in use; exclusive: being evicted
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import struct
@@ -37,8 +36,7 @@ EXTENT_LOCKS = 1 << 40
 BLOCK_LOCKS = 1 << 41
 USE_LOCK = 1 << 42  # shared by processes that have the pack open
 POLL_S = 0.001
-SEEN_S = 30
-"""The time of last use may be this late."""
+SEEN_S = 30  # the time of last use may be this late
 
 
 def header_of(layout: Layout) -> bytes:
@@ -71,9 +69,9 @@ class FileBlocks(Blocks):
         super().__init__(layout)
         try:
             self._set_up()
+        except StorageError:
+            raise
         except OSError as error:
-            if isinstance(error, StorageError):
-                raise
             problem = f"cannot be prepared: {error.strerror or error}"
             raise StorageError(folder, problem, "free disk space, or choose another cache folder") from None
 
@@ -95,8 +93,7 @@ class FileBlocks(Blocks):
         return self._opened
 
     def _set_up(self) -> None:
-        while not lock_bytes(self._descriptor, SETUP_LOCK, 1):
-            time.sleep(POLL_S)
+        _lock(self._descriptor, SETUP_LOCK, 1, shared=False)
         try:
             size, found = map_bytes(self.layout), os.fstat(self._descriptor).st_size
             if found < size:  # no holes: the disk must have room for it
@@ -119,9 +116,10 @@ class FileBlocks(Blocks):
             unlock_bytes(self._descriptor, SETUP_LOCK, 1)
 
     def is_current(self) -> bool:
-        """Return whether the folder is still the one that was opened; somebody may have removed it."""
+        """Return whether the files are still those that were opened; somebody may have removed them."""
         try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+            found = [os.stat(os.path.join(self.folder, name)).st_ino for name in self.names]
+            return found == self._inodes and os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
         except OSError:
             return False
 
@@ -141,8 +139,7 @@ class FileBlocks(Blocks):
 
     def _take(self, extents: Int64) -> None:
         for first, count in runs(extents.tolist()):
-            while not lock_bytes(self._descriptor, EXTENT_LOCKS + first, count, shared=True):
-                time.sleep(POLL_S)  # one of them is being evicted
+            _lock(self._descriptor, EXTENT_LOCKS + first, count)  # one of them may be being evicted
             now = int(time.time())
             if now - int(self._used[first : first + count].min()) > SEEN_S:
                 table = np.empty(count, EXTENT)
@@ -173,13 +170,17 @@ class FileBlocks(Blocks):
 
     def write(self, file: int, start: int, data: Any) -> None:
         """Write bytes of a file. Raise OSError on failure."""
-        opened = open_own(os.path.join(self.folder, self.names[file]), create=False)
+        opened = -1
         try:
+            opened = open_own(os.path.join(self.folder, self.names[file]), create=False)
             if os.fstat(opened).st_ino != self._inodes[file]:
-                raise OSError(errno.ESTALE, "the cache was removed while it was in use")
+                raise FileNotFoundError
             write_at(opened, data, start)
+        except FileNotFoundError:
+            raise StorageError(self.folder, "was removed while it was in use", "open the pack again") from None
         finally:
-            os.close(opened)
+            if opened >= 0:
+                os.close(opened)
 
     def _mark(self, first: int, count: int) -> None:
         self._write_states(first, b"\1" * count)
@@ -188,13 +189,17 @@ class FileBlocks(Blocks):
         write_at(self._descriptor, states, map_bytes(self.layout) - self.layout.num_blocks + first)
 
 
+def _lock(descriptor: int, start: int, count: int, shared: bool = True) -> None:
+    while not lock_bytes(descriptor, start, count, shared):
+        time.sleep(POLL_S)
+
+
 def _open_used(path: str) -> int:
     """Open a file `blocks` and mark it as used. Raise OSError on failure: its folder may be removed at this moment."""
     while True:
         opened = open_own(path)
         try:
-            while not lock_bytes(opened, USE_LOCK, 1, shared=True):
-                time.sleep(POLL_S)
+            _lock(opened, USE_LOCK, 1)
             if os.path.samestat(os.fstat(opened), os.stat(path)):
                 return opened
         except BaseException:
@@ -222,21 +227,20 @@ class StoredBlocks:
         self._path = os.path.join(folder, NAME)
 
     def _read(self) -> bytes:
-        """Return the file `blocks`; nothing if it is not as it should be."""
+        """Return the file `blocks`; one of which no block is there if it is not as it should be."""
         with open(self._path, "rb") as file:
             content = file.read()
-        return content if len(content) == map_bytes(self.layout) and content.startswith(header_of(self.layout)) else b""
+        right = len(content) == map_bytes(self.layout) and content.startswith(header_of(self.layout))
+        return content if right else bytes(map_bytes(self.layout))
 
-    def states(self) -> NDArray[np.uint8]:
-        """Return the state of each block."""
-        return np.frombuffer(self._read()[-self.layout.num_blocks :] if self.layout.num_blocks else b"", np.uint8)
+    def here(self) -> NDArray[np.bool_]:
+        """Return whether each block is there."""
+        count = self.layout.num_blocks
+        return np.frombuffer(self._read(), np.uint8, count, map_bytes(self.layout) - count).astype(np.bool_)
 
-    def counts(self) -> Int64:
-        """Return how many blocks of each extent are there."""
-        states = self.states()
-        if not len(states):
-            return np.zeros(0, np.int64)
-        return np.add.reduceat(states != 0, self.layout.first_of_extent[:-1], dtype=np.int64)
+    def here_bytes(self) -> int:
+        """Return the bytes of the blocks that are there."""
+        return int(self.layout.block_sizes[self.here()].sum())
 
     def other_bytes(self) -> int:
         """Return the size of the files of the folder that are not fetched by blocks."""
@@ -245,17 +249,14 @@ class StoredBlocks:
 
     def used_s(self) -> Int64:
         """Return when each extent was last used, in seconds since the epoch."""
-        content = self._read()
-        table = np.frombuffer(content, EXTENT, self.layout.num_extents if content else 0, HEADER.size if content else 0)
-        return table["used_s"].astype(np.int64)
+        return np.frombuffer(self._read(), EXTENT, self.layout.num_extents, HEADER.size)["used_s"].astype(np.int64)
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep all blocks from being evicted; this is no use of them that counts."""
         descriptor = os.open(self._path, os.O_RDWR)
         try:
-            while not lock_bytes(descriptor, EXTENT_LOCKS, max(1, self.layout.num_extents), shared=True):
-                time.sleep(POLL_S)  # one of them is being evicted
+            _lock(descriptor, EXTENT_LOCKS, max(1, self.layout.num_extents))
             yield
         finally:
             os.close(descriptor)
@@ -270,27 +271,26 @@ class StoredBlocks:
             os.close(descriptor)
 
     def evict(self, extent: int) -> int:
-        """Give the disk space of an extent back, unless somebody uses or fetches it; return how many blocks it had."""
+        """Give the disk space of an extent back, unless somebody uses or fetches it; return the bytes it had."""
         first, end = self.layout.first_of_extent[extent : extent + 2].tolist()
         file, start, stop = self.layout.span(first, end - first)
         path = os.path.join(self.folder, self.names[file])
         descriptor = os.open(self._path, os.O_RDWR)  # its locks exclude those of this process, too
         try:
-            if not lock_bytes(descriptor, EXTENT_LOCKS + extent, 1):
+            locks = ((EXTENT_LOCKS + extent, 1), (BLOCK_LOCKS + first, end - first))
+            if not all(lock_bytes(descriptor, *lock) for lock in locks):
                 return 0
-            if not lock_bytes(descriptor, BLOCK_LOCKS + first, end - first):
-                return 0
-            count = int(np.count_nonzero(self.states()[first:end]))
+            size = int(self.layout.block_sizes[first:end][self.here()[first:end]].sum())
             opened = open_own(path, create=False)
             try:
-                if count and is_own_file(opened, self.layout.sizes[file]):
+                if size and is_own_file(opened, self.layout.sizes[file]):
                     # this order, so that what is said to be there is there, wherever it is interrupted
                     write_at(descriptor, bytes(end - first), map_bytes(self.layout) - self.layout.num_blocks + first)
                     place = HEADER.size + extent * EXTENT.itemsize
                     generation = int.from_bytes(read_at(descriptor, 8, place), "little")
                     write_at(descriptor, (generation + 1).to_bytes(8, "little"), place)
                     punch_hole(opened, start, stop - start)
-                    return count
+                    return size
             finally:
                 os.close(opened)
         except OSError:

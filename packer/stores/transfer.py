@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Iterator
 
 from packer.errors import StorageError
 from packer.stores import join_url
-from packer.stores.base import CutAnswer, NoObject, Object, ObjectChanged, Store
+from packer.stores.base import NoObject, Object, ObjectChanged, Store
 
 PIECE_BYTES = 8 << 20
-TRIES = 5
-BACKOFF_S = 0.1
 AGAIN = "run the same command again"
 
 
@@ -86,13 +83,7 @@ def read_range(store: Store, found: Object, start: int, stop: int) -> memoryview
     """
     etag = None if (found.etag or "").startswith("W/") else found.etag  # weak ones are for no condition
     if stop - start < found.size:
-        for attempt in range(TRIES):
-            try:
-                return memoryview(store.read(found.name, start, stop, etag))
-            except CutAnswer:
-                if attempt == TRIES - 1:
-                    raise
-                time.sleep(BACKOFF_S * 2**attempt)
+        return memoryview(store.read(found.name, start, stop, etag))
     whole = memoryview(store.read(found.name, etag=etag))
     if whole.nbytes != found.size:
         problem = f"has {whole.nbytes} bytes, not {found.size}"

@@ -16,6 +16,9 @@ from typing import Any
 
 from packer.system import PORTABLE, _libc
 
+with suppress(ImportError):  # Windows
+    import fcntl  # not when it is needed, which may be at the end of the interpreter
+
 HAS_BYTE_LOCKS = not PORTABLE and sys.platform.startswith("linux")
 """Whether files can be shared between processes block by block."""
 OPEN_FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW"))
@@ -49,8 +52,6 @@ def file_system(path: str) -> str:
 
 def lock_bytes(descriptor: int, start: int, count: int, shared: bool = False) -> bool:
     """Lock bytes of an open file, which need not exist; return False at once if another descriptor has one of them."""
-    import fcntl
-
     try:
         _set_lock(descriptor, fcntl.F_RDLCK if shared else fcntl.F_WRLCK, start, count)
     except BlockingIOError:
@@ -60,14 +61,10 @@ def lock_bytes(descriptor: int, start: int, count: int, shared: bool = False) ->
 
 def unlock_bytes(descriptor: int, start: int, count: int) -> None:
     """Release locks on bytes of an open file."""
-    import fcntl
-
     _set_lock(descriptor, fcntl.F_UNLCK, start, count)
 
 
 def _set_lock(descriptor: int, kind: int, start: int, count: int) -> None:
-    import fcntl
-
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, start, count, 0))
 
 

@@ -17,7 +17,7 @@ from packer.samplers import ShuffleSampler
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
 
-from served import served
+from served import Served
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +57,7 @@ def test_two_processes_share_the_cache_of_a_url(pack, tmp_path):
     script = Path(__file__).with_name("loader_ranks.py")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     environment["PACKER_CACHE"] = str(tmp_path / "cache")
-    with served(pack("raw", "tfrecord")) as server:
+    with Served(pack("raw", "tfrecord")) as server:
         subprocess.run([sys.executable, script, server.url, tmp_path], env=environment, check=True)
         assert set(server.blocks().values()) == {1}  # by two processes, in two epochs
     said = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,14 +14,15 @@ import numpy as np
 import pytest
 import torch
 from loader_packs import alike
-from packs import needs_cache
+from packs import needs_cache, noise
+from PIL import Image
 from running import signals_heard
 from torch.utils.data import DataLoader
 
-from packer import PackedDataset, PackedLoader, collate, open_pack
+from packer import BuildOptions, Pack, PackedDataset, PackedLoader, build_pack, collate, open_pack
 from packer.errors import DamagedPack, DamagedRecordWarning, UsageError
 from packer.format.mmap import Region
-from packer.loading import page_cache
+from packer.loading import page_cache, pipeline
 from packer.samplers import BlockShuffleSampler, SequentialSampler, ShuffleSampler
 from packer.stores import cache
 from packer.stores.cache import cache_at
@@ -28,7 +30,7 @@ from packer.stores.layout import Layout
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
 
-from served import Served, served, settle
+from served import Served, settle
 
 pytestmark = needs_cache
 KINDS = ["raw", "jpeg", "boxes", "gray16"]
@@ -51,7 +53,7 @@ def small(monkeypatch, tmp_path):
 
 @pytest.fixture
 def server(pack):
-    with served(pack("raw", "tfrecord")) as found:
+    with Served(pack("raw", "tfrecord")) as found:
         yield found
 
 
@@ -159,7 +161,7 @@ def test_ctrl_c_while_the_store_does_not_answer(server: Served):
             go_on.wait()
 
     server.fault = stall
-    text = f"{SCRIPT}\nfrom packer.stores import fetch\nfetch.EXIT_S = 0.1\nfor _ in loader:\n    pass"
+    text = f"{SCRIPT}\nfor _ in loader:\n    pass"
     with signals_heard():
         process = subprocess.Popen([sys.executable, "-c", text, server.url], stderr=subprocess.PIPE, text=True)
     try:
@@ -174,23 +176,49 @@ def test_ctrl_c_while_the_store_does_not_answer(server: Served):
     assert "KeyboardInterrupt" in said
 
 
-def test_a_cache_that_is_too_small_for_the_order_is_refused(pack, server: Served, monkeypatch):
-    for name in ("AHEAD_BYTES", "LEAD_BATCHES", "BEHIND_BATCHES"):
-        monkeypatch.setattr(page_cache, name, 1)
-    others = sum(file.stat().st_size for file in pack("raw", "tfrecord").iterdir() if file.suffix != ".tfrecord")
-    small = others + 8192 + 30 * 512
-    opened = open_pack(server.url, cache_bytes=small)
-    monkeypatch.setattr(type(opened.remote), "fits", False)
-    monkeypatch.setattr(opened.remote, "limit", 26 * 512)
-    with pytest.raises(UsageError, match=r"cache_bytes: is 13\.0 KB, but this order needs 27\.0 KB of the pack"):
-        next(iter(PackedLoader(opened, 2, shuffle=True)))
-    expected = {int(i): image for images, _, records in PackedLoader(pack("raw", "tfrecord"), 1, with_index=True)
-                for image, i in zip(images, records, strict=True)}  # fmt: skip
-    for sampler in (SequentialSampler(opened), BlockShuffleSampler(opened, block=2, window=1)):
-        for _ in range(2):
-            for images, _, records in PackedLoader(opened, 2, sampler=sampler, with_index=True, threads=2):
-                assert all(torch.equal(expected[int(i)], image) for i, image in zip(records, images, strict=True))
-            assert cache_at(os.environ["PACKER_CACHE"], None).used() <= small
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """A pack of 300 small images in shards of 30."""
+    home = tmp_path_factory.mktemp("many")
+    (home / "source").mkdir()
+    for i in range(300):
+        Image.fromarray(noise(i, 16, 16)).save(home / "source" / f"{i:03}.png")
+    options = BuildOptions(str(home / "source"), str(home / "pack"), "tfrecord", shard_bytes=24_000, workers=1)
+    build_pack(options)
+    return home / "pack"
+
+
+@pytest.mark.parametrize("order", ["shuffle", "in order", "block shuffle"])
+def test_the_cache_need_only_hold_what_an_order_reads_at_a_time(many: Path, order, monkeypatch):
+    monkeypatch.setattr(page_cache, "AHEAD_BYTES", 4096)
+    monkeypatch.setattr(pipeline, "BLOCK_BYTES", 1)
+    expected = torch.cat([images for images, _ in PackedLoader(many, 10)])
+
+    def loader(opened: Pack) -> PackedLoader:
+        samplers = {"shuffle": ShuffleSampler(opened), "in order": SequentialSampler(opened)}
+        sampler = samplers.get(order) or BlockShuffleSampler(opened, block=15, window=2)
+        return PackedLoader(opened, 2, sampler=sampler, with_index=True, threads=2)
+
+    with Served(many) as server:
+        opened = open_pack(server.url, cache_bytes="130KB")
+        with pytest.raises(UsageError, match=r"cache_bytes: leaves .* for images, but this order needs") as refused:
+            next(iter(loader(opened)))
+        enough = int(re.search(r"cache_bytes=(\d+) or more", str(refused.value))[1])
+        total = sum(opened.remote.blocks.layout.sizes)
+        kept = cache_at(os.environ["PACKER_CACHE"], None).kept()
+        assert enough - kept == total if order == "shuffle" else enough - kept < total / 2
+        opened = open_pack(server.url, cache_bytes=enough)
+        for epoch in range(2):
+            server.clear()
+            batches = loader(opened)
+            batches.set_epoch(epoch)
+            for images, _, records in batches:
+                assert torch.equal(images, expected[records])
+            settle(opened)
+            assert cache_at(os.environ["PACKER_CACHE"], None).used() <= enough
+            moved = sum(stop - start for name, start, stop in server.asked if name.endswith("tfrecord"))
+            # the ends of a run are blocks of the next one, too
+            assert moved <= 1.1 * total if epoch == 0 or order != "shuffle" else moved == 0
 
 
 def test_in_the_ram_and_on_the_device(pack, server: Served):
@@ -206,7 +234,7 @@ def test_what_cannot_be_read_is_replaced(server: Served):
     bad = int(opened.offsets[3] - opened.remote.starts[0])
 
     def fault(name: str, start: int, stop: int) -> object:
-        return "flip" if name == "shard-00000.tfrecord" and start <= bad < stop else None
+        return "flips" if name == "shard-00000.tfrecord" and start <= bad < stop else None
 
     server.fault = fault
     with pytest.raises(DamagedPack, match="does not match its checksum"):
@@ -218,7 +246,7 @@ def test_what_cannot_be_read_is_replaced(server: Served):
 
 
 def test_a_missing_shard_is_not_replaced(server: Served):
-    server.fault = lambda name, start, stop: 404 if name == "shard-00001.tfrecord" else None
+    server.fault = lambda name, start, stop: "404" if name == "shard-00001.tfrecord" else None
     with pytest.raises(DamagedPack, match=r"shard-00001\.tfrecord: is missing"):
         list(PackedLoader(server.url, 4, on_error="replace"))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from packs import copied, make_pack
-from served import Served, served
+from served import Served
 
 from packer.stores import cache
 from packer.stores.layout import Layout
@@ -34,5 +34,5 @@ def home(make_pack) -> Path:
 @pytest.fixture
 def server(home: Path) -> Iterator[Served]:
     """The pack `home` on a server."""
-    with served(home) as found:
+    with Served(home) as found:
         yield found

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -91,7 +95,7 @@ def test_what_is_missing(copied):
 
 def test_what_a_server_that_cannot_list_has_not(copied, server: Served):
     folder = copied("raw", "tfrecord")
-    server.folder = folder
+    server.upstream = folder
     assert "missing" not in good("info", server.url).out
     gone = sorted(folder.glob("*.tfrecord"))[1]
     gone.unlink()
@@ -167,7 +171,7 @@ def test_verify_of_cut_objects_and_indexes(copied):
 
 
 def test_verify_asks_again_for_cut_answers_and_says_what_cannot_be_reached(home: Path, server: Served, monkeypatch):
-    monkeypatch.setattr("packer.stores.objects.BACKOFF_S", 0.001)
+    monkeypatch.setattr("packer.stores.obstore.BACKOFF_S", 0.001)
     cut: set[str] = set()
 
     def fault(name: str, start: int, stop: int) -> str | None:
@@ -183,6 +187,29 @@ def test_verify_asks_again_for_cut_answers_and_says_what_cannot_be_reached(home:
 
 def test_verify_deep_says_to_pull_first(home: Path):
     assert f"packer pull {url_of(home)} PACK" in refused(2, "verify", "--deep", url_of(home))
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "pull"])
+@pytest.mark.parametrize("silent", ["pack.json", "shard-00000.tfrecord"])
+def test_ctrl_c_while_the_store_does_not_answer(command: str, silent: str, server: Served, tmp_path):
+    if (command, silent) == ("info", "shard-00000.tfrecord"):
+        pytest.skip("reads no shard")
+    asked, go_on = threading.Event(), threading.Event()
+
+    def stall(name: str, start: int, stop: int) -> None:
+        if name == silent:
+            asked.set()
+            go_on.wait()
+
+    server.fault = stall
+    program = [sys.executable, "-m", "packer", command, server.url, *([str(tmp_path / "out")] * (command == "pull"))]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+        assert asked.wait(60)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=50)
+    go_on.set()
+    assert process.returncode == 130
+    assert "packer: interrupted" in said
 
 
 # -- URLs that are no packs
@@ -223,8 +250,6 @@ def test_the_page_of_a_url(home: Path):
     from packer.view.server import Server
 
     with Server(open_pack(url_of(home)), 0) as server:
-        import threading
-
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         with urlopen(f"{server.url}api/pack") as answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ pytest.importorskip("fsspec", reason="needs fsspec (packer[remote])")
 from obstore.exceptions import GenericError
 
 from packer.errors import StorageError, UsageError
-from packer.stores import clean_url, is_url, join_url, open_store
+from packer.stores import clean_url, is_url, join_url, obstore, open_store
 from packer.stores.aws import s3_settings
 from packer.stores.base import ABSENT, NoObject, ObjectChanged, Store
 from packer.stores.obstore import ObstoreStore, _text
@@ -117,6 +118,15 @@ def test_what_only_a_checksum_shows(server: FaultProxy) -> None:
     assert bytes(store.read("x y", 10, 20)) == CONTENT[9:19]
 
 
+def test_a_silent_server_is_an_error_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(obstore.TIMEOUTS, "read_timeout", "50ms")
+    monkeypatch.setattr(obstore, "RETRY_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(StorageError, match=f"{url}/x: cannot be reached"):
+            open_store(url).read("x")
+
+
 # -- URLs and settings
 
 
@@ -192,6 +202,17 @@ def test_variables_come_before_files(aws: pytest.MonkeyPatch) -> None:
     assert s3_settings() == {"checksum_algorithm": "SHA256", "endpoint": "https://one"}
     aws.setenv("AWS_ENDPOINT_URL_S3", "https://two")
     assert s3_settings()["endpoint"] == "https://two"
+
+
+def test_variables_of_the_client_are_read_beside_packers_own(aws: pytest.MonkeyPatch) -> None:
+    aws.setenv("AWS_READ_TIMEOUT", "5s")
+    aws.setenv("AWS_ALLOW_HTTP", "true")
+    assert obstore._given("s3") == {"read_timeout": "5s", "allow_http": "true"}
+    assert obstore._given("az") == {}
+    aws.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    aws.setenv("AWS_READ_TIMEOUT", "many")
+    with pytest.raises(UsageError, match=r"cannot be used: .*many"):
+        open_store("s3://bucket")
 
 
 def test_an_endpoint_without_a_scheme(aws: pytest.MonkeyPatch) -> None:
