@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from packer.errors import BadImage, UsageError
 from packer.sources.archives.contents import FAULT, HIDDEN, add_folder
 from packer.sources.archives.listing import Archives, check_file
 from packer.sources.archives.members import Members
-from packer.sources.archives.objects import SourceObject, at_once, is_listed, located, opened, persistently
+from packer.sources.archives.objects import READS, SourceObject, at_once, is_listed, located, opened
 from packer.sources.archives.places import Archive, Place, Scratch
 from packer.sources.archives.small_files import SMALL_BYTES, SmallFiles
 from packer.sources.base import Tree
@@ -20,7 +22,8 @@ from packer.sources.inventory import read_inventory
 from packer.sources.paths import IMAGE_EXTENSIONS, archive_stem, as_bytes, extension_of, folder_of
 from packer.sources.tree import SNIFFED_BYTES, Skipped, begins_like_image, in_order, is_member_image, with_archives
 from packer.stores import clean_url, join_url
-from packer.stores.base import NoObject, Object, Store
+from packer.stores.base import CutAnswer, NoObject, Object, Store
+from packer.stores.threads import all_of, pool
 
 MANY_FOLDERS = 64
 """From so many on, each is listed with all that is below it, else level by level."""
@@ -31,7 +34,10 @@ NEVER_IMAGES = frozenset(
 """Extensions of files that are not opened to see whether they are images: it would take a request for each."""
 KNOWN_EXTENSIONS = IMAGE_EXTENSIONS | NEVER_IMAGES
 UNUSABLE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\0-\x1f\x7f]")
+PAUSES_S = (0.1, 0.5, 2.0)
+"""After answers that were cut; the store itself tries again after all others."""
 INVENTORY = "give their names with --inventory FILE"
+T = TypeVar("T")
 
 
 def find_store_tree(
@@ -88,19 +94,32 @@ def _listed(store: Store, top: str, url: str) -> list[Object]:
         raise UsageError(url, "is on a web server, which does not list its files", INVENTORY)
     found: list[Object] = []
     folders = [top]
-    while 0 < len(folders) < MANY_FOLDERS:
-        below, folders = folders, []
-        for inside, objects in at_once(lambda folder: persistently(lambda: store.folders(folder)), below):
-            folders += inside
+    with pool(READS) as threads:
+        while 0 < len(folders) < MANY_FOLDERS:
+            asked = [threads.submit(_persistently, lambda folder=folder: store.folders(folder)) for folder in folders]
+            folders = []
+            for inside, objects in all_of(asked):
+                folders += inside
+                found += objects
+        for objects in all_of(
+            [threads.submit(_persistently, lambda top=top: list(store.names(f"{top}/"))) for top in folders]
+        ):
             found += objects
-    for objects in at_once(lambda folder: persistently(lambda: list(store.names(f"{folder}/"))), folders):
-        found += objects
     if not found:
         with suppress(NoObject):
             check_file(as_bytes(url), is_member_image)
         raise UsageError(url, "no such folder or archive", "give the folder or archive that holds the images")
     cut = len(top) + 1 if top else 0
     return [one._replace(name=one.name[cut:]) for one in found if len(one.name) > cut]
+
+
+def _persistently(call: Callable[[], T]) -> T:
+    """Return what `call` returns; after an answer that was cut, try again. Raise what it raises."""
+    for pause in PAUSES_S:
+        with suppress(CutAnswer):
+            return call()
+        time.sleep(pause)
+    return call()
 
 
 def _named(store: Store, top: str, objects: Sequence[Object]) -> Iterator[Object | Skipped]:

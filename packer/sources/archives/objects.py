@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import lru_cache
 from threading import Lock
 from typing import TypeVar
@@ -15,12 +13,10 @@ from typing import TypeVar
 from packer.errors import BadImage, UsageError
 from packer.sources.archives.file_view import AT_REST
 from packer.stores import clean_url, open_store
-from packer.stores.base import CutAnswer, ObjectChanged, Store
+from packer.stores.base import ObjectChanged, Store
 
 READS = 32
 """Requests in flight of a process; each takes some 10 to 100 ms, whatever its size."""
-PAUSES_S = (0.1, 0.5, 2.0)
-"""After answers that were cut; the store itself tries again after all others."""
 MOST_CALLS = 4 * READS
 MOST_HELD_BYTES = 64 << 20
 NEAR_BYTES = 256 * 1024
@@ -56,15 +52,6 @@ def located(url: bytes | str) -> tuple[Store, str]:
         first, _, name = name.partition("/")
         top = f"{top}/{first}"
     return opened(clean_url(top)), name
-
-
-def persistently(call: Callable[[], R]) -> R:
-    """Return what `call` returns; after an answer that was cut, try again. Raise what it raises."""
-    for pause in PAUSES_S:
-        with suppress(CutAnswer):
-            return call()
-        time.sleep(pause)
-    return call()
 
 
 def is_listed(url: str) -> bool:
@@ -117,8 +104,7 @@ class SourceObject:
     def _get(self, start: int, stop: int) -> bytes:
         def part(first: int) -> bytes:
             end = min(stop, first + REQUEST_BYTES)
-            found = persistently(lambda: self._store.read(self._name, first, end, self.etag or None))
-            return bytes(memoryview(found))
+            return bytes(memoryview(self._store.read(self._name, first, end, self.etag or None)))
 
         if stop <= start:
             return b""
