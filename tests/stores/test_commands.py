@@ -68,7 +68,7 @@ def test_the_options_of_the_cache(home: Path, tmp_path):
 @pytest.mark.parametrize("words", [
     "sample URL", "extract PACK URL", "adopt URL -o new", "view PACK --export URL", "stats PACK --plot URL",
     "build SRC -o new --quarantine URL", "build URL -o new --classes URL", "build SRC -o s3://b/new --scratch URL",
-    "build URL -o new --inventory URL", "hash --deep URL --cache-dir URL",
+    "build URL -o new --inventory URL", pytest.param("hash --deep URL --cache-dir URL", marks=needs_cache),
 ])  # fmt: skip
 def test_what_must_be_local(words: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
