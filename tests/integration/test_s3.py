@@ -105,7 +105,7 @@ def test_what_is_not_there(bucket_url: str) -> None:
         with pytest.raises(NoObject) as caught:
             act("absent")
         assert str(caught.value).startswith(f"{bucket_url}/absent: no such object")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StorageError, match="there is no such bucket"):
         open_store("s3://no-such-bucket-of-ours/x").read("y")
     store.write("short", b"1234")
     with pytest.raises(StorageError):
