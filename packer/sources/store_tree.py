@@ -101,9 +101,10 @@ def _listed(store: Store, top: str, url: str) -> list[Object]:
             for inside, objects in all_of(asked):
                 folders += inside
                 found += objects
-        for objects in all_of(
-            [threads.submit(_persistently, lambda top=top: list(store.names(f"{top}/"))) for top in folders]
-        ):
+        rest = [
+            threads.submit(_persistently, lambda folder=folder: list(store.names(f"{folder}/"))) for folder in folders
+        ]
+        for objects in all_of(rest):
             found += objects
     if not found:
         with suppress(NoObject):
