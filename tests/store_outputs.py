@@ -23,7 +23,7 @@ from packer.format.lists import read_list
 from packer.format.manifest import parse_manifest, read_manifest
 from packer.packing.objects import BUILDS
 from packer.packing.store_journal import StoreJournal
-from packer.repack.clean import clean, leftovers
+from packer.repack.clean import clean, find_unreferenced
 from packer.repack.pull import pull
 from packer.repack.push import push
 from packer.stores import open_store
@@ -467,11 +467,11 @@ class Transfers:
         store = open_store(bucket_url)
         for foreign in ("notes.txt", "shard-00000.json", "old/shard-00000.lmdb"):
             store.write(foreign, b"somebody else's")
-        found = leftovers(bucket_url)
+        found = find_unreferenced(bucket_url)
         assert not found.objects and {one.name for one in found.recent} == first
         assert "newer than 24 h" in good("clean", bucket_url, "--yes").out
         assert first <= set(objects(bucket_url))
-        found = leftovers(bucket_url, -3600)
+        found = find_unreferenced(bucket_url, -3600)
         assert {one.name for one in found.objects} == first and not found.recent and not found.unknown
         facts = json.loads(good("clean", bucket_url, "--json").out)
         assert facts["objects"] == [] and facts["removed"] is False
@@ -490,12 +490,12 @@ class Transfers:
         with pytest.raises(StorageError):
             build_pack(options(source, bucket_url))
         monkeypatch.undo()
-        assert not leftovers(bucket_url).objects
+        assert not find_unreferenced(bucket_url).objects
         store = open_store(bucket_url)
         named = {found.name for found in store.names("shard-0000")} & {
             name for found in store.names(BUILDS) for name in _named(bytes(store.read(found.name)))
         }
-        old = leftovers(bucket_url, -3600)
+        old = find_unreferenced(bucket_url, -3600)
         assert {one.name for one in old.objects if not one.name.startswith(BUILDS)} == named and len(named) == 4
         clean(old)
         assert not list(store.names(BUILDS))
@@ -508,7 +508,7 @@ class Transfers:
         store = open_store(bucket_url)
         manifest = bytes(store.read("pack.json"))
         store.delete(["pack.json"])
-        found = leftovers(bucket_url)
+        found = find_unreferenced(bucket_url)
         assert not found.objects and len(found.unknown) == files_of(pack)
         assert "is missing: kept" in good("clean", bucket_url, "--yes").out
         store.write("pack.json", manifest.replace(b"records", b"recorts"))

@@ -35,11 +35,11 @@ def clean(url: str, yes: bool, older_than: float, quiet: bool, as_json: bool) ->
       packer clean s3://bucket/imgs.lmdb --yes
     """
     from packer.repack.clean import clean as remove
-    from packer.repack.clean import leftovers
+    from packer.repack.clean import find_unreferenced
 
     if older_than < 0:
         raise UsageError("--older-than", f"must be at least 0, got {older_than:g}")
-    found = leftovers(url, older_than * 3600)
+    found = find_unreferenced(url, older_than * 3600)
     with ProgressBar(hidden=quiet or as_json) as progress:
         if yes:
             remove(found, progress)

@@ -26,7 +26,7 @@ def manifest_at(store: Store) -> Manifest:
     """Return the manifest of the pack at the URL of a store.
 
     Raises:
-        PackNotFound: There is no pack.
+        PackNotFound: The URL has no pack.
         DamagedPack: The manifest was altered.
         StorageError: The store cannot be reached, or does not allow it.
     """

@@ -262,7 +262,7 @@ def open_remote(url: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int
         cache_bytes: what the cache folder may hold; 0: nothing, the pack is kept in memory.
 
     Raises:
-        PackNotFound: there is no pack.
+        PackNotFound: the URL has no pack.
         DamagedPack: its manifest or an index was altered.
         UsageError: it cannot be read here.
         StorageError: the store or the cache folder cannot be used.

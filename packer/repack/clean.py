@@ -21,7 +21,7 @@ DELETED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class Unreferenced:
     """What is at a URL that no pack needs."""
 
     url: str
@@ -34,11 +34,11 @@ class Leftovers:
     """What is not removed: objects beside a pack that is not there, which may be the only copies."""
 
 
-def leftovers(url: AnyPath, older_than_s: float = DAY_S) -> Leftovers:
+def find_unreferenced(url: AnyPath, older_than_s: float = DAY_S) -> Unreferenced:
     """Return the objects that unfinished and replaced packs have left at a URL.
 
     Only names that packer makes are looked at, directly below the URL and in its ``.build/``. Without a pack.json, only
-    the objects that the journal of an unfinished build names are taken for leftovers.
+    the objects that the journal of an unfinished build names count as unreferenced.
 
     Args:
         url: Where packs were built or pushed.
@@ -75,14 +75,14 @@ def leftovers(url: AnyPath, older_than_s: float = DAY_S) -> Leftovers:
             old.append(one)
         else:
             unknown.append(one)
-    return Leftovers(store.url, *(tuple(sorted(group)) for group in (old, recent, unknown)))
+    return Unreferenced(store.url, *(tuple(sorted(group)) for group in (old, recent, unknown)))
 
 
-def clean(found: Leftovers, progress: Progress | None = None) -> None:
-    """Remove `Leftovers.objects`. Raise StorageError if that fails.
+def clean(found: Unreferenced, progress: Progress | None = None) -> None:
+    """Remove `Unreferenced.objects`. Raise StorageError if that fails.
 
     Args:
-        found: What `leftovers` returned.
+        found: What `find_unreferenced` returned.
         progress: Receives the stage removing, in objects.
     """
     progress = progress or Progress()

@@ -53,7 +53,7 @@ def pull(url: AnyPath, pack: AnyPath, overwrite: bool = False, progress: Progres
         progress: Receives the stage pulling, in bytes.
 
     Raises:
-        PackNotFound: There is no pack at the URL.
+        PackNotFound: The URL has no pack.
         UsageError: The folder exists.
         DamagedPack: An object does not match its digest; nothing is published.
         StorageError: An object cannot be read, or a file cannot be written.
