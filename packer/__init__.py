@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from packer.errors import PackerError
+    from packer.format.joined import join_packs
     from packer.format.pack import Pack, open_pack
     from packer.loading.collate import as_tv_tensors, collate
     from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
@@ -43,6 +44,7 @@ _HOMES = {
     "build_pack": "packer.packing",
     "collate": "packer.loading.collate",
     "extract": "packer.repack.extract",
+    "join_packs": "packer.format.joined",
     "merge": "packer.repack.merge",
     "convert": "packer.repack.convert",
     "open_pack": "packer.format.pack",
@@ -72,6 +74,7 @@ __all__ = [
     "collate",
     "convert",
     "extract",
+    "join_packs",
     "merge",
     "open_pack",
     "options_from",

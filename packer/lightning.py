@@ -37,8 +37,8 @@ else:
 Data = AnyPath | Pack | PackedDataset
 
 TRAINING_ONLY = {
-    "shuffle", "sampler", "indices", "drop_last", "crop", "flip", "transform", "transforms", "mixup", "cutmix",
-    "color_jitter",
+    "shuffle", "sampler", "indices", "drop_last", "samples_per_epoch", "crop", "flip", "transform", "transforms",
+    "mixup", "cutmix", "color_jitter",
 }  # fmt: skip
 """Options of the training loader that the others do not take over."""
 
@@ -47,7 +47,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc]
     """The packs of a Lightning run: each a `PackedLoader` on the device of its rank.
 
     Args:
-        train: the pack to train from, in a new order each epoch.
+        train: the pack to train from, in a new order each epoch; or several packs with their shares.
         val: the pack to validate with.
         test: the pack to test with.
         batch_size: samples of a batch on each rank.
@@ -61,7 +61,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc]
 
     def __init__(
         self,
-        train: Data,
+        train: Data | Mapping[Any, float],
         val: Data | None = None,
         test: Data | None = None,
         *,

@@ -8,7 +8,7 @@ orientation applied). A box that covers the whole image is (0, 0, width, height)
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -44,6 +44,18 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Show `text` to the user."""
+
+
+def advancing(progress: Progress) -> Callable[[int, int], None]:
+    """Return a function that reports the totals of a pool to `progress`."""
+    reported = (0, 0)
+
+    def tick(done: int, bad: int) -> None:
+        nonlocal reported
+        progress.advance(done - reported[0], bad - reported[1])
+        reported = done, bad
+
+    return tick
 
 
 @dataclass(frozen=True, slots=True)

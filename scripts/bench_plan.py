@@ -3,6 +3,10 @@
 Plan: `plan_pack` of class folders of JPEG files of 32x32 (up to LINKS links to one file), which are in memory; each
 round in a new process. Memory: peak PSS of the process and its workers, less its PSS after a plan of 100 files.
 
+Workers: `plan_pack` of FOLDERS class folders of such files, by one worker process and by two, in turns. Memory: peak
+anonymous memory of the process that plans (RssAnon) less that after a plan of 100 files; pages of mapped files, such as
+the table of inputs, are page cache and do not count.
+
 Lists: a list of classes (a line per image) and one of boxes (five lines per image), from the file to the lines of each
 image, in lines per CPU second; then the annotations of all images. Memory is the peak RSS of a process that also holds
 the paths of all images.
@@ -27,7 +31,7 @@ from bench_common import Table, against_goal, drawn, parser
 
 from packer.bench.measure import PSS, Figure, memory_bytes, peak_memory, take_turns
 
-LINKS = 1000
+LINKS, FOLDERS = 1000, 1000
 PLAN = """
 import sys, time
 from packer import BuildOptions
@@ -44,6 +48,33 @@ print(flush=True)
 sys.stdin.readline()
 print(plan(sys.argv[2]), flush=True)
 sys.stdin.readline()
+"""
+WORKERS = """
+import gc, sys, threading, time
+from packer import BuildOptions
+from packer.packing import plan_pack
+
+def anonymous():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) * 1024
+
+def plan(folder):
+    started = time.perf_counter()
+    options = BuildOptions(folder, folder + ".pack", labels=("folder",), encode="copy", workers=int(sys.argv[3]))
+    return plan_pack(options).inputs.rows, time.perf_counter() - started
+
+def watch():
+    global peak
+    while True:
+        peak = max(peak, anonymous())
+        time.sleep(0.02)
+
+plan(sys.argv[1])
+gc.collect()
+before = peak = anonymous()
+threading.Thread(target=watch, daemon=True).start()
+rows, seconds = plan(sys.argv[2])
+print(seconds, (peak - before) / rows)
 """
 LIST = """
 import resource, sys, time
@@ -64,7 +95,7 @@ assert not list(source.unmatched_labels())
 print(read, peak, time.process_time() - start)
 """
 LINES_OF_BOXES = 5
-PARTS = ("start", "plan", "lists", "coco")
+PARTS = ("start", "plan", "workers", "lists", "coco")
 WIDTH, HEIGHT = 640, 427
 OBJECTS, CORNERS, CATEGORIES = 7, 22, 90
 
@@ -92,14 +123,14 @@ def read_list(path: str, count: int) -> tuple[float, float, float]:
     return read, peak, annotations
 
 
-def link_files(target: Path, count: int) -> str:
+def link_files(target: Path, count: int, folders: int | None = None) -> str:
     """Make `count` files in class folders, LINKS links to each of those that are written."""
     data = list(drawn(32))
     origin = target / "origin.jpg"
     for number in range(count):
-        folder = target / f"class{number % 10}" / f"{number // 10_000:04d}"
-        if number < 10 or number % 10_000 < 10:
-            folder.mkdir(parents=True, exist_ok=True)
+        name = f"class{number % 10}/{number // 10_000:04d}"
+        folder = target / (name if folders is None else f"class{number * folders // count:04d}")
+        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{number:07d}.jpg"
         if number % LINKS == 0:
             path.write_bytes(data[number // LINKS % len(data)])
@@ -186,6 +217,25 @@ def plan_files(table: Table, folder: Path, count: int, rounds: int) -> None:
     table.row(f"{what}, bytes of memory per image", *against_goal(size, 150, 0, most=True))
 
 
+def plan_with_workers(table: Table, folder: Path, count: int, rounds: int) -> None:
+    """Print how much faster two workers are than one, and the memory of the process that plans."""
+    few, many = link_files(folder / "few-classes", 100), link_files(folder / "classes", count, FOLDERS)
+    found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
+    for number in range(rounds + 1):  # the first round, which fills the page cache, does not count
+        for workers in (1, 2) if number % 2 else (2, 1):
+            command = [sys.executable, "-c", WORKERS, few, many, str(workers)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            seconds, size = map(float, done.stdout.split())
+            if number:
+                found[workers].append((seconds, size))
+    one, two = (Figure(tuple(seconds for seconds, _ in found[workers])) for workers in (1, 2))
+    memory = Figure(tuple(size for _, size in found[2]))
+    what = f"plan of {count:,} files in {FOLDERS:,} class folders"
+    table.row(f"{what}, two workers, s", *against_goal(two, None, 1))
+    table.row(f"{what}, one worker: two workers", *against_goal(one / two, 1.8, 2))
+    table.row(f"{what}, bytes of memory per image where it is planned", *against_goal(memory, 60, 0, most=True))
+
+
 def read_lists(table: Table, folder: Path, lines: int, rounds: int) -> None:
     """Print what lists of `lines` lines cost."""
     for kind in ("classes", "boxes"):
@@ -225,6 +275,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-plan-", dir=given.work_dir) as folder:
         if "plan" in parts:
             plan_files(table, Path(folder), given.count, given.rounds)
+        if "workers" in parts:
+            plan_with_workers(table, Path(folder), given.count, given.rounds)
         if "lists" in parts:
             read_lists(table, Path(folder), given.lines, given.rounds)
         if "coco" in parts:

@@ -147,8 +147,9 @@ def bare_client(local: Pack, url: str) -> Callable[[], float]:
     shards = [shard.container for shard in local.manifest.shards]
     first = np.cumsum([0, *(shard.records for shard in local.manifest.shards)])
     shard_of = np.searchsorted(first, order, side="right") - 1
-    starts = local.offsets[order] - local._starts[shard_of]
-    places = list(zip(shard_of.tolist(), starts.tolist(), local.sizes[order].tolist(), strict=True))
+    starts, sizes = local.where(order)
+    starts -= local._starts[shard_of]
+    places = list(zip(shard_of.tolist(), starts.tolist(), sizes.tolist(), strict=True))
 
     def blocks(shard: int, start: int, size: int) -> range:
         return range(start // BLOCK, (start + size - 1) // BLOCK + 1)

@@ -12,8 +12,6 @@ always.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import importlib.util
 import json
 import os
@@ -31,9 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- trainers: written by scripts/kill_trainers.py -->", "<!-- end of trainers -->"
+from kill_common import ROOT, commit_now, parser, write_table
+
+MARKS = "<!-- trainers: written by scripts/kill_trainers.py -->", "<!-- end of trainers -->"
 STEPS = 18
 LOADERS = ("early", "late", "shuffle", "block", "balanced")
 TIMEOUT_S = 120
@@ -78,14 +76,8 @@ Batches = list[Any]
 
 def main() -> int:
     """Run the kills that are asked for; return 1 if a resumed run differed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100, help="per trainer")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
-    parser.add_argument("--write", action="store_true", help="write the table into docs/reliability.md")
-    args = parser.parse_args()
-    describe = ["git", "describe", "--always", "--dirty", "--exclude", "*"]  # now: HEAD may move while this runs
-    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    args = parser(__doc__, "kills", 100, "trainers", TRAINERS).parse_args()
+    commit = commit_now()
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo")
     os.environ.update(STOPS=json.dumps([*range(2, STEPS + 1, 2)]), TOKENIZERS_PARALLELISM="false")
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "integration"), str(ROOT / "tests")]
@@ -112,7 +104,11 @@ def main() -> int:
             cells = (trainer.title, trainer.ranks, resumed + unsaved, resumed, unsaved, len(wrong), f"{seconds:.0f} s")
             rows.append(f"| {' | '.join(map(str, cells))} |")
     if args.write:
-        write_table(rows, args.seed, commit)
+        head = [
+            "| trainer | processes | kills | resumed from a checkpoint | killed before the first one | faults | time |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        write_table(MARKS, head + rows, args.seed, commit)
     return 1 if faults else 0
 
 
@@ -262,18 +258,6 @@ def draw_pack(home: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2])}
     command = [sys.executable, "-c", program, str(home / "images"), str(home / "pack")]
     subprocess.run(command, check=True, env=env)
-
-
-def write_table(rows: list[str], seed: int, commit: str) -> None:
-    """Put the table between its marks in docs/reliability.md."""
-    head = [
-        "| trainer | processes | kills | resumed from a checkpoint | killed before the first one | faults | time |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    last = f"Seed {seed}, commit `{commit}`, {datetime.date.today()}."
-    text = PAGE.read_text()
-    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-    PAGE.write_text("\n".join([before + BEGIN, "", *head, *rows, "", last, "", after]))
 
 
 if __name__ == "__main__":

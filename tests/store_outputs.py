@@ -386,6 +386,9 @@ class Transfers:
         shard.write_bytes(bytes(shard.stat().st_size))
         assert "does not match its digest" in refused(4, "push", other, bucket_url + "/deeper")
         assert "pack.json" not in objects(bucket_url + "/deeper")
+        shard.unlink()
+        assert "is missing; restore it, run packer repair" in refused(4, "push", other, bucket_url + "/nothing")
+        assert not objects(bucket_url + "/nothing")
 
     def test_push_resumes(self, pack: Path, bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from packer.repack import push as module

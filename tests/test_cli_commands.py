@@ -13,6 +13,7 @@ import pytest
 from drawn import draw_landmarks, draw_plain, draw_shots, draw_voc, pixels, voc_xml
 from running import good, run, run_apart
 
+from packer.cli.output import counts_text
 from packer.errors import plural
 from packer.format.pack import Pack, open_pack
 
@@ -201,7 +202,7 @@ def test_verify_names_what_is_damaged(tmp_path: Path, format: str) -> None:
     pack = open_pack(tmp_path / "p")
     file = tmp_path / "p" / pack.shards[0].container.name
     data = bytearray(file.read_bytes())
-    data[int(pack.offsets[1]) + 5] ^= 1
+    data[pack.span(1)[0] + 5] ^= 1
     file.write_bytes(data)
     ran = run("verify", tmp_path / "p")
     assert ran.code == 4 and ran.out == ""
@@ -232,6 +233,8 @@ def test_one_and_many() -> None:
     assert [plural(n, "image") for n in (0, 1, 2000)] == ["0 images", "1 image", "2,000 images"]
     assert [plural(n, "class") for n in (1, 2)] == ["1 class", "2 classes"]
     assert [plural(n, "box is", "boxes are") for n in (1, 2)] == ["1 box is", "2 boxes are"]
+    counts = {"found": 67000, "packed": 0, "rejected": 1000, "skipped": 66000}
+    assert counts_text(counts) == "67,000 found = 0 packed + 1,000 rejected + 66,000 skipped"
 
 
 def test_the_messages_of_a_single_image_have_no_plural(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from doc_blocks import PAGES, ROOT, blocks_of, run_page
 from drawn import draw, draw_classes, draw_landmarks, draw_shots, draw_voc
 from packs import needs_cache
 from test_rooms import FLOOR, imported, parsed
+
+from packer.format.pack import open_pack
 
 RUFF = Path(sys.executable).with_name("ruff")
 NOT_RUN = {
@@ -77,6 +81,20 @@ def test_every_block_runs(page: Path, drawn: Path, tmp_path: Path, monkeypatch: 
     finally:
         torch.backends.cudnn.benchmark = benchmark
     assert ran == len([block for block in blocks_of(page) if block.reason is None])
+
+
+def test_the_scripts_for_slurm_run_without_it(drawn: Path, tmp_path: Path) -> None:
+    shutil.copytree(drawn / "imgs", tmp_path / "imgs")
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    files = re.findall(r"^```\w+ title=\"([\w.]+\.(?:yaml|sbatch))\"\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    for name, text in [*files, ("packer", f'#!/bin/sh\nexec "{sys.executable}" -m packer "$@"\n')]:
+        (tmp_path / name).write_text(text.replace("/16", "/2"))
+        (tmp_path / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "SLURM_CPUS_PER_TASK": "1"}
+    for script, task in [("pack.sbatch", "2"), ("pack.sbatch", "1"), ("finish.sbatch", "")]:
+        environment = {**os.environ, **path, "SLURM_ARRAY_TASK_ID": task}
+        subprocess.run([tmp_path / script], cwd=tmp_path, env=environment, check=True)
+    assert len(open_pack(tmp_path / "slurm.lmdb")) == 48
 
 
 def test_blocks_that_do_not_run_are_known() -> None:

@@ -101,7 +101,7 @@ def sample_records(pack: Pack, images: int | None) -> Int64:
 
     They are runs of neighbors from all over the pack, so that a disk reads them like the whole pack.
     """
-    each = max(1.0, float(pack.sizes.sum()) / len(pack))
+    each = max(1.0, float(np.asarray(pack.column("size")).sum()) / len(pack))
     most = int(available_bytes() / 4 / each)
     if images is None:
         images = int(MOST_BYTES / each)

@@ -212,6 +212,6 @@ def _limit_of(pack: Pack, job: Job) -> list[Row]:
 
 
 def _row_of(pack: Pack, name: str, job: Job, limit: Iterable[Row] = ()) -> Row:
-    stored = float(pack.sizes.sum()) / len(pack)
+    stored = float(np.asarray(pack.column("size")).sum()) / len(pack)
     size = sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)
     return Row(name, job, stored, next((row.name for row in limit), None), size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from packer.cli.build_report import plan_facts, plan_lines, summary_facts, summa
 from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.containers import CONTAINERS
 from packer.errors import UsageError
-from packer.packing import BuildOptions, build_pack, plan_pack
+from packer.packing import BuildOptions, build_pack, build_part, plan_pack
 
 SECTIONS = {
     "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links", "inventory"),
@@ -170,10 +171,9 @@ class BuildCommand(click.Command):
 )
 @click.option(
     "--shard-size",
-    default="128MB",
-    show_default=True,
     metavar="SIZE|none",
-    help="Approximate size of the images in a shard; none writes a single shard.",
+    help="Approximate size of the images in a shard; none writes a single shard.  [default: 128MB; 1GB or more for "
+    "packs of 256 GB]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
 @click.option("--force", is_flag=True, help="Build even if the pack is not expected to fit on the disk.")
@@ -200,9 +200,7 @@ class BuildCommand(click.Command):
     metavar="fail|skip",
     help="fail: follow --max-bad. skip: skip every bad input.",
 )
-@click.option(
-    "--fail-fast", is_flag=True, help="Stop as soon as there are too many bad inputs, before all of them are found."
-)
+@click.option("--fail-fast", is_flag=True, help="Stop as soon as too many inputs are bad, before all are found.")
 @click.option(
     "--quarantine",
     type=LocalPath(),
@@ -219,6 +217,20 @@ class BuildCommand(click.Command):
 @click.option(
     "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
 )
+@click.option(
+    "--engine",
+    default="local",
+    show_default=True,
+    metavar="local|ray[:ADDRESS]|dask[:SCHEDULER]|MODULE:FUNCTION",
+    help="Where the workers run: on this machine, on a cluster of Ray or dask, or on the executor of "
+    "concurrent.futures that FUNCTION returns; see docs/cluster.md.",
+)
+@click.option(
+    "--part",
+    metavar="K/N",
+    help="Pack only part K of N, 1/N to N/N, as on N machines; when all are packed, --finish publishes the pack.",
+)
+@click.option("--finish", is_flag=True, help="Publish the pack whose parts --part has packed.")
 @click.option("--like", type=click.Path(), metavar="PACK", help="Take every option that is not given from PACK.")
 @click.option(
     "--config",
@@ -240,10 +252,9 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
     Examples:
       packer build ./imgs --resize 256 --encode jpeg
       packer build train.tar --labels folder -o train.lmdb
-      packer build s3://bucket/imgs -o imgs.lmdb --encode copy
       packer build ./VOC --labels voc --resize 300x300 --fit pad -o voc.hdf5
       packer build ./imgs -o s3://bucket/imgs --resize 256 --encode jpeg
-      packer build faces --labels list:marks.txt --columns "path x*5 y*5"
+      packer build s3://bucket/imgs -o imgs.lmdb --engine ray:HEAD:6379
       packer build VOC --labels voc --labels list:a.txt --columns "path (x y)*5"
     """
     if deep and not dry_run:
@@ -253,6 +264,9 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
         if dry_run:
             plan = plan_pack(options, progress, deep)
             facts, lines = plan_facts(plan), plan_lines(plan, deep)
+        elif options.part is not None:
+            part = build_part(options, progress)
+            facts, lines = {**asdict(part), "part": str(part.part)}, [part.line]
         else:
             summary = build_pack(options, progress)
             facts, lines = summary_facts(summary), summary_lines(summary)

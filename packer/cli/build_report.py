@@ -54,7 +54,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
     inputs = plan.inputs
     return {
         "path": plan.options.output,
-        "images": len(plan.table),
+        "images": plan.inputs.rows,
         "shards": plan.shards,
         "pack_bytes": plan.pack_bytes,
         "source_bytes": plan.source_bytes,

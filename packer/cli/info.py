@@ -164,7 +164,7 @@ def _classes(manifest: Manifest) -> str:
     of = " / ".join(unit[name] for name in manifest.class_counts)
     if more > 0:
         parts.append(f"and {more} more")
-    return f"{len(manifest.classes)}, with {of or 'none used'}: {', '.join(parts)}"
+    return f"{len(manifest.classes):,}, with {of or 'none used'}: {', '.join(parts)}"
 
 
 def _origins(manifest: Manifest) -> str:

@@ -73,7 +73,7 @@ def table_text(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> li
 
 def counts_text(counts: Mapping[str, int]) -> str:
     """Return the counts of a build's inputs: ``found = packed + rejected + skipped``."""
-    found, *parts = (f"{counts[name]} {name}" for name in ("found", "packed", "rejected", "skipped"))
+    found, *parts = (f"{counts[name]:,} {name}" for name in ("found", "packed", "rejected", "skipped"))
     return f"{found} = {' + '.join(parts)}"
 
 

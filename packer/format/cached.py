@@ -17,9 +17,10 @@ from packer.format.index import read_index
 from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
 from packer.stores import clean_url, is_url
-from packer.stores.cache import ORIGIN, UNFINISHED, folders_of
+from packer.stores.cache import ORIGIN, folders_of
 from packer.stores.layout import Layout, runs
 from packer.stores.sparse import NAME, StoredBlocks
+from packer.stores.whole_files import UNFINISHED
 from packer.types import Int64, Progress
 
 INDEX_SUFFIX = ".index.arrow"

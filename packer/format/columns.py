@@ -30,7 +30,7 @@ def column(table: Any, name: str) -> NDArray[Any] | Ragged:
     index.DTYPES and index.ENCODINGS; `source_xxh3`: uint8 (n, 16). Lists: Ragged, in which a missing list
     is empty. Text and bytes (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
     """
-    if name not in table.column_names and name in OPTIONAL:
+    if name in OPTIONAL and name not in table.column_names:
         return Ragged(np.zeros(0, np.uint8), np.zeros(len(table) + 1, np.int32))
     values: NDArray[Any] | Ragged = _values(_array(table, name))
     return values
@@ -110,8 +110,8 @@ class Annotations:
 
 
 def _array(table: Any, name: str) -> Any:
-    chunks = table.column(name).chunks
-    return chunks[0] if len(chunks) == 1 else table.column(name).combine_chunks()
+    found = table.column(name)
+    return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
 
 
 def _bitmap(table: Any, name: str) -> NDArray[np.bool_] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 
 from crc32c import crc32c
@@ -38,8 +39,9 @@ def crc32c_of(path: str) -> int:
 
 
 def _feed(path: str, update: Callable[[memoryview], None], progress: Report) -> None:
-    memory = memoryview(bytearray(BLOCK_BYTES))
     with open(path, "rb", buffering=0) as file:
+        # less for a small file: to clear a whole block would take longer than to read it
+        memory = memoryview(bytearray(min(BLOCK_BYTES, max(1, os.fstat(file.fileno()).st_size))))
         while size := file.readinto(memory):
             update(memory[:size])
             progress(size)

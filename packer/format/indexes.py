@@ -1,12 +1,20 @@
-"""The indexes of a pack. Each is opened when first needed, and verified against its checksum before use."""
+"""The indexes of a pack. Each is opened when first needed, and verified against its checksum before use.
+
+All are mapped into one range of addresses, one after another, as the shards are (packer/format/mmap.py). Numbers of any
+records are then read with one lookup in a view of that range, without a Python loop over shards and without a copy of a
+column: a pack of 100 million records takes no memory for each of them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, StorageError
@@ -14,12 +22,22 @@ from packer.format.columns import Annotations, column
 from packer.format.digests import crc32c_of
 from packer.format.index import read_index
 from packer.format.manifest import ShardEntry
-from packer.format.mmap import check_size, map_files
+from packer.format.mmap import MANY_FILES, Region, check_files, map_files
 from packer.format.ragged import Ragged
+from packer.stores.threads import all_of, pool
+from packer.system import PORTABLE
 from packer.types import Int64
 
 Content = NDArray[np.uint8]
+Column = NDArray[Any] | Ragged
+FETCHED_AT_ONCE = 32
 RESTORE = "run packer verify, and restore the file or build the pack again"
+NUMBERS = {
+    "offset": np.int64, "size": np.int64, "crc32c": np.uint32, "height": np.int32, "width": np.int32,
+    "channels": np.int8, "dtype": np.int8, "encoding": np.int8, "label": np.int32,
+}  # fmt: skip
+"""Columns of numbers, which `Indexes.values` reads."""
+KEY_BOUNDS = "bounds of keys"
 
 
 class Indexes:
@@ -28,27 +46,45 @@ class Indexes:
     def __init__(
         self, folder: str, shards: Sequence[ShardEntry], content: Callable[[int, bool], Content | None] | None = None
     ) -> None:
-        """Check only the sizes of the files. Raise DamagedPack if one is missing or has another size.
+        """Check only the files. Raise DamagedPack if one is missing or (unless they are many) has another size.
 
         Args:
             folder: The pack.
             shards: Its shards.
-            content: Returns the bytes of an index that is not a file; else it fetches the file again if its second
-                argument is true. None: the files are not fetched.
+            content: Fetches an index, again if its second argument is true: returns the bytes of one that is not a
+                file, else None when its file is there. None: the files are not fetched.
         """
         self._content = content
         self._folder = folder
         self._shards = shards
-        self._tables: list[Any] = [None] * len(shards)
-        self._annotations: list[Annotations | None] = [None] * len(shards)
-        self._columns: dict[str, NDArray[Any] | Ragged] = {}
-        self._parts: dict[str, list[NDArray[Any] | Ragged]] = {}
-        for number, shard in enumerate(shards):
-            if folder:
-                check_size(self.path(number), shard.index.bytes)
-            if shard.records > shard.index.bytes:  # checked before anything is allocated per record
-                problem = f"has {shard.index.bytes} bytes, too few for {shard.records} rows"
-                raise DamagedPack(self.path(number), problem, RESTORE)
+        self._tables: OrderedDict[int, Any] = OrderedDict()
+        self._annotations: OrderedDict[int, Annotations] = OrderedDict()
+        self._columns: dict[str, Column] = {}
+        self._parts: dict[str, dict[int, Column]] = {}
+        self._found: dict[int, int] = {}
+        """Checksums of indexes that were read and not opened yet."""
+        self._verified = np.zeros(len(shards), np.bool_)
+        files = [(self.path(number), shard.index.bytes) for number, shard in enumerate(shards)]
+        self._mapped = bool(folder) and not PORTABLE
+        if self._mapped:
+            self._region, self._starts = map_files(files, late=True, check=content is None)
+        else:
+            if folder and content is None:
+                check_files(files)
+            self._region, self._starts = in_memory([size for _, size in files])
+        for shard, (path, size) in zip(shards, files, strict=True):
+            if shard.records > size:  # checked before anything is allocated per record
+                raise DamagedPack(path, f"has {size} bytes, too few for {shard.records} rows", RESTORE)
+        self._bytes = self._region.parts[0]
+        self._base = self._bytes.ctypes.data
+        self._views = {name: self._bytes.view(kind) for name, kind in NUMBERS.items()}
+        self._views[KEY_BOUNDS] = self._bytes.view(np.int32)
+        self._firsts = np.cumsum([0, *(shard.records for shard in shards)])[:-1]
+        # by how much the place of a record's number in a view differs from the number of the record
+        self._shifts = {name: np.zeros(len(shards), np.int64) for name in self._views}
+        self._keys = np.zeros(len(shards), np.int64)
+        self.spans = np.zeros((len(shards), 2), np.int64)
+        """Where the first record of each shard that `prepare` has opened begins in its container, and the last ends."""
 
     def path(self, number: int) -> str:
         """Return the file of a shard's index."""
@@ -59,50 +95,70 @@ class Indexes:
 
     def __getitem__(self, number: int) -> Any:
         """Return the table of a shard. Raise DamagedPack if the file was altered."""
-        table = self._tables[number]
-        if table is None:
+        if (table := self._tables.get(number)) is None:
             try:
                 table = self._tables[number] = self._open(number)
             except DamagedPack as error:
                 error.with_location(self._folder, self._shards[number].container.name)
                 raise
+            _forget_first(self._tables)
         return table
 
     def _open(self, number: int) -> Any:
         path, shard = self.path(number), self._shards[number]
-        data = None if self._content is None else self._content(number, False)
-        if data is None:
-            data, found = self._mapped(number)
+        known = bool(self._verified[number])
+        if not known:
+            found = self._found.pop(number, None)
+            found = self._read(number) if found is None else found
             if found != shard.index.crc32c and self._content is not None:
-                self._content(number, True)
-                data, found = self._mapped(number)
+                found = self._read(number, again=True)
             if found != shard.index.crc32c:
                 raise DamagedPack(path, "was altered: it does not match its checksum", RESTORE)
-        table = read_index(path, data)
+        table = read_index(path, self._data(number), known)
         if len(table) != shard.records:
             raise DamagedPack(path, f"has {len(table)} rows, but the pack says {shard.records}", RESTORE)
+        self._verified[number] = True
         return table
 
-    def _mapped(self, number: int) -> tuple[Content, int]:
-        """Return the content of an index file, and its checksum."""
-        path, size = self.path(number), self._shards[number].index.bytes
-        region, _ = map_files([(path, size)])
-        try:
-            return region.parts[0][:size], crc32c_of(path)
-        except FileNotFoundError:
-            raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
-        except OSError as error:
-            raise StorageError(path, error.strerror or str(error)) from None
+    def read(self, number: int) -> None:
+        """Read an index from the disk, or fetch it, before it is opened."""
+        if not self._verified[number]:
+            with suppress(DamagedPack):  # raised again when it is opened
+                self._found[number] = self._read(number)
+
+    def _read(self, number: int, again: bool = False) -> int:
+        """Map an index, `again` if its file is to be replaced, and return its checksum."""
+        data, path = self._data(number), self.path(number)
+        content = None if self._content is None else self._content(number, again)
+        if self._mapped:
+            self._region.map(number, again)
+            # not from the map: an error of the disk is then an exception, and does not kill the process
+            try:
+                return crc32c_of(path)
+            except FileNotFoundError:
+                raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
+            except OSError as error:
+                raise StorageError(path, error.strerror or str(error)) from None
+        data[:] = map_files([(path, len(data))])[0].parts[0][: len(data)] if content is None else content
+        return int(crc32c(data))
+
+    def _data(self, number: int) -> Content:
+        """Return the content of an index, in the range of all."""
+        start = int(self._starts[number])
+        return self._bytes[start : start + self._shards[number].index.bytes]
 
     def annotations(self, number: int) -> Annotations:
         """Return the annotations of a shard."""
-        found = self._annotations[number]
-        if found is None:
+        if (found := self._annotations.get(number)) is None:
             found = self._annotations[number] = Annotations(self[number], self.path(number))
+            _forget_first(self._annotations)
         return found
 
-    def offsets(self, number: int) -> Int64:
-        """Return where the records of a shard begin in its container, int64 (n,); checked for bounds and overlap."""
+    def offsets(self, number: int, record_bytes: int | None = None) -> Int64:
+        """Return where the records of a shard begin in its container, int64 (n,); checked for bounds and overlap.
+
+        With `record_bytes`, all must be of this size.
+        """
         shard, table = self._shards[number], self[number]
         offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
         outside = lies_outside(offsets, sizes, shard.container.bytes)
@@ -110,20 +166,79 @@ class Indexes:
             problem = "has offsets outside its shard" if outside.any() else "has overlapping records"
             error = DamagedPack(self.path(number), problem, RESTORE)
             raise error.with_location(self._folder, shard.container.name)
+        for row in () if record_bytes is None else np.flatnonzero(sizes != record_bytes)[:1].tolist():
+            raise DamagedPack(self.path(number), f"row {row} is of {sizes[row]} bytes, not of {record_bytes}", RESTORE)
         return offsets
 
-    def parts(self, name: str) -> list[NDArray[Any] | Ragged]:
-        """Return the column of each shard (`packer.format.columns.column`), mapped, not copied."""
-        found = self._parts.get(name)
-        if found is None:
-            found = self._parts[name] = [column(self[number], name) for number in range(len(self._shards))]
+    # -- records, in shards that `prepare` has opened
+
+    def prepare(self, number: int, record_bytes: int | None) -> None:
+        """Open a shard for the methods below. Raise DamagedPack if it was altered, or as `offsets` does."""
+        table = self[number]
+        offsets = self.offsets(number, record_bytes)
+        self.spans[number] = offsets.min(initial=1 << 62), (offsets + column(table, "size")).max(initial=0)
+        for name in NUMBERS:
+            self._shift(name, number, column(table, name))
+        keys: Any = column(table, "key")
+        self._shift(KEY_BOUNDS, number, keys.offsets)
+        self._keys[number] = self._place(keys.values)
+        self._tables.pop(number, None)  # it is needed no more, and 10,000 of them take much memory
+
+    def _shift(self, name: str, number: int, values: Any) -> None:
+        place = self._place(values)
+        inside = 0 <= place <= len(self._bytes) - values.nbytes
+        if not inside or place % values.itemsize or values.dtype != self._views[name].dtype:
+            raise DamagedPack(self.path(number), f"has a column {name} that is not aligned", RESTORE)
+        self._shifts[name][number] = place // values.itemsize - self._firsts[number]
+
+    def _place(self, values: NDArray[Any]) -> int:
+        return int(values.__array_interface__["data"][0]) - self._base if values.size else 0
+
+    def values(self, name: str, shards: Int64, records: Int64) -> NDArray[Any]:
+        """Return the numbers of `records`, which are in these `shards`, in a column of NUMBERS, (n,)."""
+        return self._views[name].take(self._shifts[name].take(shards) + records)
+
+    def value(self, name: str, shard: int, record: int) -> int:
+        """Return the number of one record in a column of NUMBERS."""
+        return int(self._views[name][record + self._shifts[name][shard]])
+
+    def keys(self, shards: Int64, records: Int64) -> list[memoryview]:
+        """Return the keys of `records`, which are in these `shards`."""
+        places = self._shifts[KEY_BOUNDS].take(shards) + records
+        bounds, before, data = self._views[KEY_BOUNDS], self._keys.take(shards), self._bytes.data
+        starts, stops = before + bounds.take(places), before + bounds.take(places + 1)
+        return [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+    # -- whole columns
+
+    def part(self, name: str, number: int) -> Column:
+        """Return the column of a shard (`packer.format.columns.column`), mapped, not copied."""
+        parts = self._parts.setdefault(name, {})
+        if (found := parts.get(number)) is None:
+            found = parts[number] = self._here(column(self[number], name))
         return found
 
-    def column(self, name: str) -> NDArray[Any] | Ragged:
+    def _here(self, part: Column) -> Column:
+        """Return the same views without the objects of Arrow that hold them, which take twice as much memory."""
+        if isinstance(part, Ragged):
+            return Ragged(self._here(part.values), np.asarray(self._here(part.offsets)))
+        start = self._place(part)
+        if not 0 < start <= len(self._bytes) - part.nbytes:
+            return part  # nothing, or what an index need not have
+        return self._bytes[start : start + part.nbytes].view(part.dtype).reshape(part.shape)
+
+    def parts(self, name: str) -> Iterator[Column]:
+        """Yield the column of each shard (`part`)."""
+        return (self.part(name, number) for number in range(len(self)))
+
+    def column(self, name: str) -> Column:
         """Return a column over all shards (`packer.format.columns.column`)."""
         found = self._columns.get(name)
         if found is None:
-            parts = self.parts(name)
+            if self._content is not None and not self._verified.all():  # from a store, many at a time
+                with pool(FETCHED_AT_ONCE) as threads:
+                    all_of([threads.submit(self.read, number) for number in range(len(self))])
+            parts = list(self.parts(name))
             if ragged := [part for part in parts if isinstance(part, Ragged)]:
                 found = Ragged.concat(ragged)
             else:
@@ -131,6 +246,17 @@ class Indexes:
                 found.flags.writeable = False  # all callers share it
             self._columns[name] = found
         return found
+
+
+def in_memory(sizes: Sequence[int]) -> tuple[Region, Int64]:
+    """Return memory for files of these sizes instead of maps: a region of zeros, and where each file begins in it."""
+    starts = np.cumsum([0, *(-(-size // 64) * 64 for size in sizes)], dtype=np.int64)
+    return Region([np.zeros(int(starts[-1]), np.uint8)], [0]), starts[:-1]
+
+
+def _forget_first(kept: OrderedDict[int, Any]) -> None:
+    if len(kept) > MANY_FILES:
+        kept.popitem(last=False)
 
 
 def lies_outside(offsets: NDArray[Any], sizes: NDArray[Any], limit: int) -> NDArray[np.bool_]:

@@ -7,12 +7,29 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
+from packer.format.entries import FileEntry, IndexEntry, ShardEntry
 from packer.format.typed import typed
+
+__all__ = [
+    "MANIFEST_NAME",
+    "PARTIAL_SUFFIX",
+    "WAS_URL",
+    "FileEntry",
+    "IndexEntry",
+    "Manifest",
+    "Origin",
+    "Rejected",
+    "ShardEntry",
+    "digest_of",
+    "names_a_pack",
+    "parse_manifest",
+    "read_manifest",
+]
 
 MANIFEST_NAME = "pack.json"
 PARTIAL_SUFFIX = ".partial"
@@ -20,32 +37,6 @@ FORMAT_VERSION = 2
 MAX_MANIFEST_BYTES = 1 << 30
 WAS_URL = re.compile(r"(?:^|/)([a-zA-Z][a-zA-Z0-9+.-]+):/+(.+)")
 """A URL, also as part of what `os.path.abspath` has made of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """A file of a pack: its name in the pack's directory, its size and its digest."""
-
-    name: str
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntry(FileEntry):
-    """The index file of a shard, whose checksum readers verify before use."""
-
-    crc32c: int
-    """CRC-32C of the whole file, which detects accidental damage and is ten times as fast as SHA-256."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardEntry:
-    """A shard: its container file, its index file, and the number of records in each."""
-
-    records: int
-    container: FileEntry
-    index: IndexEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +119,19 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Return the content of the file: ASCII JSON with a digest of everything else in it."""
-        content = {**self._content(), "digest": self.digest}
-        return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode("ascii")
+        text = json.dumps({**self._content([]), "digest": self.digest}, indent=1, allow_nan=False) + "\n"
+        # json.dumps would take a second for 10,000 shards; only members of the manifest itself are indented by one
+        if shards := ",\n".join(shard.to_text() for shard in self.shards):
+            text = text.replace('\n "shards": []', f'\n "shards": [\n{shards}\n ]', 1)
+        return text.encode("ascii")
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the content as hexadecimal digits, which identifies the pack."""
-        return digest_of(self._content())
+        return digest_of(self._content([shard.to_json() for shard in self.shards]))
 
-    def _content(self) -> dict[str, Any]:
-        content = {"format": "packer", **asdict(self)}
+    def _content(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
+        content = {"format": "packer", **asdict(replace(self, shards=())), "shards": shards}
         if self.flip_index is None:  # as packs of before have it, which must stay what they are
             del content["flip_index"]
         if not self.lists:
@@ -232,6 +226,7 @@ def parse_manifest(path: str, text: bytes) -> Manifest:
             problem = "does not match its own digest: it was altered"
         else:
             manifest = _from_json(content)
+            manifest.__dict__["digest"] = content["digest"]  # of the same content, if the text is the same
             if manifest.to_json() == text:  # each manifest has one valid form, so that any changed byte is detected
                 return manifest
             problem = "was not written by packer: it was altered"

@@ -8,6 +8,7 @@ shards. The maps hold no file descriptors there, so thousands of shards stay bel
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import weakref
@@ -23,8 +24,10 @@ from packer import system
 from packer.errors import DamagedPack, StorageError
 from packer.types import Int64
 
-RESTORE = "restore it or build the pack again"
-SAMPLED_PAGES = 64
+RESTORE = "restore it, run packer repair, or build the pack again"
+MORE_MAPS = "raise the limit on maps (sysctl vm.max_map_count), or build packs of fewer, larger shards (--shard-size)"
+MANY_FILES = 1024
+"""Of more files, only the names are checked when a pack is opened: on a file server each size would be a request."""
 
 
 class Region:
@@ -35,9 +38,27 @@ class Region:
         starts: The offset at which each part begins.
     """
 
-    def __init__(self, parts: list[NDArray[np.uint8]], starts: list[int]) -> None:
+    def __init__(
+        self, parts: list[NDArray[np.uint8]], starts: list[int], late: Sequence[tuple[str, int]] = (),
+        offsets: Int64 | None = None,
+    ) -> None:  # fmt: skip
+        """Take what is mapped, and the files that `map` maps at their `offsets`."""
         self.parts, self.starts = parts, starts
         self._data = parts[0].data if len(parts) == 1 else None
+        self._late, self._offsets = late, np.zeros(0, np.int64) if offsets is None else offsets
+        self._waiting = np.array([size > 0 for _, size in late], np.bool_)
+
+    def map(self, number: int, again: bool = False) -> None:
+        """Map a file that waits for its first use; `again` if it has been replaced. Do nothing for any other.
+
+        Raises:
+            DamagedPack: It is missing or of another size.
+            StorageError: It cannot be opened or mapped.
+        """
+        if len(self._late) and (again or self._waiting[number]):
+            path, size = self._late[number]
+            _with_file(path, size, partial(system.map_at, self.parts[0].ctypes.data + int(self._offsets[number]), size))
+            self._waiting[number] = False  # another thread may have mapped it, too, at the same place
 
     @property
     def data(self) -> Any:
@@ -90,13 +111,9 @@ class Region:
             system.fetch_pages(base + begin * mmap.PAGESIZE, (stop - begin) * mmap.PAGESIZE)
 
     def share_in_memory(self, offsets: Int64) -> float:
-        """Return the approximate share of the bytes at these offsets that is in memory; 1.0 if it is unknown.
-
-        It is estimated from an even sample. The container's own pages do not count, because reading does not load them.
-        """
-        drawn = offsets[np.linspace(0, len(offsets) - 1, min(SAMPLED_PAGES, len(offsets))).astype(np.int64)]
+        """Return the share of the pages at these offsets that is in memory; 1.0 if it is unknown."""
         base = self.parts[0].ctypes.data
-        pages = [base + offset // mmap.PAGESIZE * mmap.PAGESIZE for offset in drawn.tolist()]
+        pages = [base + offset // mmap.PAGESIZE * mmap.PAGESIZE for offset in offsets.tolist()]
         found = [system.is_in_memory(page) for page in pages]
         return sum(one is not False for one in found) / len(found) if found else 1.0
 
@@ -115,6 +132,9 @@ class Region:
         Returns:
             Whether they are locked.
         """
+        for number in np.flatnonzero(self._waiting).tolist():
+            if start - self._late[number][1] < self._offsets[number] < stop:
+                self.map(number)
         kept = keep and system.lock_in_memory(self.parts[0].ctypes.data + start, stop - start)
         if not kept:
             for begin, part in zip(self.starts, self.parts, strict=True):
@@ -123,13 +143,18 @@ class Region:
         return kept
 
 
-def map_files(files: Sequence[tuple[str, int]]) -> tuple[Region, NDArray[np.int64]]:
+def map_files(
+    files: Sequence[tuple[str, int]], late: bool = False, check: bool = True
+) -> tuple[Region, NDArray[np.int64]]:
     """Map (path, size in bytes) pairs, read-only.
 
     Sizes are checked first: reading a map beyond the end of its file would kill the process (SIGBUS).
 
     Args:
         files: The files to map.
+        late: Only reserve the addresses: `Region.map` maps each file when it is first used. Not on systems where each
+            file has its own map.
+        check: Check the files now, too (`check_files`). False: with `late`, they need not be there yet.
 
     Returns:
         The mapped region, and the offset at which each file begins, a multiple of the page size.
@@ -141,13 +166,36 @@ def map_files(files: Sequence[tuple[str, int]]) -> tuple[Region, NDArray[np.int6
     pages = [-(-size // mmap.PAGESIZE) for _, size in files]
     starts = np.cumsum([0, *pages], dtype=np.int64) * mmap.PAGESIZE
     total = int(starts[-1])
-    for path, size in files:
-        check_size(path, size)
+    if check:
+        check_files(files)
     if not total:
         return Region([np.zeros(0, np.uint8)], [0]), starts[:-1]
     if system.PORTABLE:
         return Region([_map_alone(*file) for file in files], starts[:-1].tolist()), starts[:-1]
-    return Region([_map_together(files, starts.tolist())], [0]), starts[:-1]
+    region = Region([_reserve(total)], [0], files, starts[:-1])
+    if not late:
+        for number in range(len(files)):
+            region.map(number)
+    return region, starts[:-1]
+
+
+def check_files(files: Sequence[tuple[str, int]]) -> None:
+    """Raise DamagedPack if a file is missing or has another size: of many files only if one is missing.
+
+    Args:
+        files: (path, size in bytes) of each.
+    """
+    if len(files) <= MANY_FILES:
+        for file in files:
+            check_size(*file)
+        return
+    folders: dict[str, set[str]] = {}
+    for path, size in files:
+        folder, name = os.path.split(path)
+        if folder not in folders:
+            folders[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+        if name not in folders[folder]:
+            check_size(path, size)
 
 
 def check_size(path: str, size: int) -> None:
@@ -162,19 +210,11 @@ def check_size(path: str, size: int) -> None:
         raise DamagedPack(path, f"has {found} bytes, but the pack says {size}", RESTORE)
 
 
-def _map_together(files: Sequence[tuple[str, int]], starts: list[int]) -> NDArray[np.uint8]:
-    total = starts[-1]
+def _reserve(total: int) -> NDArray[np.uint8]:
     try:
         base = system.reserve(total)
     except OSError as error:
         raise StorageError("", f"cannot reserve {total} bytes of addresses: {error.strerror}") from None
-    try:
-        for (path, size), start in zip(files, starts, strict=False):
-            if size:
-                _with_file(path, size, partial(system.map_at, base + start, size))
-    except BaseException:
-        system.unmap(base, total)
-        raise
     memory = (ctypes.c_uint8 * total).from_address(base)
     unmap = weakref.finalize(memory, system.unmap, base, total)  # called when the last array over it is gone
     unmap.atexit = False  # not at exit, when other threads may still read; the kernel unmaps it
@@ -196,11 +236,12 @@ def _with_file(path: str, size: int, call: Any) -> Any:
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
     try:
-        if os.fstat(descriptor).st_size != size:
-            raise DamagedPack(path, "changed its size while it was opened", "open the pack again")
+        if (found := os.fstat(descriptor).st_size) != size:
+            raise DamagedPack(path, f"has {found} bytes, but the pack says {size}", RESTORE)
         try:
             return call(descriptor)
         except OSError as error:
-            raise StorageError(path, f"cannot be mapped: {error.strerror or error}") from None
+            step = MORE_MAPS if error.errno == errno.ENOMEM else ""
+            raise StorageError(path, f"cannot be mapped: {error.strerror or error}", step) from None
     finally:
         os.close(descriptor)

@@ -5,7 +5,7 @@ It uses only the manifest, the indexes and the mapped bytes, and imports neither
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,11 +61,20 @@ class Pack(Records):
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.manifest.digest, *self._cache)
 
+    @property
+    def packs(self) -> tuple[Pack, ...]:
+        """The packs that this one is joined from (`packer.join_packs`): itself if it is one."""
+        return (self,)
+
+    def by_pack(self, records: Int64) -> Iterator[tuple[Pack, Any, Int64]]:
+        """Yield (pack of `packs`, which of `records` are in it, their numbers there) for each pack that has any."""
+        yield self, slice(None), records
+
     def shape_of(self, i: int) -> tuple[int, int, int]:
         """Return (height, width, channels) of the decoded image of record `i`."""
         if self.manifest.shape is not None:
             return self.manifest.shape
-        height, width, channels = (int(self._scalars(name)[i]) for name in ("height", "width", "channels"))
+        height, width, channels = (self._value(name, i) for name in ("height", "width", "channels"))
         return height, width, channels
 
     def dtype_of(self, i: int) -> str:
@@ -78,7 +87,7 @@ class Pack(Records):
         return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
 
     def _named(self, name: str, names: tuple[str, ...], i: int) -> str:
-        code = int(self._scalars(name)[i])
+        code = self._value(name, i)
         if not 0 <= code < len(names):
             self._damaged(i, f"has no valid {name} in the index")
         return names[code]
@@ -127,22 +136,25 @@ class Pack(Records):
             error.with_location(self.path, self.shards[shard].container.name, self.key(i))
             raise
 
-    def parts(self, name: str) -> list[Any]:
-        """Return the column `name` of each shard, not copied."""
+    def parts(self, name: str) -> Iterator[Any]:
+        """Yield the column `name` of each shard, not copied."""
         return self.indexes.parts(name)
 
     def rows(self, names: Sequence[str], records: Int64) -> list[list[Any]]:
         """Return the rows of `records` in each column of lists in `names` (boxes, landmarks, ...), not copied."""
-        shards = np.searchsorted(self._firsts, records, side="right") - 1
+        shards, found = self._shards_of(records), []
         places = list(zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True))
-        # not parts[shard][row], whose checks would be half of the time
-        cuts = ([(part.values, part.offsets) for part in self.parts(name)] for name in names)
-        return [[cut[s][0][cut[s][1][row] : cut[s][1][row + 1]] for s, row in places] for cut in cuts]
+        for name in names:
+            parts: dict[int, Any] = {shard: self.indexes.part(name, shard) for shard, _ in places}
+            # not parts[shard][row], whose checks would be half of the time
+            cut = {shard: (part.values, part.offsets) for shard, part in parts.items()}
+            found.append([cut[s][0][cut[s][1][row] : cut[s][1][row + 1]] for s, row in places])
+        return found
 
     @cached_property
     def keys(self) -> list[str]:
         """All keys, in order."""
-        return [bytes(key).decode("ascii", "replace") for key in self._keys]
+        return [bytes(key).decode("ascii", "replace") for key in self.column("key")]
 
     @cached_property
     def paths(self) -> list[bytes]:

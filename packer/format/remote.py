@@ -1,4 +1,6 @@
-"""A pack at the URL of an object store: its manifest and indexes are fetched when it is opened, its records by blocks.
+"""A pack at the URL of an object store: its manifest is fetched when it is opened, its records by blocks.
+
+So are the indexes; of many shards, each when it is first needed.
 
 `open_remote` returns what `packer.format.records` needs to read it as if it were a local one: its blocks are fetched
 before they are read, and cannot be evicted while they are.
@@ -18,23 +20,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, UsageError, size_text
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
-from packer.format.mmap import Region, map_files
+from packer.format.indexes import FETCHED_AT_ONCE
+from packer.format.manifest import MANIFEST_NAME, Manifest
+from packer.format.mmap import MANY_FILES, Region, map_files
 from packer.format.objects import fetch_file, manifest_at
 from packer.stores import clean_url, join_url, open_store
 from packer.stores.base import Store, check_process
 from packer.stores.blocks import Blocks, MemoryBlocks
-from packer.stores.cache import ORIGIN, Cache, cache_at, cache_root, has_file, limit_of, make_folder, put_file
+from packer.stores.cache import ORIGIN, Cache, cache_at, cache_root, limit_of, make_folder
 from packer.stores.fetch import Fetcher
 from packer.stores.layout import Layout
 from packer.stores.objects import Objects
 from packer.stores.sparse import NAME, FileBlocks
 from packer.stores.threads import all_of, pool
+from packer.stores.whole_files import alone, has_file, put_file
 from packer.system import available_bytes
 from packer.system.sparse import HAS_BYTE_LOCKS
 from packer.types import Int64
 
-FILES_AT_ONCE = 32
 FEW = 4
 AHEAD_BLOCKS = 32
 """How far to read ahead of a reader of records in order that announces nothing."""
@@ -79,11 +82,13 @@ class Remote:
         layout = Layout([size for _, size in containers])
         objects = Objects(store, containers)
         self._read = objects.read
-        self._indexes: list[NDArray[np.uint8]] = []
+        self._is_late = len(containers) > MANY_FILES
         self.starts: Int64
         if root:
             self.folder = make_folder(root, manifest.digest, store.url, containers)
-            self._prepare()
+            path, text = os.path.join(self.folder, MANIFEST_NAME), manifest.to_json()
+            if not has_file(path, len(text)):
+                put_file(path, text)
             self._cache = cache_at(root, limit)
             with _lock:
                 found = _fetchers.get(self.folder)
@@ -91,12 +96,10 @@ class Remote:
                     stored = FileBlocks(self.folder, [name for name, _ in containers], layout)
                     found = _fetchers[self.folder] = Fetcher(stored, objects.read, self._cache)
                 self._fetcher = found
-            self.region, self.starts = map_files([(os.path.join(self.folder, name), size) for name, size in containers])
+            files = [(os.path.join(self.folder, name), size) for name, size in containers]
+            self.region, self.starts = map_files(files, late=self._is_late)
         else:
             self.folder = ""
-            with pool(FILES_AT_ONCE) as threads:
-                found_indexes = all_of([threads.submit(fetch_file, store, shard.index) for shard in manifest.shards])
-            self._indexes = [np.frombuffer(data, np.uint8) for data in found_indexes]
             if sum(layout.sizes) > (free := available_bytes()):
                 raise UsageError(
                     store.url, f"has {size_text(sum(layout.sizes))}, but only {size_text(free)} of memory is free",
@@ -113,36 +116,36 @@ class Remote:
         """The period of pins for which all blocks are known to be there."""
         self._last = -2
         """The last block that was missing."""
-
-    def _prepare(self) -> None:
-        """Fetch what is read as a whole: the manifest as it was parsed, and the indexes."""
-        path, text = os.path.join(self.folder, MANIFEST_NAME), self.manifest.to_json()
-        if not has_file(path, len(text)):
-            put_file(path, text)
-        indexes = [shard.index for shard in self.manifest.shards]
-        absent = [index for index in indexes if not has_file(os.path.join(self.folder, index.name), index.bytes)]
-        with pool(FILES_AT_ONCE) as threads:
-            all_of([threads.submit(self.local_file, index) for index in absent])
+        self._indexes: list[NDArray[np.uint8] | None] = []
+        if not self._is_late:
+            with pool(FETCHED_AT_ONCE) as threads:
+                self._indexes = all_of([threads.submit(self.index, number, False) for number in range(len(containers))])
 
     def room(self) -> float:
         """Return how many bytes of containers the cache may hold beside the indexes of its packs; may be negative."""
-        return self.limit - self._cache.kept() if self.limit else math.inf
+        if not self.limit:
+            return math.inf
+        here = {*os.listdir(self.folder)}
+        to_come = sum(shard.index.bytes for shard in self.manifest.shards if shard.index.name not in here)
+        return self.limit - self._cache.kept() - to_come
 
     def fits(self) -> bool:
         """Return whether the cache may hold the whole pack."""
         return sum(self.blocks.layout.sizes) <= self.room()
 
     def index(self, number: int, again: bool) -> NDArray[np.uint8] | None:
-        """Return the content of an index if it is in memory, else fetch its file `again` (`Indexes`)."""
-        if again:
-            self.local_file(self.manifest.shards[number].index)
-        return self._indexes[number] if self._indexes else None
-
-    def local_file(self, entry: FileEntry) -> str:
-        """Fetch a whole file of the pack (an index, a list) into the cache and return its path."""
+        """Fetch an index unless it is here, or `again`; return its content if its file is not in the cache."""
+        entry = self.manifest.shards[number].index
+        if not self.folder:
+            found = self._indexes[number] if self._indexes and not again else None
+            return np.frombuffer(fetch_file(self.store, entry), np.uint8) if found is None else found
         path = os.path.join(self.folder, entry.name)
-        put_file(path, fetch_file(self.store, entry))
-        return path
+        if again or not has_file(path, entry.bytes):
+            with alone(os.path.join(self.folder, NAME), number):
+                if again or not has_file(path, entry.bytes):
+                    data = fetch_file(self.store, entry)
+                    (self._fetcher.put if self._is_late else put_file)(path, data)
+        return None
 
     def blocks_of(self, offsets: Int64, sizes: Int64) -> Int64:
         """Return the blocks of byte ranges of `region`, each once, in the order in which they are needed."""
@@ -236,9 +239,9 @@ class Remote:
         if is_right(data):
             self._fetcher.rewrite(file, start - begin, data)
 
-    def announce(self, blocks: Int64) -> None:
-        """Fetch blocks in the background, in this order, after those of earlier calls."""
-        self._fetcher.announce(blocks)
+    def announce(self, blocks: Int64, later: bool = False) -> None:
+        """Fetch blocks in the background, in this order, after those of earlier calls; `later`: after all others."""
+        self._fetcher.announce(blocks, later)
 
     def begin(self) -> object:
         """Begin to announce; return what `end` takes."""

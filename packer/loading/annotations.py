@@ -208,7 +208,7 @@ def read_annotations(pack: Pack, records: Int64, points: int = 0) -> BatchAnnota
             else:
                 batch.columns[NAMES.get(name, name)] = _column(name, rows[name])
         if "label" in pack.manifest.fields:
-            batch.images["label"] = np.asarray(pack.column("label"))[records].tolist()
+            batch.images["label"] = pack.values("label", records).tolist()
     except ValueError:
         for record in records.tolist():
             pack.annotation(record)  # names the one that is damaged

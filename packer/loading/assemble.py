@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from packer.errors import UsageError
+from packer.format.joined import join_packs
 from packer.format.pack import Pack
 from packer.loading import options
 from packer.loading.augmentation import Augmentation
@@ -24,7 +27,7 @@ from packer.loading.replace import Replacer
 from packer.loading.targets import Targets
 from packer.loading.to_device import Transfer
 from packer.loading.transforms import Transforms
-from packer.samplers import Sampler
+from packer.samplers import MixtureSampler, Sampler
 from packer.samplers.ranks import check_int
 from packer.system import usable_cores
 
@@ -57,6 +60,7 @@ def assemble(given: SimpleNamespace) -> LoaderParts:
         ValueError: if a crop is missing, or one of its values is out of range.
     """
     _take_from_dataset(given)
+    _take_mixture(given)
     pack = options.pack_at(given.data, given.cache_dir, given.cache_bytes)
     batch_size = check_int("batch_size", given.batch_size, 1)
     device = options.check_device(given.device)
@@ -102,6 +106,28 @@ def _take_from_dataset(given: Any) -> None:
             if getattr(given, name) is None:
                 setattr(given, name, getattr(data, name))
         given.data = data.pack
+
+
+def _take_mixture(given: Any) -> None:
+    """Replace packs with shares by the joined pack and its sampler, which takes over the options of an order."""
+    if not isinstance(given.data, Mapping):
+        if given.samples_per_epoch is not None:
+            step = "leave it out, or name packs with their shares: {pack: 0.7, other: 0.3}"
+            raise UsageError("samples_per_epoch", "is for several packs, but this is one", step)
+        return
+    if given.sampler is not None:
+        step = "pass packer.join_packs([...]) with this sampler, or leave it out"
+        raise UsageError("sampler", "cannot be combined with shares of packs, which make the order", step)
+    packs = [options.pack_at(data, given.cache_dir, given.cache_bytes) for data in given.data]
+    joined, seed = join_packs(packs), 0 if given.seed is None else given.seed
+    samples = given.samples_per_epoch
+    if samples is not None:
+        samples = check_int("samples_per_epoch", samples, 1)
+    given.sampler = MixtureSampler(
+        joined, list(given.data.values()), seed, num_samples=samples, indices=given.indices, drop_last=given.drop_last
+    )
+    given.data, given.shuffle, given.indices, given.drop_last = joined, False, None, False
+    given.cache_dir = given.cache_bytes = None
 
 
 def _elsewhere(given: Any, host: Pipeline, device: torch.device) -> BatchMaker:

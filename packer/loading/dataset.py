@@ -135,7 +135,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         pack = self.pack
         with pack.held(records):
             pack.check(records)
-            pixels = self._gather(pack.offsets[records])
+            pixels = self._gather(pack.where(records)[0])
         height, width, channels = pack.shape_of(0)
         # one call for view and permute: channels first in shape, last in memory
         images = torch.as_strided(
@@ -201,7 +201,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     @cached_property
     def targets(self) -> Sequence[Target]:
         """The target of every sample, without reading images: a list of class ids, or of dicts created on access."""
-        return self._targets if self._targets.labels is None else self._targets.labels.tolist()
+        return self.labels.tolist() if self._targets.are_labels else self._targets
 
     @property
     def keys(self) -> list[str]:

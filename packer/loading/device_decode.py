@@ -97,7 +97,7 @@ class DeviceDecode:
     def _decoded(self, records: Int64) -> list[torch.Tensor]:
         """Return whole images (channels, height, width) on the device."""
         images: list[Any] = [None] * len(records)
-        known = np.flatnonzero(self.reader.known[records]).tolist()
+        known = np.flatnonzero(self.reader.known(records)).tolist()
         data = self._bytes_of(records[known])
         try:
             decoded = self._decode_jpeg(data, **self._options) if known else []
@@ -118,12 +118,12 @@ class DeviceDecode:
 
     def _bytes_of(self, records: Int64) -> list[torch.Tensor]:
         """Return the bytes of each record, mapped, not copied; a remote record as a copy, because it may be evicted."""
-        pack, sizes = self.reader.pack, self.reader.pack.sizes[records]
-        if pack.remote is not None:
+        pack = self.reader.pack
+        if pack.is_remote:
             return [torch.from_numpy(np.frombuffer(data, np.uint8).copy()) for data in self.reader.data(records)]
         data: list[Any] = [None] * len(records)
-        rows = np.arange(len(records))
-        for number, chosen, places in pack.region.by_part(pack.offsets[records]):
+        rows, (starts, sizes) = np.arange(len(records)), pack.where(records)
+        for number, chosen, places in pack.region.by_part(starts):
             for row, start, size in zip(rows[chosen].tolist(), places.tolist(), sizes[chosen].tolist(), strict=True):
                 data[row] = self._mapped[number][start : start + size]
         return data

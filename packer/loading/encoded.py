@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, UsageError
 from packer.format.index import ENCODINGS
@@ -70,14 +71,13 @@ class EncodedReader:
     def __init__(self, host: Pipeline, name: str, encodings: tuple[str, ...]) -> None:
         self.host = host
         self.pack: Pack = host.filler.pack
-        codes = np.asarray(self.pack.column("encoding"))
-        self.known = np.isin(codes, [ENCODINGS.index(encoding) for encoding in encodings])
-        """Whether the decoder knows the encoding of each record, bool (records,)."""
-        self.unknown = sorted({ENCODINGS[code] for code in np.unique(codes[~self.known]).tolist()})
-        """The encodings that it does not know."""
+        self._known = [ENCODINGS.index(encoding) for encoding in encodings]
+        codes = {code for part in self.pack.parts("encoding") for code in np.unique(part).tolist()}
+        self.unknown = sorted(ENCODINGS[code] for code in codes - {*self._known})
+        """The encodings that the decoder does not know."""
         if self.pack.manifest.encoding == "raw":
             self._refuse("has raw images, which need no decoding", f'{HOST}, or cache="device"')
-        if not self.known.any():
+        if not codes & {*self._known}:
             self._refuse(f"has {self.unknown[0]} images, which {name} does not decode", HOST)
         if self.pack.manifest.lenient:
             self._refuse(f"may hold damaged images, which {name} does not decode", HOST)
@@ -88,6 +88,10 @@ class EncodedReader:
             self._refuse(problem, HOST)
         if host.filler.decoder != "auto":
             raise UsageError("decoder", f"is for decoding on the host, and {name} does it here", "leave it out")
+
+    def known(self, records: Int64) -> NDArray[np.bool_]:
+        """Return whether the decoder knows the encoding of each of `records`, bool (n,)."""
+        return np.isin(self.pack.values("encoding", records), self._known)
 
     def _refuse(self, problem: str, next_step: str) -> None:
         raise UsageError(self.pack.path, problem, next_step)
@@ -115,11 +119,11 @@ class EncodedReader:
 
     def data(self, records: Int64) -> Iterator[memoryview]:
         """Yield the bytes of each record, mapped, not copied; a remote record as a copy, because it may be evicted."""
-        if self.pack.remote is not None:
+        if self.pack.is_remote:
             yield from map(self.pack.record, records.tolist())
             return
-        region, starts = self.pack.region.data, self.pack.offsets[records].tolist()
-        for start, size in zip(starts, self.pack.sizes[records].tolist(), strict=True):
+        region, places = self.pack.region.data, self.pack.where(records)
+        for start, size in zip(*(numbers.tolist() for numbers in places), strict=True):
             yield region[start : start + size]
 
     def targets(self, batch: EncodedBatch, stats: Stats) -> Any:

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, DamagedPack
+from packer.errors import BadImage
+from packer.format.bits import Bits
 from packer.format.pack import Pack
 from packer.images.decode import Decoder, decode, is_plain_jpeg
 from packer.images.header import Mode, check_header, decoded_shape, read_header, read_header_leniently
@@ -28,8 +29,7 @@ BatchSlice = NDArray[Any]
 """(n, height, width, channels), C-contiguous: a part of a batch's memory."""
 Sizes = tuple[Float64, Float64]
 """Widths and heights of images."""
-_UNKNOWN, _PLAIN, _OTHER = 0, 1, 2
-"""What a record is: a JPEG that `decode_into` decodes as it is, or anything else."""
+_CHANNELS = {"gray": 1, "rgb": 3}
 
 
 class ImageFiller:
@@ -69,10 +69,15 @@ class ImageFiller:
         shape = self.pack.manifest.shape
         if shape is not None:
             return shape[2]
-        channels = np.unique(np.asarray(self.pack.column("channels")))
-        if len(channels) != 1:
-            raise ValueError(f"{self.pack.path}: images with {channels.tolist()} channels cannot be in one batch")
-        return int(channels[0])
+        if self.mode in _CHANNELS:
+            return _CHANNELS[self.mode]
+        if len(channels := self._found("channels")) != 1:
+            raise ValueError(f"{self.pack.path}: images with {channels} channels cannot be in one batch")
+        return channels[0]
+
+    def _found(self, name: str) -> list[int]:
+        """Return the different values in a column of numbers."""
+        return sorted({number for part in self.pack.parts(name) for number in np.unique(part).tolist()})
 
     @property
     def row_shape(self) -> tuple[int, int, int]:
@@ -82,8 +87,7 @@ class ImageFiller:
     @cached_property
     def dtype(self) -> Any:
         """uint8 or uint16."""
-        dtypes = np.unique(np.asarray(self.pack.column("dtype"))).tolist()
-        if len(dtypes) != 1:
+        if self.pack.manifest.dtype is None and len(self._found("dtype")) != 1:
             raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images cannot be in one batch")
         return np.dtype(self.pack.dtype_of(0))
 
@@ -95,12 +99,8 @@ class ImageFiller:
         shape = self.pack.manifest.shape
         if shape is not None:
             return np.full(len(records), float(shape[1])), np.full(len(records), float(shape[0]))
-        widths, heights = self._all_sizes
-        return widths[records].astype(np.float64), heights[records].astype(np.float64)
-
-    @cached_property
-    def _all_sizes(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        return np.asarray(self.pack.column("width")), np.asarray(self.pack.column("height"))
+        widths, heights = (self.pack.values(name, records) for name in ("width", "height"))
+        return widths.astype(np.float64), heights.astype(np.float64)
 
     def fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
         """Write the image of each record to its row. Raise DamagedPack, naming the record, if one cannot be read."""
@@ -114,7 +114,7 @@ class ImageFiller:
             self._decode(records, params.regions, rows)
         elif params.regions is None:
             out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
-            self._gather(self.pack.offsets[records], out)
+            self._gather(self.pack.where(records)[0], out)
         else:
             self._cut(records, params.regions, rows)
         if params.flipped is not None:
@@ -127,17 +127,17 @@ class ImageFiller:
 
     def _data(self, records: Int64) -> list[memoryview]:
         """Return the bytes of each record, mapped."""
-        region, starts = self.pack.region.data, self.pack.offsets[records]
-        ends = starts + self.pack.sizes[records]
-        return [region[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        region, (starts, sizes) = self.pack.region.data, self.pack.where(records)
+        return [region[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
 
     def _cut(self, records: Int64, regions: Regions, rows: BatchSlice) -> None:
         """Resize parts of raw images, reading only those parts from the map."""
         pack = self.pack
         widths, heights = self._sizes(records)
-        wrong = np.flatnonzero(pack.sizes[records] != widths * heights * self.channels * self.dtype.itemsize)
+        stored = pack.where(records)[1]
+        wrong = np.flatnonzero(stored != widths * heights * self.channels * self.dtype.itemsize)
         for i in wrong.tolist():
-            problem = f"has {pack.sizes[records[i]]} bytes, which is not a {widths[i]:.0f}x{heights[i]:.0f} image"
+            problem = f"has {stored[i]} bytes, which is not a {widths[i]:.0f}x{heights[i]:.0f} image"
             raise pack.damage(int(records[i]), problem)
         sizes = zip(heights.astype(int).tolist(), widths.astype(int).tolist(), strict=True)
         images = (
@@ -177,9 +177,9 @@ class ImageFiller:
             self._decode_parts(records[places], regions[places], its_rows)
 
     @cached_property
-    def _kinds(self) -> NDArray[np.uint8]:
-        """What each record of a pack of copied files is, as far as it is known."""
-        return np.zeros(len(self.pack), np.uint8)
+    def _kinds(self) -> tuple[Bits, Bits]:
+        """Which records of a pack of copied files are plain JPEGs, and which are known not to be."""
+        return Bits(len(self.pack)), Bits(len(self.pack))
 
     def _plain(self, records: Int64) -> NDArray[np.bool_]:
         """Return which records are upright JPEGs of the size in the index, whose header need not be read again.
@@ -192,14 +192,14 @@ class ImageFiller:
             return np.zeros(len(records), np.bool_)
         if encoding == "jpeg":
             return np.ones(len(records), np.bool_)
-        unknown = records[self._kinds[records] == _UNKNOWN]
+        plain, other = self._kinds
+        unknown = records[~(plain[records] | other[records])]
         if len(unknown):
             widths, heights = (sides.astype(int).tolist() for sides in self._sizes(unknown))
             for record, data, width, height in zip(unknown.tolist(), self._data(unknown), widths, heights, strict=True):
-                known = is_plain_jpeg(bytes(data), self.mode, (height, width, self.channels))
-                self._kinds[record] = _PLAIN if known else _OTHER
-        plain: NDArray[np.bool_] = self._kinds[records] == _PLAIN
-        return plain
+                is_plain = is_plain_jpeg(bytes(data), self.mode, (height, width, self.channels))
+                (plain if is_plain else other).set(np.array([record]))
+        return plain[records]
 
     def _decode_whole(self, records: Int64, rows: list[Image]) -> None:
         """Decode plain JPEGs directly into their rows."""
@@ -212,7 +212,7 @@ class ImageFiller:
         try:
             decode_into(data, image, factor)
         except BadImage as error:
-            raise self._damaged(record, error) from None
+            raise self.pack.damage(record, f"cannot be decoded: {error.problem}") from None
         return image
 
     def _decode_parts(self, records: Int64, regions: Regions, rows: list[Image]) -> None:
@@ -238,29 +238,29 @@ class ImageFiller:
 
     def _decode_any(self, record: int, part: list[float] | None, row: Image) -> None:
         """Decode an image by what its header says, and resize a part of it into the row."""
-        pack = self.pack
-        height, width, _ = pack.shape_of(record)
+        # of joined packs, some may have raw images
+        image = self.pack.image(record) if self.pack.encoding_of(record) == "raw" else self._decoded(record, part)
+        if part is None:
+            row[:] = image
+        else:
+            factor = reduced_by(self.pack.shape_of(record)[:2], image)
+            resize_into(image, [side / factor for side in part], row, self.interpolation)
+
+    def _decoded(self, record: int, part: list[float] | None) -> Image:
+        height, width, _ = self.pack.shape_of(record)
         data = bytes(self._data(np.array([record]))[0])
         at_least = None if part is None else self._at_least(part, width, height)
         try:
-            lenient = pack.manifest.lenient
+            lenient = self.pack.manifest.lenient
             header = read_header_leniently(data) if lenient else read_header(data)
             # the build has already limited the number of pixels, and decided about animations
             check_header(header, width * height, "first")
             found, expected = decoded_shape(header, self.mode)[:3], (height, width, self.channels)
             if found != expected:
                 raise BadImage("", f"decodes to shape {found}, but the index says {expected}")
-            image = decode(data, self.mode, "lenient" if lenient else self.decoder, at_least, header=header)
+            return decode(data, self.mode, "lenient" if lenient else self.decoder, at_least, header=header)
         except BadImage as error:
-            raise self._damaged(record, error) from None
-        if part is None:
-            row[:] = image
-        else:
-            factor = reduced_by((height, width), image)
-            resize_into(image, [side / factor for side in part], row, self.interpolation)
-
-    def _damaged(self, record: int, error: BadImage) -> DamagedPack:
-        return self.pack.damage(record, f"cannot be decoded: {error.problem}")
+            raise self.pack.damage(record, f"cannot be decoded: {error.problem}") from None
 
     def _at_least(self, part: list[float], width: int, height: int) -> tuple[int, int]:
         """Return the smallest (width, height) at which to decode the whole image without visible loss in this part."""

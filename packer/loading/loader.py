@@ -26,7 +26,8 @@ from packer.loading.rebuild import Rebuildable
 from packer.loading.replace import Replaced
 from packer.loading.stats import Stats
 from packer.loading.transforms import ImageTransform, JointTransform
-from packer.samplers import Sampler
+from packer.loading.windows import InWindows
+from packer.samplers import BlockShuffleSampler, Sampler
 from packer.samplers.callers import next_iteration
 from packer.samplers.clock import Iteration
 
@@ -41,13 +42,15 @@ class PackedLoader(Rebuildable):
     ranks. No record is read before the first batch is requested.
 
     Args:
-        data: a pack's directory or URL, an open Pack, or a PackedDataset (its transforms, decoder and offset are used).
+        data: a pack's directory or URL, an open Pack, or a PackedDataset (its transforms, decoder and offset are used);
+            or several packs with their shares, ``{"a.lmdb": 0.7, "s3://bucket/b": 0.3}`` (`MixtureSampler`).
         batch_size: samples per batch on this rank.
         shuffle: a new order each epoch (`ShuffleSampler`); or pass a `sampler`.
         sampler: the order of the records, with its own seed, indices and drop_last.
         indices: numbers of the records to read, such as those of `packer.samplers.subset`; default: all.
         seed: seed of order, crops, flips and transforms; default 0, or that of the sampler.
         drop_last: leave out the samples that do not fill a batch.
+        samples_per_epoch: of several packs with shares; default: the number of their records.
         crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed if images differ in size.
         flip: chance of a horizontal flip; True is 0.5. Boxes, polygons and points move with crop and flip.
         flip_index: index of the mirror image of each landmark or keypoint, (1, 0, 2, 4, 3) for eyes, nose and mouth
@@ -90,7 +93,7 @@ class PackedLoader(Rebuildable):
 
     def __init__(  # noqa: PLR0913 - the public options of training, which are passed on in groups
         self,
-        data: AnyPath | Pack | PackedDataset,
+        data: AnyPath | Pack | PackedDataset | Mapping[Any, float],
         batch_size: int,
         *,
         shuffle: bool = False,
@@ -98,6 +101,7 @@ class PackedLoader(Rebuildable):
         indices: ArrayLike | None = None,
         seed: int | None = None,
         drop_last: bool = False,
+        samples_per_epoch: int | None = None,
         crop: Crop | None = None,
         flip: bool | float = False,
         flip_index: Sequence[int] | None = None,
@@ -137,7 +141,7 @@ class PackedLoader(Rebuildable):
         self._transfer, self._hand_over = parts.transfer, parts.hand_over
         self._settings = {**given, "data": given["data"] if isinstance(data, PackedDataset) else self.pack}
         self._settings.update(sampler=self.sampler, shuffle=False, indices=None, drop_last=False)
-        self._settings.update(cache_dir=None, cache_bytes=None)
+        self._settings.update(samples_per_epoch=None, cache_dir=None, cache_bytes=None)
         self._begun: tuple[Iteration, int, Augmentation] | None = None
         """The iteration started last, its samples per batch of all ranks, and its augmentation."""
         self._stats = Stats()
@@ -194,6 +198,8 @@ class PackedLoader(Rebuildable):
         check_cache(self.pack, self.sampler, self.batch_size)
         stats = self._stats = Stats()
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
+        if isinstance(self.sampler, BlockShuffleSampler):
+            records = InWindows(records, self.sampler, here.epoch, here.position, size)
         end, augmentation, begun = self._end(size), self._augmentation, False
         batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalize.nothing:

@@ -64,6 +64,8 @@ def pack_at(data: Any, cache_dir: Any = None, cache_bytes: Any = None) -> Pack:
     step = 'write packer.open_pack("NAME.lmdb")'
     if hasattr(data, "dataset") and hasattr(data, "indices"):
         step = "write PackedLoader(subset.dataset, ..., indices=subset.indices)"
+    elif isinstance(data, (dict, list, tuple)):
+        step = "join packs: packer.join_packs([PACK, ...])"
     raise UsageError("data", f"must be the directory of a pack, or an open one, got {type(data).__name__}", step)
 
 
@@ -155,7 +157,7 @@ def check_mixing(
     if not mixing.mixes:
         return
     name = mixing.mixes[0]
-    if targets.labels is None:
+    if not targets.are_labels:
         raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
     if functions.of_targets:
         raise UsageError(name, "needs the pack's own class labels", "leave out target_transform")

@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import compress, islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -19,6 +20,7 @@ import numpy as np
 from packer.errors import PackerError, UsageError, size_text
 from packer.format.mmap import Region
 from packer.format.pack import Pack
+from packer.loading.windows import Closable, InWindows
 from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler
 from packer.samplers.order import SortedPackWarning
 from packer.stores.layout import Layout
@@ -34,91 +36,152 @@ AHEAD_BYTES = 64 * 1024**2
 LEAD_BATCHES = 4
 WARM = 0.98
 STEP_BYTES = 32 * 1024**2
+SAMPLED_RECORDS = 64
 
 
 def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
-    """Yield the same record numbers, requesting their bytes from the disk AHEAD_BYTES in advance.
+    """Yield the same record numbers, requesting their bytes AHEAD_BYTES in advance: from the disk, or from the store.
 
-    Do nothing if the pack is in the page cache already, which is checked once, at the start.
+    Blocks from a store stay until they are used; if the cache can hold the pack, those of a block shuffle are requested
+    window by window. Do nothing for packs that are in the page cache already, which is checked once, at the start.
     """
-    if pack.remote is not None:
-        yield from _fetched(batches, pack, pack.remote)
-        return
-    if pack.region.share_in_memory(pack.offsets) >= WARM:
-        yield from batches
-        return
+    ahead_of: dict[Pack, _Ahead] = {}
     source = iter(batches)
-    waiting: deque[tuple[Int64, int]] = deque()
-    ahead = 0
-    while True:
-        # the lead grows by a few batches with each batch, so that the first one does not wait
-        for _ in range(LEAD_BATCHES):
-            if (waiting and ahead > AHEAD_BYTES) or (records := next(source, None)) is None:
-                break
-            sizes = pack.sizes[records]
-            pack.region.fetch(pack.offsets[records], sizes)
-            waiting.append((records, int(sizes.sum())))
-            ahead += waiting[-1][1]
-        if not waiting:
-            return
-        following, size = waiting.popleft()
-        ahead -= size
-        yield following
+    waiting: deque[tuple[Int64, int, list[Closable]]] = deque()
+    used: deque[tuple[int, list[Closable]]] = deque()
+    ahead, behind, lead = 0, 0, 2
 
+    def ask(records: Int64, later: bool = False) -> tuple[int, list[Closable]]:
+        """Ask for records; return their bytes, and what holds them."""
+        size, held = 0, list[Closable]()
+        for one, _, inside in pack.by_pack(records):
+            if not later or ahead_of[one].takes_windows:
+                places = one.where(inside)
+                size += int(places[1].sum())
+                held += ahead_of[one].ask(*places, later)
+        return size, held
 
-def _fetched(batches: Iterable[Int64], pack: Pack, remote: Remote) -> Iterator[Int64]:
-    """Yield the same record numbers, asking the store for their blocks in advance, which stay until they are used."""
-    source = iter(batches)
-    waiting: deque[tuple[Int64, int, Held | None]] = deque()
-    used: deque[tuple[int, Held | None]] = deque()
-    everything = remote.all_pinned() if remote.fits() else None
-    token, ahead, behind, cold = remote.begin(), 0, 0, None
+    windows = batches.ahead(lambda records: ask(records, later=True)[1]) if isinstance(batches, InWindows) else None
     try:
+        for one in pack.packs:
+            ahead_of[one] = _Ahead(one)
+        if all(each.has_nothing_to_do for each in ahead_of.values()):
+            yield from source
+            return
         while True:
-            whole = everything is not None and pack.note_whole(remote)
-            if whole and cold is None:
-                cold = pack.region.share_in_memory(pack.offsets) < WARM
-            for _ in range(LEAD_BATCHES):
+            for each in ahead_of.values():
+                each.look()
+            # the lead grows by more batches with each batch, so that the first one does not wait
+            for _ in range(lead):
                 if (waiting and ahead > AHEAD_BYTES) or (records := next(source, None)) is None:
                     break
-                size, held = int(pack.sizes[records].sum()), None
-                if not whole:
-                    blocks = remote.blocks_of(pack.offsets[records], pack.sizes[records])
-                    held = None if everything is not None else remote.pinned(blocks)
-                    remote.announce(blocks)
-                elif cold:  # in the cache, but not in memory any more
-                    pack.region.fetch(pack.offsets[records], pack.sizes[records])
+                size, held = ask(records)
+                if windows is not None and any(each.takes_windows for each in ahead_of.values()):
+                    held += next(windows)
                 waiting.append((records, size, held))
                 ahead += size
             if not waiting:
                 return
             following, size, held = waiting.popleft()
             used.append((size, held))
-            ahead, behind = ahead - size, behind + size
+            ahead, behind, lead = ahead - size, behind + size, min(2 * lead, LEAD_BATCHES)
             yield following
             # threads hold what they read, but they may not have begun
             while len(used) > BEHIND_BATCHES and behind > AHEAD_BYTES:
                 size, held = used.popleft()
                 behind -= size
-                if held is not None:
-                    held.close()
+                _close(held)
     finally:
-        remote.end(token)
-        for held in (everything, *(held for _, _, held in waiting), *(held for _, held in used)):
-            if held is not None:
-                held.close()
+        if windows is not None:
+            windows.close()
+        for each in ahead_of.values():
+            each.close()
+        for held in (*(held for _, _, held in waiting), *(held for _, held in used)):
+            _close(held)
+
+
+def _share_in_memory(pack: Pack) -> float:
+    """Return the approximate share of a pack's records that is in memory."""
+    return pack.region.share_in_memory(pack.where(_sample(pack))[0])
+
+
+def _sample(pack: Pack) -> Int64:
+    """Return an even sample of a pack's records."""
+    return np.linspace(0, len(pack) - 1, min(SAMPLED_RECORDS, len(pack))).astype(np.int64)
+
+
+def _close(held: Iterable[Closable]) -> None:
+    for one in held:
+        one.close()
+
+
+class _Ahead:
+    """Asks for the bytes of one pack in advance."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack, self._remote = pack, pack.remote
+        self._everything: Held | None = None
+        self._is_here = self._remote is None
+        self._is_cold: bool | None = None
+        if self._remote is None:
+            self.look()
+        else:
+            self._everything = self._remote.all_pinned() if self._remote.fits() else None
+            self._token = self._remote.begin()
+
+    @property
+    def has_nothing_to_do(self) -> bool:
+        """Whether the pack is on this machine, and in memory."""
+        return self._remote is None and not self._is_cold
+
+    def look(self) -> None:
+        """Look whether the pack is on this machine now, and if it is, once whether it is in memory."""
+        if self._remote is not None:
+            self._is_here = self._everything is not None and self._pack.note_whole(self._remote)
+        if self._is_here and self._is_cold is None:
+            self._is_cold = _share_in_memory(self._pack) < WARM
+
+    @property
+    def takes_windows(self) -> bool:
+        """Whether the pack is in a store, not all of it is here, and the cache holds all that is fetched early."""
+        return self._everything is not None and not self._is_here
+
+    def ask(self, offsets: Int64, sizes: Int64, later: bool = False) -> list[Closable]:
+        """Ask for byte ranges, `later` than for others, and return what holds those that would be evicted."""
+        if self._remote is not None and not self._is_here:
+            blocks = self._remote.blocks_of(offsets, sizes)
+            held: list[Closable] = [] if self._everything is not None else [self._remote.pinned(blocks)]
+            self._remote.announce(blocks, later)
+            return held
+        if self._is_cold:
+            self._pack.region.fetch(offsets, sizes)
+        return []
+
+    def close(self) -> None:
+        """Ask for nothing more, and hold nothing."""
+        if self._remote is not None:
+            self._remote.end(self._token)
+        if self._everything is not None:
+            self._everything.close()
 
 
 def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
-    """Raise UsageError if the cache of a remote pack cannot hold what an order needs at once."""
-    remote = pack.remote
-    if remote is None or not remote.limit or remote.fits():
+    """Raise UsageError if the cache of remote packs cannot hold what an order needs at once: of several, all."""
+    remotes = [one.remote for one in pack.packs if one.remote is not None and one.remote.limit]
+    total = sum(sum(remote.blocks.layout.sizes) for remote in remotes)
+    room = int(min((remote.room() for remote in remotes), default=0))
+    if total <= room or not remotes:
         return
-    room = int(remote.room())
-    batches = (2 * (LEAD_BATCHES + BEHIND_BATCHES) * batch_size * int(pack.sizes.sum())) // len(pack)
+    if pack.remote is None:
+        problem = f"leaves {size_text(max(0, room))} for images, but these packs have {size_text(total)}"
+        raise UsageError("cache_bytes", problem, f"pass cache_bytes={total + (remotes[0].limit or 0) - room} or more")
+    remote = pack.remote
+    each = int(pack.about(_sample(pack)[:, None] + np.arange(2))[1].mean())
+    batches = 2 * (LEAD_BATCHES + BEHIND_BATCHES) * batch_size * each
     span = 2 * AHEAD_BYTES + batches
     if (need := _needed(pack, remote, sampler, span)) > room:
-        step = f"pass cache_bytes={need + remote.limit - room} or more"
+        enough = min(need + need // 4, sum(remote.blocks.layout.sizes))  # other epochs need a little more
+        step = f"pass cache_bytes={enough + (remote.limit or 0) - room} or more"
         if not isinstance(sampler, BlockShuffleSampler):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SortedPackWarning)
@@ -129,22 +192,28 @@ def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
 
 
 def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
-    """Return how many bytes of a pack must be in the cache for an order that reads `span` at a time."""
+    """Return how many bytes of a pack must be in the cache for an order of which each rank reads `span` at a time."""
     layout = remote.blocks.layout
     extent_bytes = np.bincount(layout.extents, layout.block_sizes).astype(np.int64)
     total = int(extent_bytes.sum())
     if isinstance(sampler, SequentialSampler):
-        return min(total, span + 4 * Layout.EXTENT_BLOCKS * Layout.BLOCK_BYTES)
+        return min(total, span * sampler.world_size + 4 * Layout.EXTENT_BLOCKS * Layout.BLOCK_BYTES)
     if not isinstance(sampler, BlockShuffleSampler):
         return total
-    most, here = 0, deque[tuple[Int64, int]]()
-    for _, runs in sampler.windows():
-        records = np.concatenate([np.arange(first, stop) for first, stop in runs.tolist()])
-        blocks = remote.blocks_of(pack.offsets[records], pack.sizes[records])
-        here.append((remote.extents_of(blocks), int(pack.sizes[records].sum())))
-        while sum(read for _, read in here) - here[0][1] - here[-1][1] > span:
-            here.popleft()
-        most = max(most, int(extent_bytes[np.unique(np.concatenate([some for some, _ in here]))].sum()))
+    span *= sampler.ranks_per_window
+    most, windows = 0, sampler.windows()
+    places, extents = np.empty((3, 0), np.int64), list[Int64]()  # start, stop and bytes of each window at hand
+    while begun := list(islice(windows, len(sampler.canonical_nodes))):  # about one of each
+        starts, stops, sizes = places
+        # what was read after a window: those that began after its end, and have ended
+        read = np.cumsum(np.where(stops <= begun[0][0], sizes, 0)[::-1])[::-1]
+        near = np.append(read, 0)[np.searchsorted(starts, stops)] <= span
+        places, extents = places[:, near], list(compress(extents, near))
+        for start, stop, runs in begun:
+            where = pack.about(runs)
+            extents.append(remote.extents_of(remote.blocks_of(*where)))
+            places = np.append(places, [[start], [stop], [int(where[1].sum())]], axis=1)
+        most = max(most, int(extent_bytes[np.unique(np.concatenate(extents))].sum()))
     return most
 
 
@@ -159,17 +228,17 @@ class RamCache:
     """
 
     def __init__(self, pack: Pack) -> None:
-        need, free = len(pack.region), available_bytes()
+        need, free = sum(len(one.region) for one in pack.packs), available_bytes()
         if need > free:
             raise UsageError(
                 pack.path, f"has {size_text(need)}, but only {size_text(free)} of memory is free",
                 'leave out cache="ram": the page cache keeps what fits',
             )  # fmt: skip
-        if pack.remote is not None and not pack.remote.fits():
+        if any(one.remote is not None and not one.remote.fits() for one in pack.packs):
             raise UsageError("cache_bytes", f"is less than the {size_text(need)} of the pack", 'leave out cache="ram"')
         stop: SimpleQueue[None] = SimpleQueue()
         self._read = threading.Event()
-        arguments = pack.region, pack.remote, stop, self._read
+        arguments = [(one.region, one.remote) for one in pack.packs], stop, self._read
         self._thread = threading.Thread(target=_keep, args=arguments, name="packer-ram", daemon=True)
         self._thread.start()
         # no lock and no join: the garbage collector may call this in the same thread, or while a lock is held
@@ -185,23 +254,25 @@ _owners: WeakKeyDictionary[Region, int] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _keep(region: Region, remote: Remote | None, stop: SimpleQueue[None], done: threading.Event) -> None:
-    held = None if remote is None else _all_fetched(remote, stop)
+def _keep(packs: list[tuple[Region, Remote | None]], stop: SimpleQueue[None], done: threading.Event) -> None:
+    held = [_all_fetched(remote, stop) for _, remote in packs if remote is not None]
     with _lock:
-        _owners[region] = _owners.get(region, 0) + 1
+        for region, _ in packs:
+            _owners[region] = _owners.get(region, 0) + 1
     locked = True
-    for start in range(0, len(region), STEP_BYTES):
-        if not stop.empty():
-            break
-        locked = region.read(start, min(start + STEP_BYTES, len(region)), locked)
+    for region, _ in packs:
+        for start in range(0, len(region), STEP_BYTES):
+            if not stop.empty():
+                break
+            locked = region.read(start, min(start + STEP_BYTES, len(region)), locked)
     done.set()
     stop.get()
     with _lock:
-        _owners[region] -= 1
-        if not _owners[region]:
-            region.unlock()
-    if held is not None:
-        held.close()
+        for region, _ in packs:
+            _owners[region] -= 1
+            if not _owners[region]:
+                region.unlock()
+    _close(held)
 
 
 def _all_fetched(remote: Remote, stop: SimpleQueue[None]) -> Held:

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from packer.errors import DamagedPack, DamagedRecordWarning, printable
 from packer.loading.fill import ImageFiller
 from packer.loading.stats import Stats
 from packer.samplers import Sampler
-from packer.samplers.order import uniform
+from packer.samplers.order import Records, uniform
 from packer.types import Int64
 
 MOST_LISTED = 1000
@@ -55,7 +56,7 @@ class Replacer:
         self._sampler = sampler
         self._seed = seed
         self._lock = threading.Lock()
-        self._order: tuple[int, Int64] | None = None
+        self._order: tuple[int, Callable[[Int64], Records]] | None = None
         self._found: dict[tuple[int, int], tuple[int, Replaced]] = {}
         self._reported: dict[int, Replaced] = {}
 
@@ -92,12 +93,12 @@ class Replacer:
         return found
 
     def _candidate(self, record: int, epoch: int, error: DamagedPack) -> int:
-        order = self._of_epoch(epoch)
+        samples = self._sampler.num_samples
         random = uniform(self._seed ^ STREAM, epoch, np.array([record]), DRAWS)[0]
-        positions = (random * len(order)).astype(np.int64).tolist()
+        positions = (random * samples).astype(np.int64).tolist()
         tried = {record}
-        for position in (*positions, *range(positions[-1], len(order)), *range(positions[-1])):
-            candidate = int(order[position])
+        for position in chain(positions, range(positions[-1], samples), range(positions[-1])):
+            candidate = self._record_at(epoch, position)
             if candidate not in tried:
                 if self._problem(candidate, epoch) is None:
                     return candidate
@@ -107,12 +108,12 @@ class Replacer:
             error.next_step,
         ).with_location(self._filler.pack.path)  # fmt: skip
 
-    def _of_epoch(self, epoch: int) -> Int64:
-        """Return the records of an epoch, of all ranks."""
+    def _record_at(self, epoch: int, position: int) -> int:
+        """Return the record at a position of an epoch, of all ranks."""
         with self._lock:
             if self._order is None or self._order[0] != epoch:
-                self._order = epoch, self._sampler.order(epoch).astype(np.int64)
-            return self._order[1]
+                self._order = epoch, self._sampler.records_at(epoch)
+            return int(self._order[1](np.array([position]))[0])
 
     def _problem(self, record: int, epoch: int) -> DamagedPack | None:
         """Return the problem of a record, read alone with its crop of this epoch."""
@@ -130,7 +131,8 @@ class Replacer:
             known = pack.manifest.digest, one.record
             if known not in _warned:
                 _warned.add(known)
-                text = f"{printable(pack.path)}: {one.problem}; replaced with another record"
+                [(of, _, _)] = pack.by_pack(np.array([one.record]))
+                text = f"{printable(of.path)}: {one.problem}; replaced with another record"
                 warnings.warn(text, DamagedRecordWarning, stacklevel=2)
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack, UsageError, printable
+from packer.errors import UsageError, printable
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
@@ -47,12 +47,10 @@ class Targets(Sequence[Target]):
         self._min_area = check_area(min_area)
         self._fields = pack.manifest.fields
         self._label_offset = check_int("label_offset", label_offset, 0)
-        self.labels: Int64 | None = None
-        """Class ids (n,), if the pack has only labels of whole images; these are then the targets."""
-        if tuple(self._fields) == ("label",):
-            self.labels = np.asarray(pack.column("label")).astype(np.int64)
-        self._tags = _tags(pack) if "tags" in self._fields else None
-        self.is_array = tuple(self._fields) in (("label",), ("tags",))
+        self.are_labels = tuple(self._fields) == ("label",)
+        """Whether the targets are class ids: the pack has only labels of whole images."""
+        self._has_tags = "tags" in self._fields
+        self.is_array = self.are_labels or tuple(self._fields) == ("tags",)
         """Whether `of` returns an array: class ids, or tags."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
         if label_offset and not self.has_boxes:
@@ -80,19 +78,17 @@ class Targets(Sequence[Target]):
             number of the record. All images of a pack have the same keys. The tensors of a batch are views of one
             tensor per field: clone one to keep it without the others.
         """
-        if self.labels is not None:
-            return int(self.labels[record])
         found = self.of(np.array([record]))
         if isinstance(found, np.ndarray):
-            return torch.from_numpy(found[0])
+            return int(found[0]) if self.are_labels else torch.from_numpy(found[0])
         assert isinstance(found, BatchAnnotations)
         return found.as_tensors().as_dicts()[0]
 
     def of(self, records: Int64, params: CropParams | None = None) -> NDArray[Any] | BatchAnnotations:
         """Return the targets of some records after the crops and flips of `params`. `join_targets` combines them."""
-        if self.labels is not None:
-            return self.labels[records]
-        tags = None if self._tags is None else self._tags[records].astype(np.float32)
+        if self.are_labels:
+            return self._pack.values("label", records).astype(np.int64)
+        tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
             return tags
         found = read_annotations(self._pack, records, self._points.get("keypoints", 0))
@@ -160,14 +156,15 @@ def check_flip_index(flip_index: Sequence[int], points: dict[str, int]) -> Int64
     return found
 
 
-def _tags(pack: Pack) -> NDArray[np.uint8]:
-    """Return the tags of all images, uint8 (n, k); an image without tags has none of them."""
-    rows: Any = pack.column("tags")
-    found = np.zeros((len(pack), len(pack.manifest.tags)), np.uint8)
-    there = rows.lengths == found.shape[1]
-    if not (there | (rows.lengths == 0)).all():
-        raise DamagedPack(pack.path, f"has images with another number of tags than {found.shape[1]}")
-    found[there] = rows.flat().reshape(-1, found.shape[1])
+def _tags(pack: Pack, records: Int64) -> NDArray[np.float32]:
+    """Return the tags of `records`, float32 (n, k); an image without tags has none of them."""
+    (rows,) = pack.rows(["tags"], records)
+    found = np.zeros((len(rows), len(pack.manifest.tags)), np.float32)
+    for record, flags, row in zip(records.tolist(), found, rows, strict=True):
+        if len(row) == len(flags):
+            flags[:] = row
+        elif len(row):
+            raise pack.damage(record, f"has {len(row)} tags, not {len(flags)}")
     return found
 
 

@@ -120,7 +120,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
         return shapes
 
     def _sizes(self, records: Int64) -> Any:
-        return np.stack([np.asarray(self.pack.column(name))[records] for name in ("width", "height")], axis=1)
+        return np.stack([self.pack.values(name, records) for name in ("width", "height")], axis=1)
 
     def _of(self, records: Int64) -> Iterator[dict[str, Any]]:
         sizes = self._sizes(records).astype(np.float64)

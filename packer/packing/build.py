@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from packer.errors import plural, printable
+from packer.errors import UsageError, plural, printable
 from packer.packing.options import BuildOptions
 from packer.system import usable_cores
-from packer.types import Progress
+from packer.types import Progress, advancing
 
 if TYPE_CHECKING:
     from packer.format.manifest import Manifest, Rejected
-    from packer.packing.headers import HeaderJob, Headers
+    from packer.packing.engines import Engine
     from packer.packing.journal import ShardResult
+    from packer.packing.parts import PartSummary
     from packer.packing.plan import Plan
     from packer.packing.publish import Output
-    from packer.system.pool import Pool
 
-PRELOADED = "packer.packing.write_shard packer.packing.headers"
+PRELOADED = "packer.packing.write_shard packer.packing.partition"
 """Modules that workers import when they start."""
 
 
@@ -60,23 +60,26 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None, deep: boo
         StorageError: The pack will not fit on the disk.
     """
     from packer.images.decode import check_available
+    from packer.packing.engines import open_engine
     from packer.packing.quarantine import check_quarantine, list_rejected
     from packer.packing.store_output import output_of
     from packer.system.pool import Pool
 
     progress = progress or Progress()
     check_available(options.decoder)
+    open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED)  # checks its name
     output_of(options, progress)
     check_quarantine(options)
     with (
         ExitStack() as temporary,
-        Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.headers") as pool,
+        Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.partition") as pool,
     ):
 
         def folder() -> str:
             return temporary.enter_context(TemporaryDirectory(prefix="packer-build-"))
 
-        plan = _planned(options, pool, progress, folder, deep)
+        pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
+        plan = _planned(options, pool, progress, folder, deep=deep)
     list_rejected(options, plan.inputs.rejected, progress)
     return plan
 
@@ -97,46 +100,83 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     Raises:
         PackerError: The build failed; a subclass such as TooManyBad or StorageError says why.
     """
+    from packer.packing.summary import make_manifest
+
+    if options.part is not None:
+        raise UsageError("--part", "is of a build in parts", "call build_part, and at last build_pack with finish=True")
+    started = time.monotonic()
+    with _packed(options, progress or Progress()) as (output, plan, results):
+        inputs = plan.inputs
+        listings = (inputs.rejected, inputs.skipped, inputs.changed)
+        manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
+    size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
+    return BuildSummary(output.path, manifest, size, time.monotonic() - started)
+
+
+def build_part(options: BuildOptions, progress: Progress | None = None) -> PartSummary:
+    """Pack the shards of one part of a pack, ``--part``; `build_pack` with `finish` publishes it when all are there.
+
+    Args:
+        options: What to build, with `part`.
+        progress: Receives the images that were read and packed, the plan and notes.
+
+    Returns:
+        What was packed.
+
+    Raises:
+        PackerError: As of `build_pack`.
+    """
+    from packer.packing.parts import Part, PartSummary
+
+    started, part = time.monotonic(), Part.of(options.part or "")
+    with _packed(options, progress or Progress()) as (output, plan, results):
+        records = sum(result.entry.records for result in results if result.entry is not None)
+    return PartSummary(output.path, part, len(results), plan.shards, records, time.monotonic() - started)
+
+
+@contextmanager
+def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output, Plan, list[ShardResult]]]:
+    """Pack the shards, and yield them with where they are; work that is not published is kept."""
     from packer.images.decode import check_available
+    from packer.packing.engines import open_engine
     from packer.packing.quarantine import check_quarantine, list_rejected
     from packer.packing.resume import asked_of, resume_or_restart
     from packer.packing.store_output import output_of
-    from packer.packing.summary import make_manifest
-    from packer.system.pool import Pool
+    from packer.sources.paths import archive_of
+    from packer.stores import is_url
 
-    progress = progress or Progress()
-    started = time.monotonic()
     check_available(options.decoder)
     output = output_of(options, progress)
     check_quarantine(options)
     try:
-        workers = options.workers or usable_cores()
-        with (
-            output,
-            Pool(workers, options.decode_timeout, PRELOADED) as pool,  # ends before the lock is released
-        ):
+        source = os.path.abspath(options.source)
+        source = os.fsdecode(archive_of(os.fsencode(source))[0]) or source  # it may be a folder in an archive
+        paths = (output.partial,) if is_url(options.source) else (source, output.partial)
+        engine = open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED, paths, progress.note)
+        with output, engine as pool:  # which ends before the lock is released
             for note in resume_or_restart(output, asked_of(options), options.overwrite):
                 progress.note(f"note: {note}")
-            pool.start(min(workers, usable_cores()))  # workers load their libraries while the source is listed
-            plan = _planned(options, pool, progress, lambda: output.source)
+            pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
+            plan = _planned(options, pool, progress, lambda: output.source, output.partial)
             for note in plan.inputs.all_notes:
                 progress.note(f"note: {printable(note)}")
             progress.note(plan.summary)
             results = _pack(plan, pool, output, progress)
             list_rejected(options, plan.inputs.rejected, progress)
-            inputs = plan.inputs
-            listings = (inputs.rejected, inputs.skipped, inputs.changed)
-            manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
+            yield output, plan, results
     except BaseException:
         if output.kept:
             progress.note(output.kept)
         raise
-    size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
-    return BuildSummary(output.path, manifest, size, time.monotonic() - started)
 
 
 def _planned(
-    options: BuildOptions, pool: Pool, progress: Progress, folder: Callable[[], str], deep: bool | None = None
+    options: BuildOptions,
+    pool: Engine,
+    progress: Progress,
+    unpacked: Callable[[], str],
+    folder: str | None = None,
+    deep: bool | None = None,
 ) -> Plan:
     """Read the source and plan the pack.
 
@@ -144,36 +184,37 @@ def _planned(
         options: What to build.
         pool: The workers.
         progress: Receives the images that were read.
-        folder: Returns a folder to decompress archives to.
+        unpacked: Returns a folder to decompress archives to.
+        folder: Where to write the table of inputs. None: to a temporary folder.
         deep: Decode every image. None: if the build fails for too many bad inputs, unless ``--fail-fast``.
     """
     from packer.packing.check import CheckJob, check_images, decode_all
     from packer.packing.convert import MeasureJob, measure
-    from packer.packing.headers import read_headers
     from packer.packing.plan import make_plan, recipe_of
     from packer.packing.scan import read_inputs
     from packer.packing.verdict import check_not_empty, fail, going_on, too_many
+    from packer.sources.walk import run_here
 
-    def headers(jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]]:
+    def run(work: Callable[..., Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         # a worker takes a moment to start, so a few images are read faster in this process
-        return enumerate(map(read_headers, jobs)) if len(jobs) < 2 else pool.run(read_headers, jobs)
+        return run_here(work, jobs) if len(jobs) < 2 else pool.run(work, jobs)
 
     def in_a_worker(job: MeasureJob) -> list[tuple[int, int]]:
         ((_, sizes),) = pool.run(measure, [job])
         return list(sizes)
 
     def scratch(name: str) -> str:
-        source = folder()
+        source = unpacked()
         os.makedirs(source, exist_ok=True)
         progress.note(f"note: decompressing {printable(name)} once, to {printable(source)}")
         return os.path.join(source, f"{len(os.listdir(source))}.tar")
 
     def check(jobs: Sequence[CheckJob]) -> Iterator[tuple[int, dict[int, Rejected]]]:
-        progress.stage("decoding", jobs[-1].stop if jobs else 0)
+        progress.stage("decoding", sum(job.stop - job.start for job in jobs))
         return pool.run(check_images, jobs, advancing(progress))
 
     progress.stage("reading")
-    inputs = read_inputs(options, progress, headers, scratch)
+    inputs = read_inputs(options, progress, run, scratch, folder)
     check_not_empty(options, inputs)
     asked = inputs.asked
     failing = too_many(options, inputs.bad, asked)
@@ -185,31 +226,36 @@ def _planned(
     if too_many(options, inputs.bad, asked):
         raise fail(options, inputs, asked, decoding, progress)
     plan = make_plan(options, inputs, in_a_worker)
-    plan.check_space()
+    if not options.finish:  # which only moves files
+        plan.check_space()
     return plan
 
 
-def _pack(plan: Plan, pool: Pool, output: Output, progress: Progress) -> list[ShardResult]:
+def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[ShardResult]:
     """Pack all shards and return their results in order."""
-    from packer.packing.table import write_table
+    from packer.packing.parts import FinishedParts, Part
     from packer.packing.verdict import fail, going_on, too_many
     from packer.packing.write_shard import pack_shard
 
-    write_table(plan.table, output.table)
     before = dict(output.journal.finished)
-    threads = threads_of(plan.shards, pool.size)
+    jobs = plan.jobs(output.folder)
+    if plan.options.part is not None:
+        mine = Part.of(plan.options.part).shards(len(jobs))
+        jobs = jobs[mine.start : mine.stop]
     jobs = [
         replace(job, finished=before.get(job.name), checked=output.checked, threads=n)
-        for job, n in zip(plan.jobs(output.table, output.folder), threads, strict=True)
+        for job, n in zip(jobs, threads_of(len(jobs), pool.size), strict=True)
     ]
     if before:
-        progress.note(f"note: resuming an unfinished build: {len(before)} of {plan.shards} shards are finished")
-    progress.stage("packing", len(plan.table))
-    options, inputs = plan.options, plan.inputs
-    asked = inputs.asked
+        progress.note(f"note: resuming an unfinished build: {len(before)} of {len(jobs)} shards are finished")
+    progress.stage("packing", sum(job.stop - job.start for job in jobs))
+    packing = pool.run(pack_shard, jobs, advancing(progress))
+    if isinstance(output, FinishedParts):
+        packing = output.results(jobs)
+    options, inputs, asked = plan.options, plan.inputs, plan.inputs.asked
     results: dict[int, ShardResult] = {}
     failing = False
-    for number, result in pool.run(pack_shard, jobs, advancing(progress)):
+    for number, result in packing:
         for row in result.rejected:
             inputs.rejected.add(row)
         for change in result.changed:
@@ -240,15 +286,3 @@ def threads_of(jobs: int, workers: int) -> list[int]:
     last_round = jobs % workers
     threads = [1] * (jobs - last_round)
     return threads + [-(-workers // max(1, last_round))] * last_round
-
-
-def advancing(progress: Progress) -> Callable[[int, int], None]:
-    """Return a function that reports the totals of a pool to `progress`."""
-    reported = (0, 0)
-
-    def tick(done: int, bad: int) -> None:
-        nonlocal reported
-        progress.advance(done - reported[0], bad - reported[1])
-        reported = done, bad
-
-    return tick

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from packer.containers.storage import storage_errors
 from packer.errors import BadInput
 from packer.format.manifest import Rejected
 from packer.images.opencv import quiet_opencv
 from packer.packing.convert import Recipe, rejected, rows_of
+from packer.packing.rows import mapped, write_table
 from packer.packing.table import Inputs
 from packer.system.child import Decoding, Report
 from packer.types import Annotation
@@ -41,8 +36,7 @@ class CheckJob:
 def check_images(job: CheckJob, report: Report, decoding: Decoding) -> dict[int, Rejected]:
     """Decode the images of a job. Return why an image cannot be packed, by its row."""
     bad = {}
-    with pa.memory_map(job.table) as source:
-        rows = iter(list(rows_of(pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start))))
+    rows = rows_of(mapped(job.table).slice(job.start, job.stop - job.start))
     for number, (row, read) in enumerate(job.recipe.reads(rows), job.start):
         try:
             if number in job.refused:
@@ -68,24 +62,23 @@ def decode_all(inputs: Inputs, recipe: Recipe, suspects: bool, run: Run) -> None
         suspects: Also decode images whose labels an option would let pass: the next run should not fail for them.
         run: Runs jobs in worker processes.
     """
-    good = inputs.table.select(inputs.base.names)
     more = inputs.suspects if suspects else []
-    table = pa.concat_tables([good, pa.Table.from_batches(more, inputs.base)])
-    starts = range(0, len(table), ROWS_A_JOB)
-    bad: list[int] = []
-    handle, path = tempfile.mkstemp(prefix="packer-check-")
-    try:
-        with storage_errors(path), open(handle, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        jobs = [CheckJob(path, start, min(start + ROWS_A_JOB, len(table)), recipe) for start in starts]
-        for _, found in run(jobs):
-            bad += found
-            for row in found.values():
-                inputs.rejected.add(row)
-    finally:
-        os.unlink(path)
-    in_table = np.array([number for number in bad if number < len(good)], np.int64)
-    inputs.twice += len(bad) - len(in_table)
-    keep: Any = np.ones(len(good), np.bool_)
-    keep[in_table] = False
-    inputs.table = inputs.table.filter(pa.array(keep))
+    suspected = f"{inputs.file}.suspects"
+    write_table(more, inputs.base, suspected)
+    files = {inputs.file: inputs.rows, suspected: sum(map(len, more))}
+    jobs = [
+        CheckJob(file, start, min(start + ROWS_A_JOB, rows), recipe)
+        for file, rows in files.items()
+        for start in range(0, rows, ROWS_A_JOB)
+    ]
+    bad: set[int] = set()
+    for number, found in run(jobs):
+        for row in found.values():
+            inputs.rejected.add(row)
+        if jobs[number].table == inputs.file:
+            bad |= found.keys()
+        else:
+            inputs.twice += len(found)
+    os.unlink(suspected)
+    if bad:
+        inputs.drop(bad)

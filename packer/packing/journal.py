@@ -43,6 +43,8 @@ class ShardResult:
     """(height, width) of the images whose headers were read in the shard: at most two different ones."""
     losses: Counter[str] = field(default_factory=Counter)
     """What the mode loses of those images."""
+    attempt: str = ""
+    """Part of the names of its files, until it is recorded; see `packer.packing.new_shard`."""
     unchanged: bool = False
     """Whether an earlier, unfinished build wrote it and nothing has changed since."""
 

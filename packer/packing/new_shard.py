@@ -7,9 +7,9 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from glob import escape, glob
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from packer.containers import open_container
@@ -65,33 +65,44 @@ class NewShard:
     """Whether its files are elsewhere, and were found unchanged."""
     refused: Mapping[int, BadInput] = field(default_factory=dict)
     """Inputs on which the decoder crashed or hung, by row number."""
-
-    @property
-    def index(self) -> str:
-        """Path of the finished index."""
-        return os.path.join(self.folder, f"{self.name.partition('.')[0]}{INDEX_SUFFIX}")
+    attempt: str = field(default_factory=partial(secrets.token_hex, 4))
+    """Part of the names of its files until the shard is finished: an attempt that was given up may still be running."""
 
     def clear(self) -> None:
-        """Remove the temporary files of dead workers."""
-        for path in (os.path.join(self.folder, self.name), self.index):
-            for left in glob(f"{escape(path)}.*{TEMPORARY_SUFFIX}"):
-                with suppress(OSError):
-                    os.unlink(left)
+        """Remove the files of this attempt, whose worker is dead."""
+        for path in files_of(self.folder, self.name, self.attempt):
+            with suppress(OSError):
+                os.unlink(path)
 
     def write(self, chunks: Generator[list[Made], None, None], report: Report) -> ShardResult:
-        """Write the shard under temporary names, verify it, and give it its names.
+        """Write the shard under the names of this attempt and verify it. `name_files` gives it its own names.
 
         Raises:
             StorageError: A file cannot be written.
         """
-        path = os.path.join(self.folder, self.name)
-        with _temporary(path) as working, _temporary(self.index) as working_index, closing(chunks):
-            result = _write(self, chunks, report, working, working_index)
-            if result.entry is not None:
-                with storage_errors(path):
-                    os.replace(working, path)
-                    os.replace(working_index, self.index)
+        try:
+            with closing(chunks):
+                result = _write(self, chunks, report, *files_of(self.folder, self.name, self.attempt))
+        except BaseException:
+            self.clear()
+            raise
+        if result.entry is None:
+            self.clear()
+        result.attempt = self.attempt
         return result
+
+
+def files_of(folder: str, name: str, attempt: str = "") -> tuple[str, str]:
+    """Return the paths of the container and the index of a shard, of one attempt or when it is finished."""
+    end = f".{attempt}{TEMPORARY_SUFFIX}" if attempt else ""
+    return os.path.join(folder, name + end), os.path.join(folder, f"{name.partition('.')[0]}{INDEX_SUFFIX}{end}")
+
+
+def name_files(folder: str, name: str, attempt: str) -> None:
+    """Give the files of an attempt the names of the finished shard. Raise StorageError on failure."""
+    for written, path in zip(files_of(folder, name, attempt), files_of(folder, name), strict=True):
+        with storage_errors(path):
+            os.replace(written, path)
 
 
 Chunk = TypeVar("Chunk")
@@ -116,17 +127,6 @@ def ahead(
         finally:
             for future in pending:
                 future.cancel()
-
-
-@contextmanager
-def _temporary(path: str) -> Iterator[str]:
-    """Yield a unique temporary name beside `path`, and remove the file at the end. Another attempt may be running."""
-    name = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
-    try:
-        yield name
-    finally:
-        with suppress(OSError):
-            os.unlink(name)
 
 
 def _write(
@@ -172,7 +172,9 @@ def _write(
     except DamagedPack as error:  # the pack is new, so the disk or memory is at fault
         problem = f"changed after it was written: {error.problem}"
         raise StorageError(working, problem, "check the disk and the memory of this machine") from error
-    result.entry = ShardEntry(len(builder), file, replace(index, name=os.path.basename(job.index)))
+    result.entry = ShardEntry(
+        len(builder), file, replace(index, name=os.path.basename(files_of(job.folder, job.name)[1]))
+    )
     return result
 
 

@@ -23,7 +23,8 @@ BAD_POLICIES = ("fail", "skip")
 MISSING_POLICIES = ("error", "empty", "skip")
 NO_BAD = "0"
 DEFAULT_CONTAINER = "lmdb"
-DEFAULT_SHARD_BYTES = 128 * 1024**2
+BY_SIZE = 0
+"""As `shard_bytes`: the plan chooses."""
 DEFAULT_MAX_PIXELS = 64_000_000
 DEFAULT_DECODE_TIMEOUT_S = 60.0
 LONGEST_TIMEOUT_S = 1e6
@@ -57,9 +58,13 @@ class BuildOptions:
             format and lists them.
         on_animation: An animation, or several pages: fail (it is bad) or first (its first frame is packed).
         max_pixels: Larger images are bad, and not decoded.
-        shard_bytes: Approximate bytes of images per shard. None: a single shard.
+        shard_bytes: Approximate bytes of images per shard. None: a single shard. 0: 128 MiB; for packs of 256 GiB and
+            more 1 GiB, doubled until there are at most 16,384 shards.
         shuffle: Seed of a random packing order. None: by path.
         workers: Number of worker processes. None: the number of usable cores.
+        engine: Where they run: local, ray[:ADDRESS], dask[:SCHEDULER], or MODULE:FUNCTION, which returns an executor.
+        part: Pack only the shards of one part, ``K/N`` from ``1/N`` to ``N/N``.
+        finish: Publish the pack whose parts are packed.
         max_bad: Maximum number (``5``) or share (``0.5%``) of bad inputs to skip.
         on_bad: fail follows `max_bad`; skip skips every bad input.
         quarantine: Folder for rejected.tsv, the list of bad inputs.
@@ -100,9 +105,12 @@ class BuildOptions:
     decoder: str = "auto"
     on_animation: str = "fail"
     max_pixels: int = DEFAULT_MAX_PIXELS
-    shard_bytes: int | None = DEFAULT_SHARD_BYTES
+    shard_bytes: int | None = BY_SIZE
     shuffle: int | None = None
     workers: int | None = None
+    engine: str = "local"
+    part: str | None = None
+    finish: bool = False
     max_bad: str = NO_BAD
     on_bad: str = "fail"
     quarantine: str | None = None
@@ -168,8 +176,8 @@ class BuildOptions:
             raise UsageError("--quality", f"must be 1 to 100, got {self.quality}")
         if self.max_pixels < 1:
             raise UsageError("--max-pixels", f"must be at least 1, got {self.max_pixels}")
-        if self.shard_bytes is not None and self.shard_bytes < 1:
-            raise UsageError("--shard-size", f"must be at least 1 byte, got {self.shard_bytes}")
+        if self.shard_bytes is not None and self.shard_bytes < BY_SIZE:
+            raise UsageError("--shard-size", f"must be a number of bytes, got {self.shard_bytes}")
         lists = [spec for spec in self.labels if spec.startswith("list:")]
         if self.columns and len(self.columns) not in (1, len(lists)):
             raise UsageError(
@@ -181,6 +189,11 @@ class BuildOptions:
             raise UsageError("--labels", "auto and none cannot be combined with other kinds", "name each kind of label")
         if len(set(self.labels)) != len(self.labels):
             raise UsageError("--labels", "names the same labels twice")
+        if self.part is not None and self.finish:
+            raise UsageError("--part", "excludes --finish", "leave out one of them")
+        if (self.part is not None or self.finish) and self.to_store:
+            step = "build to a folder that the machines share, and packer push the pack"
+            raise UsageError("--part" if self.part is not None else "--finish", "is not for --out URL", step)
         bad_allowed(self.max_bad, 0)
         if self.on_bad == "skip" and self.max_bad != NO_BAD:
             problem = f"skip allows any number of bad inputs, but --max-bad only {self.max_bad}"

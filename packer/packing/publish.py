@@ -17,13 +17,15 @@ from packer.format.lists import Listing, write_lists
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.format.written import write_companions
 from packer.packing.journal import Journal, ShardResult
+from packer.packing.new_shard import name_files
 from packer.stores import clean_url, is_url
 from packer.system import exchange_names, sync_path
-from packer.system.locks import FolderLock, lock_folder, wait_until_unused
+from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
 from packer.system.signals import held_signals, run_held
 
-WORKERS_END_S = 30.0
-JOURNAL, TABLE, PACK, OLD, SOURCE = "journal", "inputs.arrow", "pack", "old", "source"
+JOURNAL, PLAN, PACK, OLD, SOURCE = "journal", "plan", "pack", "old", "source"
+PARTS = "part"
+"""Start of the names of the folders of a build in parts."""
 
 
 class Output:
@@ -48,10 +50,10 @@ class Output:
         self._check_free()
 
     def _work_in(self, partial: str) -> None:
-        self.partial = partial
+        self.partial = self.rest = partial
+        """Where it works; and the folder that is locked meanwhile, and removed when the pack is published."""
         self.folder = os.path.join(self.partial, PACK)
         """The folder in which the pack grows."""
-        self.table = os.path.join(self.partial, TABLE)
         self.source = os.path.join(self.partial, SOURCE)
         """The folder for archives that must be decompressed."""
         self.journal = Journal("")
@@ -87,20 +89,28 @@ class Output:
         return self
 
     def _open(self) -> None:
-        self._lock = lock_folder(self.partial)
+        self._lock = lock_folder(self.rest)
         if self._lock is None:
             problem = "another build is writing to it"
             raise UsageError(self.place, problem, "wait for it, or choose another --out")
-        unknown_files = sorted(set(os.listdir(self.partial)) - {JOURNAL, TABLE, PACK, OLD, SOURCE})
+        os.makedirs(self.partial, exist_ok=True)  # if it is not what is locked
+        names = os.listdir(self.partial)
+        parts = [name for name in names if name.startswith(PARTS)]
+        if parts and not self._overwrite:
+            self._close()
+            problem = "holds parts of a build"
+            raise UsageError(self.partial, problem, "publish them with --finish, or discard them with --overwrite")
+        for name in parts:
+            lock = lock_folder(os.path.join(self.partial, name))
+            if lock is None:
+                self._close()
+                raise UsageError(self.place, f"{name} is still being built", "wait until it has ended")
+            lock.close()
+        unknown_files = sorted({*names} - {JOURNAL, PLAN, PACK, OLD, SOURCE, LOCK, *parts})
         if unknown_files:
             self._close()
             problem = f"holds {printable(unknown_files[0])}, which was not left by a build"
             raise UsageError(self.partial, problem, "move it away, or choose another --out")
-        # the workers of a killed build end a moment after it, and until then they write and rename files
-        if os.path.isdir(self.folder) and not wait_until_unused(self.folder, WORKERS_END_S):
-            self._close()
-            problem = "workers of a killed build are still writing there"
-            raise UsageError(self.partial, problem, "wait for them, or kill them")
         self.journal = Journal(os.path.join(self.partial, JOURNAL))
 
     def read_journal(self, head: Mapping[str, Any]) -> list[str]:
@@ -112,8 +122,19 @@ class Output:
         return []
 
     def add(self, name: str, result: ShardResult) -> None:
-        """Record that a shard is finished. Raise StorageError on failure."""
-        self.journal.add(name, result)
+        """Give the files of a finished shard their names, and record it. Raise StorageError on failure."""
+        with held_signals():  # Ctrl-C in between would leave a line of a shard whose files are removed
+            self._name_files(name, result)
+            self.journal.add(name, result)
+
+    def _name_files(self, name: str, result: ShardResult) -> None:
+        if result.entry is not None:
+            name_files(self.folder, name, result.attempt)
+
+    @property
+    def lock_works(self) -> bool:
+        """Whether other builds notice that this one writes there."""
+        return self._lock is not None and self._lock.works
 
     @property
     def checked(self) -> bool:
@@ -138,7 +159,7 @@ class Output:
         self.journal = Journal(os.path.join(self.partial, JOURNAL))
 
     def _remove_all(self) -> None:
-        for name in os.listdir(self.partial):
+        for name in set(os.listdir(self.partial)) - {LOCK}:
             _remove(os.path.join(self.partial, name))
 
     def clear(self) -> None:
@@ -146,7 +167,10 @@ class Output:
         os.makedirs(self.folder, exist_ok=True)
         entries = [result.entry for result in self.journal.finished.values() if result.entry is not None]
         self._keep_only({file.name for entry in entries for file in (entry.container, entry.index)})
-        for name in (TABLE, OLD, SOURCE):
+        self._clear_work()
+
+    def _clear_work(self) -> None:
+        for name in (PLAN, OLD, SOURCE):
             _remove(os.path.join(self.partial, name))
 
     def _keep_only(self, names: set[str]) -> None:
@@ -158,12 +182,18 @@ class Output:
 
     def _leave(self) -> None:
         if self._lock is not None and not self._published:
-            if self.journal.finished_shards:
+            if self._is_kept:
                 with suppress(OSError):
                     self.clear()
+            elif self.partial == self.rest:
+                remove_folder(self.partial, self._lock)
             else:
                 shutil.rmtree(self.partial, ignore_errors=True)
         self._close()
+
+    @property
+    def _is_kept(self) -> bool:
+        return self.journal.finished_shards > 0
 
     def _close(self) -> None:
         if self._lock is not None:
@@ -205,7 +235,8 @@ class Output:
                 self._take_name()
                 self._published = True
                 sync_path(os.path.dirname(self.path))
-                shutil.rmtree(self.partial, ignore_errors=True)
+                if self._lock is not None:
+                    remove_folder(self.rest, self._lock)
         except OSError as error:
             raise StorageError(self.path, f"cannot be published: {error.strerror or error}") from None
 

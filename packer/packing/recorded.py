@@ -150,6 +150,8 @@ def command_of(manifest: Manifest, pack: str) -> str:
         for name, value in manifest.options.get("repack", {}).items():
             words += [f"--{_flag(name)}"] if value is True else [f"--{_flag(name)}", str(value)]
         return shlex.join(words if words[1] == "split" else [*words, "-o", pack])
+    from packer.packing.sizes import default_shard_bytes
+
     defaults = {field.name: field.default for field in fields(BuildOptions)}
     words = ["packer", "build", "SRC"]
     for spec in _labels(manifest, pack, None):
@@ -162,6 +164,8 @@ def command_of(manifest: Manifest, pack: str) -> str:
         recorded["max_bad"] = manifest.counts["rejected"]
     if recorded["format"] == DEFAULT_CONTAINER:
         del recorded["format"]
+    if recorded.get("shard_bytes") == default_shard_bytes(sum(shard.container.bytes for shard in manifest.shards)):
+        del recorded["shard_bytes"]
     for name, default in defaults.items():
         value = recorded.get(name, default)
         if name == "labels" or value in (default, []):

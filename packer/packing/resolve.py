@@ -37,6 +37,11 @@ class ClassIds:
         self._ids = {name: i for i, name in enumerate(fixed or ())}
         self._fixed = tuple(fixed) if fixed is not None else None
 
+    @property
+    def names(self) -> list[str]:
+        """All names that have an id, in order."""
+        return list(self._ids)
+
     def id_of(self, name: str, origin: str) -> int:
         """Return the id of the class `name`. A number that is not a name in a fixed list is taken as an id."""
         known = self._ids.get(name)

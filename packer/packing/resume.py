@@ -25,6 +25,9 @@ FREE = (
     "on_bad",
     "quarantine",
     "decode_timeout",
+    "engine",
+    "part",
+    "finish",
     "fail_fast",
     "force",
     "like",
@@ -48,9 +51,10 @@ def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool)
     Raises:
         UsageError: The unfinished build had other options.
     """
-    versions = {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}
-    head = {"asked": dict(asked), "made_with": versions}
+    head = {"asked": dict(asked), "made_with": versions()}
     notes = output.read_journal(head)
+    if not output.lock_works:
+        notes.append(f"{printable(output.partial)} is on a file system without locks: let no other build write there")
     before = output.journal.head
     if before is None or not output.journal.finished:
         output.restart()
@@ -70,6 +74,11 @@ def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool)
     return notes
 
 
+def versions() -> dict[str, Any]:
+    """Return the versions of the format, of packer, and of the libraries that affect the bytes of a pack."""
+    return {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}
+
+
 def asked_of(options: BuildOptions) -> dict[str, Any]:
     """Return the options of a build that affect the bytes of a shard."""
     asked: dict[str, Any] = {name: value for name, value in asdict(options).items() if name not in FREE}
@@ -86,6 +95,15 @@ def _digest(file: str) -> str:
     with suppress(OSError):  # reading it will report it
         return sha256_of(file)
     return "unknown"
+
+
+def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
+    """Return what differs between the first lines of two journals."""
+    if before is None:
+        return "its journal is damaged"
+    if before.get("made_with") != now["made_with"]:
+        return _versions(before, now)
+    return _differences(before.get("asked"), now["asked"])
 
 
 def _differences(before: Any, now: Mapping[str, Any]) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain, islice
-from typing import cast
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import cast, overload
 
 import numpy as np
 
@@ -19,46 +19,45 @@ from packer.format.lists import Skipped
 from packer.format.manifest import MANIFEST_NAME, Rejected, names_a_pack
 from packer.images.base import OnAnimation
 from packer.packing.convert import UNREAD, refused, rejected
-from packer.packing.headers import HeaderJob, Headers, read_headers
+from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
-from packer.packing.resolve import ClassIds, Resolver, has_only_label, read_classes, similar_names
+from packer.packing.partition import Partition, PartitionJob, make_partition, read_partition
+from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
 from packer.packing.select import read_selection
-from packer.packing.table import BASE_SCHEMA, Inputs, InputTable
+from packer.packing.table import Inputs, InputTable
 from packer.sources import check_options, check_sources, joined, open_source, recognize
 from packer.sources.archives.members import Members
 from packer.sources.archives.places import Scratch
 from packer.sources.auto import what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
+from packer.sources.path_list import PathWriter
 from packer.sources.paths import as_text, file_of, quoted
 from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import find_tree
+from packer.sources.walk import Run, run_here
 from packer.stores import is_url
 from packer.types import Progress
 
-IMAGES_A_JOB = 2048
-
-ReadHeaders = Callable[[Sequence[HeaderJob]], Iterator[tuple[int, Headers]]]
-"""Yields (number of the job, its headers), in any order."""
-
-
-def read_headers_here(jobs: Sequence[HeaderJob]) -> Iterator[tuple[int, Headers]]:
-    """Read the headers of each job in this process."""
-    return enumerate(map(read_headers, jobs))
+IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
+JOBS = 256
+"""From so many on, they become longer, up to MOST_IMAGES_A_JOB."""
 
 
 def read_inputs(
     options: BuildOptions,
     progress: Progress | None = None,
-    read: ReadHeaders = read_headers_here,
+    run: Run = run_here,
     scratch: Scratch | None = None,
+    folder: str | None = None,
 ) -> Inputs:
     """Walk the source folder, read every image's header and every label.
 
     Args:
         options: What to build.
         progress: Receives the images that were read.
-        read: Reads headers; a build does it in its worker processes.
+        run: Runs the jobs that list many folders, and read headers and labels; a build does it in its worker processes.
         scratch: Where to decompress archives to. None: compressed archives are refused.
+        folder: Where to write the table. None: to a temporary folder that is removed with the inputs.
 
     Returns:
         The table of inputs and everything else that was found. Bad inputs are listed in `rejected`.
@@ -74,12 +73,14 @@ def read_inputs(
         if names_a_pack(options.source):
             step = f"give the folder of its images; --like {printable(options.source)} takes its options"
             raise UsageError(options.source, "is a pack, not a folder of images", step)
-        tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links)
-    inputs = Inputs(table=BASE_SCHEMA.empty_table(), archives=tree.members.archives if tree.members else ())
+        tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links, run=run)
+    inputs = Inputs(archives=tree.members.archives if tree.members else ())
     inputs.in_store = tree.members is not None and not inputs.archives
     faults = {path: fault for path, reason in skipped if (fault := refused(path, reason)) is not None}
     if options.exclude is not None:
-        inputs.left_out = read_selection(options.exclude, [*tree.images, *faults], options.like)
+        inputs.left_out = read_selection(
+            options.exclude, [*tree.images, *faults] if faults else tree.images, options.like
+        )
         inputs.selections["exclude"] = inputs.left_out.content
     for path, reason in skipped:
         if path in faults:
@@ -92,21 +93,24 @@ def read_inputs(
         raise UsageError(options.source, f"no images found{also}", "give the folder that holds the images")
     sources = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
-    resolver = Resolver(ClassIds(fixed), options.boxes)
-    table = InputTable(options, resolver, inputs, tree.members)
-    _read_all(tree, sources, table, options, read, progress or Progress())
-    declared = [source.classes for source in sources if source.classes is not None]
-    inputs.classes, class_ids = resolver.classes.final(declared)
-    table.finish(class_ids)
-    inputs.counts.update(resolver.counts)
-    inputs.changed = resolver.changed
+    inputs.work_in(folder)
+    table = InputTable(inputs)
+    paths = _chosen(tree, sources, options, inputs)
+    length = max(IMAGES_A_JOB, min(MOST_IMAGES_A_JOB, len(paths) // JOBS))
+    numbers = range(-(-len(paths) // length))
+    jobs = Jobs(paths, length, tree.root, tree.members, options, fixed, table, sources, numbers)
+    _read_all(jobs, table, run, progress or Progress())
+    classes = ClassIds(fixed)
+    for name in table.classes:
+        classes.id_of(name, "")
+    table.finish(classes.final(source.classes for source in sources if source.classes is not None)[0])
     for source in sources:
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
         inputs.tags = inputs.tags or getattr(source, "tags", None) or ()
     inputs.notes += similar_names(inputs.classes)
     if options.labels == ("auto",):
-        counts = (len(inputs.table), len(inputs.classes), inputs.boxes, inputs.landmarks)
+        counts = (inputs.rows, len(inputs.classes), inputs.boxes, inputs.landmarks)
         inputs.notes[0] += what_was_read(tree, sources, counts)
     return inputs
 
@@ -146,37 +150,70 @@ def _one(columns: tuple[str, ...]) -> str | None:
     return columns[0] if len(columns) == 1 else None
 
 
-def _read_all(
-    tree: Tree,
-    sources: Sequence[Source],
-    table: InputTable,
-    options: BuildOptions,
-    read: ReadHeaders,
-    progress: Progress,
-) -> None:
-    inputs = table.inputs
-    paths: Sequence[bytes] = tree.images
-    for left_out in filter(None, (getattr(source, "left_out", None) for source in sources)):
-        paths = _kept(paths, left_out, inputs)
-    if options.split is not None:
-        other = f"not in split {options.split}"
-        paths = _kept(paths, lambda path: None if all(each.in_split(path) for each in sources) else other, inputs)
-    paths = _selected(paths, tree, options, inputs)
-    starts = range(0, len(paths), IMAGES_A_JOB)
-    how = options.max_pixels, cast(OnAnimation, options.on_animation), options.decoder == "lenient"
-    jobs = [HeaderJob(tree.root, tuple(paths[start : start + IMAGES_A_JOB]), *how) for start in starts]
-    if (members := tree.members) is not None:
-        jobs = [replace(job, archives=members.archives, places=members.places[members.rows(job.paths)]) for job in jobs]
-    late = _late(jobs, sources, members, options)
-    now = [number for number in range(len(jobs)) if number not in late]
-    waiting: dict[int, Headers] = {}
-    following = 0
-    for number, headers in chain(late.items(), ((now[n], found) for n, found in read([jobs[n] for n in now]))):
-        waiting[number] = headers
-        while following in waiting:  # keep the order of the paths, whichever worker is first
-            table.add(jobs[following].paths, waiting.pop(following), sources)
-            progress.advance(len(jobs[following].paths))
-            following += 1
+@dataclass(frozen=True, slots=True)
+class Jobs(Sequence[PartitionJob]):
+    """The jobs that read the headers and labels of images; each is made when it is asked for."""
+
+    paths: Sequence[bytes]
+    length: int
+    """Images of a job."""
+    root: bytes
+    members: Members | None
+    options: BuildOptions
+    classes: Sequence[str] | None
+    table: InputTable
+    sources: Sequence[Source]
+    numbers: range
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> PartitionJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> Jobs: ...
+    def __getitem__(self, index: int | slice) -> PartitionJob | Jobs:
+        if isinstance(index, slice):
+            return replace(self, numbers=self.numbers[index])
+        number, options, members = self.numbers[index], self.options, self.members
+        paths = tuple(self.paths[number * self.length : (number + 1) * self.length])
+        rows = [] if members is None else members.rows(paths)
+        return PartitionJob(
+            root=self.root,
+            paths=paths,
+            max_pixels=options.max_pixels,
+            on_animation=cast(OnAnimation, options.on_animation),
+            lenient=options.decoder == "lenient",
+            archives=() if members is None else members.archives,
+            places=None if members is None else members.places[rows],
+            etags=tuple(members.etags[row] for row in rows) if members is not None and members.etags else None,
+            options=options,
+            classes=None if self.classes is None else tuple(self.classes),
+            file=self.table.file_of(number),
+            sources=self._sources_of(paths),
+        )
+
+    def _sources_of(self, paths: tuple[bytes, ...]) -> tuple[Source, ...] | None:
+        """Return the sources with what they know of these images; None if one does not tell."""
+        known = [source.for_images(paths) if hasattr(source, "for_images") else None for source in self.sources]
+        return tuple(source for source in known if source is not None) if None not in known else None
+
+
+def _read_all(jobs: Jobs, table: InputTable, run: Run, progress: Progress) -> None:
+    """Read the headers and labels of all images."""
+    inputs, sources = table.inputs, jobs.sources
+    late = 0
+    while late < len(jobs) and (headers := _late(job := jobs[late], sources)) is not None:
+        table.add(late, make_partition(job, headers, sources))
+        progress.advance(len(job.paths))
+        late += 1
+    for later, answer in run(read_partition, jobs[late:]):
+        number = late + later
+        found = answer if isinstance(answer, Partition) else make_partition(jobs[number], answer, sources)
+        for source, more in zip(sources, found.found, strict=True):
+            getattr(source, "found", {}).update(more)
+        table.add(number, found)
+        progress.advance(min(jobs.length, len(jobs.paths) - number * jobs.length))
     for source in sources:
         for unmatched in source.unmatched_labels():
             _reject(rejected(os.fsencode(unmatched.where), unmatched), inputs)
@@ -184,24 +221,30 @@ def _read_all(
         inputs.notes.append(inputs.left_out.note)
 
 
-def _late(
-    jobs: Sequence[HeaderJob], sources: Sequence[Source], members: Members | None, options: BuildOptions
-) -> dict[int, Headers]:
-    """Return what stands for the headers of the jobs whose images are opened by the shards only, by the job's number.
+def _chosen(tree: Tree, sources: Sequence[Source], options: BuildOptions, inputs: Inputs) -> Sequence[bytes]:
+    """Return the paths of the images that the sources, ``--split``, ``--include`` and ``--exclude`` leave."""
+    paths: Sequence[bytes] = tree.images
+    for left_out in filter(None, (getattr(source, "left_out", None) for source in sources)):
+        paths = _kept(paths, left_out, inputs)
+    if options.split is not None:
+        other = f"not in split {options.split}"
+        paths = _kept(paths, lambda path: None if all(each.in_split(path) for each in sources) else other, inputs)
+    return _selected(paths, tree, options, inputs)
+
+
+def _late(job: PartitionJob, sources: Sequence[Source]) -> Headers | None:
+    """Return what stands for the headers of images that are opened by the shards only; None if they must be read.
 
     To open an object takes as long as to read it. Sizes are those of the listing, and what the shards need to know of
     the headers is the same for all images; labels must not depend on the size of the image.
     """
-    found: dict[int, Headers] = {}
-    if members is None or not is_url(options.source) or not options.plans_without_headers:
-        return found
-    for number, job in enumerate(jobs):
-        if not all(_is_label_only(path, sources) for path in job.paths):
-            break
-        facts = np.ones((len(job.paths), 4), np.int64)
-        facts[:, 0], facts[:, 3] = members.places[members.rows(job.paths), 2], UNREAD
-        found[number] = Headers(facts, {})
-    return found
+    if job.places is None or not is_url(job.root) or not job.options.plans_without_headers:
+        return None
+    if not all(_is_label_only(path, sources) for path in job.paths):
+        return None
+    facts = np.ones((len(job.paths), 4), np.int64)
+    facts[:, 0], facts[:, 3] = job.places[:, 2], UNREAD
+    return Headers(facts, {})
 
 
 def _is_label_only(path: bytes, sources: Sequence[Source]) -> bool:
@@ -221,14 +264,14 @@ def _reject(fault: Rejected, inputs: Inputs) -> None:
 
 def _kept(paths: Sequence[bytes], left_out: Callable[[bytes], str | None], inputs: Inputs) -> Sequence[bytes]:
     """Return the paths for which there is no reason to leave them out; the others are skipped."""
-    kept = []
+    kept = PathWriter()
     for path in paths:
         reason = left_out(path)
         if reason is None:
             kept.append(path)
         else:
             inputs.skipped.add(Skipped(os.fsdecode(path), reason))
-    return kept
+    return kept.finish()
 
 
 def _selected(paths: Sequence[bytes], tree: Tree, options: BuildOptions, inputs: Inputs) -> Sequence[bytes]:

@@ -74,9 +74,10 @@ def read_selection(file: str, images: Sequence[bytes], like: str | None = None) 
     except PackerError as error:
         raise UsageError(file, error.problem, "give a file with one path, key or glob per line") from None
     selection = Selection(file)
-    there = set(images)
+    entries = list(_entries(data, file))
+    there = {line for _, line in entries}.intersection(images)
     later: list[tuple[int, bytes]] = []
-    for number, line in _entries(data, file):
+    for number, line in entries:
         glob = line + b"*" if line.endswith(b"/") else line if GLOB.search(line) else None
         if line in there:
             selection.images.add(line)
@@ -124,7 +125,7 @@ def _find_names(
         name, stem = image.rpartition(b"/")[2], stem_of(image)
         for spelling in {name, stem, image[: len(image) - len(name) + len(stem)]} & wanted:
             named.setdefault(spelling, []).append(image)
-    there = set(images) if of_key else set[bytes]()
+    there = {path for paths in of_key.values() for path in paths}.intersection(images if of_key else ())
     folders: set[bytes] = set()
     for image in images if wanted - named.keys() else ():
         add_folder(folders, folder_of(image))

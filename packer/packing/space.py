@@ -36,8 +36,8 @@ def check_space(options: BuildOptions, pack_bytes: int, shards: int, free: int, 
 def _bytes_in(partial: str) -> int:
     """Return the bytes written by an unfinished build, which are reused or removed."""
     total = 0
-    for folder, _, names in os.walk(partial):
-        for name in names:
+    for folder, _, names in os.walk(partial):  # it has several packs if it is built in parts
+        for name in names if os.path.basename(folder) == PACK else ():
             with suppress(OSError):
                 total += os.path.getsize(os.path.join(folder, name))
     return total
@@ -50,7 +50,7 @@ def free_bytes(options: BuildOptions) -> int:
     """
     output = os.path.abspath(options.output)
     folder = options.scratch_folder if options.to_store else os.path.dirname(output)
-    unfinished = 0 if options.to_store else _bytes_in(f"{output}{PARTIAL_SUFFIX}/{PACK}")
+    unfinished = 0 if options.to_store else _bytes_in(f"{output}{PARTIAL_SUFFIX}")
     try:
         return shutil.disk_usage(folder).free + unfinished
     except FileNotFoundError:

@@ -34,12 +34,14 @@ from packer.packing.objects import (
     publish_manifest,
 )
 from packer.packing.options import BuildOptions
+from packer.packing.parts import FinishedParts, Part, PartOutput
 from packer.packing.publish import Output, check_apart
 from packer.packing.store_journal import StoreJournal
 from packer.stores import clean_url, join_url, open_store
 from packer.stores.base import NoObject, Object, ObjectChanged
 from packer.stores.transfer import sha256_of_object, upload
 from packer.system import usable_cores
+from packer.system.locks import remove_folder
 from packer.types import Progress
 
 PAUSES_S = (2.0, 10.0, 30.0)
@@ -61,7 +63,9 @@ def output_of(options: BuildOptions, progress: Progress, indexes: bool = False) 
     """
     if options.to_store:
         return StoreOutput(options, progress, indexes)
-    return Output(options.output, options.source, options.overwrite)
+    if options.part is not None:
+        return PartOutput(options.output, options.source, options.overwrite, Part.of(options.part))
+    return (FinishedParts if options.finish else Output)(options.output, options.source, options.overwrite)
 
 
 class StoreOutput(Output):
@@ -132,6 +136,7 @@ class StoreOutput(Output):
         while len(self._uploads) >= self._most:
             self._wait()
         self._wait(0)
+        self._name_files(name, result)
         self._uploads[self._pool.submit(self._upload, name, result)] = name
 
     def _wait(self, timeout_s: float | None = None) -> int:
@@ -194,7 +199,7 @@ class StoreOutput(Output):
 
     def _leave(self) -> None:
         if self._lock is not None:
-            shutil.rmtree(self.partial, ignore_errors=True)
+            remove_folder(self.partial, self._lock)
         self._close()
 
     def _flush(self) -> None:

@@ -19,6 +19,7 @@ from packer.format.manifest import Manifest
 from packer.packing.convert import UNREAD
 from packer.packing.journal import ShardResult
 from packer.packing.plan import Plan
+from packer.packing.rows import pieces
 
 LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "jpeg4py", "lmdb", "h5py", "pyarrow")
 OPTIONS = (
@@ -78,10 +79,12 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
 
 def _late_shape(plan: Plan, results: Sequence[ShardResult]) -> tuple[int, int, int] | None:
     """Return the shape of all images if the headers of some were read in the shards."""
-    table = plan.table.filter(pc.not_equal(plan.table.column("code"), UNREAD))
+    table = plan.table
     shapes = {(height, width) for result in results for height, width in result.shapes}
-    shapes.update(zip(*(table.column(name).to_pylist() for name in ("height", "width")), strict=True))
-    channels = set(plan.table.column("channels").unique().to_pylist())
+    for _, piece in pieces(table):
+        read = piece.filter(pc.not_equal(piece.column("code"), UNREAD))
+        shapes.update(zip(*(read.column(name).to_pylist() for name in ("height", "width")), strict=True))
+    channels = set(table.column("channels").unique().to_pylist())
     return (*shapes.pop(), channels.pop()) if len(shapes) == len(channels) == 1 else None
 
 

@@ -2,62 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import tempfile
+import weakref
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from packer.errors import BadBox, BadInput, BadLabel, NoLabel, StorageError, plural
-from packer.format.index_rows import Texts, annotation_arrays, texts_of
+from packer.containers.storage import storage_errors
+from packer.errors import plural
+from packer.format.index_rows import label_arrays
 from packer.format.lists import Changed, Listing, Skipped
 from packer.format.manifest import Rejected
 from packer.format.schema import ANNOTATION_FIELDS
 from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
-from packer.images.base import Header, orientations
-from packer.images.header import Mode, decoded_shape, losses_named
-from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA, UNREAD, rejected
-from packer.packing.headers import Headers
-from packer.packing.options import BuildOptions
-from packer.packing.resolve import Resolver
+from packer.packing.partition import CLASSES, UNLABELED, Partition, base_schema
+from packer.packing.publish import PLAN
+from packer.packing.rows import mapped, marked, no_objects, pieces, renumbered, write_table
 from packer.packing.select import Selection
-from packer.sources.archives.members import Members
 from packer.sources.archives.places import Archive
-from packer.sources.base import Source
-from packer.sources.paths import as_text
-from packer.types import Annotation, RawAnnotation
-
-NO_TEXTS: Texts = (None, None)
-TURNED_BY_A_QUARTER = 5
-"""From this Exif orientation on, width and height are swapped."""
-
-BASE_SCHEMA = pa.schema(
-    [
-        ("path", pa.binary()),
-        ("bytes", pa.int64()),
-        ("height", pa.int32()),
-        ("width", pa.int32()),
-        ("channels", pa.int8()),
-        ("wide", pa.bool_()),
-        ("code", pa.int32()),
-    ]
-)
-"""height, width, channels of the decoded, upright image; `wide` for uint16; `code` is `Header.code`."""
 
 
 @dataclass
 class Inputs:
     """The inputs found in the source."""
 
-    table: Any
-    """pyarrow.Table of BASE_SCHEMA and the annotation columns of the index that any image has: the inputs to pack, in
-    byte order of their paths."""
+    file: str = ""
+    """Path of the table."""
+    rows: int = 0
+    """Number of its rows."""
     archives: tuple[Archive, ...] = ()
     """Those that hold the images; the table then has the columns of PLACE_SCHEMA, too."""
     in_store: bool = False
@@ -90,6 +70,43 @@ class Inputs:
     """How many of `rejected` are a second entry of an image."""
 
     @property
+    def table(self) -> Any:
+        """The mapped pyarrow.Table of the inputs to pack, in byte order of their paths.
+
+        It has the columns of `base` and the annotation columns of the index that any image has.
+        """
+        return mapped(self.file)
+
+    def work_in(self, folder: str | None) -> None:
+        """Write the plan into this folder. None: into a temporary one that is removed with this object.
+
+        Raises:
+            StorageError: The disk does not take it.
+        """
+        if folder is None:
+            folder = tempfile.mkdtemp(prefix="packer-plan-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.file = os.path.join(folder, PLAN, "inputs.arrow")
+        with storage_errors(self.file):
+            os.makedirs(os.path.dirname(self.file), exist_ok=True)
+
+    def drop(self, numbers: Collection[int]) -> None:
+        """Remove rows from the table. Raise StorageError if the disk does not take it."""
+        table, less = self.table, f"{self.file}.less"
+        dropped = np.array(sorted(numbers), np.int64)
+
+        def kept() -> Iterator[Any]:
+            for start, piece in pieces(table):
+                first, last = np.searchsorted(dropped, [start, start + len(piece)])
+                there: Any = np.ones(len(piece), np.bool_)
+                there[dropped[first:last] - start] = False
+                yield from marked(piece.filter(pa.array(there))).to_batches()
+
+        write_table(kept(), table.schema, less)
+        os.replace(less, self.file)
+        self.rows -= len(dropped)
+
+    @property
     def all_notes(self) -> list[str]:
         """The notes, with those on what the mode loses and on missing labels."""
         notes = [f"{what} in {plural(count, 'image')}" for what, count in sorted(self.losses.items())]
@@ -101,7 +118,7 @@ class Inputs:
     @property
     def base(self) -> Any:
         """Schema of the columns that are not annotations."""
-        return pa.schema([*BASE_SCHEMA, *(PLACE_SCHEMA if self.archives else ETAG_SCHEMA if self.in_store else ())])
+        return base_schema(bool(self.archives), self.in_store)
 
     @property
     def boxes(self) -> int:
@@ -114,9 +131,10 @@ class Inputs:
         return self._values("landmarks")
 
     def _values(self, name: str) -> int:
-        if name not in self.table.column_names:
+        table = self.table
+        if name not in table.column_names:
             return 0
-        return pc.sum(pc.list_value_length(self.table.column(name))).as_py() or 0
+        return sum(pc.sum(pc.list_value_length(chunk)).as_py() or 0 for chunk in table.column(name).chunks)
 
     @property
     def found(self) -> int:
@@ -126,7 +144,7 @@ class Inputs:
     @property
     def asked(self) -> int:
         """Number of inputs that were not skipped, to which ``--max-bad`` refers."""
-        return len(self.table) + self.bad
+        return self.rows + self.bad
 
     @property
     def bad(self) -> int:
@@ -135,161 +153,76 @@ class Inputs:
 
 
 class InputTable:
-    """Collects the table of inputs, one chunk of images at a time."""
+    """Collects what is found in the partitions of the source, and makes one table of their files."""
 
-    def __init__(self, options: BuildOptions, resolver: Resolver, inputs: Inputs, members: Members | None) -> None:
-        self._mode = cast(Mode, options.mode)
-        self._missing = options.missing_labels
-        self._resolver = resolver
-        self._members = members
+    def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
-        self._fields: set[str] = set()
-        self._chunks: list[tuple[list[Any], dict[str, Any], NDArray[np.bool_]]] = []
+        self._rows: dict[int, int] = {}
+        """Of each partition."""
+        self.classes: dict[str, None] = {}
+        """The names that were met."""
+        self._columns: set[str] = set()
+        self._box_fields: set[str] = set()
 
-    def add(self, paths: Sequence[bytes], headers: Headers, sources: Sequence[Source]) -> None:
-        """Add the images at `paths` with their labels; reject those that cannot be packed."""
-        annotations: list[Annotation] = []
-        texts: list[Texts] = []
-        good: list[int] = []
-        suspects: list[int] = []
-        unlabeled: list[bool] = []
-        for number, (path, (_, width, height, code)) in enumerate(zip(paths, headers.facts.tolist(), strict=True)):
-            try:
-                if number in headers.bad:
-                    raise headers.bad[number]
-                try:
-                    raws, is_unlabeled = [source.annotate(path) for source in sources], False
-                except NoLabel:
-                    if self._missing == "error":
-                        raise
-                    if self._missing == "skip":
-                        self.inputs.skipped.add(Skipped(os.fsdecode(path), "no label"))
-                        continue
-                    raws, is_unlabeled = _labels_there(path, sources), True
-                annotation, encoded = self._resolver.of_label(raws), NO_TEXTS
-                if annotation is None:
-                    annotation = self._resolver.annotation(raws, Header.from_code(code, width, height), path)
-                    encoded = checked_texts(annotation, path)
-                    self._fields.update(f"box_fields.{name}" for name in annotation.box_fields)
-            except BadInput as error:
-                self.inputs.rejected.add(rejected(path, error))
-                if isinstance(error, BadBox | NoLabel):
-                    suspects.append(number)
-            else:
-                annotations.append(annotation)
-                texts.append(encoded)
-                unlabeled.append(is_unlabeled)
-                good.append(number)
-        if suspects:
-            columns = self._columns([paths[number] for number in suspects], headers.facts[suspects], Counter())
-            self.inputs.suspects.append(pa.RecordBatch.from_arrays(columns, schema=self.inputs.base))
-        if good:
-            self._append([paths[number] for number in good], headers.facts[good], annotations, texts, unlabeled)
+    def file_of(self, number: int) -> str:
+        """Return the file of a partition."""
+        return os.path.join(os.path.dirname(self.inputs.file), f"part-{number:05d}.arrow")
 
-    def _append(
-        self,
-        paths: list[bytes],
-        facts: NDArray[np.int64],
-        annotations: list[Annotation],
-        texts: list[Texts],
-        unlabeled: list[bool],
-    ) -> None:
-        columns = self._columns(paths, facts, self.inputs.losses)
-        arrays = zip(ANNOTATION_FIELDS, annotation_arrays(annotations, texts), strict=True)
-        there = {name: array for name, array in arrays if array.null_count < len(array)}
-        self._fields.update(there.keys() - {"box_fields"})
-        self._chunks.append((columns, there, np.array(unlabeled)))
+    def add(self, number: int, found: Partition) -> None:
+        """Add a partition, whose file is written."""
+        inputs = self.inputs
+        self._rows[number] = found.rows
+        self.classes.update(dict.fromkeys(found.classes))
+        self._columns |= found.columns
+        self._box_fields |= found.box_fields
+        inputs.counts.update(found.counts)
+        inputs.losses.update(found.losses)
+        for rejected in found.rejected:
+            inputs.rejected.add(rejected)
+        for skipped in found.skipped:
+            inputs.skipped.add(skipped)
+        for changed in found.changed:
+            inputs.changed.add(changed)
+        if found.suspects is not None:
+            inputs.suspects.append(found.suspects)
 
-    def _columns(self, paths: list[bytes], facts: NDArray[np.int64], lost: Counter[str]) -> list[Any]:
-        """Return the columns that are not annotations, and count what the mode loses of these images."""
-        size, width, height, codes = facts.T
-        turned = orientations(codes) >= TURNED_BY_A_QUARTER
-        unique, which, counts = np.unique(codes, return_inverse=True, return_counts=True)
-        # a mode that takes UNREAD codes gives the same channels to every header
-        headers = [Header.from_code(max(0, code), 1, 1) for code in unique.tolist()]
-        shapes = [decoded_shape(header, self._mode) for header in headers]
-        for header, code, count in zip(headers, unique.tolist(), counts.tolist(), strict=True):
-            for what in losses_named(header, self._mode) if code != UNREAD else ():
-                lost[what] += count
-        columns = [
-            paths,
-            size,
-            np.where(turned, width, height).astype(np.int32),
-            np.where(turned, height, width).astype(np.int32),
-            np.array([channels for _, _, channels, _ in shapes], np.int8)[which],
-            np.array([dtype == "uint16" for *_, dtype in shapes], np.bool_)[which],
-            codes.astype(np.int32),
-        ]
-        if self._members is not None:
-            rows = self._members.rows(paths)
-            if self.inputs.in_store:
-                columns.append([self._members.etags[row] for row in rows])
-            else:
-                archive, offset, _, packed, crc = self._members.places[rows].T
-                columns += [archive.astype(np.int32), offset, packed, crc]
-        return [pa.array(column, kind) for column, kind in zip(columns, self.inputs.base.types, strict=True)]
+    def finish(self, classes: tuple[str, ...]) -> None:
+        """Write the table, with the final ids of these classes, and remove the files of the partitions.
 
-    def finish(self, class_ids: NDArray[np.int64]) -> None:
-        """Finish the table, replacing preliminary class ids with the final ones."""
-        names = [name for name in ANNOTATION_FIELDS if any(name in there for _, there, _ in self._chunks)]
-        schema = pa.schema([*self.inputs.base, *(INDEX_SCHEMA.field(name) for name in names)])
-        batches = []
-        while self._chunks:
-            columns, there, is_unlabeled = self._chunks.pop(0)
-            self.inputs.counts["missing_labels"] += int(is_unlabeled.sum())
-            for name in names:
-                array = there.get(name)
-                if array is None:
-                    array = pa.nulls(len(columns[0]), schema.field(name).type)
-                elif name in ("label", "box_labels"):
-                    array = renumbered(array, class_ids)
-                if name in ("boxes", "box_labels") and is_unlabeled.any():
-                    array = no_objects(array, is_unlabeled)
-                columns.append(array)
-            batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-        self.inputs.table = pa.Table.from_batches(batches, schema)
-        self.inputs.fields = tuple(sorted(self._fields))
+        Raises:
+            StorageError: The disk does not take it.
+        """
+        inputs = self.inputs
+        names = [name for name in ANNOTATION_FIELDS if name in self._columns]
+        schema = pa.schema(
+            [*inputs.base, *(INDEX_SCHEMA.field(name) for name in names)], metadata={CLASSES: json.dumps(classes)}
+        )
+        ids = {name: number for number, name in enumerate(classes)}
+        files = (self.file_of(number) for number in sorted(self._rows) if self._rows[number])
+        write_table((_final(file, schema, ids) for file in files), schema, inputs.file)
+        inputs.classes, inputs.rows = classes, sum(self._rows.values())
+        fields = self._columns - {"box_fields"} | {f"box_fields.{name}" for name in self._box_fields}
+        inputs.fields = tuple(sorted(fields))
 
 
-def checked_texts(annotation: Annotation, path: bytes) -> Texts:
-    """Return `texts_of` an annotation. Raise BadLabel if an index cannot hold it."""
-    try:
-        return texts_of(annotation)
-    except (ValueError, RecursionError) as error:
-        raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
-
-
-def _labels_there(path: bytes, sources: Sequence[Source]) -> list[RawAnnotation]:
-    """Return the annotations of an image from the sources that have one."""
-    raws = []
-    for source in sources:
-        with suppress(NoLabel):
-            raws.append(source.annotate(path))
-    return raws or [RawAnnotation(origin=as_text(path))]
-
-
-def no_objects(array: Any, rows: NDArray[np.bool_]) -> Any:
-    """Return a column of lists with the nulls in these rows replaced by empty lists: nothing is in those images."""
-    null = array.is_null().to_numpy(zero_copy_only=False) & ~rows
-    lengths = np.diff(array.offsets.to_numpy()) if len(array.offsets) else np.zeros(len(array), np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), array.flatten(), mask=pa.array(null))
-
-
-def renumbered(array: Any, class_ids: NDArray[np.int64]) -> Any:
-    """Return a column of class ids, or of lists of them, with ids replaced; nulls keep -1."""
-    ids = np.append(class_ids, -1)
-    if pa.types.is_list(array.type):
-        values = pa.array(ids[np.frombuffer(array.values.buffers()[1] or b"", np.int64, len(array.values))])
-        return pa.ListArray.from_arrays(array.offsets, values, mask=array.is_null())
-    labels = np.frombuffer(array.buffers()[1], np.int32, len(array))
-    return pa.array(ids[labels].astype(np.int32), mask=array.is_null().to_numpy(zero_copy_only=False))
-
-
-def write_table(table: Any, path: str) -> None:
-    """Write the table for the workers to map. Raise StorageError on failure."""
-    try:
-        with open(path, "xb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-    except OSError as error:
-        raise StorageError(path, f"cannot be written: {error.strerror or error}") from None
+def _final(file: str, schema: Any, ids: dict[str, int]) -> Any:
+    """Return the rows of a partition with all columns and the final class ids, and remove its file."""
+    with pa.OSFile(os.fsencode(file)) as source:
+        batch = pa.ipc.open_file(source).get_batch(0)
+    os.unlink(file)
+    there = dict(zip(batch.schema.names, batch.columns, strict=True))
+    known = np.array([ids[name] for name in json.loads(batch.schema.metadata[CLASSES])], np.int64)
+    unlabeled = there[UNLABELED].to_numpy(zero_copy_only=False) if UNLABELED in there else None
+    columns = []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        array = there.get(name)
+        if array is None and name == "label":
+            array = label_arrays(np.full(len(batch), -1, np.int32))[0]  # null has the value -1
+        elif array is None:
+            array = pa.nulls(len(batch), kind)
+        elif name in ("label", "box_labels") and len(known):
+            array = renumbered(array, known)
+        if name in ("boxes", "box_labels") and unlabeled is not None:
+            array = no_objects(array, unlabeled)
+        columns.append(array)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -20,9 +20,9 @@ def check_not_empty(options: BuildOptions, inputs: Inputs) -> None:
     if inputs.asked:
         return
     example = next(iter(inputs.skipped))
-    problem = f"nothing to pack: all {inputs.found} inputs are skipped ({printable(example.path)}: {example.reason})"
+    problem = f"nothing to pack: all {inputs.found:,} inputs are skipped ({printable(example.path)}: {example.reason})"
     which = next((f"--{name}" for name in ("split", "include", "exclude") if getattr(options, name)), None)
-    raise UsageError(options.source, problem, f"choose another {which}" if which else "give other images")
+    raise UsageError(options.source, problem, f"choose another {which}" if which else "give other images or labels")
 
 
 def too_many(options: BuildOptions, bad: int, asked: int) -> bool:
@@ -34,7 +34,7 @@ def going_on(options: BuildOptions, bad: int, asked: int) -> str:
     """Return the note that the build will fail, but looks for further bad inputs."""
     found = plural(bad, "bad input", "bad inputs")
     allowed = options.bad_allowed(asked)
-    return f"{found}, {allowed} allowed: going on to find all of them before failing (--fail-fast stops at once)"
+    return f"{found}, {allowed:,} allowed: going on to find all of them before failing (--fail-fast stops at once)"
 
 
 def fail(options: BuildOptions, inputs: Inputs, asked: int, decoded: bool, progress: Progress) -> TooManyBad:
@@ -54,8 +54,8 @@ def fail(options: BuildOptions, inputs: Inputs, asked: int, decoded: bool, progr
     rejected = inputs.rejected
     bad = inputs.bad
     allowed = options.bad_allowed(asked)
-    problem = f"{bad} of {asked} {'input is' if asked == 1 else 'inputs are'} bad"
-    problem += f", {allowed} allowed" if bad > allowed else ": no image is left to pack"
+    problem = f"{bad:,} of {asked:,} {'input is' if asked == 1 else 'inputs are'} bad"
+    problem += f", {allowed:,} allowed" if bad > allowed else ": no image is left to pack"
     if not decoded:
         problem += " (images were not decoded to the end: there may be more)"
     remedies = [option for reason, option in REMEDIES.items() if rejected.counts[reason]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_128_digest
 
@@ -19,9 +19,10 @@ from packer.images.opencv import quiet_opencv
 from packer.packing.convert import UNREAD, Recipe, Row, rejected, rows_of
 from packer.packing.journal import ShardResult, SourcesDigest, is_intact
 from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
+from packer.packing.rows import classes_of, mapped, rows_at
+from packer.samplers.order import shuffled
 from packer.sources.archives.places import held_open
 from packer.system.child import Decoding, Report, unmarked
-from packer.system.locks import in_use
 from packer.types import Annotation
 
 
@@ -30,7 +31,9 @@ class ShardJob(NewShard):
     """Everything that a worker needs to pack inputs into one shard."""
 
     table: str
-    """Path of the mapped table of inputs, in packing order."""
+    """Path of the table of inputs, in the order of the source."""
+    order: tuple[int, int] | None
+    """The arguments of `shuffled` for the packing order; None: that of the table."""
     start: int
     stop: int
     recipe: Recipe
@@ -52,19 +55,19 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
     Raises:
         StorageError: A file cannot be written.
     """
-    with in_use(job.folder), pa.memory_map(os.fsencode(job.table)) as source:
-        rows = pa.ipc.open_file(source).read_all().slice(job.start, job.stop - job.start)
-        inputs = _digest_of(job, rows)
-        finished = job.finished
-        if finished is not None and finished.inputs == inputs and _is_unchanged(job, finished, rows):
-            report(len(rows), len(finished.rejected))
-            return replace(finished, unchanged=True)
-        annotations = Annotations(rows, job.table)
-        with held_open(job.recipe.archives) as archives:
-            make = partial(_convert, replace(job, recipe=replace(job.recipe, archives=archives)), decoding)
-            result = job.write(ahead(make, _chunks(job, rows, annotations), job.threads), report)
-        result.inputs = inputs
-        return result
+    rows = _rows_of(job)
+    job = replace(job, spec=replace(job.spec, classes=classes_of(rows)))
+    inputs = _digest_of(job, rows)
+    finished = job.finished
+    if finished is not None and finished.inputs == inputs and _is_unchanged(job, finished, rows):
+        report(len(rows), len(finished.rejected))
+        return replace(finished, unchanged=True)
+    annotations = Annotations(rows, job.table)
+    with held_open(job.recipe.archives) as archives:
+        make = partial(_convert, replace(job, recipe=replace(job.recipe, archives=archives)), decoding)
+        result = job.write(ahead(make, _chunks(job, rows, annotations), job.threads), report)
+    result.inputs = inputs
+    return result
 
 
 def _is_unchanged(job: ShardJob, finished: ShardResult, rows: Any) -> bool:
@@ -88,8 +91,21 @@ def _is_unchanged(job: ShardJob, finished: ShardResult, rows: Any) -> bool:
     return sources.hexdigest() == finished.sources
 
 
-def _digest_of(job: ShardJob, rows: Any) -> str:
+def digest_of_inputs(job: ShardJob) -> str:
     """Return the SHA-256 of everything that determines a shard, except the contents of its source files."""
+    rows = _rows_of(job)
+    return _digest_of(replace(job, spec=replace(job.spec, classes=classes_of(rows))), rows)
+
+
+def _rows_of(job: ShardJob) -> Any:
+    """Return the rows of the table of inputs that a job packs, in packing order."""
+    table = mapped(job.table)
+    if job.order is None:
+        return table.slice(job.start, job.stop - job.start).combine_chunks()
+    return rows_at(table, shuffled(*job.order)(np.arange(job.start, job.stop)))
+
+
+def _digest_of(job: ShardJob, rows: Any) -> str:
     digest = hashlib.sha256()
     recipe = job.recipe
     asked = (
@@ -99,7 +115,7 @@ def _digest_of(job: ShardJob, rows: Any) -> str:
     digest.update(repr(asked).encode("utf-8", "surrogateescape"))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows.combine_chunks())
+        writer.write_table(rows)
     digest.update(sink.getvalue())
     return digest.hexdigest()
 

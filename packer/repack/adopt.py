@@ -152,7 +152,7 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
         inputs = _inputs(results, skipped)
         classes, ids = classes_of(results, jobs, asked.classes is not None)
         tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels))
-        inputs.table = range(sum(map(len, tables)))
+        inputs.rows = sum(map(len, tables))
         if too_many(checked, inputs.bad, inputs.asked):
             raise fail(checked, inputs, inputs.asked, False, progress)
         if asked.columns.get("label") and not any({"label", "boxes", "tags"} & r.fields for r in results):
@@ -233,7 +233,7 @@ def _inputs(results: list[FileResult], skipped: list[tuple[str, str]]) -> Inputs
     from packer.format.lists import Skipped
     from packer.packing.table import Inputs
 
-    inputs = Inputs(table=())
+    inputs = Inputs()
     for path, reason in skipped:
         inputs.skipped.add(Skipped(path, reason))
     notes: dict[str, None] = {}

@@ -15,7 +15,8 @@ from packer.format.columns import column, present
 from packer.format.lists import Skipped
 from packer.packing.convert import rejected
 from packer.packing.resolve import ClassIds
-from packer.packing.table import Inputs, no_objects, renumbered
+from packer.packing.rows import marked, no_objects, renumbered
+from packer.packing.table import Inputs
 from packer.repack.adopt_file import FileJob, FileResult
 from packer.sources.paths import MOST_CLASSES, as_text
 
@@ -124,4 +125,4 @@ def _without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: I
             inputs.skipped.add(Skipped(as_text(path), "no label"))
         else:
             inputs.rejected.add(rejected(path, NoLabel("", "has no label", "add it, or pass --missing-labels skip")))
-    return table.filter(pa.array(there)).combine_chunks()
+    return marked(table.filter(pa.array(there)).combine_chunks())

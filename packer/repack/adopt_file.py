@@ -25,8 +25,8 @@ from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SC
 from packer.images.base import Header, OnAnimation
 from packer.images.jpeg_header import frame_like_last
 from packer.packing.convert import rejected
+from packer.packing.partition import checked_texts
 from packer.packing.resolve import ClassIds, Resolver
-from packer.packing.table import checked_texts
 from packer.repack.adopt_images import HEAD_BYTES, NPY, UNKNOWN, ImageFacts, no_bytes
 from packer.repack.formats import open_format
 from packer.repack.formats.base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Rich, Row

@@ -20,7 +20,7 @@ from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.build import advancing, threads_of
+from packer.packing.build import threads_of
 from packer.packing.journal import ShardResult
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
@@ -32,7 +32,7 @@ from packer.repack.copy_shard import CopyJob, Remake, copy_shard, measure_rows
 from packer.repack.recount import recount
 from packer.system import usable_cores
 from packer.system.pool import Pool
-from packer.types import Progress
+from packer.types import Progress, advancing
 
 PRELOADED = "packer.repack.copy_shard"
 DECODING = "packer.images.decode packer.images.encode packer.packing.convert"

@@ -18,8 +18,9 @@ from packer.format.lists import Skipped
 from packer.format.manifest import Manifest
 from packer.format.schema import ANNOTATION_FIELDS, DTYPES
 from packer.packing.options import BuildOptions
-from packer.packing.plan import SAMPLED_IMAGES, Facts, shard_name, stored_bytes
+from packer.packing.plan import SAMPLED_IMAGES, shard_name
 from packer.packing.select import Selection, read_selection
+from packer.packing.sizes import Facts, stored_bytes
 from packer.packing.space import check_space, free_bytes
 from packer.repack.copy_shard import CopyJob, Remake
 

@@ -22,7 +22,6 @@ from packer.format.verify_records import ALTERED, text_of, texts
 from packer.packing.journal import ShardResult, is_intact
 from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
 from packer.system.child import Decoding, Report, unmarked
-from packer.system.locks import in_use
 from packer.types import Annotation, Image, Record
 
 if TYPE_CHECKING:  # a copy of bytes does not need the libraries of images, which take a while to load
@@ -133,14 +132,13 @@ def copy_shard(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> S
         DamagedPack: A record does not match its checksum.
         StorageError: A file cannot be read or written.
     """
-    with in_use(job.folder):
-        finished = job.finished
-        if finished is not None and finished.inputs == job.digest and _is_intact(finished, job):
-            report(job.spec.planned_records, len(finished.rejected))
-            return replace(finished, unchanged=True)
-        result = job.write(job.made(decoding), report)
-        result.inputs = job.digest
-        return result
+    finished = job.finished
+    if finished is not None and finished.inputs == job.digest and _is_intact(finished, job):
+        report(job.spec.planned_records, len(finished.rejected))
+        return replace(finished, unchanged=True)
+    result = job.write(job.made(decoding), report)
+    result.inputs = job.digest
+    return result
 
 
 def _is_intact(finished: ShardResult, job: CopyJob) -> bool:

@@ -20,7 +20,7 @@ from packer.packing.select import read_selection
 from packer.repack.layouts import layout_of
 from packer.repack.layouts.base import Item, Layout
 from packer.system import exchange_names, sync_path
-from packer.system.locks import lock_folder
+from packer.system.locks import LOCK, lock_folder, remove_folder
 from packer.types import Progress
 
 PARTIAL = ".partial"
@@ -250,24 +250,22 @@ def _count_files(folder: str) -> int:
 def _partial(target: str) -> Iterator[str]:
     """Create the folder in which the files grow, and remove it at the end with all that is left in it."""
     partial = target + PARTIAL
-    known = not os.path.lexists(partial) or os.path.isfile(os.path.join(partial, MARK)) or not os.listdir(partial)
-    if not known:
+    marked = os.path.isfile(os.path.join(partial, MARK))
+    if os.path.lexists(partial) and not marked and not set(os.listdir(partial)) <= {LOCK}:
         raise UsageError(partial, "exists and is not of an extract", "move it away, or choose another folder")
     lock = lock_folder(partial)
     if lock is None:
         raise UsageError(partial, "another extract is writing to it", "wait for it, or choose another folder")
     try:
-        for name in os.listdir(partial):
-            if name != MARK:
-                shutil.rmtree(os.path.join(partial, name))
+        for name in set(os.listdir(partial)) - {MARK, LOCK}:
+            shutil.rmtree(os.path.join(partial, name))
         with open(os.path.join(partial, MARK), "wb"):
             pass
         folder = os.path.join(partial, "files")
         os.mkdir(folder)
         yield folder
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        lock.close()
+        remove_folder(partial, lock)
 
 
 def _publish(folder: str, target: str, pack: Pack, layout: Layout) -> None:

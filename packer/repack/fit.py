@@ -107,6 +107,8 @@ def _check_images(first: Source, other: Source) -> None:
             step = step if b.container in container_names() else "convert both to one container: packer convert"
             _contradict(other, f"is {b.container}", first, a.container, step)
         new = f"{root}.{a.container}" if extension else f"{root}-{a.container}"
+        if os.path.lexists(new):  # often it is the first pack
+            new = f"{root}-{b.container}.{a.container}"
         _contradict(other, f"is {b.container}", first, a.container, _convert(other, new, f"--format {a.container}"))
     if b.mode != a.mode:
         _contradict(other, f"has mode {b.mode}", first, a.mode, f"build it again with --mode {a.mode}")

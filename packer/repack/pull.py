@@ -20,6 +20,7 @@ from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import NoObject, Object, ObjectChanged, Store
 from packer.stores.threads import all_of, pool
 from packer.stores.transfer import read_range
+from packer.system.locks import LOCK, remove_folder
 from packer.types import Progress
 
 RANGE_BYTES = 8 << 20
@@ -163,9 +164,8 @@ class PulledOutput(Output):
         progress.advance(size)
 
     def _leave(self) -> None:
-        if self._lock is not None and not self._published and not os.listdir(self.partial):
-            with suppress(OSError):
-                os.rmdir(self.partial)
+        if self._lock is not None and not self._published and set(os.listdir(self.partial)) <= {LOCK}:
+            remove_folder(self.partial, self._lock)
         self._close()
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FileEntry, Manifest, read_manifest
+from packer.format.mmap import check_files
 from packer.format.objects import find_manifest
 from packer.packing.journal import checked_line, line_of
 from packer.packing.objects import (
@@ -59,7 +60,7 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
 
     Raises:
         UsageError: Another pack, or something else, is there.
-        DamagedPack: A file does not match its digest; nothing is published.
+        DamagedPack: A file is missing or does not match its digest; nothing is published.
         StorageError: A file cannot be read, or an object cannot be written.
     """
     started = time.monotonic()
@@ -76,8 +77,10 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
     journal = _Journal(store, manifest)
     sent = 0
     if not _is_there(journal, manifest):
+        paths = {file.name: old.path_of(folder, file.name) for file in old.files}
+        check_files([(paths[file.name], file.bytes) for file in old.files])  # before hours of uploads
         journal.claim()
-        sent = _send(journal, manifest, {file.name: old.path_of(folder, file.name) for file in old.files}, progress)
+        sent = _send(journal, manifest, paths, progress)
         check_complete(store, manifest.files, journal.written)
         publish_manifest(store, manifest, ABSENT)
     with suppress(StorageError):
@@ -189,7 +192,7 @@ def _check(path: str, file: FileEntry) -> None:
     try:
         intact = os.path.getsize(path) == file.bytes and sha256_of(path) == file.sha256
     except OSError as error:
-        raise DamagedPack(path, f"cannot be read: {error.strerror or error}", "restore it") from None
+        raise StorageError(path, f"cannot be read: {error.strerror or error}") from None
     if not intact:
         step = f"packer repair {printable(os.path.dirname(path))}"
         raise DamagedPack(path, "was altered: it does not match its digest", step)

@@ -5,7 +5,8 @@
 | `ShuffleSampler` | to train; the default |
 | `SequentialSampler` | to evaluate and predict |
 | `BalancedSampler` | to train where some classes are rare |
-| `BlockShuffleSampler` | to train from a disk that seeks slowly, with packs larger than memory |
+| `MixtureSampler` | to train on several packs, each with its share of the samples |
+| `BlockShuffleSampler` | to train from packs larger than memory or disk; each of many machines may read its own part |
 
 `subset` selects records by their columns; all samplers take the numbers as `indices=`. numpy only: torch is asked for
 rank and world_size if it is loaded already, and never imported.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from packer.samplers.balanced import BalancedSampler
 from packer.samplers.base import Sampler
 from packer.samplers.block import BlockShuffleSampler
+from packer.samplers.mixture import MixtureSampler
 from packer.samplers.order import SortedPackWarning
 from packer.samplers.sequential import SequentialSampler
 from packer.samplers.shuffle import ShuffleSampler
@@ -24,6 +26,7 @@ from packer.samplers.subset import subset
 __all__ = [
     "BalancedSampler",
     "BlockShuffleSampler",
+    "MixtureSampler",
     "Sampler",
     "SequentialSampler",
     "ShuffleSampler",

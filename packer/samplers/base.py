@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from packer.errors import UsageError
+from packer.errors import UsageError, plural
 from packer.samplers.callers import check_late, consumed, dealer, next_iteration, workers_reader
 from packer.samplers.clock import STATE_VERSION, Clock, Iteration, Scalar, check_state, refuse
 from packer.samplers.order import PIECE, Records, in_pieces
@@ -26,12 +26,11 @@ Data = int | Sized
 class Sampler(ABC):
     """An order of record numbers as a pure function of (seed, epoch), divided among ranks.
 
-    The order is the same on every rank and for any number of ranks. With G = batch_size * world_size, global batch b
-    is positions b*G to (b+1)*G - 1 of it, and rank r takes every world_size-th of them, starting with the r-th. So
-    the samples of a global batch do not depend on the number of ranks, and a run may be resumed on another number of
-    ranks with the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as `rank_batches`.
-    Each iteration reads the next epoch, or the one chosen with `set_epoch` (see `Clock`). Samplers can be pickled.
-    Iterating is not thread-safe, everything else is.
+    The order is the same for any number of ranks. With G = batch_size * world_size, global batch b is positions b*G to
+    (b+1)*G - 1 of it, and rank r takes every world_size-th of them, starting with the r-th (`Ranks.first`). So the
+    samples of a global batch do not depend on the number of ranks, and a run may be resumed on another number with
+    the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as `rank_batches`. Each iteration
+    reads the next epoch, or that of `set_epoch` (see `Clock`). Samplers can be pickled; iterating is not thread-safe.
 
     For isinstance a sampler is also a `torch.utils.data.DistributedSampler`, so that other libraries do not divide it
     again. accelerate's `prepare` divides every DataLoader: there each rank iterates over the whole order.
@@ -141,6 +140,11 @@ class Sampler(ABC):
         order = self._order(self.epoch if epoch is None else check_int("epoch", epoch, 0))
         return order if self._indices is None else self._indices[order]
 
+    def records_at(self, epoch: int) -> Callable[[Int64], Records]:
+        """Return the function from positions in `epoch` to the record numbers there; it is not thread-safe."""
+        numbers, indices = self._numbers(epoch), self._indices
+        return numbers if indices is None else lambda positions: indices[numbers(positions)]
+
     def __len__(self) -> int:
         """Samples of this rank in a whole epoch."""
         return self._length(self._ranks() if dealer(self._given[1]) is None else Ranks(0, 1))
@@ -157,14 +161,10 @@ class Sampler(ABC):
         return check_int("batch_size", batch_size, 1) * self.world_size
 
     def num_batches(self, batch_size: int) -> int:
-        """Return the batches of `batch_size` samples in a whole epoch, the same for every rank.
-
-        Raises:
-            UsageError: if drop_last would leave none.
-        """
+        """Return the batches of `batch_size` samples of a rank's epoch. Raise UsageError if drop_last leaves none."""
         size = self.global_batch(batch_size)
         if self.drop_last and self.num_samples < size:
-            few = f"{self.num_samples} samples do not fill one batch of {batch_size} on {self.world_size} ranks"
+            few = f"{self.num_samples} samples do not fill a batch of {batch_size} on {plural(self.world_size, 'rank')}"
             raise UsageError("drop_last", few, "use smaller batches, or drop_last=False")
         return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
 
@@ -174,26 +174,25 @@ class Sampler(ABC):
         Args:
             batch_size: samples of a batch on this rank.
             epoch: default: that of `set_epoch`.
-            start: the global position to start at, a multiple of the global batch or the end.
-
-        Raises:
-            UsageError: immediately, if an argument is out of range.
+            start: the global position to start at, a multiple of the global batch or the end, else UsageError.
         """
-        ranks = self._begin()
-        size = self.global_batch(batch_size)
+        ranks, size = self._begin(), self.global_batch(batch_size)
         end = self.num_batches(batch_size) * size if self.drop_last else self._length(ranks) * ranks.world_size
         start = self._check_position(start, size)
-        number = self.epoch if epoch is None else check_int("epoch", epoch, 0)
-        return (records.astype(np.int64) for records in self._shares(number, start, end, size, ranks))
+        epoch = self.epoch if epoch is None else check_int("epoch", epoch, 0)
+        return (records.astype(np.int64) for records in self._shares(epoch, start, end, size, ranks))
 
     def _shares(self, epoch: int, start: int, end: int, size: int, ranks: Ranks) -> Iterator[Records]:
         """Yield a rank's share of the positions from start to end, `size` positions at a time."""
         if start >= min(end, self.num_samples):
             return
-        numbers, ours = self._numbers(epoch), range(start + ranks.rank, end, ranks.world_size)
-        padded = (lambda positions: numbers(positions % self.num_samples)) if end > self.num_samples else numbers
-        for share in in_pieces(padded, ours, size // ranks.world_size):
-            yield share if self._indices is None else self._indices[share]
+        records = self.records_at(epoch)
+        padded = (lambda positions: records(self._repeated(positions))) if end > self.num_samples else records
+        yield from in_pieces(padded, range(start + ranks.first, end, ranks.world_size), size // ranks.world_size)
+
+    def _repeated(self, positions: Int64) -> Int64:
+        """Return `positions`, beyond the end of the order those that are repeated there."""
+        return positions % self.num_samples
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the iteration started last, as a small dict for JSON.
@@ -216,8 +215,7 @@ class Sampler(ABC):
             UsageError: as for `check_state`; the sampler is then unchanged.
         """
         ranks = self._ranks()
-        end = min(self._length(ranks) * ranks.world_size, self.num_samples)
-        self.clock.load(*self.check_state(state_dict), end)
+        self.clock.load(*self.check_state(state_dict), min(self._length(ranks) * ranks.world_size, self.num_samples))
 
     def check_state(self, state: Any, global_batch: int | None = None) -> tuple[int, int]:
         """Return (epoch, position) of a `state` of batches of `global_batch` (None: of any).
@@ -236,9 +234,8 @@ class Sampler(ABC):
         """Return a position between two global batches, or at the end. Raise UsageError if it is not one."""
         number = check_int("position", position, 0, self.num_samples)
         if number % global_batch and number != self.num_samples:
-            raise UsageError(
-                "position", f"must be a multiple of the samples of all ranks at once, {global_batch}, got {number}"
-            )
+            problem = f"must be a multiple of the samples of all ranks at once, {global_batch}, got {number}"
+            raise UsageError("position", problem)
         return number
 
     @cached_property
@@ -257,7 +254,10 @@ class Sampler(ABC):
 
     def __repr__(self) -> str:
         of = f"{self.num_indices} of {self.num_records}" if self._indices is not None else f"{self.num_records}"
-        return f"<{type(self).__name__}: {of} records, seed {self.seed}, rank {self.rank} of {self.world_size}>"
+        samples = f", {self.num_samples} samples per epoch" if self.num_samples != self.num_indices else ""
+        return (
+            f"<{type(self).__name__}: {of} records{samples}, seed {self.seed}, rank {self.rank} of {self.world_size}>"
+        )
 
 
 class _Numbers(Iterator[int]):

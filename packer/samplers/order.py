@@ -29,6 +29,9 @@ Records = NDArray[np.signedinteger[Any]]
 SORTED_BELOW = 0.1
 """A pack with less than this share of the label changes of a shuffled one counts as sorted."""
 
+SAMPLED_RUNS, RUN = 64, 1024
+"""Runs of neighbors that are looked at in a large pack, and records in each."""
+
 SORTED_UP_TO = 4096
 PIECE = 1 << 14  # three arrays of 128 KiB: they stay in the second-level cache
 
@@ -47,7 +50,12 @@ def derive(*numbers: int) -> int:
 
 def random_bits(key: int, n: int) -> NDArray[np.uint64]:
     """Return n distinct random 64-bit numbers."""
-    return _mix_array(np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key))
+    return bits_at(key, np.arange(n))
+
+
+def bits_at(key: int, places: Int64) -> NDArray[np.uint64]:
+    """Return the random 64-bit numbers that `random_bits` has at these places."""
+    return _mix_array((places.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.uint64(key))
 
 
 def _mix_array(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -168,20 +176,28 @@ class SortedPackWarning(UserWarning):
 
 
 def label_changes(labels: NDArray[Any]) -> tuple[int, float]:
-    """Return how often the label changes, and how often it would on average in a random order.
+    """Return how often the label changes in (n,) or (runs, n) labels, and how often it would in a random order.
 
     In a random order, two neighbors have the same class with the probability
     sum(n_c * (n_c - 1)) / (n * (n - 1)), where n_c is the number of records of class c.
     """
-    n = len(labels)
+    n, pairs = labels.size, labels.size - labels.size // max(1, labels.shape[-1])
     if n < 2:
         return 0, 0.0
     _, counts = np.unique(labels, return_counts=True)
     same = float((counts * (counts - 1.0)).sum()) / (n * (n - 1.0))
-    return int(np.count_nonzero(labels[1:] != labels[:-1])), (n - 1) * (1 - same)
+    return int(np.count_nonzero(labels[..., 1:] != labels[..., :-1])), pairs * (1 - same)
 
 
 def is_sorted_by_class(labels: NDArray[Any]) -> bool:
-    """Return whether labels (n,) come in long runs, as if sorted. False if there is only one class."""
+    """Return whether labels, (n,) or (runs, n), come in long runs, as if sorted. False if there is only one class."""
     changes, shuffled = label_changes(labels)
     return changes < SORTED_BELOW * shuffled
+
+
+def runs_of_neighbors(n: int) -> Int64:
+    """Return positions among n records whose labels tell whether all are sorted: all, or runs of a sample (runs, n)."""
+    if n <= SAMPLED_RUNS * RUN:
+        return np.arange(n)
+    starts = np.linspace(0, n - RUN, SAMPLED_RUNS).astype(np.int64)
+    return starts[:, None] + np.arange(RUN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sized
@@ -16,12 +17,34 @@ import numpy as np
 
 from packer.errors import UsageError
 
+LAUNCHERS = (
+    ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),  # torchrun, accelerate, Ray Train, Composer
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),  # Open MPI
+    ("PMI_SIZE", "MPI_LOCALNRANKS"),  # MPICH, Intel MPI
+    ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),  # srun: "8(x4)"; SLURM_NTASKS_PER_NODE is only a maximum
+)
+"""Variables of launchers: the number of all processes, and of those on a machine."""
+
 
 class Ranks(NamedTuple):
-    """Process `rank` of `world_size` processes that train together."""
+    """Process `rank` of `world_size` processes that train together, on `nodes` machines with equally many each.
+
+    The ranks of a machine are consecutive. `nodes` is 1 for orders that do not depend on it.
+    """
 
     rank: int
     world_size: int
+    nodes: int = 1
+
+    @property
+    def node(self) -> int:
+        """Number of the machine."""
+        return self.rank // (self.world_size // self.nodes)
+
+    @property
+    def first(self) -> int:
+        """The first position of this rank, then every world_size-th: all of a machine are `node` modulo nodes."""
+        return self.rank % (self.world_size // self.nodes) * self.nodes + self.node
 
     @staticmethod
     def of(rank: int | None, world_size: int | None) -> Ranks:
@@ -36,6 +59,34 @@ class Ranks(NamedTuple):
         if number >= count:
             raise UsageError("rank", f"must be below world_size {count}, got {number}", "give both")
         return Ranks(number, count)
+
+
+def nodes_of(world_size: int, local_world_size: int | None) -> int | None:
+    """Return the number of machines of `world_size` ranks; None if it is unknown.
+
+    `local_world_size` is the number of ranks on each. Default: that of the launcher, if it started `world_size`
+    processes (a sampler for one of several groups of ranks has another world size).
+
+    Raise UsageError if it does not divide `world_size`.
+    """
+    local = _launched(world_size) if local_world_size is None else check_int("local_world_size", local_world_size, 1)
+    if world_size == 1:  # also before there is a process group
+        return 1
+    if local is None:
+        return None
+    if world_size % local:
+        problem = f"is {local}, which does not divide world_size {world_size}: each machine must run equally many ranks"
+        raise UsageError("local_world_size", problem)
+    return world_size // local
+
+
+def _launched(world_size: int) -> int | None:
+    """Return the ranks on each machine, as the launcher of `world_size` processes says."""
+    for all_ranks, of_machine in LAUNCHERS:
+        local = re.fullmatch(r"0*([1-9]\d*)(\(x\d+\))?", os.environ.get(of_machine, ""))
+        if local and os.environ.get(all_ranks) == str(world_size):
+            return int(local[1])
+    return None
 
 
 def _process_group() -> Any:

@@ -31,13 +31,15 @@ class Tree:
     root: bytes
     """Absolute path or URL of the source folder, or of the archive that is the source."""
     images: Sequence[bytes]
-    """Files that are images by their bytes or their extension."""
+    """Files that are images by their bytes or their extension; a `PathList` if they are from a folder."""
     files: Sequence[bytes]
     """All other regular files, including annotation files."""
     folders: Sequence[bytes]
     """All folders below `root`, including empty ones."""
     members: Members | None = None
     """Where the files are that are in archives or in a store."""
+    image_folders: frozenset[bytes] | None = None
+    """The folders that directly hold images, with a final slash, if they are known; b"" for the root."""
 
     def open(self, path: bytes) -> SourceFile:
         """Open a file of the source, wherever its bytes are, or another file by its absolute path or URL.
@@ -71,6 +73,11 @@ class Tree:
                 copies[place] = self.members.scratch(name)
                 decompress(file, None, name, copies[place])
         return SourceFile(copies[place].encode("utf-8", "surrogateescape"))
+
+    @property
+    def without_files(self) -> Tree | None:
+        """The same root, to open files of the folder in a worker; None if they are in archives or in a store."""
+        return Tree(self.root, (), (), ()) if self.members is None else None
 
     def below(self, path: bytes) -> bytes:
         """Return an absolute path as one relative to `root`; b"" if it is elsewhere."""
@@ -123,6 +130,9 @@ class Source(Protocol):
     # tags: tuple[str, ...] | None: the names of the classes in `RawAnnotation.tags`
     # has_splits: bool, True if it is missing: whether ``--split`` means something to this source
     # left_out(image: bytes) -> str | None: why an image is not packed (a mask; a list does not name it); it is skipped
+    # for_images(images: Sequence[bytes]) -> Source | None: a copy that knows the labels of these images, and can
+    #     be pickled: a worker annotates them; None: this process does, as without this method
+    # found: dict: what `annotate` of such a copy has put there is added to that of this source
     # label_files: Set[bytes]: the files of the tree that are read; --labels auto counts the others
 
     def in_split(self, image: bytes) -> bool:

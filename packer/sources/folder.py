@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
@@ -44,6 +45,8 @@ def split_prefix(tree: Tree, split: str | None) -> bytes:
 
 def image_folders(tree: Tree) -> set[bytes]:
     """Return the folders that directly hold images, with a final slash; b"" for the root."""
+    if tree.image_folders is not None:
+        return set(tree.image_folders)
     return {image[: image.rfind(b"/") + 1] for image in tree.images}
 
 
@@ -133,6 +136,12 @@ class FolderSource:
             annotation = self._of_folder[folder] = RawAnnotation(origin=as_text(folder), label=name)
         return annotation
 
+    def for_images(self, images: Sequence[bytes]) -> FolderSource:
+        """Return a copy for a worker: the folders are in the paths."""
+        part = copy(self)
+        part.classes, part._of_folder = None, {}
+        return part
+
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Return nothing: an empty class folder is not an error."""
         return iter(())
@@ -159,6 +168,10 @@ class NoneSource:
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return an empty annotation."""
         return NOTHING
+
+    def for_images(self, images: Sequence[bytes]) -> NoneSource:
+        """Return itself."""
+        return self
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Return nothing: there are no labels."""

@@ -37,6 +37,8 @@ MASK_ENDING = re.compile(
     re.IGNORECASE,
 )
 """What follows the name of an image in that of its mask."""
+MASK_LIKE = re.compile(MASK_ENDING.pattern.removesuffix(rb"\Z") + rb"(?:\.[^/]*)?\Z", re.IGNORECASE)
+"""The same with any extension: few images are called like this, and the others are not looked at any further."""
 MOST_FOLDERS, MOST_SIBLINGS = 10_000, 8
 
 
@@ -47,13 +49,18 @@ def masks(tree: Tree) -> str | None:
 
 def _masks_beside(tree: Tree) -> str | None:
     """Describe images called like another one in their folder, with an ending such as _mask."""
-    names = {image: os.path.join(folder_of(image), stem_of(image)) for image in tree.images}
-    images = set(names.values())
-    plain = {image: MASK_ENDING.sub(b"", name) for image, name in names.items()}
-    found = [image for image, name in plain.items() if name in images and name != names[image]]
+    like = {image: MASK_ENDING.sub(b"", _without_extension(image)) for image in filter(MASK_LIKE.search, tree.images)}
+    plain = {image: name for image, name in like.items() if name != _without_extension(image)}
+    wanted = set(plain.values())
+    there = wanted.intersection(map(_without_extension, tree.images)) if wanted else wanted
+    found = [image for image, name in plain.items() if name in there]
     if len(found) < SEVERAL:
         return None
     return f"{len(found)} images are named like masks of others ({named(found)}); packer has no mask field yet"
+
+
+def _without_extension(image: bytes) -> bytes:
+    return os.path.join(folder_of(image), stem_of(image))
 
 
 def _odd_folders(tree: Tree) -> str | None:
@@ -78,7 +85,7 @@ def _paired_folders(tree: Tree) -> str | None:
     Class folders may number their images alike (cat/001.jpg, dog/001.jpg). Two folders are a pair if one is named like
     a folder of masks or images, or if they are the only two and the names they share are more than numbers.
     """
-    folders = sorted({folder_of(image) for image in tree.images})[:MOST_FOLDERS]
+    folders = sorted(folder[:-1] for folder in image_folders(tree))[:MOST_FOLDERS]
     pairs = list(_pairs(folders))
     stems: dict[bytes, set[bytes]] = {folder: set() for first, second, _ in pairs for folder in (first, second)}
     endings: dict[bytes, set[bytes]] = defaultdict(set)

@@ -14,7 +14,8 @@ io/input/landmark.py). In packer's frame that center is at 0.5, so that (x, y) b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 
 from packer.errors import BadLabel, NoImage, NoLabel, plural, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
@@ -67,6 +68,14 @@ class PtsSource:
         if path is None:
             raise NoLabel(image, f"there is no {printable(stem_of(image))}.pts for it", "add it, or remove the image")
         return RawAnnotation(origin=as_text(path), landmarks=read_points(self._tree, path))
+
+    def for_images(self, images: Sequence[bytes]) -> PtsSource | None:
+        """Return a copy for a worker, with the label files of these images."""
+        if (tree := self._tree.without_files) is None:
+            return None
+        part = copy(self)
+        part._tree, part._matches, part._split, part.label_files = tree, self._matches.of_images(images), None, set()
+        return part
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield the files without an image."""

@@ -20,7 +20,8 @@ from packer.sources.archives.small_files import SMALL_BYTES, SmallFiles
 from packer.sources.base import Tree
 from packer.sources.inventory import read_inventory
 from packer.sources.paths import IMAGE_EXTENSIONS, archive_stem, as_bytes, extension_of, folder_of
-from packer.sources.tree import SNIFFED_BYTES, Skipped, begins_like_image, in_order, is_member_image, with_archives
+from packer.sources.tree import SNIFFED_BYTES, begins_like_image, in_order, is_member_image, with_archives
+from packer.sources.walk import Skipped
 from packer.stores import clean_url, join_url
 from packer.stores.base import CutAnswer, NoObject, Object, Store
 from packer.stores.threads import all_of, pool

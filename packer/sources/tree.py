@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 
 from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageError, UsageError
 from packer.images.header import IncompleteHeader, read_header
-from packer.sources.archives.contents import FAULT
 from packer.sources.archives.listing import Archives, check_file, fault
 from packer.sources.archives.places import Scratch, SourceFile
 from packer.sources.base import Tree
 from packer.sources.parquet.file import EXTENSION as PARQUET
-from packer.sources.paths import IMAGE_EXTENSIONS, archive_of, archive_stem, extension_of, folder_of
+from packer.sources.paths import IMAGE_EXTENSIONS, archive_of, archive_stem, extension_of
+from packer.sources.walk import Run, Skipped, WalkJob, reason_of, run_here, walk
 
 MIB = 1024 * 1024
 SNIFFED_BYTES = 64  # enough to tell an image by
 SMALLEST_IMAGE_BYTES = 26  # a GIF of one pixel
-
-
-Skipped = tuple[bytes, str]
-"""A path relative to the root, and why it was skipped."""
 
 
 def looks_like_image(path: bytes) -> bool:
@@ -53,6 +47,7 @@ def find_tree(
     is_image: Callable[[bytes], bool] = looks_like_image,
     scratch: Scratch | None = None,
     follow_links: bool = False,
+    run: Run = run_here,
 ) -> tuple[Tree, list[Skipped]]:
     """Return the tree of a folder or of an archive, and the skipped paths with reasons.
 
@@ -64,6 +59,7 @@ def find_tree(
         is_image: Returns whether a file without an image extension, given by its absolute path, is an image.
         scratch: Where to decompress compressed archives to. None: they are refused.
         follow_links: Whether to follow links to folders outside `root`.
+        run: Runs jobs, for folders with many files.
 
     Raises:
         UsageError: `root` is neither a folder nor an archive.
@@ -89,9 +85,9 @@ def find_tree(
         raise UsageError(root, problem, "give the folder or archive that holds the images")
     with _readable(absolute):
         os.scandir(absolute).close()
-    walk = _Walk(absolute, is_image, follow_links)
-    walk.run()
-    return with_archives(Tree(absolute, walk.images, walk.files, walk.folders), walk.skipped, archives)
+    found = walk(WalkJob(absolute, is_image, follow_links), run)
+    tree = Tree(absolute, found.images, found.files, found.folders, image_folders=found.image_folders)
+    return with_archives(tree, found.skipped, archives)
 
 
 def with_archives(tree: Tree, skipped: list[Skipped], archives: Archives) -> tuple[Tree, list[Skipped]]:
@@ -138,111 +134,6 @@ def _readable(root: bytes) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(root, f"cannot be read: {error.strerror}", "check its permissions") from None
-
-
-@dataclass(slots=True)
-class _Walk:
-    root: bytes
-    is_image: Callable[[bytes], bool]
-    follow_links: bool
-    images: list[bytes] = field(default_factory=list)
-    files: list[bytes] = field(default_factory=list)
-    folders: list[bytes] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-    linked: dict[bytes, bytes] = field(default_factory=dict)
-    """Links to folders that are followed, and the real path of the folder that each is in."""
-
-    def run(self) -> None:
-        pending: list[tuple[bytes, str]] = [(b"", "folder")]
-        while pending:  # no recursion: folders may nest deeper than Python's stack
-            path, kind = pending.pop()
-            if kind in ("folder", "hidden folder"):
-                if path and kind == "folder":
-                    self.folders.append(path)
-                pending += self._entries(path, hidden=kind == "hidden folder")
-            elif kind == "file":
-                self._take(path)
-            elif kind != "hidden" or extension_of(path) in IMAGE_EXTENSIONS:
-                self.skipped.append((path, kind))
-
-    def _entries(self, folder: bytes, hidden: bool) -> list[tuple[bytes, str]]:
-        """Return the entries of a folder in reverse byte order; a folder sorts as its name with a slash.
-
-        If there are only files in it, as in a class folder, add them directly.
-        """
-        prefix = folder + b"/" if folder else b""
-        try:
-            with os.scandir(os.path.join(self.root, folder)) as entries:
-                found = [(prefix + entry.name, _kind(entry, hidden)) for entry in entries]
-        except OSError as error:
-            if not hidden:
-                self.skipped.append((folder, reason_of(error)))
-            return []
-        found = [(path, self._behind(path) if kind == "symlink" else kind) for path, kind in found]
-        if all(kind == "file" for _, kind in found):
-            found.sort()
-            for path, _ in found:
-                if path[path.rfind(b".") :].lower() in IMAGE_EXTENSIONS:  # never hidden: its stem is not empty
-                    self.images.append(path)
-                else:
-                    self._take(path)
-            return []
-        found.sort(key=lambda item: item[0] + b"/" if item[1].endswith("folder") else item[0], reverse=True)
-        return found
-
-    def _take(self, path: bytes) -> None:
-        if extension_of(path) in IMAGE_EXTENSIONS:
-            self.images.append(path)
-            return
-        try:
-            (self.images if self.is_image(os.path.join(self.root, path)) else self.files).append(path)
-        except OSError as error:
-            self.skipped.append((path, reason_of(error)))
-
-    def _behind(self, path: bytes) -> str:
-        """Return what a link leads to: file, folder, or the reason to skip it."""
-        try:
-            mode = os.stat(os.path.join(self.root, path)).st_mode
-        except OSError:
-            problem = "symlink that leads to no file"
-            is_image = extension_of(path) in IMAGE_EXTENSIONS
-            return f"{FAULT}{problem}; fetch it, or remove the link" if is_image else problem
-        if not stat.S_ISDIR(mode):
-            return "file" if stat.S_ISREG(mode) else "not a regular file"
-        target = os.path.realpath(os.path.join(self.root, path)).rstrip(b"/") + b"/"
-        around = os.path.realpath(os.path.join(self.root, folder_of(path)))
-        above = [around, *(real for link, real in self.linked.items() if path.startswith(link + b"/"))]
-        if any((real + b"/").startswith(target) for real in above):
-            return "symlink to a folder that it is in"
-        if not self.follow_links and not target.startswith(self.root.rstrip(b"/") + b"/"):
-            return "symlink to a folder outside the source (--follow-links reads it)"
-        self.linked[path] = around
-        return "folder"
-
-
-def _kind(entry: os.DirEntry[bytes], hidden: bool) -> str:
-    """Return folder, file or symlink, or the reason to skip it. Do not open or follow hidden names."""
-    name = entry.name
-    hidden = hidden or name[:1] == b"." or name == b"__MACOSX"
-    try:
-        if not hidden and entry.is_file(follow_symlinks=False):
-            return "file"
-        if entry.is_dir(follow_symlinks=False):
-            return "hidden folder" if hidden else "folder"
-        if hidden:
-            return "hidden"
-        if entry.is_symlink():
-            return "symlink"
-        return "not a regular file"
-    except OSError as error:
-        return reason_of(error)
-
-
-def reason_of(error: OSError) -> str:
-    """Return why a file cannot be read."""
-    if isinstance(error, PermissionError):
-        return "permission"
-    return "vanished" if isinstance(error, FileNotFoundError) else f"unreadable: {error.strerror}"
 
 
 def read_file(tree: Tree | bytes, path: bytes, most_bytes: int) -> bytes:

@@ -55,6 +55,8 @@ def unread_labels(tree: Tree) -> str | None:
 
     Look at names, and at the first MiB of a few files.
     """
+    if not tree.files:
+        return None
     stems = {stem_of(image) for image in tree.images}
     beside: dict[bytes, list[bytes]] = defaultdict(list)
     """Extension -> the files that have an image's name, such as 1.pts and 1.jpg.json."""

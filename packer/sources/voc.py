@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
@@ -55,7 +56,7 @@ class VocSource:
             self._folders = split_folders(tree, options.split)
         sets = (path for path in tree.files if _is_sets(folder_of(path)))
         self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed, *sets}
-        self._renamed: dict[bytes, str] = {}
+        self.found: dict[bytes, str] = {}
         """Image -> the file name in its XML, if it differs."""
         self.notes: list[str] = []
 
@@ -103,8 +104,17 @@ class VocSource:
         name, stem = as_text(image.rpartition(b"/")[2]), as_text(stem_of(image))
         for claim in claimed_names(root):
             if claim not in (name, stem) and claim.rpartition(".")[0] != stem:
-                self._renamed[image] = claim
+                self.found[image] = claim
         return annotation
+
+    def for_images(self, images: Sequence[bytes]) -> VocSource | None:
+        """Return a copy for a worker, with the label files of these images."""
+        if (tree := self._tree.without_files) is None:
+            return None
+        part = copy(self)
+        part._tree, part._matches, part.found = tree, self._matches.of_images(images), {}
+        part._stems, part._masks, part._split, part.label_files = set(), set(), None, set()
+        return part
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield annotation files that fit no image, and names in the split without an XML file."""
@@ -121,10 +131,10 @@ class VocSource:
                     yield NoImage(where, f"no image {printable(stem)}", "add the image, or remove the line")
 
     def _note_renamed(self) -> None:
-        if self._renamed:
-            image = min(self._renamed)
-            claims = plural(len(self._renamed), "XML file claims", "XML files claim")
-            example = f"{printable(self._matches.label_of[image])} claims {quoted(self._renamed[image])}"
+        if self.found:
+            image = min(self.found)
+            claims = plural(len(self.found), "XML file claims", "XML files claim")
+            example = f"{printable(self._matches.label_of[image])} claims {quoted(self.found[image])}"
             self.notes.append(
                 f"{claims} a <filename> or <path> that differs from the image's, e.g. {example}; matched by stem"
             )
@@ -193,6 +203,14 @@ class Matches:
         if image in self.refused:
             raise BadLabel(image, self.refused[image], "rename or move one of them")
         return self.label_of.get(image)
+
+    def of_images(self, images: Sequence[bytes]) -> Matches:
+        """Return what `of` needs for these images."""
+        label_of, refused = self.label_of, self.refused
+        return Matches(
+            {image: label_of[image] for image in images if image in label_of},
+            {image: refused[image] for image in images if image in refused},
+        )
 
 
 def match_by_stem(images: Iterable[bytes], labels: Iterable[bytes]) -> Matches:

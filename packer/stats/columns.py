@@ -115,7 +115,7 @@ def size_stats(pack: Pack) -> SizeStats:
         width=Spread.of(width),
         height=Spread.of(height),
         aspect=Spread.of(width / np.maximum(height, 1)),
-        record_bytes=Spread.of(pack.sizes),
+        record_bytes=Spread.of(np.asarray(pack.column("size"))),
         distinct=len(codes),
         common=tuple(common),
     )

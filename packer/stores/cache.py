@@ -25,6 +25,7 @@ from packer.errors import AnyPath, StorageError, UsageError, size_text
 from packer.stores import is_url
 from packer.stores.layout import Layout
 from packer.stores.sparse import NAME, StoredBlocks
+from packer.stores.whole_files import UNFINISHED, new_name
 from packer.system.locks import lock_folder
 from packer.system.sparse import file_system
 
@@ -34,8 +35,6 @@ ORIGIN = "origin.json"
 WHAT = "made by packer's cache, which removes the blocks of these files again"
 NETWORKS = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "fuse.rclone", "fuse.s3fs")
 """File systems whose locks and maps may not be those of other machines."""
-UNFINISHED = ".new-"
-"""Start of the names of files and folders that get another one when they are complete."""
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 POLL_S = 0.005
 EVICT_WAIT_S = 60.0
@@ -70,35 +69,6 @@ def limit_of(cache_bytes: Any) -> int | None:
             if size >= 0:
                 return size
     raise UsageError("cache_bytes", f"must be a size, got {cache_bytes!r}", 'write "500GB", or a number of bytes')
-
-
-def new_name(folder: str) -> str:
-    """Return a name in a folder that no process has, for what is renamed when it is complete."""
-    return os.path.join(folder, f"{UNFINISHED}{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}")
-
-
-def has_file(path: str, size: int) -> bool:
-    """Return whether there is a file of that size."""
-    with suppress(OSError):
-        return os.path.getsize(path) == size
-    return False
-
-
-def put_file(path: str, data: Any) -> None:
-    """Write a file under another name first, since other processes may open it at the same time."""
-    unfinished = new_name(os.path.dirname(path))
-    try:
-        try:
-            with open(unfinished, "xb") as file:
-                file.write(data)
-            os.replace(unfinished, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(unfinished)
-            raise
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise StorageError(path, problem, "free disk space, or pass cache_dir= on another disk") from None
 
 
 def make_folder(root: str, digest: str, url: str, files: Sequence[tuple[str, int]]) -> str:
@@ -263,8 +233,8 @@ class Cache:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep other processes from evicting meanwhile."""
-        until = time.monotonic() + EVICT_WAIT_S
-        while (lock := lock_folder(self.root)) is None:
+        until = time.monotonic() + EVICT_WAIT_S  # the folder itself: the disk may be too full for a lock file
+        while (lock := lock_folder(self.root, "")) is None:
             if time.monotonic() > until:
                 raise StorageError(self.root, "another process has been evicting for a minute", "try again")
             time.sleep(POLL_S)

@@ -1,4 +1,8 @@
-"""Threads that fetch the blocks of a remote pack: first those that somebody waits for, then announced ones in order."""
+"""Threads that fetch the blocks of a remote pack: first those that somebody waits for, then announced ones in order.
+
+Neighbors are fetched with one request. Blocks of runs of records that are announced for later fill up the requests of
+those that are needed sooner, to aligned groups, so that what is left of a run are whole groups, too.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from packer.errors import PackerError, StorageError
 from packer.stores.base import check_process
 from packer.stores.blocks import Blocks
 from packer.stores.threads import check_ended, start
+from packer.stores.whole_files import write_file
 from packer.system import at_fork
 from packer.types import Int64
 
@@ -27,6 +32,7 @@ MOST_THREADS = 64
 """Requests in flight."""
 JOINED_BLOCKS = 4
 """Most blocks of one request."""
+NOW, SOON, LATER = range(3)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 IDLE_S = 5.0
 OTHERS_S = 0.01
@@ -58,15 +64,15 @@ class Fetcher:
         self._work = _Work(blocks, read, space)
         weakref.finalize(self, self._work.close).atexit = False
 
-    def announce(self, blocks: Int64) -> None:
-        """Fetch blocks in the background, in this order, after those of earlier calls."""
+    def announce(self, blocks: Int64, later: bool = False) -> None:
+        """Fetch blocks in the background, in this order, after those of earlier calls; `later`: after all others."""
         if (absent := self.blocks.absent(blocks)) and not self._work.forked:
-            self._work.request(absent)
+            self._work.request(absent, LATER if later else SOON)
 
     def is_busy(self) -> bool:
         """Return whether blocks are asked for that have not come."""
         with self._work._changed:  # threads take them from one to the other
-            return bool(self._work.ahead or self._work.urgent or self._work.flying)
+            return any(self._work.queues) or bool(self._work.flying)
 
     def begin(self) -> object:
         """Begin to announce; return what `end` takes."""
@@ -90,6 +96,12 @@ class Fetcher:
             check_process()
             self._work.wait(absent)
 
+    def put(self, path: str, data: Buffer) -> None:
+        """Write a whole file beside the blocks."""
+        size = len(memoryview(data))
+        with self._work.space.room(size):
+            self._work.write(partial(write_file, path, data), size)
+
     def rewrite(self, file: int, start: int, data: Buffer) -> None:
         """Write bytes of (held) blocks that came wrong."""
         self._work.write(partial(self.blocks.write, file, start, data), len(memoryview(data)))
@@ -99,7 +111,7 @@ class _Work:
     """What threads need; it does not keep the Fetcher alive."""
 
     def __init__(self, blocks: Blocks, read: Callable[[int, int, int], Buffer], space: Space) -> None:
-        self.blocks, self._read, self._space = blocks, read, space
+        self.blocks, self._read, self.space = blocks, read, space
         self._pid = os.getpid()
         self.reset()
         _all.add(self)
@@ -111,11 +123,11 @@ class _Work:
         """Guards all of this; notified of what waiters wait for."""
         self._given = threading.Condition(self._changed._lock)  # type: ignore[attr-defined]
         """Notified of what threads wait for."""
-        self.urgent: dict[int, None] = {}
-        self.ahead: dict[int, None] = {}
+        self.queues: tuple[dict[int, None], ...] = ({}, {}, {})
+        """Of blocks that somebody waits for (NOW), that are needed next (SOON), and of runs of records (LATER)."""
         self.announcers: dict[object, None] = {}
         self.stale = False
-        """Whether `ahead` is no longer wanted."""
+        """Whether what was announced is no longer wanted."""
         self.flying: set[int] = set()
         self._failed: dict[int, tuple[int, PackerError]] = {}
         self._failures = 0
@@ -123,19 +135,18 @@ class _Work:
         self._idle = 0
         self.closed = False
 
-    def request(self, blocks: Iterable[int], urgent: bool = False) -> None:
-        """Put blocks that are not there into a queue."""
+    def request(self, blocks: Iterable[int], when: int) -> None:
+        """Put blocks that are not there into a queue, unless they are in an earlier one."""
         with self._changed:
-            self._request(blocks, urgent)
+            self._request(blocks, when)
 
-    def _request(self, blocks: Iterable[int], urgent: bool) -> None:
-        queue = self.urgent if urgent else self.ahead
+    def _request(self, blocks: Iterable[int], when: int) -> None:
         for block in blocks:
-            if block not in self.flying and block not in self.urgent:
-                if urgent:
-                    self.ahead.pop(block, None)
-                queue[block] = None
-        waiting = -(-(len(self.urgent) + len(self.ahead)) // (1 if urgent else JOINED_BLOCKS))
+            if block not in self.flying and block not in self.queues[NOW] and block not in self.queues[min(when, SOON)]:
+                for queue in self.queues[when + 1 :]:
+                    queue.pop(block, None)
+                self.queues[when][block] = None
+        waiting = -(-sum(map(len, self.queues)) // (JOINED_BLOCKS if when else 1))
         for _ in range(min(waiting - self._idle, MOST_THREADS - len(self._threads))):
             if self.closed:
                 break
@@ -159,31 +170,44 @@ class _Work:
                 check_ended()
                 if self.closed:
                     raise StorageError("store", "the program ends")
-                self._request(blocks, urgent=True)
+                self._request(blocks, NOW)
                 ours = self.flying.issuperset(blocks)
                 self._changed.wait(GIVE_UP_S if ours else OTHERS_S)
 
     def _next(self) -> list[int]:
-        """Return the neighbors to fetch next, out of a queue; none if there is nothing to do."""
+        """Return the neighbors to fetch next, out of the queues; none if there is nothing to do."""
         if self.stale:
-            self.ahead.clear()
+            self.queues[SOON].clear()
+            self.queues[LATER].clear()
             self.stale = False
-        for queue in (self.urgent, self.ahead):
+        for queue in self.queues:
             while queue:
-                block = next(iter(queue))
-                first, end = block, block + 1
-                file = self.blocks.layout.files
-                while end in queue and end - first < JOINED_BLOCKS and file[end] == file[block]:
-                    end += 1
-                while first - 1 in queue and end - first < JOINED_BLOCKS and file[first - 1] == file[block]:
-                    first -= 1
-                found = list(range(first, end))
+                found = self._with_neighbors(next(iter(queue)), queue)
                 for one in found:
-                    del queue[one]
-                if not all(self.blocks.states[first:end]) and not self.flying.intersection(found):
+                    for other in self.queues:
+                        other.pop(one, None)
+                if not all(self.blocks.states[found[0] : found[-1] + 1]) and not self.flying.intersection(found):
                     self.flying.update(found)
                     return found
         return []
+
+    def _with_neighbors(self, block: int, queue: dict[int, None]) -> list[int]:
+        """Return a block and those beside it in the same file that are in its queue, or in its group of LATER."""
+        later = self.queues[LATER]
+        begin, end = self.blocks.layout.first_blocks[(file := int(self.blocks.layout.files[block])) : file + 2].tolist()
+        group = begin + (block - begin) // JOINED_BLOCKS * JOINED_BLOCKS
+
+        def joins(other: int) -> bool:
+            if later and group <= other < group + JOINED_BLOCKS and other in later:
+                return bool(other < end)
+            return queue is not later and other in queue and begin <= other < end
+
+        first, stop = block, block + 1
+        while stop - first < JOINED_BLOCKS and joins(stop):
+            stop += 1
+        while stop - first < JOINED_BLOCKS and joins(first - 1):
+            first -= 1
+        return list(range(first, stop))
 
     def _run(self) -> None:
         me = threading.current_thread()
@@ -193,7 +217,7 @@ class _Work:
                     self._idle += 1
                     asked = self._given.wait(IDLE_S) and not self.closed
                     self._idle -= 1
-                    if not asked and (self.closed or not (self.urgent or self.ahead)):
+                    if not asked and (self.closed or not any(self.queues)):
                         self._threads.discard(me)
                         return
             failure: PackerError | None = None
@@ -220,8 +244,10 @@ class _Work:
                     return
                 file, start, stop = self.blocks.layout.span(first, count)
                 data = self._read(file, start, stop)
-                with self._space.room(stop - start):
+                with self.space.room(stop - start):
                     self.write(partial(self.blocks.fill, first, count, data), stop - start)
+        if not claimed:  # another process fetches them: whoever waits for them would ask again at once
+            time.sleep(OTHERS_S)
 
     def write(self, act: Callable[[], None], size: int) -> None:
         """Write bytes of blocks; if the disk is full, make room."""
@@ -236,15 +262,15 @@ class _Work:
                 if error.errno not in FULL:
                     problem = f"cannot be written: {error.strerror or error}"
                     raise StorageError(self.blocks.place, problem, "check the disk, or pass cache_dir=") from None
-            self._space.when_full(size, since)  # another thread may take it first
+            self.space.when_full(size, since)  # another thread may take it first
 
     def close(self) -> None:
         """Let the threads end. It takes no lock: the garbage collector may call it in one that holds it."""
         self.closed = True
         if self._changed._lock.acquire(blocking=False):  # type: ignore[attr-defined]
             try:
-                self.urgent.clear()
-                self.ahead.clear()
+                for queue in self.queues:
+                    queue.clear()
                 self._given.notify_all()
                 self._changed.notify_all()
             finally:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from packer.errors import StorageError
 from packer.stores.blocks import Blocks
 from packer.stores.layout import Layout, runs
+from packer.stores.whole_files import size_of
 from packer.system import read_at
 from packer.system.sparse import is_own_file, lock_bytes, open_own, punch_hole, unlock_bytes, write_at
 from packer.types import Int64
@@ -32,8 +33,7 @@ HEADER = struct.Struct("<8sII48x")
 MAGIC = b"PKBLOCK1"
 EXTENT = np.dtype([("generation", "<u8"), ("used_s", "<u8")])
 SETUP_LOCK = 0
-EXTENT_LOCKS = 1 << 40
-BLOCK_LOCKS = 1 << 41
+EXTENT_LOCKS, BLOCK_LOCKS = 1 << 40, 1 << 41
 USE_LOCK = 1 << 42  # shared by processes that have the pack open
 POLL_S = 0.001
 SEEN_S = 30  # the time of last use may be this late
@@ -244,8 +244,8 @@ class StoredBlocks:
 
     def other_bytes(self) -> int:
         """Return the size of the files of the folder that are not fetched by blocks."""
-        with os.scandir(self.folder) as entries:
-            return sum(entry.stat().st_size for entry in entries if entry.name not in self.names)
+        others = {*os.listdir(self.folder)} - {*self.names}
+        return sum(size_of(os.path.join(self.folder, name)) for name in others)
 
     def used_s(self) -> Int64:
         """Return when each extent was last used, in seconds since the epoch."""

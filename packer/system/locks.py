@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from packer.system import PORTABLE
 
-POLL_S = 0.02
+LOCK = ".lock"
+"""The file in a folder that is locked: over NFS, locks need a file that is open for writing."""
+NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
+"""Errors of file systems without locks, such as Lustre without its mount option flock."""
 
 
 class FolderLock:
     """A lock on a folder, released by `close` or when the process ends."""
 
-    def __init__(self, descriptor: int, path: str | None = None) -> None:
+    def __init__(self, descriptor: int, path: str | None = None, works: bool = True) -> None:
         self._descriptor: int | None = descriptor
         self._path = path
+        self.works = works
+        """False if the file system has no locks: another process gets one, too."""
 
     def close(self) -> None:
         """Release the lock."""
@@ -32,80 +37,72 @@ class FolderLock:
                     os.rmdir(os.path.dirname(self._path))  # succeeds if no other lock is left
 
 
-def lock_folder(folder: str) -> FolderLock | None:
-    """Create a folder if needed and lock it; return None if another process has it. Raise OSError on failure."""
+def lock_folder(folder: str, file: str = LOCK) -> FolderLock | None:
+    """Create a folder if needed and lock it; return None if another process has it.
+
+    Args:
+        folder: The folder.
+        file: The file in it that is locked. Empty: the folder itself, for one that only this machine uses.
+
+    Raises:
+        OSError: It cannot be created or locked.
+    """
     while True:
         os.makedirs(folder, exist_ok=True)
         if PORTABLE:
             lock = _lock_file(_lock_name(folder) + ".lock")
             if lock is None or os.path.isdir(folder):
                 return lock
-        else:
-            descriptor = _flock(folder, shared=False)
-            if descriptor is None:
-                return None
-            lock = FolderLock(descriptor)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(folder), os.fstat(descriptor)):
-                    return lock
-        lock.close()  # the previous owner has removed the folder
-
-
-@contextmanager
-def in_use(folder: str) -> Iterator[None]:
-    """Mark a folder as being written to by this process, as others may at the same time; see `wait_until_unused`."""
-    if PORTABLE:
-        lock = _lock_file(f"{_lock_name(folder)}-{os.getpid()}-{time.monotonic_ns()}.use")
-    else:
-        descriptor = _flock(folder, shared=True)
-        lock = None if descriptor is None else FolderLock(descriptor)
-    try:
-        yield
-    finally:
-        if lock is not None:
             lock.close()
+        else:
+            with suppress(FileNotFoundError):  # the previous owner has removed it
+                return _flock(os.path.join(folder, file), os.O_RDWR | os.O_CREAT if file else os.O_RDONLY)
 
 
-def wait_until_unused(folder: str, timeout_s: float) -> bool:
-    """Wait until no process marks a folder as `in_use`; return False if one still does after that time."""
-    end = time.monotonic() + timeout_s
-    while _is_used(folder):
-        if time.monotonic() > end:
-            return False
-        time.sleep(POLL_S)
-    return True
+def remove_folder(folder: str, lock: FolderLock) -> None:
+    """Remove a folder that this process has locked, as far as possible, and release the lock.
+
+    Its lock file goes last, and while it is locked: whoever creates another one must find the folder empty.
+    """
+    with suppress(OSError):
+        for name in set(os.listdir(folder)) - {LOCK}:
+            path = os.path.join(folder, name)
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                os.unlink(path)
+        os.unlink(os.path.join(folder, LOCK))
+    lock.close()
+    with suppress(OSError):
+        os.rmdir(folder)
 
 
-def _is_used(folder: str) -> bool:
-    if PORTABLE:
-        place, name = os.path.split(_lock_name(folder) + "-")
-        with suppress(FileNotFoundError):  # there is no lock
-            return any(_is_held(os.path.join(place, other)) for other in os.listdir(place) if other.startswith(name))
-        return False
-    descriptor = _flock(folder, shared=False)
-    if descriptor is not None:
-        os.close(descriptor)
-    return descriptor is None
-
-
-def _flock(folder: str, shared: bool) -> int | None:
-    """Return a descriptor that holds a lock; None if an exclusive lock was asked for and another process has one."""
+def _flock(path: str, flags: int) -> FolderLock | None:
+    """Lock a file or a folder; return None if another process has it. Raise FileNotFoundError if it was removed."""
     import fcntl
 
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    lock = FolderLock(descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
+        lock.close()
         return None
-    except BaseException:
-        os.close(descriptor)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            lock.close()
+            raise
+        lock.works = False
+    try:
+        if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            return lock
+        raise FileNotFoundError(errno.ENOENT, "was replaced", path)
+    except OSError:
+        lock.close()
         raise
-    return descriptor
 
 
 def _lock_name(folder: str) -> str:
-    """Return the start of the names of a folder's lock files, which are outside it: Windows could not rename it."""
+    """Return the start of the name of a folder's lock file, which is outside it: Windows could not rename it."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()
     return os.path.join(tempfile.gettempdir(), "packer-locks", name)
 

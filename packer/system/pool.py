@@ -204,8 +204,8 @@ class Pool:
 
         Args:
             work: Runs a job, in a worker.
-            jobs: If a worker crashes or hangs while decoding, its job runs again if it is a dataclass with `threads`
-                and `refused`. It may have a method `clear()`, which removes the files of the dead worker.
+            jobs: Each is taken when a worker is free. If that crashes or hangs while decoding, the job runs again if it
+                is a dataclass with `threads` and `refused`; a method `clear()` removes the files of the dead worker.
             tick: Called about every 0.1 s.
 
         Yields:
@@ -214,20 +214,20 @@ class Pool:
         Raises:
             WorkerDied: A worker died for another reason.
         """
-        waiting = deque(Run(number, job, again=False) for number, job in enumerate(jobs))
-        done = bad = 0
-        before = time.monotonic()
+        waiting: deque[int | Run] = deque(range(len(jobs)))
+        done, bad, before = 0, 0, time.monotonic()
         while waiting or self._running:
             free = min(len(waiting), self.size - len(self._running))
             self.start(free)  # all before the first job is sent: sending blocks until the worker reads
             for _ in range(free):
-                worker, run = self._idle.pop(0), waiting.popleft()  # the worker started first is likely to be ready
+                each = waiting.popleft()
+                run = each if isinstance(each, Run) else Run(each, jobs[each], again=False)  # takes a while for a plan
+                worker = self._idle.pop(0)  # the one started first is likely to be ready
                 self._running[worker] = run
                 with suppress(OSError):  # the worker is dead; `_arrived` will notice
                     worker.begin(work, run.job)
             arrived = self._arrived()
-            now = time.monotonic()
-            self._kill_hung(min(now - before, LONGEST_TURN_S))
+            self._kill_hung(min((now := time.monotonic()) - before, LONGEST_TURN_S))
             before = now
             finished = []
             for worker, result in arrived:

@@ -133,8 +133,8 @@ class Guard:
 MOST_FOLDERS = 4096
 CACHE = "PACKER_CACHE"
 TEMPORARY = (
-    "tmp", "pymp-", "torch_", "packer-bench-", "packer-build-", "packer-worker-", "packer-locks", "packer-check-",
-    "packer-list-",
+    "tmp", "pymp-", "torch_", "packer-bench-", "packer-build-", "packer-worker-", "packer-locks", "packer-plan-",
+    "packer-list-", "packer-spill-",
 )  # fmt: skip
 """How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer itself make."""
 SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda"))

@@ -133,11 +133,14 @@ class FakePack:
     """As much of a pack as `sample_records` looks at."""
 
     def __init__(self, count: int, each: int, encoding: str) -> None:
-        self.sizes = np.full(count, each)
+        self._sizes = np.full(count, each)
         self.manifest = type("Manifest", (), {"encoding": encoding})
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self._sizes)
+
+    def column(self, name: str) -> Any:
+        return {"size": self._sizes}[name]
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 1000, 1 << 20])

@@ -103,7 +103,7 @@ def test_missing(files, tmp_path):
 def test_a_file_that_shrinks_between_check_and_map(files, monkeypatch):
     monkeypatch.setattr(mapping, "check_size", lambda path, size: None)
     os.truncate(files[6][0], 5)
-    with pytest.raises(DamagedPack, match="changed its size while it was opened"):
+    with pytest.raises(DamagedPack, match="has 5 bytes, but the pack says"):
         map_files(files)
 
 

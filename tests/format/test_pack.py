@@ -45,7 +45,7 @@ def test_records_columns_and_annotations_agree(make_pack, container):
         key, offset, size, _ = locations[i]
         shard, row = pack.locate(i)
         assert pack.key(i) == pack.keys[i] == key == f"{i:08d}"
-        assert (pack.offsets[i] - pack._starts[shard], pack.sizes[i]) == (offset, size)
+        assert pack.span(i) == (pack._starts[shard] + offset, pack._starts[shard] + offset + size)
         data = pack.record(i)
         assert data.readonly and len(data) == size == 3600
         path = Path(pack.path, pack.shards[shard].container.name)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from damage import edit_index, exchange, flip, vouch
@@ -84,7 +83,7 @@ def test_truncations_that_the_manifest_vouches_for(copied, container, which):
     good = open_pack(pack)
     last = int(good._firsts[2]) - 1
     # what lies behind the last record belongs to the container alone
-    needed = len(data) if which else int(good.offsets[last] - good._starts[1] + good.sizes[last])
+    needed = len(data) if which else good.span(last)[1] - int(good._starts[1])
     for size in {*range(0, needed, needed // 12), needed - 1}:
         path.write_bytes(data[:size])
         vouch(pack)
@@ -117,7 +116,7 @@ def test_one_bit_of_the_pixels(copied, container, kind):
     pack = copied(kind, container)
     good = open_pack(pack)
     shard, row = good.locate(11)
-    offset = int(good.offsets[11] - good._starts[shard]) + int(good.sizes[11]) // 2
+    offset = sum(good.span(11)) // 2 - int(good._starts[shard])
     path = shard_files(pack, shard)[0]
     flip(path, offset)
     for action in (lambda d: d[11], lambda d: d.__getitems__([1, 11]), lambda d: d.pack.record(11)):
@@ -235,8 +234,8 @@ def test_image_that_cannot_be_decoded(copied, monkeypatch):
     pack = copied("jpeg", "lmdb")
     data = PackedDataset(pack)
     data[3]
-    size = int(data.pack.sizes[3])
-    data.pack.sizes = np.where(np.arange(24) == 3, size // 2, data.pack.sizes)  # seen, so not checked again
+    start, stop = data.pack.span(3)
+    monkeypatch.setattr(data.pack, "span", lambda i: (start, (start + stop) // 2))  # seen, so not checked again
     error = damaged(shard_files(pack, data.pack.locate(3)[0])[0], lambda: data[3])
     assert "record 00000003" in error.problem and "cannot be decoded" in error.problem
 

@@ -32,7 +32,7 @@ def place_of(pack: Path, i: int) -> tuple[Path, int, int]:
     """Container file, offset and size of record `i`."""
     good = open_pack(pack)
     shard, _ = good.locate(i)
-    return shard_files(pack, shard)[0], int(good.offsets[i] - good._starts[shard]), int(good.sizes[i])
+    return shard_files(pack, shard)[0], int(good.span(i)[0] - good._starts[shard]), int(np.ptp(good.span(i)))
 
 
 def plain(value):

@@ -28,7 +28,7 @@ def record_place(pack: Path, i: int) -> tuple[Path, int]:
     """The container file of record `i`, and the offset of its middle."""
     good = open_pack(pack)
     shard, _ = good.locate(i)
-    offset = int(good.offsets[i] - good._starts[shard] + good.sizes[i] // 2)
+    offset = sum(good.span(i)) // 2 - int(good._starts[shard])
     return pack / good.shards[shard].container.name, offset
 
 

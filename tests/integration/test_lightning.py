@@ -100,6 +100,17 @@ def test_packs_that_are_not_given(numbered_pack: Path) -> None:
         trainer().fit(module, datamodule=PackedDataModule(numbered_pack, bogus=1))
 
 
+def test_packs_in_shares(numbered_pack: Path) -> None:
+    module = Module()
+    options = {"samples_per_epoch": 16, "crop": CenterCrop(4), "eval_options": {"crop": CenterCrop(4)}, "threads": 1}
+    trainer(epochs=2).fit(
+        module, datamodule=PackedDataModule({numbered_pack: 1}, numbered_pack, batch_size=8, **options)
+    )
+    assert [epoch for epoch, _, _ in module.seen] == [0, 0, 1, 1]
+    assert len({record for _, records, _ in module.seen for record in records}) == 32 < RECORDS
+    assert module.validated == [*range(RECORDS)] * 2
+
+
 def test_validation_and_prediction_with_loaders_of_ours(numbered_pack: Path) -> None:
     module, loader = Module(), PackedLoader(numbered_pack, 8, threads=1)
     trainer(epochs=2).fit(module, PackedLoader(numbered_pack, 8, shuffle=True, seed=1), [loader])

@@ -14,7 +14,7 @@ def broken(pack: Path, copy: Path, records: list[int]) -> Path:
     good = open_pack(pack)
     for record in records:
         number, _ = good.locate(record)
-        offset = int(good.offsets[record] - good._starts[number]) + int(good.sizes[record]) // 2
+        offset = sum(good.span(record)) // 2 - int(good._starts[number])
         path = copy / good.shards[number].container.name
         data = bytearray(path.read_bytes())
         data[offset] ^= 0x10

@@ -32,7 +32,7 @@ def broken(copied):
     pack = copied("raw", "lmdb")
     good = open_pack(pack)
     shard, _ = good.locate(11)
-    flip(shard_file(pack, shard), int(good.offsets[11] - good._starts[shard]) + 100)
+    flip(shard_file(pack, shard), int(good.span(11)[0] - good._starts[shard]) + 100)
     return pack, shard_file(pack, shard).name
 
 
@@ -125,7 +125,7 @@ def test_damage_found_by_a_worker_names_pack_shard_and_record(copied, kind):
     pack = copied(kind, "lmdb")
     good = open_pack(pack)
     shard, _ = good.locate(11)
-    flip(shard_file(pack, shard), int(good.offsets[11] - good._starts[shard]) + 100)
+    flip(shard_file(pack, shard), int(good.span(11)[0] - good._starts[shard]) + 100)
     for options in ({"batch_size": 4}, {"batch_size": None}, {"batch_sampler": BatchSampler(range(24), 5, False)}):
         batches = iter(DataLoader(PackedDataset(pack), num_workers=2, multiprocessing_context="fork", **options))
         error = caught(lambda batches=batches: list(batches))

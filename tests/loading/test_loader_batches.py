@@ -151,7 +151,7 @@ def test_a_damaged_record_stops_the_loop(pack, tmp_path, kind):
     opened = open_pack(path)
     shard, _ = opened.locate(13)
     name = opened.shards[shard].container.name
-    where = int(opened.offsets[13] - opened._starts[shard])
+    where = int(opened.span(13)[0] - opened._starts[shard])
     del opened
     with open(path / name, "r+b") as file:
         file.seek(where + 40)
@@ -198,7 +198,7 @@ def test_what_does_not_go_together_is_refused(pack):
             PackedLoader(path, **{"batch_size": 4, **options})
     with pytest.raises(UsageError, match="another pack"):
         PackedLoader(path, 4, sampler=ShuffleSampler(PackedDataset(pack("jpeg"))))
-    with pytest.raises(UsageError, match="27 samples do not fill one batch of 28"):
+    with pytest.raises(UsageError, match="27 samples do not fill a batch of 28"):
         PackedLoader(path, 28, drop_last=True)
     with pytest.raises(ValueError, match="mean and std must be given together"):
         PackedLoader(path, 4, mean=(0.5,) * 3)

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from large_packs import large_pack
 from loader_packs import alike
 from packs import needs_cache, noise
 from PIL import Image
@@ -23,7 +25,7 @@ from packer import BuildOptions, Pack, PackedDataset, PackedLoader, build_pack, 
 from packer.errors import DamagedPack, DamagedRecordWarning, UsageError
 from packer.format.mmap import Region
 from packer.loading import page_cache, pipeline
-from packer.samplers import BlockShuffleSampler, SequentialSampler, ShuffleSampler
+from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler, ShuffleSampler
 from packer.stores import cache
 from packer.stores.cache import cache_at
 from packer.stores.layout import Layout
@@ -101,7 +103,7 @@ def test_what_is_in_the_cache_and_not_in_memory_is_asked_of_the_disk(server: Ser
     monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 0.0)
     monkeypatch.setattr(Region, "fetch", lambda region, offsets, sizes: asked.extend(offsets.tolist()))
     assert alike(list(PackedLoader(opened, 2)), expected)
-    assert sorted(asked) == sorted(opened.offsets.tolist())
+    assert sorted(asked) == sorted(opened.where(np.arange(len(opened)))[0].tolist())
 
 
 def test_a_dataset_at_a_url(pack, server: Served):
@@ -176,6 +178,12 @@ def test_ctrl_c_while_the_store_does_not_answer(server: Served):
     assert "KeyboardInterrupt" in said
 
 
+BLOCK_ORDERS = {
+    "block shuffle": {"window": 2},
+    "one of 2 machines": {"window": 4, "nodes": 4, "rank": 1, "world_size": 2, "local_world_size": 1},
+}
+
+
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """A pack of 300 small images in shards of 30."""
@@ -188,15 +196,17 @@ def many(tmp_path_factory):
     return home / "pack"
 
 
-@pytest.mark.parametrize("order", ["shuffle", "in order", "block shuffle"])
+@pytest.mark.parametrize("order", ["shuffle", "in order", *BLOCK_ORDERS])
 def test_the_cache_need_only_hold_what_an_order_reads_at_a_time(many: Path, order, monkeypatch):
     monkeypatch.setattr(page_cache, "AHEAD_BYTES", 4096)
     monkeypatch.setattr(pipeline, "BLOCK_BYTES", 1)
     expected = torch.cat([images for images, _ in PackedLoader(many, 10)])
 
     def loader(opened: Pack) -> PackedLoader:
-        samplers = {"shuffle": ShuffleSampler(opened), "in order": SequentialSampler(opened)}
-        sampler = samplers.get(order) or BlockShuffleSampler(opened, block=15, window=2)
+        if order in BLOCK_ORDERS:
+            sampler: Sampler = BlockShuffleSampler(opened, block=15, **BLOCK_ORDERS[order])
+        else:
+            sampler = (ShuffleSampler if order == "shuffle" else SequentialSampler)(opened)
         return PackedLoader(opened, 2, sampler=sampler, with_index=True, threads=2)
 
     with Served(many) as server:
@@ -218,7 +228,67 @@ def test_the_cache_need_only_hold_what_an_order_reads_at_a_time(many: Path, orde
             assert cache_at(os.environ["PACKER_CACHE"], None).used() <= enough
             moved = sum(stop - start for name, start, stop in server.asked if name.endswith("tfrecord"))
             # the ends of a run are blocks of the next one, too
-            assert moved <= 1.1 * total if epoch == 0 or order != "shuffle" else moved == 0
+            share = 0.5 if order == "one of 2 machines" else 1
+            assert moved <= 1.1 * share * total if epoch == 0 or order != "shuffle" else moved == 0
+        for epoch in range(2, 40):  # each has other runs
+            batches.set_epoch(epoch)
+            page_cache.check_cache(opened, batches.sampler, 2)
+
+
+def test_a_block_shuffle_asks_for_neighbors_together(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(page_cache, "AHEAD_BYTES", 4096)  # much less than a window
+    monkeypatch.setattr(Layout, "BLOCK_BYTES", 2048)
+    pixels = np.random.default_rng(0).bytes(300 * 768)
+    with Served(large_pack(tmp_path / "pack", 8, 300, 16, pixels)) as server:
+        opened = open_pack(server.url)
+        loader = PackedLoader(opened, 16, sampler=BlockShuffleSampler(opened, block=60, window=5), threads=2)
+        loader.load_state_dict({**loader.state_dict(), "position": 1200})  # in the middle of a window
+        assert sum(len(images) for images, _ in loader) == 1200
+        settle(opened)
+        fetched = server.blocks()
+        assert sum(fetched.values()) < 0.75 * opened.remote.blocks.layout.num_blocks
+        asked = [name for name, _, _ in server.asked if name.endswith("tfrecord")]
+        assert set(fetched.values()) == {1} and len(fetched) > 2 * len(asked)  # four at most; it was 1.2
+
+
+def test_ranks_and_machines_count_for_the_least_cache(many: Path, monkeypatch):
+    monkeypatch.setattr(page_cache, "AHEAD_BYTES", 4096)
+
+    def least(kind: type[Sampler], ranks: int, **options: object) -> int:
+        sampler = kind(opened, rank=0, world_size=ranks, **options)
+        with pytest.raises(UsageError, match="cache_bytes") as refused:
+            page_cache.check_cache(opened, sampler, 1)
+        return int(re.search(r"cache_bytes=(\d+) or more", str(refused.value))[1])
+
+    with Served(many) as server:
+        opened = open_pack(server.url, cache_bytes="120KB")
+        assert least(SequentialSampler, 1) < least(SequentialSampler, 4)
+        block = {"block": 4, "window": 8}
+        assert least(BlockShuffleSampler, 1, **block) < least(BlockShuffleSampler, 4, **block)
+        parts = [least(BlockShuffleSampler, 4, nodes=8, local_world_size=local, **block) for local in (4, 2, 1)]
+        assert parts == sorted(parts, reverse=True) and parts[2] < parts[0]
+
+
+@pytest.mark.parametrize("machines", [1, 2, 4])
+def test_each_machine_fetches_its_part_once(many: Path, machines: int, tmp_path):
+    total, sent = 0, Counter[tuple[str, int]]()
+    for rank in range(machines):
+        with Served(many) as server:
+            opened = open_pack(server.url, cache_dir=tmp_path / str(rank))
+            total = sum(opened.remote.blocks.layout.sizes)
+            ranks = {"rank": rank, "world_size": machines, "local_world_size": 1}
+            loader = PackedLoader(opened, 5, sampler=BlockShuffleSampler(opened, block=15, window=8, nodes=4, **ranks))
+            assert sum(len(images) for images, _ in loader) == 300 // machines
+            settle(opened)
+            fetched = server.blocks()
+            moved = sum(stop - start for name, start, stop in server.asked if name.endswith("tfrecord"))
+            assert moved <= 1.05 * total / machines
+            assert sum(len(images) for images, _ in loader) == 300 // machines
+            assert server.blocks() == fetched and set(fetched.values()) == {1}
+            sent += fetched
+    # only blocks at the ends of the four parts go to two machines
+    assert len(sent) == len(opened.remote.blocks_of(*opened.where(np.arange(300))))
+    assert sum(sent.values()) - len(sent) <= 4
 
 
 def test_in_the_ram_and_on_the_device(pack, server: Served):
@@ -231,7 +301,7 @@ def test_in_the_ram_and_on_the_device(pack, server: Served):
 
 def test_what_cannot_be_read_is_replaced(server: Served):
     opened = open_pack(server.url)
-    bad = int(opened.offsets[3] - opened.remote.starts[0])
+    bad = int(opened.span(3)[0] - opened.remote.starts[0])
 
     def fault(name: str, start: int, stop: int) -> object:
         return "flips" if name == "shard-00000.tfrecord" and start <= bad < stop else None

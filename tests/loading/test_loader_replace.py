@@ -153,14 +153,27 @@ def test_every_position_resumes_exactly(damaged, kind):
 @QUIET
 def test_what_cannot_be_decoded_is_replaced_too(pack, monkeypatch):
     loader = PackedLoader(pack("jpeg"), 4, on_error="replace", verify=False)
-    sizes = loader.pack.sizes.copy()
-    sizes[5] //= 2
-    loader.pack.__dict__["sizes"] = sizes
+    where = loader.pack.where
+
+    def cut(records):
+        starts, sizes = where(records)
+        return starts, np.where(records == 5, sizes // 2, sizes)
+
+    monkeypatch.setattr(loader.pack, "where", cut)
     images = torch.cat([images for images, _ in loader])
     assert len(images) == RECORDS and loader.stats()["replaced"] == 1
     assert "cannot be decoded" in loader.replaced[0].problem
     good = torch.cat([images for images, _ in PackedLoader(pack("jpeg"), 4)])
     assert [i for i in range(RECORDS) if not torch.equal(images[i], good[i])] == [5]
+
+
+@QUIET
+def test_no_order_of_the_whole_epoch_is_made(damaged, monkeypatch):
+    path = damaged("raw")
+    expected, _ = epoch_of(path, sampler=ShuffleSampler(open_pack(path), 5))
+    monkeypatch.setattr(ShuffleSampler, "_order", None)
+    batches, loader = epoch_of(path, sampler=ShuffleSampler(open_pack(path), 5))
+    assert alike(batches, expected) and len(loader.replaced) == 4
 
 
 def test_one_warning_a_record(damaged, monkeypatch):

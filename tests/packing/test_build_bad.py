@@ -19,7 +19,6 @@ from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack
 from packer.packing.plan import make_plan
 from packer.packing.scan import read_inputs
-from packer.packing.table import write_table
 from packer.packing.write_shard import pack_shard
 from packer.sources.archives import places
 
@@ -125,10 +124,8 @@ def pack_after(source: Path, change: Callable[[], Any]) -> Any:
     plan = make_plan(options, read_inputs(options), lambda job: [])
     folder = source.parent / "work"
     folder.mkdir()
-    table = str(folder / "inputs.arrow")
-    write_table(plan.table, table)
     change()
-    (job,) = plan.jobs(table, str(folder))
+    (job,) = plan.jobs(str(folder))
     return pack_shard(job, lambda done, bad: None)
 
 

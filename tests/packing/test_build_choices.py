@@ -202,6 +202,16 @@ def test_images_without_labels_are_skipped(voc: Path, tmp_path: Path) -> None:
     assert [(r.path, r.reason) for r in read_list(tmp_path / "p", "skipped")] == [("JPEGImages/002.jpg", "no label")]
 
 
+def test_many_images_without_a_class_before_those_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class is null with the value -1, also if none of the images that are read together has one."""
+    monkeypatch.setattr("packer.packing.scan.IMAGES_A_JOB", 2)
+    source = draw_plain(draw_classes(tmp_path / "src", ("x", "y"), 2), 4)
+    good("build", source, "-o", tmp_path / "p", "--labels", "folder", "--missing-labels", "empty")
+    pack = open_pack(tmp_path / "p")
+    assert list(pack.column("label")) == [-1, -1, -1, -1, 0, 0, 1, 1]
+    assert pack.manifest.class_counts == {"label": [2, 2]}
+
+
 def test_one_label_is_missing_and_the_other_does_not_fit(voc: Path, tmp_path: Path) -> None:
     """The image is rejected, and the one after it is not taken for one without a label."""
     rows = [f"JPEGImages/00{i}.jpg class{99 if i in (2, 4) else i}\n" for i in range(5)]
@@ -313,7 +323,8 @@ def test_a_dry_run_shows_the_options_as_a_config(tmp_path: Path) -> None:
     start = out.index("options, as in a file for --config:")
     lines = [line[2:] for line in out[start + 1 :] if line.startswith("  ")]
     (tmp_path / "again.yaml").write_text("\n".join(lines))
-    given = BuildOptions(str(source), out=str(tmp_path / "p"), resize="8x8", max_bad="1%", overwrite=True)
+    chosen = {"resize": "8x8", "max_bad": "1%", "overwrite": True}
+    given = BuildOptions(str(source), out=str(tmp_path / "p"), shard_bytes=128 << 20, **chosen)
     assert options_from(tmp_path / "again.yaml") == given and as_config(given) == lines
 
 

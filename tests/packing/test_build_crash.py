@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import packer.packing.plan
 from packer.errors import TooManyBad, WorkerDied
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack, plan_pack
-from packer.packing.table import write_table
+from packer.packing.new_shard import files_of, name_files
 from packer.packing.write_shard import pack_shard
 from packer.system.pool import Pool, Worker
 from packer.types import Progress
@@ -191,15 +192,13 @@ def test_on_the_command_line(source: Path) -> None:
 
 def test_a_worker_that_is_killed_while_it_is_idle_is_replaced(source: Path) -> None:
     plan = plan_pack(options(source))
-    table = str(source.parent / "inputs.arrow")
-    write_table(plan.table, table)
     (source.parent / "out").mkdir()
     with Pool(2, 60, "packer.packing.write_shard") as pool:
         pool.start(1)
         (worker,) = pool._idle
         os.kill(worker.process.pid, signal.SIGKILL)
         assert until(lambda: worker.process.poll() is not None, 60)
-        ((number, result),) = pool.run(pack_shard, list(plan.jobs(table, str(source.parent / "out"))))
+        ((number, result),) = pool.run(pack_shard, list(plan.jobs(str(source.parent / "out"))))
     assert number == 0 and result.entry is not None and result.entry.records == IMAGES
 
 
@@ -222,31 +221,35 @@ def test_no_process_stays(source: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_two_attempts_at_one_shard(source: Path) -> None:
     """The second begins and ends while the first is at work: neither meets what the other writes."""
     plan = plan_pack(options(source))
-    table, folder = str(source.parent / "inputs.arrow"), source.parent / "out"
-    write_table(plan.table, table)
+    folder = source.parent / "out"
     folder.mkdir()
-    (job,) = plan.jobs(table, str(folder))
+    (job,) = plan.jobs(str(folder))
     results = []
 
     @contextmanager
     def decoding(row: int) -> Iterator[None]:
         if row == 5:
-            results.append(pack_shard(job, lambda done, bad: None))
+            results.append(pack_shard(replace(job, attempt="second"), lambda done, bad: None))
+            name_files(job.folder, job.name, "second")
         yield
 
     results.append(pack_shard(job, lambda done, bad: None, decoding))
     assert results[0].entry is not None and results[0].entry == results[1].entry
+    assert sorted(os.listdir(folder)) == sorted(
+        ["data.index.arrow", "data.mdb", *(os.path.basename(path) for path in files_of("", job.name, job.attempt))]
+    )
+    name_files(job.folder, job.name, job.attempt)
     assert sorted(os.listdir(folder)) == ["data.index.arrow", "data.mdb"]
 
 
 def test_what_a_dead_worker_leaves_goes_when_its_job_runs_again(source: Path) -> None:
     mark(source / "009.jpg", "SIGSEGV")
     plan = plan_pack(options(source, max_bad="1"))
-    table, folder = str(source.parent / "inputs.arrow"), source.parent / "out"
-    write_table(plan.table, table)
+    folder = source.parent / "out"
     folder.mkdir()
-    for name in ("data.mdb.12345678.tmp", "data.index.arrow.12345678.tmp", "other.mdb.12345678.tmp"):
-        (folder / name).touch()
+    (folder / "data.mdb.another.tmp").touch()
     with Pool(1, 60, "packer.packing.write_shard") as pool:
-        assert dict(pool.run(pack_shard, list(plan.jobs(table, str(folder)))))[0].entry is not None
-    assert sorted(os.listdir(folder)) == ["data.index.arrow", "data.mdb", "other.mdb.12345678.tmp"]
+        result = dict(pool.run(pack_shard, list(plan.jobs(str(folder)))))[0]
+    assert result.entry is not None
+    name_files(str(folder), "data.mdb", result.attempt)
+    assert sorted(os.listdir(folder)) == ["data.index.arrow", "data.mdb", "data.mdb.another.tmp"]

@@ -142,7 +142,9 @@ def test_left_work_is_cleared_and_a_foreign_folder_of_that_name_is_not_ours(sour
     left.mkdir()
     (left / "pack").mkdir()
     (left / "pack" / "shard-00000.lmdb.tmp").write_bytes(b"torn")
-    (left / "inputs.arrow").write_bytes(b"torn")
+    (left / "plan").mkdir()
+    for name in ("inputs.arrow", "inputs.arrow.suspects", "part-00000.arrow.0123abcd"):
+        (left / "plan" / name).write_bytes(b"torn")
     (left / "mine.txt").write_bytes(b"dear")
     assert "holds mine.txt, which was not left by a build; move it away" in refused(
         2, "build", source, "-o", tmp_path / "p", "--overwrite"

@@ -19,7 +19,7 @@ from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack, plan_pack
 from packer.packing.build import threads_of
 from packer.packing.options import bad_allowed, parse_bytes
-from packer.packing.plan import _cuts
+from packer.packing.sizes import cuts_of, default_shard_bytes
 
 SUFFIXES = {"lmdb": ".lmdb", "hdf5": ".hdf5", "tfrecord": ".tfrecord", "webdataset": ".tar"}
 
@@ -117,7 +117,7 @@ def test_a_shard_of_which_no_input_is_good_is_left_out(tmp_path: Path) -> None:
     st.none() | st.integers(1, 50_000),
 )
 def test_cuts_cover_every_row_once(image_bytes: Any, shard_bytes: int | None) -> None:
-    cuts = _cuts(image_bytes, shard_bytes)
+    cuts = cuts_of(image_bytes, shard_bytes)
     assert cuts[0] == 0 and cuts[-1] == len(image_bytes)
     assert all(a < b for a, b in itertools.pairwise(cuts)) or not len(image_bytes)
     if shard_bytes is None or not len(image_bytes):
@@ -169,3 +169,16 @@ def test_bad_allowed(text: str, found: int, allowed: int) -> None:
 def test_bad_allowed_refuses(text: str) -> None:
     with pytest.raises(UsageError, match="must be a number or a percentage"):
         bad_allowed(text, 10)
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "megabytes"),
+    [(0, 128), (255, 128), (256, 1024), (16 << 10, 1024), (17 << 10, 2048), (64 << 10, 4096)],
+)
+def test_shards_grow_with_the_pack(gigabytes: int, megabytes: int) -> None:
+    assert default_shard_bytes(gigabytes << 30) == megabytes << 20
+
+
+def test_the_manifest_has_the_size_of_shards_that_was_chosen(sources: Path, tmp_path: Path) -> None:
+    build_pack(BuildOptions(str(sources / "classes"), str(tmp_path / "p"), workers=1))
+    assert open_pack(tmp_path / "p").manifest.options["shard_bytes"] == 128 << 20

@@ -12,6 +12,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from drawn import image_file
@@ -22,10 +23,14 @@ from xxhash import xxh3_128_digest
 from packer import PackedDataset, PackedLoader, adopt, open_pack
 from packer.cli.group import cli
 from packer.errors import DamagedPack, TooManyBad, UsageError
+from packer.format.columns import column
+from packer.format.index_rows import label_arrays
 from packer.format.lists import read_list
 from packer.format.salvage import repair
 from packer.format.verify import verify
 from packer.images.decode import decode
+from packer.packing.table import Inputs
+from packer.repack.adopt_classes import _without_labels
 
 
 @pytest.fixture
@@ -101,7 +106,7 @@ def test_verify_notices_a_changed_file(tars: list[Path], tmp_path: Path) -> None
     adopt(tars, tmp_path / "pack")
     pack = open_pack(tmp_path / "pack")
     data = bytearray(tars[1].read_bytes())
-    at = int(pack.offsets[7] - pack._starts[1]) + 300
+    at = int(pack.span(7)[0] - pack._starts[1]) + 300
     data[at] ^= 1
     tars[1].write_bytes(data)
     problems = verify(tmp_path / "pack").problems
@@ -183,6 +188,14 @@ def test_images_without_a_label(policy: str, tmp_path: Path) -> None:
     assert [pack.annotation(i).label for i in range(len(pack))] == [0, 1, 2, None][: len(pack)]
     assert len(pack) == (4 if policy == "empty" else 3)
     assert [row.path for row in read_list(pack.path, "skipped")] == (["x.jpg"] if policy == "skip" else [])
+
+
+def test_a_missing_class_beside_images_that_are_left_out() -> None:
+    """Arrow leaves zeros below the nulls of the rows that stay, and readers take the number."""
+    labels = label_arrays(np.array([-1, 2, -1], np.int32))[0]
+    table = pa.table({"path": pa.array([b"a", b"b", b"c"], pa.binary()), "label": labels})
+    kept = _without_labels(table, np.array([True, True, False]), "skip", Inputs(), False)
+    assert np.asarray(column(kept, "label")).tolist() == [-1, 2]
 
 
 def test_no_labels_at_all(tmp_path: Path) -> None:

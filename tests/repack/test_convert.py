@@ -185,7 +185,7 @@ def test_a_damaged_record_is_named_and_nothing_is_written(copied: MakePack, tmp_
     pack = copied("raw", "tfrecord")
     opened = open_pack(pack)
     shard = opened.locate(7)[0]
-    start = int(opened.offsets[7] - opened._starts[shard])
+    start = int(opened.span(7)[0] - opened._starts[shard])
     flip(pack / opened.shards[shard].container.name, start + 5)
     with pytest.raises(DamagedPack, match=r"record 00000007 .* does not match its checksum") as caught:
         convert(pack, tmp_path / "out.hdf5", workers=1)

@@ -276,7 +276,7 @@ def test_folders_that_exist(tmp_path: Path) -> None:
 
 def test_a_damaged_record_leaves_nothing(tmp_path: Path) -> None:
     pack = build(draw_classes(tmp_path / "src"), tmp_path / "p.lmdb")
-    at = int(open_pack(pack).offsets[3])
+    at = open_pack(pack).span(3)[0]
     data = bytearray((pack / "data.mdb").read_bytes())
     data[at] ^= 1
     (pack / "data.mdb").write_bytes(data)

@@ -79,7 +79,7 @@ def test_commands(make_pack: MakePack, copied: MakePack) -> None:
 def test_only_deep_sees_damaged_images(copied: MakePack) -> None:
     pack = copied("raw", "tfrecord")
     opened = open_pack(pack)
-    flip(pack / opened.shards[0].container.name, int(opened.offsets[0]) + 3)
+    flip(pack / opened.shards[0].container.name, opened.span(0)[0] + 3)
     good("hash", pack)
     assert "does not match its checksum" in refused(4, "hash", pack, "--deep")
     flip(pack / opened.shards[0].index.name, 900)

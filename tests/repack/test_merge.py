@@ -141,6 +141,12 @@ def test_packs_that_do_not_fit(build: Build, tmp_path: Path, options: dict[str, 
     assert not (tmp_path / "all").exists() and not (tmp_path / "all.partial").exists()
 
 
+def test_the_pack_to_convert_to_does_not_exist_yet(build: Build, tmp_path: Path) -> None:
+    a, b = build("a.lmdb", ("ant",)), build("a.hdf5", ("ant",), format="hdf5")
+    step = f"packer convert {b} {tmp_path}/a-hdf5.lmdb --format lmdb"
+    assert refused(2, "merge", a, b, "-o", tmp_path / "all").endswith(step)
+
+
 def test_fields_that_would_be_misread(make_pack: MakePack, build: Build, tmp_path: Path) -> None:
     b = build("b", ("ant",), format="lmdb")
     with pytest.raises(UsageError, match=r"has no boxes, but .* has: its images would count as without any"):
@@ -294,7 +300,7 @@ def test_repair_of_a_linked_container(build: Build, tmp_path: Path) -> None:
     merge([a, b], tmp_path / "all")
     wanted = facts(open_pack(tmp_path / "all"))
     shard = tmp_path / "all" / "shard-00001.lmdb"
-    at = int(open_pack(tmp_path / "all").offsets[3] - open_pack(tmp_path / "all")._starts[1])
+    at = int(open_pack(tmp_path / "all").span(3)[0] - open_pack(tmp_path / "all")._starts[1])
     data = bytearray(shard.read_bytes())
     data[at] ^= 1
     shard.unlink()

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from packer.samplers import BalancedSampler, BlockShuffleSampler, Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers import (
+    BalancedSampler,
+    BlockShuffleSampler,
+    MixtureSampler,
+    Sampler,
+    SequentialSampler,
+    ShuffleSampler,
+)
 
 Make = Callable[..., Sampler]
 
@@ -27,11 +34,17 @@ def _balanced(n: int, seed: int = 0, **options: Any) -> Sampler:
     return BalancedSampler(labels(n), 0.5, seed, **options)
 
 
+def _mixture(n: int, seed: int = 0, **options: Any) -> Sampler:
+    counts = [count for count in (n - n // 5, n // 5) if count]
+    return MixtureSampler(counts, (0.3, 0.7)[: len(counts)], seed, **options)
+
+
 KINDS: dict[str, Make] = {
     "shuffle": ShuffleSampler,
     "sequential": SequentialSampler,
     "block": _block,
     "balanced": _balanced,
+    "mixture": _mixture,
 }
-SHUFFLED = ("shuffle", "block", "balanced")
+SHUFFLED = ("shuffle", "block", "balanced", "mixture")
 WITHOUT_REPLACEMENT = ("shuffle", "sequential", "block")

@@ -141,3 +141,13 @@ def test_ten_million_records_take_less_than_100_mb() -> None:
     finally:
         tracemalloc.stop()
     assert order.nbytes == 40_000_000 and peak < 50_000_000
+
+
+def test_the_first_batch_of_100_million_takes_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        batch = next(ShuffleSampler(100_000_000).rank_batches(256))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(np.unique(batch)) == 256 and peak < 20e6

@@ -46,7 +46,7 @@ def test_every_batch_size_cuts_the_same_global_batches(drop_last: bool) -> None:
             for batch_size in BATCHES if n <= 64 else [1 + (n + world_size) % len(BATCHES)]:
                 size = batch_size * world_size
                 if drop_last and n < size:
-                    with pytest.raises(UsageError, match=f"{n} samples do not fill one batch of {batch_size}"):
+                    with pytest.raises(UsageError, match=f"{n} samples do not fill a batch of {batch_size}"):
                         ranks[0].rank_batches(batch_size)
                     continue
                 batches = [list(sampler.rank_batches(batch_size)) for sampler in ranks]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import UsageError
+from packer.sources.path_list import PathList
 from packer.sources.tree import find_tree
 
 IMAGE = b"\xff\xd8\xff image"
@@ -149,7 +151,7 @@ def test_unreadable_folders_and_files_are_listed(make_tree):
     code = (
         "import sys; from packer.sources.tree import find_tree\n"
         "tree, skipped = find_tree(sys.argv[1], lambda p: bool(open(p, 'rb').close()))\n"
-        "print(tree.images, skipped)"
+        "print(list(tree.images), skipped)"
     )
     command = [sys.executable, "-c", code, os.fsdecode(tree.root)]
     if os.geteuid() == 0:
@@ -182,3 +184,41 @@ def test_a_root_that_is_none(tmp_path):
     (tmp_path / "x").write_bytes(b"")
     with pytest.raises(UsageError, match="is not a folder"):
         find_tree(str(tmp_path / "x"), is_image)
+
+
+def test_a_list_of_paths_is_like_a_list(monkeypatch):
+    monkeypatch.setattr("packer.system.spill.MEMORY_BYTES", 1000)
+    monkeypatch.setattr("packer.sources.path_list.AT_ONCE", 7)
+    for count in (0, 1, 7, 500):
+        paths = sorted(b"%d/\xff%d" % (i % 9, i) for i in range(count))
+        found = PathList.of(paths)
+        assert found == paths and len(found) == count and list(map(found.__getitem__, range(count))) == paths
+        for cut in (slice(None), slice(2, 5), slice(5, 2), slice(-3, None), slice(1, 400, 3), slice(None, None, -1)):
+            assert found[cut] == paths[cut]
+        assert all(path in found for path in paths) and b"5" not in found and b"~" not in found
+        assert pickle.loads(pickle.dumps(found)) == paths
+        with pytest.raises(IndexError):
+            found[count]
+        if paths:
+            assert found[-1] == paths[-1] and found.index(paths[0]) == 0
+
+
+@pytest.mark.parametrize(("few", "jobs"), [(1, 1), (4, 3), (9, 64)])
+def test_a_walk_in_parts_finds_the_same(make_tree, monkeypatch, few, jobs):
+    names = [f"{a}/{b}/{i}.jpg" for a in ("x", "x.y", "z") for b in "pq" for i in range(3)]
+    tree = make_tree(dict.fromkeys([*names, "x/1.jpg", "x/a.txt", "y.jpg", "x/.hidden.jpg", "z/q/.h/8.png"], ""))
+    os.symlink("../x", os.path.join(tree.root, b"z/to_x"))
+    os.symlink(".", os.path.join(tree.root, b"z/p/itself"))
+    os.mkdir(os.path.join(tree.root, b"empty"))
+    whole = find_tree(tree.root, follow_links=True)
+    assert whole[0].image_folders == {image[: image.rfind(b"/") + 1] for image in whole[0].images}
+    monkeypatch.setattr("packer.sources.walk.FEW", few)
+    monkeypatch.setattr("packer.sources.walk.JOBS", jobs)
+    ran = []
+
+    def run(work, jobs):
+        ran.extend(jobs)
+        yield from ((number, pickle.loads(pickle.dumps(work(jobs[number])))) for number in reversed(range(len(jobs))))
+
+    assert find_tree(tree.root, follow_links=True, run=run) == whole
+    assert ran

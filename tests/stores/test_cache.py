@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from packer import open_pack
 from packer.errors import StorageError
 from packer.stores.blocks import MemoryBlocks
 from packer.stores.cache import Cache, cache_at
+from packer.stores.fetch import OTHERS_S, Fetcher
 from packer.stores.layout import Layout
 from packer.system import sparse
 
@@ -37,6 +40,15 @@ sys.stdin.readline()
 for i in range(len(pack)):  # backwards: nothing is read ahead
     pack.record((int(sys.argv[2]) - i) % len(pack))
 print("done", flush=True)
+"""
+
+
+OPENER = """
+import sys
+from packer import open_pack
+print("ready", flush=True)
+sys.stdin.readline()
+print(len(open_pack(sys.argv[1])))
 """
 
 
@@ -69,6 +81,20 @@ def test_processes_share_a_cache_and_one_is_killed(home: Path, server: Served):
     asked = len(server.asked)
     assert all_of(open_pack(server.url)) == all_of(open_pack(home))
     assert len(server.asked) == asked + 1  # pack.json
+
+
+def test_of_processes_that_open_a_pack_at_once_one_fetches_each_index(home: Path, server: Served):
+    server.fault = lambda name, start, stop: time.sleep(0.05) if name.endswith(".arrow") else None
+    command = [sys.executable, "-c", OPENER, server.url]
+    found = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in found:
+        assert process.stdout.readline() == "ready\n"
+    for process in found:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate()[0] for process in found] == [f"{len(open_pack(home))}\n"] * 4
+    indexes = Counter(name for name, _, _ in server.asked if name.endswith(".arrow"))
+    assert indexes == Counter(path.name for path in home.glob("*.arrow"))
 
 
 def filled(url: str, **options) -> Path:
@@ -108,7 +134,7 @@ def test_what_is_in_use_stays(home: Path):
     with pack.held(records):
         assert cache.evict(1 << 40) > 0
         assert [bytes(pack._record(i)) for i in range(4)] == [data for data, _ in expected[:4]]
-        blocks = pack.remote.blocks_of(pack.offsets[records], pack.sizes[records])
+        blocks = pack.remote.blocks_of(*pack.where(records))
         assert pack.remote.blocks.states[blocks].all()
     held = pack.remote.all_pinned()
     assert cache.evict(1 << 40) == 0
@@ -127,6 +153,21 @@ def test_what_is_dropped_while_something_is_pinned_is_released():
     blocks._give = lambda extents: given.extend(extents.tolist())
     blocks.pin(second)
     assert given == [0]
+
+
+def test_who_waits_for_blocks_that_another_process_fetches_does_not_ask_all_the_time(monkeypatch):
+    blocks, pauses = MemoryBlocks(Layout([Layout.BLOCK_BYTES]), [0]), []
+    others = iter([True] * 3)
+
+    @contextmanager
+    def claimed(first, number):
+        yield [] if next(others, False) else [(first, number)]
+
+    monkeypatch.setattr(blocks, "claimed", claimed)
+    monkeypatch.setattr("packer.stores.fetch.time.sleep", pauses.append)
+    fetcher = Fetcher(blocks, lambda file, start, stop: bytes(stop - start), Cache(""))
+    fetcher.need(np.array([0]))
+    assert blocks.states.all() and pauses == [OTHERS_S] * 3
 
 
 @pytest.mark.parametrize("which", ["*", "packs/*/shard-*"])
@@ -210,8 +251,7 @@ def test_evicted_while_others_read(home: Path):
             with pack.held(records):
                 pack.check(records)
                 for i in records.tolist():
-                    start = int(pack.offsets[i])
-                    if bytes(pack.region.data[start : start + int(pack.sizes[i])]) != expected[i]:
+                    if bytes(pack.region.data[slice(*pack.span(i))]) != expected[i]:
                         wrong.append(i)
 
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]

@@ -103,7 +103,7 @@ def test_verify_leaves_what_is_in_use(make_pack):
     url, folder = fill(make_pack("raw", "tfrecord"))
     path = sorted(folder.glob("*.tfrecord"))[0]
     data = bytearray(path.read_bytes())
-    data[int(open_pack(url).offsets[0])] ^= 1
+    data[open_pack(url).span(0)[0]] ^= 1
     path.write_bytes(data)
     pack = open_pack(url)
     with pack.remote.all_pinned():

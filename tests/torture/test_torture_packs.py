@@ -68,8 +68,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory):
         images = []
         for i in range(len(pack)):
             shard, _ = pack.locate(i)
-            start = int(pack.offsets[i] - pack._starts[shard])
-            images.append((pack.shards[shard].container.name, start, start + int(pack.sizes[i])))
+            start, stop = (place - int(pack._starts[shard]) for place in pack.span(i))
+            images.append((pack.shards[shard].container.name, start, stop))
         return Packed(folder, read_all(folder), {p.name: p.read_bytes() for p in sorted(folder.iterdir())}, images)
 
     return of

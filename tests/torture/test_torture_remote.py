@@ -232,7 +232,7 @@ def test_an_object_that_is_replaced(server: FaultProxy, pack: Path, tmp_path: Pa
 def block_of(pack: object, i: int) -> tuple[str, int]:
     """The block in which a record of a local pack ends."""
     shard, _ = pack.locate(i)  # type: ignore[attr-defined]
-    start = int(pack.offsets[i] - pack._starts[shard] + pack.sizes[i]) - 1  # type: ignore[attr-defined]
+    start = int(pack.span(i)[1] - pack._starts[shard]) - 1  # type: ignore[attr-defined]
     return pack.shards[shard].container.name, start // BLOCK  # type: ignore[attr-defined]
 
 

@@ -23,8 +23,8 @@ from packer.errors import BadInput, PackerError, UsageError, printable
 from packer.format import lists
 from packer.images.header import Header
 from packer.packing.convert import rejected
+from packer.packing.partition import checked_texts
 from packer.packing.resolve import ClassIds, Resolver
-from packer.packing.table import checked_texts
 from packer.sources import base, open_source, recognize, tree
 from packer.sources.base import SourceOptions, Tree
 from packer.types import Point, Polygon, RawAnnotation

@@ -243,7 +243,7 @@ def test_a_damaged_record_shows_its_error_and_the_others_their_image(tmp_path: P
     pack = open_pack(tmp_path / "pack")
     path = Path(pack.path, pack.shards[0].container.name)
     data = bytearray(path.read_bytes())
-    data[int(pack.offsets[2]) + 100] ^= 1
+    data[pack.span(2)[0] + 100] ^= 1
     path.write_bytes(data)
     tiles = ask(tmp_path / "pack", "tiles")["tiles"]
     assert ["error" in tile for tile in tiles] == [False, False, True, False]

@@ -78,7 +78,7 @@ def test_a_damaged_record_is_said_in_its_place(tmp_path: Path) -> None:
     pack = open_pack(tmp_path / "pack")
     path = Path(pack.path, pack.shards[0].container.name)
     data = bytearray(path.read_bytes())
-    data[int(pack.offsets[2])] ^= 1
+    data[pack.span(2)[0]] ^= 1
     path.write_bytes(data)
     good("view", tmp_path / "pack", "--export", tmp_path / "sheet.html")
     sheet = Sheet(tmp_path / "sheet.html")

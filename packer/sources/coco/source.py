@@ -192,9 +192,11 @@ def _found(tree: Tree) -> dict[bytes, JsonMap]:
 
 def _candidates(tree: Tree) -> list[bytes]:
     """Return the JSON files that are not the label of one image, those near the root first."""
-    stems = {stem_of(image) for image in tree.images}
-    found = (path for path in tree.files if extension_of(path) == b".json" and stem_of(path) not in stems)
-    return sorted(found, key=lambda path: (path.count(b"/"), path))[:MOST_CANDIDATES]
+    found = [path for path in tree.files if extension_of(path) == b".json"]
+    stems = {stem_of(image) for image in tree.images} if found else set[bytes]()
+    return sorted((path for path in found if stem_of(path) not in stems), key=lambda path: (path.count(b"/"), path))[
+        :MOST_CANDIDATES
+    ]
 
 
 def _kinds(tree: Tree) -> dict[bytes, tuple[str, JsonMap]]:

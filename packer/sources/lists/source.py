@@ -89,15 +89,15 @@ class ListSource:
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
         """Return the lists near the root that name images with labels."""
-        images = {stem_of(image) for image in tree.images}
-        candidates = (
+        lists = [
             path
             for path in tree.files
             if path.count(b"/") <= 1
             and extension_of(path) in LIST_EXTENSIONS
             and path.rpartition(b"/")[2].lower() not in NAME_FILES
-            and stem_of(path) not in images
-        )
+        ]
+        images = {stem_of(image) for image in tree.images} if lists else set[bytes]()
+        candidates = (path for path in lists if stem_of(path) not in images)
         found = []
         finder = PathFinder(tree, tree.root)
         for path in islice(candidates, MOST_CANDIDATES):

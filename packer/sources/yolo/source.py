@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
@@ -109,8 +110,7 @@ class YoloSource:
             NoLabel: There is no label file.
             BadLabel: The file is invalid; the error names file, line and value.
         """
-        path = label_of(image, self._files)
-        if path is None:
+        if (path := label_of(image, self._files)) is None:
             step = "add an empty file if nothing is in the image"
             raise NoLabel(image, f"there is no {printable(stem_of(image))}.txt for it", step)
         if len(self._claims[path]) > 1:
@@ -123,6 +123,16 @@ class YoloSource:
         except BadRow as error:
             raise BadLabel(f"{printable(path)}:{error.line}", error.problem, error.next_step) from None
         return self._annotation(rows, path)
+
+    def for_images(self, images: Sequence[bytes]) -> YoloSource | None:
+        """Return a copy for a worker, with the label files of these images."""
+        if (tree := self._tree.without_files) is None:
+            return None
+        part = copy(self)
+        part._tree, part._split, part.label_files = tree, None, set()
+        part._files = {path for image in images if (path := label_of(image, self._files)) is not None}
+        part._claims = defaultdict(list, {path: self._claims[path] for path in part._files})
+        return part
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield label files without an image.

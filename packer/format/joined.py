@@ -1,0 +1,284 @@
+"""Several packs read as one: their records follow one another, and their classes are joined by name.
+
+Nothing is copied. Each pack keeps its container, its maps and its cache; only the numbers of records and of classes are
+those of the joined pack.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import AnyPath, DamagedPack, UsageError, plural, printable
+from packer.format.manifest import Manifest, Origin
+from packer.format.mmap import Region
+from packer.format.pack import Pack, open_pack
+from packer.format.ragged import Ragged
+from packer.types import Annotation, Image, Int64
+
+CLASSES = ("label", "box_labels")
+"""Columns of class ids."""
+MISREAD = ("boxes", "tags")
+"""Fields whose absence would be read as "none in this image"."""
+
+
+def join_packs(packs: Sequence[AnyPath | Pack]) -> JoinedPack:
+    """Return several packs as one, for a `PackedDataset`, a `PackedLoader` or a sampler; nothing is copied.
+
+    The records of each pack are numbered after those of the packs before it; `JoinedPack.part_of` goes back. Class ids
+    are those of the first pack, then those of the names that the next ones add. Packs of different containers,
+    encodings and sizes can be joined, also with packs at URLs.
+
+    Args:
+        packs: Directories or URLs of packs, or open packs, each once.
+
+    Raises:
+        UsageError: Two packs contradict one another, or one is given twice.
+        DamagedPack: As for `open_pack`.
+    """
+    return JoinedPack([pack if isinstance(pack, Pack) else open_pack(pack) for pack in packs])
+
+
+class JoinedPack(Pack):
+    """Several packs as one. `shards` are those of all packs, in order.
+
+    Args:
+        packs: Open packs, at least one.
+    """
+
+    def __init__(self, packs: Sequence[Pack]) -> None:
+        self._packs = tuple(packs)
+        self.path = " + ".join(pack.path for pack in packs)
+        self.manifest = _manifest(packs)
+        self.shards = tuple(chain.from_iterable(pack.shards for pack in packs))
+        self.region = self._region = _JoinedRegion([pack.region for pack in packs])
+        self.remote, self._is_remote = None, any(pack.is_remote for pack in packs)
+        self._begins = np.cumsum([0, *(len(pack) for pack in packs)])
+        ids = {name: number for number, name in enumerate(self.manifest.classes)}
+        # one more id at the end, which -1 picks: none
+        self._ids = [np.array([*(ids[name] for name in pack.classes), -1]) for pack in packs]
+
+    def __repr__(self) -> str:
+        return f"<JoinedPack: {plural(len(self), 'record')} of {', '.join(map(repr, self.packs))}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedPack, (self.packs,)
+
+    @property
+    def packs(self) -> tuple[Pack, ...]:
+        return self._packs
+
+    @property
+    def is_remote(self) -> bool:
+        return self._is_remote
+
+    def part_of(self, i: int) -> tuple[int, int]:
+        """Return (number of the pack in `packs`, number of the record in it) of record `i`."""
+        self._require(i)
+        number = int(np.searchsorted(self._begins, i, side="right")) - 1
+        return number, i - int(self._begins[number])
+
+    def _of(self, i: int) -> tuple[Pack, int]:
+        number, record = self.part_of(i)
+        return self.packs[number], record
+
+    def by_pack(self, records: Int64) -> Iterator[tuple[Pack, Any, Int64]]:
+        for number, rows, inside in self._by_number(records):
+            yield self.packs[number], rows, inside
+
+    def _by_number(self, records: Int64) -> Iterator[tuple[int, Any, Int64]]:
+        numbers = np.searchsorted(self._begins, records, side="right") - 1
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
+            rows = np.flatnonzero(numbers == number)
+            yield number, rows, records[rows] - self._begins[number]
+
+    # -- where things lie
+
+    def where(self, records: Int64) -> tuple[Int64, Int64]:
+        starts, sizes = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
+        for number, rows, inside in self._by_number(records):
+            places, sizes[rows] = self.packs[number].where(inside)
+            starts[rows] = self._region.moved(number, places)
+        return starts, sizes
+
+    @property
+    def record_bytes(self) -> int | None:
+        sizes = {pack.record_bytes for pack in self.packs} if self.manifest.shape is not None else {None}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def locate(self, i: int) -> tuple[int, int]:
+        number, record = self.part_of(i)
+        shard, row = self.packs[number].locate(record)
+        return shard + sum(len(pack.shards) for pack in self.packs[:number]), row
+
+    # -- records
+
+    def record(self, i: int) -> memoryview:
+        pack, record = self._of(i)
+        return pack.record(record)
+
+    def held(self, records: Int64) -> AbstractContextManager[Any]:
+        if not self._is_remote:
+            return nullcontext()
+        with ExitStack() as stack:
+            for pack, _, inside in self.by_pack(records):
+                stack.enter_context(pack.held(inside))
+            return stack.pop_all()
+
+    def check(self, records: Int64) -> None:
+        for pack, _, inside in self.by_pack(records):
+            pack.check(inside)
+
+    def damage(self, i: int, problem: str) -> DamagedPack:
+        pack, record = self._of(i)
+        return pack.damage(record, problem)
+
+    def image(self, i: int, decoder: str = "auto") -> Image:
+        pack, record = self._of(i)
+        return pack.image(record, decoder)
+
+    # -- columns
+
+    def shape_of(self, i: int) -> tuple[int, int, int]:
+        pack, record = self._of(i)
+        return pack.shape_of(record)
+
+    def dtype_of(self, i: int) -> str:
+        pack, record = self._of(i)
+        return pack.dtype_of(record)
+
+    def encoding_of(self, i: int) -> str:
+        pack, record = self._of(i)
+        return pack.encoding_of(record)
+
+    def key(self, i: int) -> str:
+        pack, record = self._of(i)
+        return pack.key(record)
+
+    def annotation(self, i: int) -> Annotation:
+        number, record = self.part_of(i)
+        found, ids = self.packs[number].annotation(record), self._ids[number]
+        label = None if found.label is None else int(ids[found.label])
+        return replace(found, label=label, box_labels=None if found.box_labels is None else ids[found.box_labels])
+
+    def parts(self, name: str) -> Iterator[Any]:
+        for number, pack in enumerate(self.packs):
+            for part in pack.parts(name):
+                yield self._renamed(name, number, part)
+
+    def column(self, name: str) -> NDArray[Any] | Ragged:
+        columns = [self._renamed(name, number, pack.column(name)) for number, pack in enumerate(self.packs)]
+        return Ragged.concat(columns) if isinstance(columns[0], Ragged) else np.concatenate(columns)
+
+    def values(self, name: str, records: Int64) -> NDArray[Any]:
+        found: list[tuple[Any, NDArray[Any]]] = []
+        for number, rows, inside in self._by_number(records):
+            found.append((rows, self._renamed(name, number, self.packs[number].values(name, inside))))
+        out = np.empty(len(records), found[0][1].dtype if found else np.int64)
+        for rows, values in found:
+            out[rows] = values
+        return out
+
+    def rows(self, names: Sequence[str], records: Int64) -> list[list[Any]]:
+        out: list[list[Any]] = [[None] * len(records) for _ in names]
+        for number, places, inside in self._by_number(records):
+            for name, column, rows in zip(names, out, self.packs[number].rows(names, inside), strict=True):
+                for place, row in zip(places.tolist(), rows, strict=True):
+                    column[place] = self._renamed(name, number, row)
+        return out
+
+    def _renamed(self, name: str, number: int, values: Any) -> Any:
+        """Return values of a column of a pack, class ids as those of the joined pack."""
+        if name not in CLASSES:
+            return values
+        if isinstance(values, Ragged):
+            return Ragged(self._renamed(name, number, values.values), values.offsets)
+        return self._ids[number][values].astype(values.dtype)
+
+
+class _JoinedRegion(Region):
+    """The regions of several packs as one part, at the addresses at which they lie: one call gathers from all of them.
+
+    Between them nothing may be read.
+    """
+
+    def __init__(self, regions: Sequence[Region]) -> None:
+        addresses = [np.array([part.ctypes.data for part in region.parts], np.int64) for region in regions]
+        begin = min(int(some.min()) for some in addresses)
+        ends = (base + len(part) for bases, r in zip(addresses, regions, strict=True)
+                for base, part in zip(bases.tolist(), r.parts, strict=True))  # fmt: skip
+        memory: Any = (ctypes.c_uint8 * (max(ends) - begin)).from_address(begin)
+        memory.regions = regions  # they stay mapped for as long as an array over the memory is there
+        super().__init__([np.frombuffer(memoryview(memory).toreadonly(), np.uint8)], [0])
+        self._starts = [np.array(region.starts, np.int64) for region in regions]
+        self._moves: list[Int64] = [a - begin - s for a, s in zip(addresses, self._starts, strict=True)]
+
+    def moved(self, number: int, offsets: Int64) -> Int64:
+        """Return where these offsets of a region are in this one."""
+        moved: Int64 = offsets + self._moves[number][np.searchsorted(self._starts[number], offsets, "right") - 1]
+        return moved
+
+
+def _manifest(packs: Sequence[Pack]) -> Manifest:
+    """Return what the manifest of all packs says, apart from their files. Its digest changes with that of any pack.
+
+    Raises:
+        UsageError: The packs cannot be joined.
+    """
+    if not packs:
+        raise UsageError("packs", "is empty: there is nothing to join", "name at least one pack")
+    first, fields = packs[0], tuple(dict.fromkeys(chain.from_iterable(pack.manifest.fields for pack in packs)))
+    for number, pack in enumerate(packs):
+        if isinstance(pack, JoinedPack):
+            raise UsageError(pack.path, "is joined already", "join all packs at once")
+        if twice := next((one for one in packs[:number] if one.manifest.digest == pack.manifest.digest), None):
+            raise UsageError(pack.path, f"is the same pack as {printable(twice.path)}", "name it once")
+        for name, times in Counter(pack.classes).items():
+            if times > 1:
+                raise UsageError(pack.path, f"has two classes called {printable(name)}", "build it with --classes FILE")
+        if pack.manifest.mode != first.manifest.mode:
+            problem = f"has mode {pack.manifest.mode}, but {printable(first.path)} {first.manifest.mode}"
+            raise UsageError(pack.path, problem, f"build it again with --mode {first.manifest.mode}")
+        if without := next((name for name in MISREAD if {name} & {*fields} - {*pack.manifest.fields}), None):
+            has = next(one for one in packs if without in one.manifest.fields)
+            problem = f"has no {without}, but {printable(has.path)} has: its images would count as without any"
+            raise UsageError(pack.path, problem, "build it with labels, or with --missing-labels empty")
+        if pack.manifest.tags != first.manifest.tags:
+            problem = f"has other tags than {printable(first.path)}, or in another order"
+            raise UsageError(pack.path, problem, "build both from lists with the same columns")
+    manifests = [pack.manifest for pack in packs]
+    pointed = {one.flip_index for one in manifests if {"landmarks", "keypoints"} & {*one.fields}}
+    if len(pointed - {None}) > 1:
+        raise UsageError(first.path, "has points in another order than the other packs", "leave one of the packs out")
+    return replace(
+        first.manifest,
+        encoding=_common([one.encoding for one in manifests], "copy"),
+        dtype=_common([one.dtype for one in manifests], None),
+        shape=_common([one.shape for one in manifests], None),
+        classes=tuple(dict.fromkeys(chain.from_iterable(one.classes for one in manifests))),
+        fields=fields,
+        records=sum(one.records for one in manifests),
+        counts={},
+        class_counts={},
+        options={"decoder": "lenient"} if any(one.lenient for one in manifests) else {},
+        shards=(),
+        rejected=(),
+        notes=(),
+        flip_index=_common(list(pointed), None) if pointed else None,
+        lists={},
+        linked={},
+        companions={},
+        made_from=tuple(Origin("join", "", one.digest) for one in manifests),
+    )
+
+
+def _common(values: Sequence[Any], otherwise: Any) -> Any:
+    return values[0] if all(value == values[0] for value in values) else otherwise

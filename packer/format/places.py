@@ -1,0 +1,220 @@
+"""Where the records of a pack lie: its manifest, indexes and mapped containers, and lookups in them."""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_right
+from contextlib import suppress
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import AnyPath, DamagedPack, UsageError
+from packer.format.indexes import FETCHED_AT_ONCE, Indexes
+from packer.format.manifest import Manifest, ShardEntry, read_manifest
+from packer.format.mmap import MANY_FILES, map_files
+from packer.format.ragged import Ragged
+from packer.stores import clean_url, is_url, join_url
+from packer.stores.cache import origin_of
+from packer.stores.threads import all_of, pool
+from packer.types import Int64
+
+if TYPE_CHECKING:
+    from packer.format.remote import Remote
+
+FILES_AT_ONCE = 8
+"""On a file server, each file takes a while."""
+MANY_RECORDS = 1 << 21
+"""Of more records, no number is kept for each of them: 2,097,152 places take 32 MB in every process."""
+
+
+class Places:
+    """The files of an open pack, and where its records lie in them.
+
+    Args:
+        path: The directory of the pack, or its URL.
+        cache_dir: The folder where packs at URLs are kept.
+        cache_bytes: The size of that folder at most.
+    """
+
+    def __init__(self, path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> None:
+        self.remote: Remote | None = None
+        """What fetches a pack at a URL; None: it is in a directory."""
+        self._cache = cache_dir, cache_bytes
+        try:
+            self._open(path)
+        except DamagedPack as error:
+            error.with_location(self.path, self._shard_at(error.where))
+            raise
+        self._bounds = [0, *accumulate(shard.records for shard in self.shards)]
+        self._firsts = np.array(self._bounds, np.int64)
+        """The first record of each shard, and the end."""
+        self._ends = self._firsts[1:].view(np.uint64)  # a negative number, as an unsigned one, is beyond them
+        self._open_shards = np.zeros(len(self.shards), np.bool_)
+
+    def _open(self, path: AnyPath) -> None:
+        if is_url(path):
+            from packer.format.remote import open_remote
+
+            self.path = clean_url(path)
+            self.remote = open_remote(path, *self._cache)
+            self.folder = self.remote.folder
+            self.manifest: Manifest = self.remote.manifest
+            self.shards: tuple[ShardEntry, ...] = self.manifest.shards
+            self.region, self._starts = self.remote.region, self.remote.starts
+            self.indexes = Indexes(self.folder, self.shards, self.remote.index)
+        else:
+            self.path = self.folder = os.path.abspath(os.fsdecode(path))
+            if (origin := origin_of(self.path)) is not None:
+                raise UsageError(self.path, "is packer's cache of a pack at a URL", f"open {origin['url']}")
+            self.manifest = read_manifest(self.path)
+            self.shards = self.manifest.shards
+            files = [(self.manifest.path_of(self.path, s.container.name), s.container.bytes) for s in self.shards]
+            self.region, self._starts = map_files(files, late=self._is_large)
+            """The bytes of all container files, and the offset at which each begins."""
+            self.indexes = Indexes(self.folder, self.shards)
+
+    def _file(self, name: str) -> str:
+        return join_url(self.path, name) if self.remote else self.manifest.path_of(self.path, name)
+
+    def _shard_at(self, file: AnyPath) -> str | None:
+        """Return the shard that a file of this pack belongs to; None for the manifest."""
+        name = os.path.basename(os.fsdecode(file))
+        names = (s.container.name for s in getattr(self, "shards", ()) if name in (s.container.name, s.index.name))
+        return next(names, None)
+
+    def __len__(self) -> int:
+        return self.manifest.records
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether records are fetched from a store, and may be evicted again."""
+        return self.remote is not None
+
+    # -- where things lie
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether each shard is opened when it is first read. Of other packs all are, so that errors come early."""
+        return len(self.shards) > MANY_FILES
+
+    @cached_property
+    def record_bytes(self) -> int | None:
+        """Bytes per record if all are raw images of one shape, else None."""
+        if self._one_size is not None and not self._is_large:
+            self.open_all()
+        return self._one_size
+
+    @property
+    def _one_size(self) -> int | None:
+        shape, manifest = self.manifest.shape, self.manifest
+        if manifest.encoding != "raw" or shape is None or manifest.dtype is None:
+            return None
+        return math.prod(shape) * np.dtype(manifest.dtype).itemsize
+
+    def where(self, records: Int64) -> tuple[Int64, Int64]:
+        """Return where `records`, int64 (n,), begin in `region`, and their sizes, int64 (n,) each."""
+        if (joined := self._joined) is not None:
+            return joined[0].take(records), joined[1].take(records)
+        return self._looked_up(records)
+
+    @cached_property
+    def _joined(self) -> tuple[Int64, Int64] | None:
+        """The places of all records, if they are few: it saves a tenth of the time that tiny images take."""
+        return self._looked_up(np.arange(len(self))) if self._has_few_records else None
+
+    @property
+    def _has_few_records(self) -> bool:
+        return not self._is_large and len(self) <= MANY_RECORDS
+
+    def _looked_up(self, records: Int64) -> tuple[Int64, Int64]:
+        shards = self._shards_of(records)
+        offsets = self.indexes.values("offset", shards, records) + self._starts.take(shards)
+        return offsets, self.indexes.values("size", shards, records)
+
+    def values(self, name: str, records: Int64) -> NDArray[Any]:
+        """Return the values of `records`, int64 (n,), in a column of `indexes.NUMBERS`, (n,)."""
+        if self._has_few_records:
+            found: NDArray[Any] = np.asarray(self.column(name)).take(records)
+            return found
+        return self.indexes.values(name, self._shards_of(records), records)
+
+    def _shards_of(self, records: Int64) -> Int64:
+        """Return the shard of each record, and open those that are new."""
+        shards = self._ends.searchsorted(records.view(np.uint64), "right")
+        if not (opened := self._open_shards.take(shards)).all():
+            self._open_new(np.unique(shards[~opened]) if self._is_large else np.flatnonzero(~self._open_shards))
+        return shards
+
+    def _value(self, name: str, i: int) -> int:
+        return self.indexes.value(name, self._shard_of(i), i)
+
+    def _shard_of(self, i: int) -> int:
+        """Return the shard of one record, open."""
+        shard, _ = self.locate(i)
+        if not self._open_shards[shard]:
+            self._shards_of(np.array([i]))
+        return shard
+
+    def open_all(self) -> None:
+        """Open all shards. Raise DamagedPack if an index was altered, or makes no sense."""
+        self._open_new(np.flatnonzero(~self._open_shards))
+
+    def _open_new(self, shards: Int64) -> None:
+        if self._is_large and len(shards) > 1:
+            with pool(FETCHED_AT_ONCE if self.remote else FILES_AT_ONCE) as threads:
+                all_of([threads.submit(self._read_files, number) for number in shards.tolist()])
+        for number in shards.tolist():
+            try:
+                if self._is_large:
+                    self.region.map(number)
+                self.indexes.prepare(number, self._one_size)
+            except DamagedPack as error:
+                error.with_location(self.path, self.shards[number].container.name)
+                raise
+            self._open_shards[number] = True
+
+    def _read_files(self, number: int) -> None:
+        with suppress(DamagedPack):  # raised again when the shard is opened
+            self.region.map(number)
+        self.indexes.read(number)
+
+    def about(self, runs: Int64) -> tuple[Int64, Int64]:
+        """Return the places (`where`) of all records in runs; in a large pack, of each run, as if its records had even
+        sizes, so that no index is needed.
+
+        Args:
+            runs: The first record of each and the one after its last, both of one shard, int64 (n, 2).
+        """
+        if not self._is_large:
+            return self.where(np.concatenate([np.arange(*run) for run in runs.tolist()]))
+        shards = self._firsts.searchsorted(runs[:, 0], "right") - 1
+        firsts, ends = self._firsts[shards], self._firsts[shards + 1]
+        each = np.array([self.shards[shard].container.bytes for shard in shards.tolist()]) / (ends - firsts)
+        begins, stops = ((runs - firsts[:, None]) * each[:, None]).astype(np.int64).T
+        return self._starts[shards] + begins, stops - begins
+
+    def locate(self, i: int) -> tuple[int, int]:
+        """Return (number of its shard, row in that shard) of record `i`."""
+        self._require(i)
+        shard = bisect_right(self._bounds, i) - 1
+        return shard, i - self._bounds[shard]
+
+    def _require(self, i: int) -> None:
+        if not 0 <= i < len(self):
+            raise IndexError(f"record {i} of {len(self)}")
+
+    def column(self, name: str) -> NDArray[Any] | Ragged:
+        """Return the column `name` of the index over all shards, without reading images.
+
+        It is joined once, and read-only. docs/formats.md lists the columns.
+
+        Returns:
+            Numbers: array (n,); `label` is -1 if an image has none. Lists (boxes, box_labels, landmarks, ...): Ragged,
+            in which row i is the array of record i.
+        """
+        return self.indexes.column(name)

@@ -1,0 +1,86 @@
+"""Who runs the jobs of a build: processes of this machine, Ray, dask, or any executor of `concurrent.futures`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from packer.errors import NotInstalled, UsageError, printable
+from packer.system import usable_cores
+from packer.system.pool import Pool, Tick, Work
+
+EXECUTORS = {"ray": "packer.packing.engines.ray:executor", "dask": "packer.packing.engines.dask:executor"}
+"""Names of engines, and the function that returns the executor: it takes what follows the name, an address."""
+LOCAL = "local"
+FORMS = f"{LOCAL}, ray[:ADDRESS], dask[:SCHEDULER] or MODULE:FUNCTION"
+
+
+class Engine(Protocol):
+    """Runs jobs in other processes. A context manager: exiting it ends them. `packer.system.pool.Pool` is one."""
+
+    @property
+    def size(self) -> int:
+        """Roughly how many jobs it runs at once."""
+
+    def __enter__(self) -> Engine: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self, workers: int) -> None:
+        """Start this many workers in the background, if that helps."""
+
+    def run(self, work: Work, jobs: Sequence[Any], tick: Tick = ...) -> Iterator[tuple[int, Any]]:
+        """Run jobs, and yield (number of the job, its result) as they finish; see `Pool.run`."""
+
+
+def open_engine(
+    name: str,
+    workers: int | None,
+    decode_timeout_s: float | None,
+    preload: str,
+    paths: tuple[str, ...] = (),
+    note: Callable[[str], None] = print,
+) -> Engine:
+    """Return an engine.
+
+    Args:
+        name: ``local``, ``ray[:ADDRESS]``, ``dask[:SCHEDULER]``, or ``MODULE:FUNCTION``, which returns an executor.
+        workers: Number of worker processes of this machine, or of jobs at once. None: as many as there are cores.
+        decode_timeout_s: A worker that decodes the same images for longer is killed. None: no limit.
+        preload: Modules that each worker imports when it starts, separated by spaces.
+        paths: What all nodes of a cluster must see: the source, and where the shards are written.
+        note: Called with what the user should know.
+
+    Raises:
+        NotInstalled: Its library is missing.
+        UsageError: There is no such engine.
+    """
+    if name == LOCAL:
+        return Pool(workers or usable_cores(), decode_timeout_s, preload)
+    from packer.packing.engines.executor import ExecutorEngine, Setup
+    from packer.packing.resume import versions
+
+    return ExecutorEngine(name, _opener(name), workers, Setup(decode_timeout_s, preload, paths, versions()), note)
+
+
+def _opener(name: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Return the function that opens the executor of an engine."""
+    known, _, address = name.partition(":")
+    place = EXECUTORS.get(known)
+    module, _, function = (place or name).partition(":")
+    if not module or not function:
+        raise UsageError("--engine", f"must be {FORMS}; got {printable(name)}")
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        if place is not None:
+            raise NotInstalled(
+                "--engine", f"{known} is not installed", f'pip install "dataset-packer[{known}]"'
+            ) from None
+        step = "name a module that Python can import here, with PYTHONPATH=. for one in this folder"
+        raise UsageError("--engine", f"{printable(module)} cannot be imported: {error}", step) from None
+    if not callable(found):
+        raise UsageError("--engine", f"{printable(module)} has no function {printable(function)}", f"give {FORMS}")
+    return (lambda: found(address)) if place is not None else found

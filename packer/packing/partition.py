@@ -1,0 +1,222 @@
+"""Reads the headers and labels of some images, in a worker process or in this one, and writes their rows as a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from packer.containers.storage import storage_errors
+from packer.errors import BadBox, BadInput, BadLabel, NoLabel
+from packer.format.index_rows import Texts, annotation_arrays, texts_of
+from packer.format.lists import Changed, Skipped
+from packer.format.manifest import Rejected
+from packer.format.schema import ANNOTATION_FIELDS
+from packer.images.base import Header, orientations
+from packer.images.header import Mode, decoded_shape, losses_named
+from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA, UNREAD, rejected
+from packer.packing.headers import HeaderJob, Headers, read_headers
+from packer.packing.options import BuildOptions
+from packer.packing.resolve import ClassIds, Resolver
+from packer.sources.base import Source
+from packer.sources.paths import as_text
+from packer.system.child import Decoding, Report, unmarked
+from packer.types import Annotation, RawAnnotation
+
+NO_TEXTS: Texts = (None, None)
+TURNED_BY_A_QUARTER = 5
+"""From this Exif orientation on, width and height are swapped."""
+BASE_SCHEMA = pa.schema(
+    [
+        ("path", pa.binary()),
+        ("bytes", pa.int64()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("channels", pa.int8()),
+        ("wide", pa.bool_()),
+        ("code", pa.int32()),
+    ]
+)
+"""height, width, channels of the decoded, upright image; `wide` for uint16; `code` is `Header.code`."""
+UNLABELED = "unlabeled"
+"""One more column of a file if images without a label are packed without objects: which ones."""
+CLASSES = b"packer.classes"
+"""Metadata of a table: the names of its class ids, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionJob(HeaderJob):
+    """Some images of a source, in the order of their paths."""
+
+    options: BuildOptions
+    classes: tuple[str, ...] | None
+    """The names of ``--classes FILE``."""
+    file: str
+    """The file to write; there is none if no image is good."""
+    sources: tuple[Source, ...] | None = None
+    """Sources that know the labels of these images. None: read only the headers."""
+    etags: tuple[str, ...] | None = None
+    """Of the images, if they are objects of a store."""
+
+    @property
+    def schema(self) -> Any:
+        """Schema of the columns that are not annotations."""
+        return base_schema(bool(self.archives), self.etags is not None)
+
+
+@dataclass(slots=True)
+class Partition:
+    """What was found in some images; their rows are in a file."""
+
+    rows: int = 0
+    """Number of images to pack."""
+    classes: list[str] = field(default_factory=list)
+    """The names that were met."""
+    columns: set[str] = field(default_factory=set)
+    """The ANNOTATION_FIELDS that an image has."""
+    box_fields: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
+    rejected: list[Rejected] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    changed: list[Changed] = field(default_factory=list)
+    suspects: Any = None
+    """Record batch of images that were rejected for a label that an option would let pass."""
+    found: list[Mapping[Any, Any]] = field(default_factory=list)
+    """The `found` of each source."""
+
+
+def base_schema(in_archives: bool, in_store: bool) -> Any:
+    """Return the schema of the columns that are not annotations."""
+    return pa.schema([*BASE_SCHEMA, *(PLACE_SCHEMA if in_archives else ETAG_SCHEMA if in_store else ())])
+
+
+def read_partition(
+    job: PartitionJob, report: Report | None = None, decoding: Decoding = unmarked
+) -> Partition | Headers:
+    """Return what is found in the images of a job; only their headers if it has no sources."""
+    headers = read_headers(job, report, decoding)
+    return headers if job.sources is None else make_partition(job, headers, job.sources)
+
+
+def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source]) -> Partition:
+    """Write the rows of images whose headers are read, with their labels; reject those that cannot be packed.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    result = Partition()
+    classes = ClassIds(job.classes)
+    resolver = Resolver(classes, job.options.boxes)
+    good: list[int] = []
+    suspects: list[int] = []
+    unlabeled: list[bool] = []
+    annotations: list[Annotation] = []
+    texts: list[Texts] = []
+    for number, (path, (_, width, height, code)) in enumerate(zip(job.paths, headers.facts.tolist(), strict=True)):
+        try:
+            if number in headers.bad:
+                raise headers.bad[number]
+            try:
+                raws, is_unlabeled = [source.annotate(path) for source in sources], False
+            except NoLabel:
+                if job.options.missing_labels == "error":
+                    raise
+                if job.options.missing_labels == "skip":
+                    result.skipped.append(Skipped(os.fsdecode(path), "no label"))
+                    continue
+                raws, is_unlabeled = _labels_there(path, sources), True
+            annotation, encoded = resolver.of_label(raws), NO_TEXTS
+            if annotation is None:
+                annotation = resolver.annotation(raws, Header.from_code(code, width, height), path)
+                encoded = checked_texts(annotation, path)
+                result.box_fields.update(annotation.box_fields)
+        except BadInput as error:
+            result.rejected.append(rejected(path, error))
+            if isinstance(error, BadBox | NoLabel):
+                suspects.append(number)
+        else:
+            annotations.append(annotation)
+            texts.append(encoded)
+            unlabeled.append(is_unlabeled)
+            good.append(number)
+    result.counts, result.changed = resolver.counts, list(resolver.changed)
+    result.found = [getattr(source, "found", {}) for source in sources]
+    if suspects:
+        columns = _columns(job, suspects, headers, Counter())
+        result.suspects = pa.RecordBatch.from_arrays(columns, schema=job.schema)
+    if good:
+        result.rows = len(good)
+        result.classes = [] if job.classes is not None else classes.names
+        batch = dict(zip(job.schema.names, _columns(job, good, headers, result.losses), strict=True))
+        arrays = zip(ANNOTATION_FIELDS, annotation_arrays(annotations, texts), strict=True)
+        batch |= {name: array for name, array in arrays if array.null_count < len(array)}
+        result.columns = batch.keys() - job.schema.names
+        if any(unlabeled):
+            result.counts["missing_labels"] += sum(unlabeled)
+            batch[UNLABELED] = pa.array(unlabeled)
+        _write(pa.RecordBatch.from_pydict(batch, metadata={CLASSES: json.dumps(result.classes)}), job.file)
+    return result
+
+
+def _write(batch: Any, path: str) -> None:
+    """Write a file. Of two attempts at it, the later one replaces the other, which wrote the same."""
+    working = f"{path}.{secrets.token_hex(4)}"
+    with storage_errors(path):
+        with open(working, "xb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+            writer.write_batch(batch)
+        os.replace(working, path)
+
+
+def _columns(job: PartitionJob, numbers: list[int], headers: Headers, lost: Counter[str]) -> list[Any]:
+    """Return the columns that are not annotations, and count what the mode loses of these images."""
+    mode = cast(Mode, job.options.mode)
+    size, width, height, codes = headers.facts[numbers].T
+    turned = orientations(codes) >= TURNED_BY_A_QUARTER
+    unique, which, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    # a mode that takes UNREAD codes gives the same channels to every header
+    found = [Header.from_code(max(0, code), 1, 1) for code in unique.tolist()]
+    shapes = [decoded_shape(header, mode) for header in found]
+    for header, code, count in zip(found, unique.tolist(), counts.tolist(), strict=True):
+        for what in losses_named(header, mode) if code != UNREAD else ():
+            lost[what] += count
+    columns: list[Any] = [
+        [job.paths[number] for number in numbers],
+        size,
+        np.where(turned, width, height).astype(np.int32),
+        np.where(turned, height, width).astype(np.int32),
+        np.array([channels for _, _, channels, _ in shapes], np.int8)[which],
+        np.array([dtype == "uint16" for *_, dtype in shapes], np.bool_)[which],
+        codes.astype(np.int32),
+    ]
+    if job.etags is not None:
+        columns.append([job.etags[number] for number in numbers])
+    elif job.places is not None:
+        archive, offset, _, packed, crc = job.places[numbers].T
+        columns += [archive.astype(np.int32), offset, packed, crc]
+    return [pa.array(column, kind) for column, kind in zip(columns, job.schema.types, strict=True)]
+
+
+def checked_texts(annotation: Annotation, path: bytes) -> Texts:
+    """Return `texts_of` an annotation. Raise BadLabel if an index cannot hold it."""
+    try:
+        return texts_of(annotation)
+    except (ValueError, RecursionError) as error:
+        raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
+
+
+def _labels_there(path: bytes, sources: Sequence[Source]) -> list[RawAnnotation]:
+    """Return the annotations of an image from the sources that have one."""
+    raws = []
+    for source in sources:
+        with suppress(NoLabel):
+            raws.append(source.annotate(path))
+    return raws or [RawAnnotation(origin=as_text(path))]

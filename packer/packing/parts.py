@@ -1,0 +1,220 @@
+"""Builds in parts: jobs of their own, as in an array of Slurm, pack some of the shards each; another one publishes.
+
+Every part plans the whole pack in the same way, and keeps its shards in a folder of its own in NAME.partial.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packer.containers.storage import storage_errors
+from packer.errors import UsageError, plural, printable
+from packer.format.manifest import FileEntry
+from packer.packing.journal import Journal, ShardResult
+from packer.packing.publish import JOURNAL, PACK, PARTS, Output
+from packer.packing.resume import differences
+from packer.packing.write_shard import ShardJob, digest_of_inputs
+from packer.system.locks import FolderLock, lock_folder
+
+PART = re.compile(PARTS + r"-(\d+)-of-(\d+)")
+TAKEN = f"{PARTS}s"
+"""The folder for their shards when all are packed."""
+MOST_NAMED = 8
+"""Parts that an error names."""
+FORM = re.compile(r"(\d{1,6})/(\d{1,6})")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part `number` of `parts`, from 1."""
+
+    number: int
+    parts: int
+
+    @classmethod
+    def of(cls, text: str) -> Part:
+        """Return the part that ``--part`` names: ``3/16``. Raise UsageError if there is none."""
+        match = FORM.fullmatch(text.strip())
+        part = cls(int(match[1]), int(match[2])) if match else cls(0, 0)
+        if not 1 <= part.number <= part.parts:
+            problem = f"must be K/N, with K from 1 to N, got {printable(text)}"
+            raise UsageError("--part", problem, "of 16 parts, the first is 1/16 and the last 16/16")
+        return part
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.parts}"
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in NAME.partial."""
+        return f"{PARTS}-{self.number}-of-{self.parts}"
+
+    def shards(self, count: int) -> range:
+        """Return which of `count` shards it packs: neighbors, which share archives."""
+        return range(count * (self.number - 1) // self.parts, count * self.number // self.parts)
+
+    @classmethod
+    def with_shard(cls, shard: int, count: int, parts: int) -> Part:
+        """Return the part that packs a shard."""
+        return cls(-(-parts * (shard + 1) // count), parts)
+
+
+def parts_in(partial: str) -> list[Part]:
+    """Return the parts that have a folder in NAME.partial, in order."""
+    names = os.listdir(partial) if os.path.isdir(partial) else []
+    found = [Part(int(match[1]), int(match[2])) for name in names if (match := PART.fullmatch(name))]
+    return sorted(found, key=lambda part: (part.parts, part.number))
+
+
+class PartOutput(Output):
+    """The directory of one part. Other parts may be at work in theirs."""
+
+    def __init__(self, path: str, source: str, overwrite: bool, part: Part) -> None:
+        super().__init__(path, source, overwrite)
+        self._whole = self.partial
+        self._work_in(os.path.join(self.partial, part.folder))
+
+    def _open(self) -> None:
+        if os.path.lexists(os.path.join(self._whole, JOURNAL)):
+            problem = "holds an unfinished build that is not in parts"
+            raise UsageError(self._whole, problem, "finish it with the same command without --part, or remove it")
+        super()._open()
+
+    @property
+    def _is_kept(self) -> bool:
+        return bool(self.journal.finished)  # its images may all be bad
+
+
+class FinishedParts(Output):
+    """The directory of a build whose parts are packed: takes their shards, if all are there."""
+
+    def __init__(self, path: str, source: str, overwrite: bool) -> None:
+        super().__init__(path, source, overwrite)
+        self._whole = self.partial
+        self._work_in(os.path.join(self.partial, TAKEN))
+        self.rest = self._whole
+        self._finished: dict[str, ShardResult] = {}
+        self._parts: list[Part] = []
+        self._locks: list[FolderLock] = []
+
+    def _open(self) -> None:
+        if not parts_in(self._whole):
+            step = "run packer build with --part for each part first"
+            raise UsageError(self._whole, "holds no parts of a build", step)
+        super()._open()
+
+    def read_journal(self, head: Mapping[str, Any]) -> list[str]:
+        """Lock all parts, and read their journals.
+
+        Raises:
+            UsageError: One is still being built, or differs from this build.
+        """
+        self._parts = parts_in(self._whole)
+        if len({part.parts for part in self._parts}) > 1:
+            counts = " and ".join(str(count) for count in sorted({part.parts for part in self._parts}))
+            step = f"remove the folders of one of them, such as {self._parts[0].folder}"
+            raise UsageError(self._whole, f"holds builds in {counts} parts", step)
+        for part in self._parts:
+            folder = os.path.join(self._whole, part.folder)
+            lock = lock_folder(folder)
+            if lock is None:
+                raise UsageError(self.path, f"part {part} is still being built", "wait until it has ended")
+            self._locks.append(lock)
+            journal = Journal(os.path.join(folder, JOURNAL))
+            if journal.head != head:
+                problem = f"part {part} differs from this build: {differences(journal.head, head)}"
+                raise UsageError(self.path, problem, f"use the same options, or run --part {part} again")
+            self._finished.update(journal.finished)
+        return []
+
+    def restart(self) -> None:
+        """Do nothing: files that an interrupted call has taken are those of the parts."""
+
+    def clear(self) -> None:
+        """Remove everything but the files of finished shards."""
+        os.makedirs(self.folder, exist_ok=True)
+        self._clear_work()
+
+    @property
+    def kept(self) -> str:
+        """What is left for the next attempt, as a note."""
+        where = printable(self._whole)
+        return f"the parts are kept in {where}: run --finish again when all are complete" if self._parts else ""
+
+    def _leave(self) -> None:
+        for lock in self._locks:
+            lock.close()
+        self._close()
+
+    def results(self, jobs: Sequence[ShardJob]) -> Iterator[tuple[int, ShardResult]]:
+        """Take the files of all shards, and yield (number of the shard, result).
+
+        Raises:
+            UsageError: A part is not complete, or the source has changed since.
+        """
+        missing, changed = set(), set()
+        for number, job in enumerate(jobs):
+            part = Part.with_shard(number, len(jobs), self._parts[0].parts)
+            result = self._finished.get(job.name)
+            if result is None or not all(_has_size(path, file) for path, file in self._files(part, result)):
+                missing.add(part)
+            elif result.inputs != digest_of_inputs(job):
+                changed.add(part)
+        if missing:
+            raise self._again(missing, "part {} is not complete", "parts {} are not complete")
+        if changed:
+            since = "the source has changed since part"
+            raise self._again(changed, since + " {} was built", since + "s {} were built")
+        for number, job in enumerate(jobs):
+            part = Part.with_shard(number, len(jobs), self._parts[0].parts)
+            result = self._finished[job.name]
+            for path, file in self._files(part, result):
+                with storage_errors(path):
+                    os.replace(path, os.path.join(self.folder, file.name))
+            yield number, replace(result, unchanged=True)
+
+    def _files(self, part: Part, result: ShardResult) -> Iterator[tuple[str, FileEntry]]:
+        """Yield the paths and entries of the files of a shard, which an interrupted call may have taken."""
+        for file in () if result.entry is None else (result.entry.container, result.entry.index):
+            path = os.path.join(self._whole, part.folder, PACK, file.name)
+            yield path if os.path.lexists(path) else os.path.join(self.folder, file.name), file
+
+    def _again(self, parts: set[Part], one: str, several: str) -> UsageError:
+        """Return the error that some parts are not as they should be."""
+        named = [str(part) for part in sorted(parts, key=lambda part: part.number)]
+        more = f", and {len(named) - MOST_NAMED} others" if len(named) > MOST_NAMED else ""
+        named = named[:MOST_NAMED]
+        problem = (one if len(named) == 1 else several).format(", ".join(named) + more)
+        return UsageError(self.path, problem, f"run --part {' and --part '.join(named)}{more}")
+
+
+def _has_size(path: str, file: FileEntry) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.getsize(path) == file.bytes
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class PartSummary:
+    """What a part has packed."""
+
+    path: str
+    part: Part
+    shards: int
+    """Of this part."""
+    of_shards: int
+    records: int
+    seconds: float
+
+    @property
+    def line(self) -> str:
+        """The same in words."""
+        return (
+            f"part {self.part}: {plural(self.records, 'image')} in {self.shards} of {plural(self.of_shards, 'shard')}; "
+            "when all parts are there, publish the pack with the same command and --finish in place of --part"
+        )

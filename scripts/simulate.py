@@ -1,0 +1,168 @@
+"""What a cluster needs for a pack of 100 million images: time, requests, memory, money, and what limits each phase.
+
+Nothing of it runs here: it is a simulation (`scripts/simulation/`) with rates that are measured on one machine and with
+limits and prices that are stated. `--check` runs what it simulates, small, in 1, 2 and 4 processes on this machine, and
+prints predicted against measured seconds.
+
+    python scripts/simulate.py                                    # the defaults, with their sources
+    python scripts/simulate.py --set nodes=16 --set prefixes=10
+    python scripts/simulate.py --file mine.json                   # the same names
+    python scripts/simulate.py --check --rounds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+from bench_common import Table, parser
+from simulation.build import Phase, building, listing, planning
+from simulation.setting import Setting, parsed
+from simulation.stream import BLOCK, Windows, epoch, opening
+
+STEPS = 40
+"""Simulated of an epoch that reads the store; the others take as long."""
+IN_MEMORY = 0.8
+"""Share of a node's memory that may be page cache of the pack."""
+POINTS = 4
+"""At which an epoch is simulated whose need for blocks changes while it goes on."""
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.formatter_class = argparse.RawDescriptionHelpFormatter
+    arguments.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a number of the setting")
+    arguments.add_argument("--file", type=Path, help="JSON with numbers of the setting")
+    arguments.add_argument("--check", action="store_true", help="compare with real runs on this machine")
+    arguments.add_argument("--only", default="", metavar="TEXT", help="of the check: only what has this in its name")
+    given = arguments.parse_args()
+    if given.check:
+        from simulation.check import check
+
+        check(given.rounds, given.data, given.work_dir, given.only)
+        return
+    try:
+        named = json.loads(given.file.read_text("utf-8")) if given.file else {}
+        setting = Setting(**{**named, **parsed(given.set)})
+    except (ValueError, TypeError, OSError) as error:
+        arguments.error(str(error))
+    print_setting(setting)
+    print_build(setting)
+    print_training(setting)
+
+
+def print_setting(setting: Setting) -> None:
+    """Print all numbers with their sources."""
+    table = Table("number", "value", "source")
+    for one in fields(Setting):
+        value, unit = getattr(setting, one.name), one.metadata["unit"]
+        source = one.metadata["source"] if value == one.default else "given"
+        text = (
+            f"{value:,}"
+            if isinstance(value, int) and not isinstance(value, bool)
+            else f"{value:g}"
+            if isinstance(value, float)
+            else str(value)
+        )
+        table.row(f"`{one.name}`{', ' if unit else ''}{unit}", text, source)
+    print()
+
+
+def phase_table() -> Table:
+    """Return the table of phases."""
+    return Table("phase", "time", "requests", "from the store", "USD machines", "USD requests", "memory", "busiest")
+
+
+def print_phase(table: Table, phase: Phase, setting: Setting, usd_hour: float) -> None:
+    """Print one phase."""
+    gets, puts = phase.requests["GET"], phase.requests["PUT"] + phase.requests["LIST"]
+    asked = gets / 1000 * setting.usd_1000_gets + puts / 1000 * setting.usd_1000_puts
+    asked += phase.bytes_read / 1e9 * setting.usd_gb_out
+    memory = ", ".join(f"{size / 1e9:.1f} GB {whose}" for whose, size in phase.memory.items())
+    machines = phase.seconds / 3600 * usd_hour
+    table.row(
+        phase.name, time_text(phase.seconds), f"{gets + puts:,.0f}", f"{phase.bytes_read / 1e12:.2f} TB",
+        f"{machines:,.0f}", f"{asked:,.0f}", memory, phase.bottleneck,
+    )  # fmt: skip
+
+
+def time_text(seconds: float) -> str:
+    """Return a duration with the unit that fits."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def print_build(setting: Setting) -> None:
+    """Print what a build costs, as it is set, and with headers and raw images."""
+    table = phase_table()
+    hour = setting.build_nodes * setting.build_usd_hour
+    print_phase(table, listing(setting), setting, setting.build_usd_hour)
+    print_phase(table, planning(setting), setting, hour)
+    if not setting.headers:
+        late = replace(planning(replace(setting, headers=True)), name="plan, if headers are needed")
+        print_phase(table, late, setting, hour)
+    print_phase(table, building(setting), setting, hour)
+    if setting.output_in_store:
+        print_phase(
+            table,
+            replace(building(replace(setting, output_in_store=False)), name="build to a shared file system"),
+            setting,
+            hour,
+        )
+    print()
+
+
+def print_training(setting: Setting) -> None:
+    """Print what opening and epochs cost, with and without canonical nodes and caches."""
+    table = phase_table()
+    hour = setting.nodes * setting.usd_hour
+    print_phase(table, opening(setting), setting, hour)
+    kinds = (
+        ("BlockShuffleSampler(nodes=)", {"block_shuffle": True, "canonical": True}),
+        ("BlockShuffleSampler", {"block_shuffle": True, "canonical": False}),
+        ("ShuffleSampler", {"block_shuffle": False, "canonical": False}),
+    )
+    for name, changes in kinds:
+        for prefixes in sorted({setting.prefixes, 10 * setting.prefixes}):
+            kind = replace(setting, prefixes=prefixes, **changes)
+            print_phase(table, first_epoch(kind, f"{name}: first epoch, prefixes: {prefixes}"), setting, hour)
+        kind = replace(setting, **changes)
+        held = held_share(kind)
+        if reach(kind) < IN_MEMORY * setting.memory_bytes:
+            kind = replace(kind, disk_bytes_s=0.0)
+        print_phase(table, epoch(kind, f"{name}: second epoch, {held:.0%} is in the cache", held, STEPS), setting, hour)
+
+
+def reach(setting: Setting) -> float:
+    """Return the bytes that one node touches in one epoch."""
+    return BLOCK * Windows.of(setting).touched(setting.images / setting.nodes, setting.image_bytes)
+
+
+def held_share(setting: Setting) -> float:
+    """Return how much of what a node needs in the second epoch the first has left in its cache.
+
+    With canonical nodes it needs the same blocks again, else any.
+    """
+    needed = reach(setting)
+    return min(1.0, min(setting.cache_bytes, needed) / (needed if setting.canonical else setting.pack_bytes))
+
+
+def first_epoch(setting: Setting, name: str) -> Phase:
+    """Return an epoch that begins with an empty cache: the mean of some points of it."""
+    points = POINTS if not setting.block_shuffle else 1
+    parts = [epoch(setting, name, 0.0, STEPS // points, (number + 0.5) / points) for number in range(points)]
+    phase = parts[0]
+    phase.seconds = sum(part.seconds for part in parts) / points
+    phase.bytes_read = sum(part.bytes_read for part in parts) / points
+    phase.requests = {kind: sum(part.requests[kind] for part in parts) / points for kind in phase.requests}
+    kinds = {kind for part in parts for kind in part.busy}
+    seconds = sum(part.seconds for part in parts)
+    phase.busy = {kind: sum(part.busy.get(kind, 0.0) * part.seconds for part in parts) / seconds for kind in kinds}
+    return phase
+
+
+if __name__ == "__main__":
+    main()

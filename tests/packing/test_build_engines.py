@@ -1,0 +1,356 @@
+"""Builds on executors of concurrent.futures, and in parts: the same bytes as on one machine."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import crashing
+import executors
+import pytest
+from crashing import mark
+from drawn import draw, draw_classes, draw_plain
+from running import digests, good, refused
+
+import packer.packing.plan
+from packer import BuildOptions, build_pack
+from packer.errors import StorageError, TooManyBad, UsageError, WorkerDied
+from packer.format.pack import open_pack
+from packer.packing import build_part, plan_pack
+from packer.packing.engines import executor
+from packer.packing.publish import Output
+from packer.system.locks import lock_folder
+from packer.types import Progress
+
+IMAGES = 12
+SHARD = 3 * 40 * 30 * 3
+
+
+class Notes(Progress):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    executors.LOST.clear()
+    executors.ENDS.clear()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return draw_plain(tmp_path / "src", IMAGES)
+
+
+def options(source: Path, name: str = "p", **others: Any) -> BuildOptions:
+    given = {"out": str(source.parent / name), "workers": 2, "decode_timeout": 20.0, "shard_bytes": SHARD, **others}
+    return BuildOptions(str(source), **given)
+
+
+def reference(source: Path, **others: Any) -> dict[str, str]:
+    build_pack(options(source, "reference", **others))
+    return digests(source.parent / "reference")
+
+
+# -- engines
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("engine", ["executors:threads", "executors:processes", "executors:losing"])
+def test_the_same_bytes(source: Path, engine: str) -> None:
+    summary = build_pack(options(source, engine=engine))
+    assert digests(source.parent / "p") == reference(source)
+    lost = {shard.container.name for shard in summary.manifest.shards} if engine.endswith("losing") else set()
+    assert set(executors.LOST) == lost
+
+
+@pytest.mark.parametrize("container", ["hdf5", "webdataset", "zarr"])
+def test_labels_in_other_containers(tmp_path: Path, container: str) -> None:
+    source = draw_classes(tmp_path / "src")
+    build_pack(options(source, format=container, engine="executors:threads", shuffle=3))
+    assert digests(tmp_path / "p") == reference(source, format=container, shuffle=3)
+
+
+@pytest.mark.workers
+def test_an_image_that_crashes_the_decoder_costs_itself(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packer.packing.plan, "Recipe", crashing.CrashingRecipe)
+    mark(source / "004.jpg", "SIGSEGV")
+    build_pack(options(source, engine="executors:threads", max_bad="1"))
+    pack = open_pack(source.parent / "p")
+    assert [(row.path, row.reason) for row in pack.manifest.rejected] == [("004.jpg", "crashed")]
+    assert len(pack) == IMAGES - 1
+
+
+def test_bad_images_count_as_everywhere(source: Path) -> None:
+    draw(source / "020.jpg", 20)
+    data = (source / "020.jpg").read_bytes()
+    (source / "020.jpg").write_bytes(data[: len(data) // 2])
+    with pytest.raises(TooManyBad, match="1 of 13"):
+        build_pack(options(source, engine="executors:threads"))
+    build_pack(options(source, engine="executors:threads", max_bad="1"))
+    assert digests(source.parent / "p") == reference(source, max_bad="1")
+
+
+def test_tasks_that_are_lost_for_ever_end_the_build_and_local_workers_resume_it(source: Path) -> None:
+    with pytest.raises(WorkerDied, match=r"executors:hopeless has lost a task: BrokenProcessPool: the node is gone"):
+        build_pack(options(source, engine="executors:hopeless"))
+    assert not (source.parent / "p.partial").exists(), "no shard was finished"
+    executors.LOST[:] = ["shard-00003.lmdb"] * -1000
+    build_pack(options(source))
+    assert digests(source.parent / "p") == reference(source)
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
+    """Let builds end when this number of shards is finished."""
+    add, added = Output.add, []
+
+    def stopping(output: Output, name: str, result: Any) -> None:
+        if len(added) == shards:
+            raise StorageError("disk", "is full", "free disk space")
+        added.append(name)
+        add(output, name, result)
+
+    monkeypatch.setattr(Output, "add", stopping)
+
+
+def test_a_build_that_fails_cancels_its_tasks(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_after(monkeypatch, 0)
+    with pytest.raises(StorageError, match="is full"):
+        build_pack(options(source, engine="executors:stuck"))
+    assert executors.ENDS == ["done", "canceled"]
+
+
+@pytest.mark.parametrize("engines", [("local", "executors:threads"), ("executors:threads", "local")])
+def test_resumes_with_another_engine(source: Path, engines: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        stop_after(patch, 2)
+        build_pack(options(source, engine=engines[0]))
+    notes = Notes()
+    build_pack(options(source, engine=engines[1]), notes)
+    assert "note: 2 finished shards kept" in notes.texts
+    assert digests(source.parent / "p") == reference(source)
+
+
+def test_a_node_with_other_libraries_is_named(source: Path) -> None:
+    with pytest.raises(StorageError, match=r"this node has numpy .*, not 0\.1") as caught:
+        build_pack(options(source, engine="executors:other_versions"))
+    assert caught.value.where == platform.node()
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+def test_a_node_that_does_not_see_the_files_is_named(source: Path, scratch: bool) -> None:
+    where = {"out": f"file://{source.parent}/p", "scratch": str(source.parent)} if scratch else {}
+    with pytest.raises(StorageError, match=f"does not see /elsewhere{source}; put .* all nodes share") as caught:
+        build_pack(options(source, engine="executors:other_disk", **where))
+    assert caught.value.where == platform.node()
+
+
+def test_a_folder_in_an_archive(source: Path) -> None:
+    archive = shutil.make_archive(str(source.parent / "set"), "zip", source.parent, source.name)
+    build_pack(options(Path(archive) / source.name, engine="executors:threads", out=str(source.parent / "p")))
+    assert len(open_pack(source.parent / "p")) == IMAGES
+
+
+def test_a_node_where_nothing_is_mounted_is_named(source: Path) -> None:
+    with pytest.raises(StorageError, match="this node does not see") as caught:
+        build_pack(options(source, engine="executors:nothing_mounted", on_bad="skip"))
+    assert caught.value.where == platform.node()
+
+
+def test_an_error_of_a_node_names_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("disk", "is full")
+
+    monkeypatch.setattr(executor.Pool, "run", full)
+    with pytest.raises(StorageError, match=f"disk: is full \\(on {platform.node()}\\)"):
+        build_pack(options(source, engine="executors:threads"))
+
+
+def test_a_cluster_without_workers_is_no_secret(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Enough(Notes):
+        def note(self, text: str) -> None:
+            super().note(text)
+            if "no workers" in text:
+                raise KeyboardInterrupt
+
+    notes = Enough()
+    monkeypatch.setattr(executor, "PATIENCE_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        build_pack(options(source, engine="executors:idle"), notes)
+    assert "note: executors:idle has no workers; the build waits for them" in notes.texts
+
+
+def test_a_dry_run_knows_the_engines(source: Path) -> None:
+    with pytest.raises(UsageError, match="must be local, ray"):
+        plan_pack(options(source, engine="spark"))
+
+
+def test_finish_needs_no_room(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("1/2", "2/2"):
+        build_part(options(source, part=part))
+    monkeypatch.setattr(packer.packing.plan, "free_bytes", lambda _: 0)
+    build_pack(options(source, finish=True))
+    assert digests(source.parent / "p") == reference(source, force=True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "problem"),
+    [
+        ("executors:nothing", "returned a list"), ("executors:absent", "has no function absent"),
+        ("no_such_module:f", "cannot be imported"), ("nonsense", "must be local, ray"), ("pathlib:Path.home", "has no"),
+    ],
+)  # fmt: skip
+def test_what_is_no_engine(source: Path, engine: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        build_pack(options(source, engine=engine))
+    assert not (source.parent / "p.partial").exists()
+
+
+def test_the_files_of_another_attempt_stay(source: Path) -> None:
+    """A node that was given up still writes: its files have other names, and are not in the pack."""
+    late: list[Path] = []
+
+    class Late(Progress):
+        def note(self, text: str) -> None:
+            if text.startswith("plan"):
+                late.append(source.parent / "p.partial" / "pack" / "shard-00001.lmdb.deadbeef.tmp")
+                late[0].parent.mkdir(parents=True, exist_ok=True)
+                late[0].write_bytes(b"late")
+
+    build_pack(options(source, engine="executors:losing"), Late())
+    assert late and digests(source.parent / "p") == reference(source)
+
+
+# -- parts
+
+
+@pytest.mark.parametrize("parts", [1, 3, 7])
+def test_parts_in_any_order(source: Path, parts: int) -> None:
+    for number in reversed(range(1, parts + 1)):
+        summary = build_part(options(source, part=f"{number}/{parts}"))
+        assert str(summary.part) == f"{number}/{parts}" and summary.of_shards == 4
+    build_pack(options(source, finish=True))
+    assert digests(source.parent / "p") == reference(source)
+    assert not (source.parent / "p.partial").exists()
+
+
+def test_a_part_that_is_missing_is_named_and_may_follow(source: Path) -> None:
+    build_part(options(source, part="1/2"))
+    with pytest.raises(UsageError, match=r"part 2/2 is not complete") as caught:
+        build_pack(options(source, finish=True))
+    assert str(caught.value).endswith('run part="2/2"')
+    build_part(options(source, part="2/2"))
+    build_pack(options(source, finish=True))
+    assert digests(source.parent / "p") == reference(source)
+
+
+def test_a_part_of_bad_images_only(source: Path) -> None:
+    for number in range(3):
+        data = (source / f"{number:03d}.jpg").read_bytes()
+        (source / f"{number:03d}.jpg").write_bytes(data[: len(data) // 2])
+    for part in ("1/4", "2/4", "3/4", "4/4"):
+        build_part(options(source, part=part, max_bad="3"))
+    build_pack(options(source, finish=True, max_bad="3"))
+    assert digests(source.parent / "p") == reference(source, max_bad="3")
+
+
+def test_more_parts_than_shards(source: Path) -> None:
+    for number in range(1, 10):
+        build_part(options(source, part=f"{number}/9"))
+    build_pack(options(source, finish=True))
+    assert digests(source.parent / "p") == reference(source)
+
+
+def test_a_finish_that_was_interrupted(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("1/2", "2/2"):
+        build_part(options(source, part=part))
+    notes = Notes()
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(Output, "publish_folder", lambda *_: (_ for _ in ()).throw(StorageError("disk", "is full")))
+        build_pack(options(source, finish=True), notes)
+    assert notes.texts[-1].endswith("p.partial: run --finish again when all are complete")
+    build_pack(options(source, finish=True))
+    assert digests(source.parent / "p") == reference(source)
+    assert not (source.parent / "p.partial").exists()
+
+
+def test_a_part_that_was_begun_resumes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        stop_after(patch, 1)
+        build_part(options(source, part="2/2"))
+    notes = Notes()
+    build_part(options(source, part="2/2"), notes)
+    assert "note: 1 finished shard kept" in notes.texts
+    build_part(options(source, part="1/2"))
+    build_pack(options(source, finish=True))
+    assert digests(source.parent / "p") == reference(source)
+
+
+def test_a_source_that_changed_between_the_parts(source: Path) -> None:
+    build_part(options(source, part="1/2"))
+    draw(source / "000.jpg", 99, 44, 33)
+    build_part(options(source, part="2/2"))
+    with pytest.raises(UsageError, match="the source has changed since part 1/2"):
+        build_pack(options(source, finish=True))
+    build_part(options(source, part="1/2"))
+    build_pack(options(source, finish=True))
+    assert digests(source.parent / "p") == reference(source)
+
+
+def test_parts_with_other_options(source: Path) -> None:
+    build_part(options(source, part="1/2"))
+    build_part(options(source, part="2/2", resize="16"))
+    with pytest.raises(UsageError, match='part 2/2 differs from this build: resize="16", now none'):
+        build_pack(options(source, finish=True))
+    build_part(options(source, part="2/3"))
+    with pytest.raises(
+        UsageError, match="holds builds in 2 and 3 parts; remove the folders of one of them, such as part-1-of-2"
+    ):
+        build_pack(options(source, finish=True))
+
+
+def test_builds_that_get_in_the_way_of_parts(source: Path) -> None:
+    with pytest.raises(UsageError, match="holds no parts of a build"):
+        build_pack(options(source, finish=True))
+    build_part(options(source, part="1/2"))
+    with pytest.raises(UsageError, match="holds parts of a build"):
+        build_pack(options(source))
+    lock = lock_folder(str(source.parent / "p.partial" / "part-1-of-2"))
+    assert lock is not None
+    with pytest.raises(UsageError, match="part 1/2 is still being built"):
+        build_pack(options(source, finish=True))
+    with pytest.raises(UsageError, match="another build is writing to it"):
+        build_part(options(source, part="1/2"))
+    with pytest.raises(UsageError, match="part-1-of-2 is still being built"):
+        build_pack(options(source, overwrite=True))
+    lock.close()
+    build_pack(options(source, overwrite=True))
+    assert digests(source.parent / "p") == reference(source)
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "3", "1/0", "a/b", "", "-1/3", None])
+def test_what_is_no_part(source: Path, part: str | None) -> None:
+    with pytest.raises(UsageError, match="must be K/N"):
+        build_part(options(source, part=part))
+    assert not (source.parent / "p.partial").exists()
+
+
+def test_a_part_is_not_published_as_a_pack(source: Path) -> None:
+    with pytest.raises(UsageError, match="call build_part"):
+        build_pack(options(source, part="1/2"))
+    assert not (source.parent / "p").exists()
+
+
+def test_the_commands(source: Path) -> None:
+    out = source.parent / "p"
+    for part in ("1/2", "2/2"):
+        text = good("build", source, "-o", out, "--shard-size", SHARD, "--part", part).out
+        assert f"part {part}: 6 images in 2 of 4 shards" in text
+    assert "12 packed" in good("build", source, "-o", out, "--shard-size", SHARD, "--finish").out
+    assert "excludes --finish" in refused(2, "build", source, "-o", out, "--part", "1/2", "--finish")
+    assert digests(out) == reference(source)
