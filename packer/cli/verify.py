@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 
 import click
@@ -22,7 +23,7 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
     """Verify every byte of PACK.
 
     Checks the digests of files, the checksums of records, and containers against indexes. The exit code is 4 if
-    anything is wrong; the affected records are listed. packer repair saves what can be saved.
+    anything is wrong; the affected records are listed. packer repair restores or saves what it can.
 
     \b
     Examples:
@@ -46,6 +47,8 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
             echo_error(f"{name}: {printable(str(problem))}")
         if len(report.problems) > SHOWN_PROBLEMS:
             echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
+        if report.problems and not is_url(pack):
+            echo_error(f"packer repair {printable(shlex.quote(pack))} restores or saves what it can")
         if not quiet:
             for unknown in report.unknown_files:
                 echo_error(f"{name}: {printable(unknown)}: is not part of the pack, but harmless")

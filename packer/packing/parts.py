@@ -16,14 +16,11 @@ from packer.containers.storage import storage_errors
 from packer.errors import UsageError, plural, printable
 from packer.format.manifest import FileEntry
 from packer.packing.journal import Journal, ShardResult
-from packer.packing.publish import JOURNAL, PACK, PARTS, Output
+from packer.packing.publish import JOURNAL, PACK, PART, TAKEN, Output
 from packer.packing.resume import differences
 from packer.packing.write_shard import ShardJob, digest_of_inputs
 from packer.system.locks import FolderLock, lock_folder
 
-PART = re.compile(PARTS + r"-(\d+)-of-(\d+)")
-TAKEN = f"{PARTS}s"
-"""The folder for their shards when all are packed."""
 MOST_NAMED = 8
 """Parts that an error names."""
 FORM = re.compile(r"(\d{1,6})/(\d{1,6})")
@@ -52,7 +49,7 @@ class Part:
     @property
     def folder(self) -> str:
         """The name of its folder in NAME.partial."""
-        return f"{PARTS}-{self.number}-of-{self.parts}"
+        return f"part-{self.number}-of-{self.parts}"
 
     def shards(self, count: int) -> range:
         """Return which of `count` shards it packs: neighbors, which share archives."""

@@ -6,6 +6,7 @@ Nothing else in packer creates, renames or removes a pack.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -24,8 +25,10 @@ from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
 from packer.system.signals import held_signals, run_held
 
 JOURNAL, PLAN, PACK, OLD, SOURCE = "journal", "plan", "pack", "old", "source"
-PARTS = "part"
-"""Start of the names of the folders of a build in parts."""
+PART = re.compile(r"part-(\d+)-of-(\d+)")
+"""Names of the folders of a build in parts."""
+TAKEN = "parts"
+"""The folder for their shards when all are packed."""
 
 
 class Output:
@@ -95,7 +98,7 @@ class Output:
             raise UsageError(self.place, problem, "wait for it, or choose another --out")
         os.makedirs(self.partial, exist_ok=True)  # if it is not what is locked
         names = os.listdir(self.partial)
-        parts = [name for name in names if name.startswith(PARTS)]
+        parts = [name for name in names if name == TAKEN or PART.fullmatch(name)]
         if parts and not self._overwrite:
             self._close()
             problem = "holds parts of a build"

@@ -16,7 +16,7 @@ samples within a window of positions change places at random; those of one pack 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -66,7 +66,7 @@ class MixtureSampler(Sampler):
         world_size: int | None = None,
     ) -> None:  # fmt: skip
         pack = pack_of(data)
-        counts = [len(one) for one in pack.packs] if pack else [check_int("data", count, 1) for count in data]
+        counts = [len(one) for one in pack.packs] if pack else _counts(data)
         super().__init__(
             pack or sum(counts), seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size
         )
@@ -158,6 +158,15 @@ class MixtureSampler(Sampler):
         return pack, before[pack, window] + earlier
 
 
+def _counts(data: Any) -> list[int]:
+    """Return the numbers of records of packs. Raise UsageError if `data` is something else."""
+    counts = list(data) if isinstance(data, Iterable) else [None]
+    if not all(hasattr(count, "__index__") for count in counts):
+        problem = f"must be a pack made by packer.join_packs, or the number of records of each pack, got {data!r}"
+        raise UsageError("data", problem, "join the packs first")
+    return [check_int("data", count, 1) for count in counts]
+
+
 def _runs(numbers: Int64) -> tuple[Int64, Int64]:
     """Return where each run of equal numbers begins, and the run of each number."""
     new = np.diff(numbers, prepend=-1) != 0
@@ -199,11 +208,14 @@ def samples_before(weights: Sequence[int], positions: Int64) -> Int64:
     return out
 
 
-def whole_weights(weights: Sequence[float], packs: int) -> tuple[int, ...]:
+def whole_weights(weights: Iterable[float], packs: int) -> tuple[int, ...]:
     """Return integers in the proportions of `weights`, with a sum of 2**30 at most; decimal fractions are exact.
 
     Raise UsageError unless they are positive numbers, one for each pack.
     """
+    if not isinstance(weights, Iterable):
+        raise UsageError("weights", f"must be a list of numbers, got {weights!r}", "pass one for each pack")
+    weights = list(weights)
     if len(weights) != packs:
         problem = f"has {plural(len(weights), 'number')} for {plural(packs, 'pack')}"
         raise UsageError("weights", problem, "pass one for each pack")

@@ -145,12 +145,13 @@ def test_left_work_is_cleared_and_a_foreign_folder_of_that_name_is_not_ours(sour
     (left / "plan").mkdir()
     for name in ("inputs.arrow", "inputs.arrow.suspects", "part-00000.arrow.0123abcd"):
         (left / "plan" / name).write_bytes(b"torn")
-    (left / "mine.txt").write_bytes(b"dear")
-    assert "holds mine.txt, which was not left by a build; move it away" in refused(
-        2, "build", source, "-o", tmp_path / "p", "--overwrite"
-    )
-    assert (left / "mine.txt").read_bytes() == b"dear"
-    (left / "mine.txt").unlink()
+    for mine in ("mine.txt", "partners.txt"):  # not a part of a build
+        (left / mine).write_bytes(b"dear")
+        assert f"holds {mine}, which was not left by a build; move it away" in refused(
+            2, "build", source, "-o", tmp_path / "p", "--overwrite"
+        )
+        assert (left / mine).read_bytes() == b"dear"
+        (left / mine).unlink()
     good("build", source, "-o", tmp_path / "p")
     assert os.listdir(tmp_path) == ["p"]
 
