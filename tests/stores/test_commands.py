@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 from packs import needs_cache
-from running import good, refused, run
+from running import good, refused, run, signals_heard
 from served import Served
 
 from packer import open_pack
@@ -203,7 +203,7 @@ def test_ctrl_c_while_the_store_does_not_answer(command: str, silent: str, serve
 
     server.fault = stall
     program = [sys.executable, "-m", "packer", command, server.url, *([str(tmp_path / "out")] * (command == "pull"))]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+    with signals_heard(), subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
         assert asked.wait(60)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=50)
