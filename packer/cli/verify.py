@@ -48,7 +48,7 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
         if len(report.problems) > SHOWN_PROBLEMS:
             echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
         if report.problems and not is_url(pack):
-            echo_error(f"packer repair {printable(shlex.quote(pack))} restores or saves what it can")
+            echo_error(f"run packer repair {printable(shlex.quote(pack))} to restore or save what can be")
         if not quiet:
             for unknown in report.unknown_files:
                 echo_error(f"{name}: {printable(unknown)}: is not part of the pack, but harmless")
