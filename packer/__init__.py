@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.to_device import CudaPrefetcher
-    from packer.packing import BuildOptions, BuildSummary, build_pack
+    from packer.packing import BuildOptions, BuildSummary, build_pack, build_part
     from packer.packing.recorded import options_from, options_like
     from packer.repack.adopt import adopt
     from packer.repack.convert import convert
@@ -42,6 +42,7 @@ _HOMES = {
     "adopt": "packer.repack.adopt",
     "as_tv_tensors": "packer.loading.collate",
     "build_pack": "packer.packing",
+    "build_part": "packer.packing",
     "collate": "packer.loading.collate",
     "extract": "packer.repack.extract",
     "join_packs": "packer.format.joined",
@@ -71,6 +72,7 @@ __all__ = [
     "adopt",
     "as_tv_tensors",
     "build_pack",
+    "build_part",
     "collate",
     "convert",
     "extract",
