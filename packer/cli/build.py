@@ -184,7 +184,7 @@ class BuildCommand(click.Command):
     help="With a URL as --out: folder for unfinished shards, two per worker.  [default: that for temporary files]",
 )
 @click.option(
-    "--recheck", is_flag=True, help="Resuming a build to a URL, read its finished shards again to verify them."
+    "--recheck", is_flag=True, help="Read finished shards again to verify them: in a store, or with --finish in parts."
 )
 @click.option(
     "--max-bad",
@@ -276,8 +276,7 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
     if as_json:
         from packer.packing.quarantine import list_path
 
-        listed = None if options.quarantine is None else list_path(options.quarantine)
-        echo(json.dumps({**facts, "quarantine": listed}))
+        echo(json.dumps({**facts, "quarantine": list_path(options)}))
 
 
 def _options(context: click.Context, given: dict[str, Any]) -> BuildOptions:

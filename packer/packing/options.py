@@ -78,7 +78,8 @@ class BuildOptions:
         inventory: File that lists the objects of a source in an object store, which is then not listed: Parquet or
             CSV with the columns key and size, or a name per line.
         scratch: Folder for unfinished shards if `out` is a URL. None: that for temporary files.
-        recheck: Resuming a build to a URL, read its finished shards again rather than ask the store for their versions.
+        recheck: Read finished shards again to verify them: those of a build to a URL that is resumed, instead of asking
+            the store for their versions, and with `finish` those of the parts, and the images.
 
     Raises:
         UsageError: A value is out of range, or two options exclude each other.
@@ -133,9 +134,11 @@ class BuildOptions:
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
         if self.inventory is not None and not is_url(self.source):
             raise UsageError("--inventory", "is for a source in an object store", "leave it out")
-        if not self.to_store and (self.scratch is not None or self.recheck):
-            option = "--recheck" if self.scratch is None else "--scratch"
-            raise UsageError(option, "is for builds to a store", "leave it out, or give a URL as --out")
+        if not self.to_store and self.scratch is not None:
+            raise UsageError("--scratch", "is for builds to a store", "leave it out, or give a URL as --out")
+        if not self.to_store and self.recheck and not self.finish:
+            problem = "is for builds to a store, and for --finish"
+            raise UsageError("--recheck", problem, "leave it out: other builds verify their finished shards anyway")
         if self.format is not None:
             _choice("--format", self.format, container_names())
             if (meant := container_of(self.out)) not in (None, self.format):
@@ -191,6 +194,10 @@ class BuildOptions:
             raise UsageError("--labels", "names the same labels twice")
         if self.part is not None and self.finish:
             raise UsageError("--part", "excludes --finish", "leave out one of them")
+        if self.part is not None:
+            from packer.packing.parts import Part
+
+            Part.of(self.part)  # raises UsageError
         if (self.part is not None or self.finish) and self.to_store:
             step = "build to a folder that the machines share, and packer push the pack"
             raise UsageError("--part" if self.part is not None else "--finish", "is not for --out URL", step)

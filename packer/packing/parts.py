@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,10 +20,14 @@ from packer.packing.journal import Journal, ShardResult
 from packer.packing.publish import JOURNAL, PACK, PART, TAKEN, Output
 from packer.packing.resume import differences
 from packer.packing.write_shard import ShardJob, digest_of_inputs
-from packer.system.locks import FolderLock, lock_folder
+from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
 
+ALTERED = " shards or images have changed since"
 MOST_NAMED = 8
 """Parts that an error names."""
+PATIENCE_S = 60.0
+"""For other parts that begin at the same moment."""
+POLL_S = 0.05
 FORM = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
@@ -68,6 +73,16 @@ def parts_in(partial: str) -> list[Part]:
     return sorted(found, key=lambda part: (part.parts, part.number))
 
 
+def _lock_for_a_moment(partial: str) -> FolderLock | None:
+    """Lock NAME.partial as a whole build does; other parts do it for a moment each. Return None if a build keeps it."""
+    until = time.monotonic() + PATIENCE_S
+    while (lock := lock_folder(partial)) is None and time.monotonic() < until:
+        if os.path.lexists(os.path.join(partial, JOURNAL)):
+            return None
+        time.sleep(POLL_S)
+    return lock
+
+
 class PartOutput(Output):
     """The directory of one part. Other parts may be at work in theirs."""
 
@@ -76,11 +91,34 @@ class PartOutput(Output):
         self._whole = self.partial
         self._work_in(os.path.join(self.partial, part.folder))
 
+    def __enter__(self) -> Output:
+        with storage_errors(self._whole):
+            lock = _lock_for_a_moment(self._whole)
+        if lock is None:
+            problem = "a whole build, or --finish, is writing to it"
+            raise UsageError(self.path, problem, "wait for it, or choose another --out")
+        try:
+            return super().__enter__()
+        finally:
+            self._give_back(lock)
+
     def _open(self) -> None:
+        self._check_free()  # what was waited for may have published the pack
         if os.path.lexists(os.path.join(self._whole, JOURNAL)):
             problem = "holds an unfinished build that is not in parts"
             raise UsageError(self._whole, problem, "finish it with the same command without --part, or remove it")
         super()._open()
+
+    def _leave(self) -> None:
+        super()._leave()
+        if (lock := lock_folder(self._whole)) is not None:
+            self._give_back(lock)
+
+    def _give_back(self, lock: FolderLock) -> None:
+        """Release the lock of NAME.partial, and remove the folder if nothing is in it."""
+        if {*os.listdir(self._whole)} <= {LOCK}:
+            remove_folder(self._whole, lock)
+        lock.close()
 
     @property
     def _is_kept(self) -> bool:
@@ -90,8 +128,9 @@ class PartOutput(Output):
 class FinishedParts(Output):
     """The directory of a build whose parts are packed: takes their shards, if all are there."""
 
-    def __init__(self, path: str, source: str, overwrite: bool) -> None:
+    def __init__(self, path: str, source: str, overwrite: bool, recheck: bool = False) -> None:
         super().__init__(path, source, overwrite)
+        self._recheck = recheck
         self._whole = self.partial
         self._work_in(os.path.join(self.partial, TAKEN))
         self.rest = self._whole
@@ -104,6 +143,7 @@ class FinishedParts(Output):
             step = "run packer build with --part for each part first"
             raise UsageError(self._whole, "holds no parts of a build", step)
         super()._open()
+        self._check_names(self._whole, {LOCK, TAKEN, *(part.folder for part in parts_in(self._whole))})
 
     def read_journal(self, head: Mapping[str, Any]) -> list[str]:
         """Lock all parts, and read their journals.
@@ -148,8 +188,14 @@ class FinishedParts(Output):
             lock.close()
         self._close()
 
-    def results(self, jobs: Sequence[ShardJob]) -> Iterator[tuple[int, ShardResult]]:
+    def results(
+        self, jobs: Sequence[ShardJob], check: Callable[[list[ShardJob]], Iterator[tuple[int, bool]]]
+    ) -> Iterator[tuple[int, ShardResult]]:
         """Take the files of all shards, and yield (number of the shard, result).
+
+        Args:
+            jobs: The shards.
+            check: Runs `is_unchanged` for shards, and yields (number, its answer).
 
         Raises:
             UsageError: A part is not complete, or the source has changed since.
@@ -162,6 +208,12 @@ class FinishedParts(Output):
                 missing.add(part)
             elif result.inputs != digest_of_inputs(job):
                 changed.add(part)
+        if self._recheck and not missing and not changed:
+            there = [self._rechecked(number, job, len(jobs)) for number, job in enumerate(jobs)]
+            bad = [number for number, is_good in check(there) if not is_good]
+            altered = {Part.with_shard(number, len(jobs), self._parts[0].parts) for number in bad}
+            if altered:
+                raise self._again(altered, "part {}:" + ALTERED, "parts {}:" + ALTERED)
         if missing:
             raise self._again(missing, "part {} is not complete", "parts {} are not complete")
         if changed:
@@ -174,6 +226,12 @@ class FinishedParts(Output):
                 with storage_errors(path):
                     os.replace(path, os.path.join(self.folder, file.name))
             yield number, replace(result, unchanged=True)
+
+    def _rechecked(self, number: int, job: ShardJob, count: int) -> ShardJob:
+        """Return the job that checks a shard where its part has packed it."""
+        result = self._finished[job.name]
+        files = self._files(Part.with_shard(number, count, self._parts[0].parts), result)
+        return replace(job, finished=result, folder=os.path.dirname(next(files, (job.folder, None))[0]))
 
     def _files(self, part: Part, result: ShardResult) -> Iterator[tuple[str, FileEntry]]:
         """Yield the paths and entries of the files of a shard, which an interrupted call may have taken."""

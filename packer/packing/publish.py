@@ -25,7 +25,7 @@ from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
 from packer.system.signals import held_signals, run_held
 
 JOURNAL, PLAN, PACK, OLD, SOURCE = "journal", "plan", "pack", "old", "source"
-PART = re.compile(r"part-(\d+)-of-(\d+)")
+PART = re.compile(r"part-([1-9]\d{0,5})-of-([1-9]\d{0,5})")
 """Names of the folders of a build in parts."""
 TAKEN = "parts"
 """The folder for their shards when all are packed."""
@@ -109,12 +109,16 @@ class Output:
                 self._close()
                 raise UsageError(self.place, f"{name} is still being built", "wait until it has ended")
             lock.close()
-        unknown_files = sorted({*names} - {JOURNAL, PLAN, PACK, OLD, SOURCE, LOCK, *parts})
+        self._check_names(self.partial, {JOURNAL, PLAN, PACK, OLD, SOURCE, LOCK, *parts})
+        self.journal = Journal(os.path.join(self.partial, JOURNAL))
+
+    def _check_names(self, folder: str, known: set[str]) -> None:
+        """Raise UsageError if a folder that will be removed holds something else."""
+        unknown_files = sorted({*os.listdir(folder)} - known)
         if unknown_files:
             self._close()
             problem = f"holds {printable(unknown_files[0])}, which was not left by a build"
-            raise UsageError(self.partial, problem, "move it away, or choose another --out")
-        self.journal = Journal(os.path.join(self.partial, JOURNAL))
+            raise UsageError(folder, problem, "move it away, or choose another --out")
 
     def read_journal(self, head: Mapping[str, Any]) -> list[str]:
         """Look for the work of a build with the options `head`: a folder has one journal, which is read already.

@@ -13,13 +13,12 @@ from packer.types import Progress
 
 LIST_NAME = file_of("rejected")
 
-
 def list_rejected(options: BuildOptions, rejected: Listing[Rejected], progress: Progress) -> None:
     """Write the list of ``--quarantine``, if it is asked for. Raise StorageError on failure."""
-    if options.quarantine is not None:
-        write_list(options.quarantine, rejected)
+    if (path := list_path(options)) is not None:
+        write_list(path, rejected)
         inputs = plural(len(rejected), "input is", "inputs are")
-        progress.note(f"{inputs} rejected: listed in {printable(list_path(options.quarantine))}")
+        progress.note(f"{inputs} rejected: listed in {printable(path)}")
 
 
 def check_quarantine(options: BuildOptions) -> None:
@@ -51,22 +50,25 @@ def _within(path: str, folder: str) -> bool:
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
-def list_path(folder: str) -> str:
-    """Return the path of the list."""
-    return os.path.join(folder, LIST_NAME)
+def list_path(options: BuildOptions) -> str | None:
+    """Return the path of the list, None if there is none. Each part of a build has one of its own."""
+    if options.quarantine is None:
+        return None
+    name, dot, extension = LIST_NAME.partition(".")
+    part = f"-{options.part.strip().replace('/', '-of-')}" if options.part is not None else ""
+    return os.path.join(options.quarantine, f"{name}{part}{dot}{extension}")
 
 
-def write_list(folder: str, rejected: Listing[Rejected]) -> None:
+def write_list(path: str, rejected: Listing[Rejected]) -> None:
     """Write the list, sorted by path, replacing the old one in one step. Raise StorageError on failure.
 
     It has the form of the lists in a pack: one input per line, with its path, reason and problem. In a path,
     backslashes are doubled and unprintable characters (tabs, line breaks, undecodable bytes) are escaped with a
     backslash, so that the path can be recovered.
     """
-    path = list_path(folder)
     working = f"{path}.tmp"
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         with suppress(FileNotFoundError):
             os.unlink(working)  # left by a killed build; or a link, which must not be followed
         rejected.write(working)

@@ -65,7 +65,9 @@ def output_of(options: BuildOptions, progress: Progress, indexes: bool = False) 
         return StoreOutput(options, progress, indexes)
     if options.part is not None:
         return PartOutput(options.output, options.source, options.overwrite, Part.of(options.part))
-    return (FinishedParts if options.finish else Output)(options.output, options.source, options.overwrite)
+    if options.finish:
+        return FinishedParts(options.output, options.source, options.overwrite, options.recheck)
+    return Output(options.output, options.source, options.overwrite)
 
 
 class StoreOutput(Output):

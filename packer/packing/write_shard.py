@@ -70,6 +70,21 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
     return result
 
 
+def is_unchanged(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> bool:
+    """Return whether the files of the finished shard of a job are intact and its source files unchanged.
+
+    Args:
+        job: The shard, with what an earlier build made of it.
+        report: Called when it is done.
+        decoding: Not used: no image is decoded.
+    """
+    assert job.finished is not None
+    rows = _rows_of(job)
+    answer = _is_unchanged(job, job.finished, rows)
+    report(len(rows), 0)
+    return answer
+
+
 def _is_unchanged(job: ShardJob, finished: ShardResult, rows: Any) -> bool:
     """Return whether the files of a finished shard are intact and its source files unchanged.
 

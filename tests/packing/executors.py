@@ -89,6 +89,40 @@ def idle() -> Executor:
     return Idle()
 
 
+class Leaving(Executor):
+    """A cluster whose worker goes when it has run the first task."""
+
+    _max_workers = 1
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        task: Future[Any] = Future()
+        if self._max_workers:
+            task.set_result(function(*args, **kwargs))
+            self._max_workers = 0
+        return task
+
+
+def leaving() -> Executor:
+    """Nothing runs after the first task."""
+    return Leaving()
+
+
+class Gone(ThreadPoolExecutor):
+    """A cluster whose scheduler has died."""
+
+    @property
+    def _max_workers(self) -> int:
+        raise ConnectionResetError("the scheduler is gone")
+
+    @_max_workers.setter
+    def _max_workers(self, value: int) -> None: ...
+
+
+def gone() -> Executor:
+    """Nobody answers."""
+    return Gone(1)
+
+
 def other_disk() -> Executor:
     """A node with another disk, as far as it says."""
     return Elsewhere(lambda setup: replace(setup, paths=tuple(f"/elsewhere{path}" for path in setup.paths)))

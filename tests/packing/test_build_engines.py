@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import crashing
@@ -14,6 +17,7 @@ from crashing import mark
 from drawn import draw, draw_classes, draw_plain
 from running import digests, good, refused
 
+import packer.packing.parts
 import packer.packing.plan
 from packer import BuildOptions, build_pack
 from packer.errors import StorageError, TooManyBad, UsageError, WorkerDied
@@ -185,6 +189,25 @@ def test_a_cluster_without_workers_is_no_secret(source: Path, monkeypatch: pytes
     assert "note: executors:idle has no workers; the build waits for them" in notes.texts
 
 
+def test_workers_that_go_are_no_secret(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Enough(Notes):
+        def note(self, text: str) -> None:
+            super().note(text)
+            if "no workers" in text:
+                raise KeyboardInterrupt
+
+    notes = Enough()
+    monkeypatch.setattr(executor, "PATIENCE_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        build_pack(options(source, engine="executors:leaving"), notes)
+    assert notes.texts[-2:-1] == ["note: executors:leaving has no workers; the build waits for them"]
+
+
+def test_a_cluster_that_does_not_answer_any_more(source: Path) -> None:
+    with pytest.raises(WorkerDied, match="executors:gone has lost a task: ConnectionResetError: the scheduler is gone"):
+        build_pack(options(source, engine="executors:gone"))
+
+
 def test_a_dry_run_knows_the_engines(source: Path) -> None:
     with pytest.raises(UsageError, match="must be local, ray"):
         plan_pack(options(source, engine="spark"))
@@ -331,6 +354,74 @@ def test_builds_that_get_in_the_way_of_parts(source: Path) -> None:
     lock.close()
     build_pack(options(source, overwrite=True))
     assert digests(source.parent / "p") == reference(source)
+
+
+def test_a_part_waits_for_others_that_begin_and_not_for_a_build(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = source.parent / "p.partial"
+    lock = lock_folder(str(partial))
+    assert lock is not None
+    with monkeypatch.context() as patch, pytest.raises(UsageError, match="a whole build, or finish, is writing to it"):
+        patch.setattr(packer.packing.parts, "PATIENCE_S", 0.2)
+        build_part(options(source, part="1/2"))
+    assert os.listdir(partial) == [".lock"]
+    polled: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        polled.append(seconds)
+        lock.close()
+
+    monkeypatch.setattr(packer.packing.parts, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    build_part(options(source, part="1/2"))
+    assert len(polled) == 1
+
+
+def test_a_part_that_fails_leaves_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_after(monkeypatch, 0)
+    with pytest.raises(StorageError, match="is full"):
+        build_part(options(source, part="1/2"))
+    assert os.listdir(source.parent) == [source.name]
+
+
+@pytest.mark.parametrize("mine", ["slurm-17.out", "part-0-of-0"])
+def test_finish_removes_nothing_of_the_user(source: Path, mine: str) -> None:
+    for part in ("1/2", "2/2"):
+        build_part(options(source, part=part))
+    (source.parent / "p.partial" / mine).write_text("dear")
+    with pytest.raises(UsageError, match=f"holds {mine}, which was not left by a build"):
+        build_pack(options(source, finish=True))
+    (source.parent / "p.partial" / mine).unlink()
+    build_pack(options(source, finish=True))
+    assert digests(source.parent / "p") == reference(source)
+
+
+@pytest.mark.parametrize("what", ["source", "shard"])
+def test_finish_reads_everything_again_if_it_is_asked_to(source: Path, what: str) -> None:
+    for part in ("1/2", "2/2"):
+        build_part(options(source, part=part))
+    shard = source.parent / "p.partial" / "part-2-of-2" / "pack" / "shard-00003.lmdb"
+    file = source / "011.jpg" if what == "source" else shard
+    data = bytearray(file.read_bytes())
+    data[14] ^= 1  # of a JPEG, the horizontal density
+    file.write_bytes(data)
+    with pytest.raises(UsageError, match="part 2/2: shards or images have changed since") as caught:
+        build_pack(options(source, finish=True, recheck=True))
+    assert str(caught.value).endswith('run part="2/2"')
+    build_part(options(source, part="2/2"))
+    build_pack(options(source, finish=True, recheck=True))
+    assert digests(source.parent / "p") == reference(source)
+
+
+def test_each_part_lists_its_bad_images(source: Path) -> None:
+    for number in (0, 11):
+        data = (source / f"{number:03d}.jpg").read_bytes()
+        (source / f"{number:03d}.jpg").write_bytes(data[:-40] + bytes(38) + data[-2:])  # found when it is decoded
+    for part in ("1/2", "2/2"):
+        build_part(options(source, part=part, max_bad="2", quarantine=str(source.parent / "bad")))
+    build_pack(options(source, finish=True, max_bad="2", quarantine=str(source.parent / "bad")))
+    lists = {file.name: file.read_text() for file in (source.parent / "bad").iterdir()}
+    assert {name: ("000.jpg" in text, "011.jpg" in text) for name, text in lists.items()} == {
+        "rejected-1-of-2.tsv": (True, False), "rejected-2-of-2.tsv": (False, True), "rejected.tsv": (True, True),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("part", ["0/3", "4/3", "3", "1/0", "a/b", "", "-1/3", None])

@@ -128,7 +128,7 @@ def test_a_link_in_its_place_is_replaced_and_not_followed(tmp_path: Path) -> Non
     (tmp_path / "q").mkdir()
     for name in ("rejected.tsv", "rejected.tsv.tmp"):
         (tmp_path / "q" / name).symlink_to(tmp_path / "mine")
-    write_list(str(tmp_path / "q"), Listing(Rejected, [Rejected("a.jpg", "bad-image", "is bad")]))
+    write_list(str(tmp_path / "q" / "rejected.tsv"), Listing(Rejected, [Rejected("a.jpg", "bad-image", "is bad")]))
     assert listed(tmp_path / "q") == [["a.jpg", "bad-image", "is bad"]]
     assert (tmp_path / "mine").read_text() == "dear" and not (tmp_path / "q" / "rejected.tsv").is_symlink()
 
@@ -153,4 +153,4 @@ def test_a_list_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatch
     assert ran.code == 1 and "2 of 5 inputs are bad" in ran.err
     assert "note: " in ran.out and "rejected.tsv: cannot be written" in ran.out
     with pytest.raises(StorageError):
-        write_list(str(tmp_path / "q"), Listing(Rejected))
+        write_list(str(tmp_path / "q" / "rejected.tsv"), Listing(Rejected))

@@ -75,11 +75,12 @@ def _opener(name: str) -> Callable[[], AbstractContextManager[Any]]:
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
-        if place is not None:
+        if place is not None and isinstance(error, ModuleNotFoundError):
             raise NotInstalled(
                 "--engine", f"{known} is not installed", f'pip install "dataset-packer[{known}]"'
             ) from None
         step = "name a module that Python can import here, with PYTHONPATH=. for one in this folder"
+        step = "repair its installation" if place is not None else step
         raise UsageError("--engine", f"{printable(module)} cannot be imported: {error}", step) from None
     if not callable(found):
         raise UsageError("--engine", f"{printable(module)} has no function {printable(function)}", f"give {FORMS}")

@@ -102,8 +102,12 @@ class ExecutorEngine:
         """Roughly how many jobs it runs at once: a cluster may grow meanwhile."""
         return self._asked or self._known_size() or 1
 
-    def _known_size(self) -> int:
-        return int(getattr(self._executor, "_max_workers", None) or 0)
+    def _known_size(self) -> int | None:
+        try:
+            size = getattr(self._executor, "_max_workers", None)
+        except Exception as error:  # a cluster is asked, which may be gone
+            raise self._lost(error) from error
+        return None if size is None else int(size)
 
     def _most(self) -> int:
         """Return how many tasks may be submitted at a time."""
@@ -130,16 +134,18 @@ class ExecutorEngine:
         noted = time.monotonic() + PATIENCE_S
         while waiting or running:
             most = self._most()
-            if len(waiting) + len(running) == len(jobs) and time.monotonic() > noted:
-                noted = math.inf
-                if getattr(self._executor, "_max_workers", None) == 0:
+            if time.monotonic() > noted:
+                noted = time.monotonic() + PATIENCE_S
+                if self._known_size() == 0:
                     self._note(f"note: {self._name} has no workers; the build waits for them")
+                    noted = math.inf
             while waiting and len(running) < most:
                 number, tries = waiting.pop()
                 task = Task(work, jobs[number], self._setup)
                 running[self._submitted(task)] = number, tries - 1
             for future in wait(running, POLL_S, FIRST_COMPLETED).done:
                 number, tries = running.pop(future)
+                noted = time.monotonic() + PATIENCE_S
                 answer = self._answer(future, tries)
                 if answer is None:
                     waiting.append((number, tries))
