@@ -7,8 +7,9 @@ those of the joined pack.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -44,6 +45,9 @@ def join_packs(packs: Sequence[AnyPath | Pack]) -> JoinedPack:
         UsageError: Two packs contradict one another, or one is given twice.
         DamagedPack: As for `open_pack`.
     """
+    if isinstance(packs, str | bytes | os.PathLike | Mapping):
+        step = "pass a list; for shares, PackedLoader or MixtureSampler"
+        raise UsageError("packs", f"must be a list of packs, got {packs!r}", step)
     return JoinedPack([pack if isinstance(pack, Pack) else open_pack(pack) for pack in packs])
 
 

@@ -148,14 +148,17 @@ def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output,
     check_available(options.decoder)
     output = output_of(options, progress)
     check_quarantine(options)
+    resumes = True
     try:
         source = os.path.abspath(options.source)
         source = os.fsdecode(archive_of(os.fsencode(source))[0]) or source  # it may be a folder in an archive
         paths = (output.partial,) if is_url(options.source) else (source, output.partial)
         engine = open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED, paths, progress.note)
         with output, engine as pool:  # which ends before the lock is released
+            resumes = False
             for note in resume_or_restart(output, asked_of(options), options.overwrite):
                 progress.note(f"note: {note}")
+            resumes = True
             pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
             plan = _planned(options, pool, progress, lambda: output.source, output.partial)
             for note in plan.inputs.all_notes:
@@ -165,7 +168,7 @@ def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output,
             list_rejected(options, plan.inputs.rejected, progress)
             yield output, plan, results
     except BaseException:
-        if output.kept:
+        if resumes and output.kept:
             progress.note(output.kept)
         raise
 
@@ -218,7 +221,8 @@ def _planned(
     check_not_empty(options, inputs)
     asked = inputs.asked
     failing = too_many(options, inputs.bad, asked)
-    decoding = failing and not options.fail_fast if deep is None else deep
+    in_parts = options.part is not None or options.finish  # each would decode the images of all
+    decoding = failing and not options.fail_fast and not in_parts if deep is None else deep
     if decoding:
         if failing:
             progress.note(f"note: {going_on(options, inputs.bad, asked)}")
@@ -264,7 +268,8 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
             failing = True
             if options.fail_fast:
                 break
-            progress.note(f"note: {going_on(options, inputs.bad, asked)}")
+            if not options.finish:
+                progress.note(f"note: {going_on(options, inputs.bad, asked)}")
         if not result.unchanged:
             output.add(jobs[number].name, result)
         results[number] = replace(result, rejected=[], changed=[])  # they are in the list, which may be long

@@ -194,10 +194,6 @@ class BuildOptions:
             raise UsageError("--labels", "names the same labels twice")
         if self.part is not None and self.finish:
             raise UsageError("--part", "excludes --finish", "leave out one of them")
-        if self.part is not None:
-            from packer.packing.parts import Part
-
-            Part.of(self.part)  # raises UsageError
         if (self.part is not None or self.finish) and self.to_store:
             step = "build to a folder that the machines share, and packer push the pack"
             raise UsageError("--part" if self.part is not None else "--finish", "is not for --out URL", step)

@@ -154,7 +154,7 @@ class FinishedParts(Output):
         self._parts = parts_in(self._whole)
         if len({part.parts for part in self._parts}) > 1:
             counts = " and ".join(str(count) for count in sorted({part.parts for part in self._parts}))
-            step = f"remove the folders of one of them, such as {self._parts[0].folder}"
+            step = f"remove the folders of all but one, such as part-*-of-{self._parts[0].parts}"
             raise UsageError(self._whole, f"holds builds in {counts} parts", step)
         for part in self._parts:
             folder = os.path.join(self._whole, part.folder)
@@ -165,7 +165,8 @@ class FinishedParts(Output):
             journal = Journal(os.path.join(folder, JOURNAL))
             if journal.head != head:
                 problem = f"part {part} differs from this build: {differences(journal.head, head)}"
-                raise UsageError(self.path, problem, f"use the same options, or run --part {part} again")
+                step = f"use the same options, or run --part {part} again with --overwrite"
+                raise UsageError(self.path, problem, step)
             self._finished.update(journal.finished)
         return []
 
@@ -181,7 +182,7 @@ class FinishedParts(Output):
     def kept(self) -> str:
         """What is left for the next attempt, as a note."""
         where = printable(self._whole)
-        return f"the parts are kept in {where}: run --finish again when all are complete" if self._parts else ""
+        return f"the parts are kept in {where}: run --finish again" if self._parts else ""
 
     def _leave(self) -> None:
         for lock in self._locks:

@@ -48,7 +48,7 @@ from packer.samplers.order import (
     runs_of_neighbors,
     shuffled,
 )
-from packer.samplers.ranks import Ranks, check_int, length_of, nodes_of
+from packer.samplers.ranks import Ranks, check_int, length_of, nodes_of, ranks_here
 from packer.samplers.subset import pack_of
 from packer.types import Int64
 
@@ -173,6 +173,12 @@ class BlockShuffleSampler(Sampler):
         ranks = self._ranks()
         return ranks.world_size // ranks.nodes
 
+    @property
+    def reads_whole_windows(self) -> bool:
+        """Whether all ranks that share a window are on this machine, as far as the launcher says."""
+        world_size = self._ranks().world_size
+        return self.nodes is not None or ranks_here(world_size) in (None, world_size)
+
     def _windows(self, epoch: int, node: int) -> Iterator[tuple[int, int, Int64]]:
         nodes, stream = self.nodes or 1, self._stream(epoch, node)
         for begin, end, firsts, lengths in stream.windows():
@@ -273,6 +279,7 @@ class _Stream:
 
 def _counts(data: Any) -> list[int]:
     """Return the records of each shard."""
-    if isinstance(data, Sequence) or (isinstance(data, np.ndarray) and data.ndim == 1):
+    is_list = isinstance(data, np.ndarray) and data.ndim == 1
+    if is_list or (isinstance(data, Sequence) and not isinstance(data, str)):
         return [check_int("shard", records, 0) for records in data]
     return [length_of(data)]

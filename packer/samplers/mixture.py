@@ -16,7 +16,7 @@ samples within a window of positions change places at random; those of one pack 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -213,7 +213,7 @@ def whole_weights(weights: Iterable[float], packs: int) -> tuple[int, ...]:
 
     Raise UsageError unless they are positive numbers, one for each pack.
     """
-    if not isinstance(weights, Iterable):
+    if not isinstance(weights, Iterable) or isinstance(weights, Mapping):
         raise UsageError("weights", f"must be a list of numbers, got {weights!r}", "pass one for each pack")
     weights = list(weights)
     if len(weights) != packs:

@@ -25,6 +25,9 @@ LAUNCHERS = (
 )
 """Variables of launchers: the number of all processes, and of those on a machine."""
 
+MACHINES = "GROUP_WORLD_SIZE"
+"""Variable of torchrun: the number of machines."""
+
 
 class Ranks(NamedTuple):
     """Process `rank` of `world_size` processes that train together, on `nodes` machines with equally many each.
@@ -69,18 +72,22 @@ def nodes_of(world_size: int, local_world_size: int | None) -> int | None:
 
     Raise UsageError if it does not divide `world_size`.
     """
-    local = _launched(world_size) if local_world_size is None else check_int("local_world_size", local_world_size, 1)
+    local = ranks_here(world_size) if local_world_size is None else check_int("local_world_size", local_world_size, 1)
     if world_size == 1:  # also before there is a process group
         return 1
     if local is None:
         return None
+    machines = os.environ.get(MACHINES, "") if local_world_size is None else ""
+    if machines.isdecimal() and int(machines) * local != world_size:
+        problem = f"is {local} here, but {world_size} ranks are on {int(machines)} machines"
+        raise UsageError("local_world_size", problem, "start equally many ranks on each machine")
     if world_size % local:
         problem = f"is {local}, which does not divide world_size {world_size}: each machine must run equally many ranks"
         raise UsageError("local_world_size", problem)
     return world_size // local
 
 
-def _launched(world_size: int) -> int | None:
+def ranks_here(world_size: int) -> int | None:
     """Return the ranks on each machine, as the launcher of `world_size` processes says."""
     for all_ranks, of_machine in LAUNCHERS:
         local = re.fullmatch(r"0*([1-9]\d*)(\(x\d+\))?", os.environ.get(of_machine, ""))
@@ -144,4 +151,7 @@ def check_int(name: str, value: Any, least: int, most: int | None = None) -> int
 
 def length_of(data: int | Sized) -> int:
     """Return the number of records of `data`. Raise UsageError if it is not a number and has no length."""
+    if isinstance(data, str | bytes | os.PathLike):
+        problem = f"must be a pack, a dataset or a number of records, got {data!r}"
+        raise UsageError("data", problem, "open it first, with packer.open_pack")
     return len(data) if isinstance(data, Sized) else check_int("data", data, 0)

@@ -107,6 +107,35 @@ def leaving() -> Executor:
     return Leaving()
 
 
+class Wrong(Executor):
+    """Returns the same for every task."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self.answer
+
+
+def none() -> Executor:
+    """Tasks return nothing."""
+    future: Future[Any] = Future()
+    future.set_result(None)
+    return Wrong(future)
+
+
+def canceled() -> Executor:
+    """Tasks are canceled, which `concurrent.futures.wait` does not see."""
+    future: Future[Any] = Future()
+    future.cancel()
+    return Wrong(future)
+
+
+def text() -> Executor:
+    """There are no futures."""
+    return Wrong("done")
+
+
 class Gone(ThreadPoolExecutor):
     """A cluster whose scheduler has died."""
 

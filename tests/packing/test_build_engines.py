@@ -203,6 +203,20 @@ def test_workers_that_go_are_no_secret(source: Path, monkeypatch: pytest.MonkeyP
     assert notes.texts[-2:-1] == ["note: executors:leaving has no workers; the build waits for them"]
 
 
+@pytest.mark.parametrize(
+    ("engine", "problem"),
+    [("none", "a task returned a NoneType, not"), ("text", "submit returned a str, not a future")],
+)
+def test_executors_that_are_none(source: Path, engine: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=f"executors:{engine}: {problem}"):
+        build_pack(options(source, engine=f"executors:{engine}"))
+
+
+def test_tasks_that_somebody_else_cancels(source: Path) -> None:
+    with pytest.raises(WorkerDied, match="executors:canceled has lost a task: CancelledError"):
+        build_pack(options(source, engine="executors:canceled"))
+
+
 def test_a_cluster_that_does_not_answer_any_more(source: Path) -> None:
     with pytest.raises(WorkerDied, match="executors:gone has lost a task: ConnectionResetError: the scheduler is gone"):
         build_pack(options(source, engine="executors:gone"))
@@ -296,7 +310,7 @@ def test_a_finish_that_was_interrupted(source: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch, pytest.raises(StorageError):
         patch.setattr(Output, "publish_folder", lambda *_: (_ for _ in ()).throw(StorageError("disk", "is full")))
         build_pack(options(source, finish=True), notes)
-    assert notes.texts[-1].endswith("p.partial: run --finish again when all are complete")
+    assert notes.texts[-1].endswith("p.partial: run --finish again")
     build_pack(options(source, finish=True))
     assert digests(source.parent / "p") == reference(source)
     assert not (source.parent / "p.partial").exists()
@@ -330,9 +344,12 @@ def test_parts_with_other_options(source: Path) -> None:
     build_part(options(source, part="2/2", resize="16"))
     with pytest.raises(UsageError, match='part 2/2 differs from this build: resize="16", now none'):
         build_pack(options(source, finish=True))
+    with pytest.raises(UsageError, match="discard it with overwrite"):
+        build_part(options(source, part="2/2"), notes := Notes())
+    assert not any("run the same command" in text for text in notes.texts)
     build_part(options(source, part="2/3"))
     with pytest.raises(
-        UsageError, match="holds builds in 2 and 3 parts; remove the folders of one of them, such as part-1-of-2"
+        UsageError, match=r"holds builds in 2 and 3 parts; remove the folders of all but one, such as part-\*-of-2"
     ):
         build_pack(options(source, finish=True))
 
@@ -409,6 +426,17 @@ def test_finish_reads_everything_again_if_it_is_asked_to(source: Path, what: str
     build_part(options(source, part="2/2"))
     build_pack(options(source, finish=True, recheck=True))
     assert digests(source.parent / "p") == reference(source)
+
+
+def test_a_part_does_not_decode_the_images_of_others_to_list_them(source: Path) -> None:
+    """As a whole build does if it will fail: each of a thousand parts would."""
+    data = (source / "000.jpg").read_bytes()
+    (source / "000.jpg").write_bytes(data[:20])  # found when its header is read
+    (source / "001.jpg").write_bytes(data[:-40] + bytes(38) + data[-2:])  # found when it is decoded
+    with pytest.raises(TooManyBad, match=r"1 of 12 inputs are bad, 0 allowed \(images were not decoded to the end"):
+        build_part(options(source, part="2/2"))
+    with pytest.raises(TooManyBad, match="2 of 12 inputs are bad, 0 allowed;"):
+        build_pack(options(source))
 
 
 def test_each_part_lists_its_bad_images(source: Path) -> None:

@@ -13,6 +13,7 @@ from sampler_kinds import KINDS, SHUFFLED, WITHOUT_REPLACEMENT
 
 import packer.samplers
 from packer.errors import UsageError
+from packer.samplers import BlockShuffleSampler, SequentialSampler, ShuffleSampler
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,6 +120,12 @@ def test_epochs_that_cannot_be_are_refused(epoch: Any) -> None:
 def test_data_without_a_length_is_refused(data: Any) -> None:
     with pytest.raises(UsageError, match="data: must be an integer"):
         KINDS["shuffle"](data)
+
+
+@pytest.mark.parametrize("kind", [ShuffleSampler, BlockShuffleSampler, SequentialSampler])
+def test_a_path_is_not_a_pack(kind: Any) -> None:
+    with pytest.raises(UsageError, match=r"data: must be a pack, .* got 'a.lmdb'; open it first"):
+        kind("a.lmdb")
 
 
 def test_whatever_has_a_length_is_sampled() -> None:

@@ -138,6 +138,7 @@ def test_other_weights_are_exact_to_a_billionth() -> None:
         ({"weights": (1, "2", 1)}, "got '2'"),
         ({"weights": (1, True, 1)}, "got True"),
         ({"weights": 1}, "weights: must be a list of numbers, got 1"),
+        ({"weights": {"a": 1}}, "weights: must be a list of numbers"),
         ({"weights": (1, 1)}, "weights: has 2 numbers for 3 packs"),
         ({"weights": (1, 1e-12, 1)}, "weights: are too far apart"),
         ({"counts": (5, 0, 5)}, "data: must be an integer at least 1, got 0"),

@@ -198,3 +198,23 @@ def test_a_state_holds_the_canonical_nodes_and_not_the_machines() -> None:
             sampler(other).load_state_dict(state)
     with pytest.raises(UsageError, match="has no nodes"):
         sampler(6).load_state_dict(sampler(None).state_at(0, 24))
+
+
+def test_machines_with_unequal_numbers_of_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun says how many machines there are; otherwise ranks would read some records twice, and others never."""
+    for name, value in (("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "1"), ("GROUP_WORLD_SIZE", "3")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="local_world_size: is 1 here, but 4 ranks are on 3 machines"):
+        BlockShuffleSampler(100, nodes=4, rank=0, world_size=4)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "4")
+    assert len(list(BlockShuffleSampler(100, nodes=4, rank=0, world_size=4))) == 25
+
+
+@pytest.mark.parametrize(("local", "whole"), [("8", True), ("2", False), ("", True)])
+def test_windows_that_several_machines_share(local: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that reads a part of each window is not to fetch all of it; a canonical node is one machine's."""
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    assert BlockShuffleSampler(100, rank=0, world_size=8).reads_whole_windows == whole
+    assert BlockShuffleSampler(100, nodes=4, rank=0, world_size=8).reads_whole_windows
+    assert BlockShuffleSampler(100, rank=0, world_size=1).reads_whole_windows

@@ -57,6 +57,8 @@ def open_engine(
         NotInstalled: Its library is missing.
         UsageError: There is no such engine.
     """
+    if not isinstance(name, str):
+        raise UsageError("--engine", f"must be a text: {FORMS}; got {name!r}", "return the executor from a function")
     if name == LOCAL:
         return Pool(workers or usable_cores(), decode_timeout_s, preload)
     from packer.packing.engines.executor import ExecutorEngine, Setup

@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Client
 
-from packer.errors import UsageError
+from packer.errors import UsageError, printable
 
 
 class DaskExecutor:
@@ -33,6 +33,8 @@ def executor(address: str) -> Iterator[Any]:
         if not os.path.exists(address):  # dask would wait for it
             raise UsageError(address, "no such file", "start dask scheduler with --scheduler-file, or give its address")
         where = {"scheduler_file": address}
+    elif not address.rpartition(":")[2].isdecimal():
+        raise UsageError("--engine", f"dask: {printable(address)} has no port", "give dask:tcp://HOST:8786")
     else:
         where = {"address": address}
     with Client(**where, set_as_default=False) as client:

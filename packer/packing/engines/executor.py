@@ -143,7 +143,8 @@ class ExecutorEngine:
                 number, tries = waiting.pop()
                 task = Task(work, jobs[number], self._setup)
                 running[self._submitted(task)] = number, tries - 1
-            for future in wait(running, POLL_S, FIRST_COMPLETED).done:
+            ended = wait(running, POLL_S, FIRST_COMPLETED).done
+            for future in ended.union(future for future in running if future.cancelled()):  # by somebody else
                 number, tries = running.pop(future)
                 noted = time.monotonic() + PATIENCE_S
                 answer = self._answer(future, tries)
@@ -158,18 +159,28 @@ class ExecutorEngine:
 
     def _submitted(self, task: Task) -> Future[Answer]:
         try:
-            return self._executor.submit(run_task, task)  # type: ignore[no-any-return]
+            future = self._executor.submit(run_task, task)
         except Exception as error:
             raise self._lost(error) from error
+        if not isinstance(future, Future):
+            raise self._not("submit returned", future, "a future of concurrent.futures")
+        return future
 
     def _answer(self, future: Future[Answer], tries: int) -> Answer | None:
         """Return the answer of a task; None if it was lost and is to be submitted again."""
         try:
-            return future.result()
+            answer = future.result()
         except Exception as error:
             if not tries:
                 raise self._lost(error) from error
             return None
+        if not isinstance(answer, Answer):
+            raise self._not("a task returned", answer, "what the function that was submitted returned")
+        return answer
+
+    def _not(self, what: str, found: object, wanted: str) -> UsageError:
+        problem = f"{self._name}: {what} a {type(found).__name__}, not {wanted}"
+        return UsageError("--engine", problem, "see docs/cluster.md")
 
     def _lost(self, error: BaseException) -> WorkerDied:
         last = [line for line in str(error).splitlines() if line.strip()][-1:]  # of Ray, it has the whole traceback

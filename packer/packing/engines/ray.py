@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ def executor(address: str) -> Iterator[RayExecutor]:
     """Yield an executor on the cluster at an address; empty: as `ray.init` finds it, or one on this machine."""
     ours = not ray.is_initialized()
     if ours:
-        _check_answers(address)
+        _check_answers(address or os.environ.get("RAY_ADDRESS", ""))
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
         ray.init(address=address or None, include_dashboard=None if address else False, **quiet)
     try:
