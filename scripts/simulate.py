@@ -22,8 +22,9 @@ from simulation.build import Phase, building, listing, planning
 from simulation.setting import Setting, parsed
 from simulation.stream import BLOCK, Stretch, epoch, opening
 
-STEPS = 40
-"""Simulated of an epoch; the last quarter of them stands for the others."""
+STEPS, STEPS_OF_PARTS = 60, 240
+"""Simulated of an epoch; the second half of them stands for the others. If each node reads its own part, a step takes
+few requests, and more of them are needed for a mean."""
 IN_MEMORY = 0.8
 """Share of a node's memory that may be page cache of the pack."""
 POINTS = 4
@@ -139,7 +140,10 @@ def print_training(setting: Setting) -> None:
         if fetched < IN_MEMORY * setting.memory_bytes:
             kind = replace(kind, disk_bytes_s=0.0)
         second = epoch(
-            kind, f"{name}: second epoch, {share:.0%} is in the cache", Stretch(cached=share, has_indexes=True), STEPS
+            kind,
+            f"{name}: second epoch, {share:.0%} is in the cache",
+            Stretch(cached=share, has_indexes=True),
+            steps_of(kind),
         )
         print_phase(table, second, setting, hour)
 
@@ -160,8 +164,9 @@ def first_epoch(setting: Setting, name: str) -> Phase:
     middle stands for all of it; of a shuffle of all records, the sum of some parts does.
     """
     if setting.block_shuffle:
-        is_long = setting.images > 2 * STEPS * setting.nodes * setting.ranks * setting.batch
-        return epoch(setting, name, Stretch(0.5), STEPS) if is_long else epoch(setting, name)
+        steps, whole = steps_of(setting), setting.images / (setting.nodes * setting.ranks * setting.batch)
+        middle = Stretch(0.5 - 0.75 * steps / whole)  # of the steps that stand for the others
+        return epoch(setting, name, middle, steps) if whole > 2 * steps else epoch(setting, name)
     parts = [epoch(setting, name, part_of(setting, number), STEPS // POINTS) for number in range(POINTS)]
     phase = parts[0]
     phase.busy = {
@@ -172,6 +177,11 @@ def first_epoch(setting: Setting, name: str) -> Phase:
     phase.bytes_read = sum(part.bytes_read for part in parts)
     phase.requests = {kind: sum(part.requests[kind] for part in parts) for kind in phase.requests}
     return phase
+
+
+def steps_of(setting: Setting) -> int:
+    """Return how many steps of an epoch to simulate."""
+    return STEPS_OF_PARTS if setting.block_shuffle and setting.canonical else STEPS
 
 
 def part_of(setting: Setting, number: int) -> Stretch:

@@ -200,6 +200,8 @@ def test_some_steps_stand_for_an_epoch():
     assert some.seconds == pytest.approx(whole.seconds, rel=0.15)
     assert some.requests["GET"] == pytest.approx(whole.requests["GET"], rel=0.15)
     assert some.bytes_read == pytest.approx(whole.bytes_read, rel=0.1)
+    slow = epoch(replace(setting, window_blocks=2, prefix_gets_s=20.0), "epoch", Stretch(0.2), steps=200)
+    assert slow.seconds == pytest.approx(slow.requests["GET"] / 20, rel=0.1)
 
 
 def test_numbers_are_given_by_name():

@@ -33,10 +33,10 @@ FEW_PHOTOS, PHOTOS = 250, 1500
 SHARD_BYTES = 3_400_000
 JPEGS, RAW, SIDE = 10_000, 3000, 224
 BATCH, THREADS = 64, 2
-CACHES = {"jpeg": 4, "raw": 12}
+CACHES = {"jpeg": 4, "raw": 8}
 """Each run of epochs fills so many caches with the pack: one process reads as many epochs, four processes a quarter. So
-a run takes 5 s or more, and as much new memory in any number of processes: a virtual machine may have given back what
-was free for long, and takes longer to get that than what was free a moment before.
+a run takes about 5 s or more, and as much new memory in any number of processes: a virtual machine may have given back
+what was free for long, and takes longer to get that than what was free a moment before.
 """
 CALIBRATED = {"jpeg": 2, "raw": 4}
 """Epochs of a run from which rates follow."""

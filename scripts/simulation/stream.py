@@ -188,7 +188,7 @@ class _Count:
 
 def _simulated(setting: Setting, steps: int) -> tuple[int, int]:
     """Return after how many steps one is like the other, and how many to simulate: whole windows follow until then."""
-    tail = max(1, steps // 4)
+    tail = max(1, steps // 2)
     if setting.block_shuffle:
         parts = setting.nodes if setting.canonical else 1
         images = -(-setting.window_blocks // parts) * setting.block_records * parts
@@ -205,7 +205,7 @@ def epoch(setting: Setting, name: str, stretch: Stretch = FIRST, steps: int | No
         setting: What is read, and by whom.
         name: Of the phase.
         stretch: The part of the epoch.
-        steps: About how many steps are simulated: the last quarter of them stands for all that follow. None: all.
+        steps: About how many steps are simulated: the second half of them stands for all that follow. None: all.
     """
     world, count_of_nodes = _world(setting)
     files, ranks, clock = Files(setting), count_of_nodes * setting.ranks, world.clock
