@@ -38,8 +38,8 @@ CACHES = {"jpeg": 4, "raw": 8}
 a run takes about 5 s or more, and as much new memory in any number of processes: a virtual machine may have given back
 what was free for long, and takes longer to get that than what was free a moment before.
 """
-CALIBRATED = {"jpeg": 2, "raw": 4}
-"""Epochs of a run from which rates follow."""
+CALIBRATED = {"jpeg": 2, "raw": 8}
+"""Epochs of a run from which rates follow. Of raw images as many as in a run: the time for new memory depends on it."""
 CALIBRATED_DELAY_S = 0.03
 
 HERE = replace(
