@@ -20,14 +20,15 @@ from pathlib import Path
 from bench_common import Table, parser
 from simulation.build import Phase, building, listing, planning
 from simulation.setting import Setting, parsed
-from simulation.stream import BLOCK, Windows, epoch, opening
+from simulation.stream import BLOCK, Stretch, epoch, opening
 
-STEPS = 40
-"""Simulated of an epoch that reads the store; the others take as long."""
+STEPS, STEPS_OF_PARTS = 60, 240
+"""Simulated of an epoch; the second half of them stands for the others. If each node reads its own part, a step takes
+few requests, and more of them are needed for a mean."""
 IN_MEMORY = 0.8
 """Share of a node's memory that may be page cache of the pack."""
 POINTS = 4
-"""At which an epoch is simulated whose need for blocks changes while it goes on."""
+"""Parts of an epoch whose need for blocks changes while it goes on; each is simulated as in its middle."""
 
 
 def main() -> None:
@@ -59,6 +60,7 @@ def print_setting(setting: Setting) -> None:
     for one in fields(Setting):
         value, unit = getattr(setting, one.name), one.metadata["unit"]
         source = one.metadata["source"] if value == one.default else "given"
+        value = setting.bytes_of_shard if one.name == "shard_bytes" else value
         text = (
             f"{value:,}"
             if isinstance(value, int) and not isinstance(value, bool)
@@ -126,42 +128,68 @@ def print_training(setting: Setting) -> None:
         ("ShuffleSampler", {"block_shuffle": False, "canonical": False}),
     )
     for name, changes in kinds:
-        for prefixes in sorted({setting.prefixes, 10 * setting.prefixes}):
-            kind = replace(setting, prefixes=prefixes, **changes)
-            print_phase(table, first_epoch(kind, f"{name}: first epoch, prefixes: {prefixes}"), setting, hour)
         kind = replace(setting, **changes)
-        held = held_share(kind)
-        if reach(kind) < IN_MEMORY * setting.memory_bytes:
+        firsts = [
+            first_epoch(replace(kind, prefixes=prefixes), f"{name}: first epoch, prefixes: {prefixes}")
+            for prefixes in sorted({setting.prefixes, 10 * setting.prefixes})
+        ]
+        for first in firsts:
+            print_phase(table, first, setting, hour)
+        fetched = firsts[0].bytes_read / setting.nodes
+        share = held_share(kind, fetched)
+        if fetched < IN_MEMORY * setting.memory_bytes:
             kind = replace(kind, disk_bytes_s=0.0)
-        print_phase(table, epoch(kind, f"{name}: second epoch, {held:.0%} is in the cache", held, STEPS), setting, hour)
+        second = epoch(
+            kind,
+            f"{name}: second epoch, {share:.0%} is in the cache",
+            Stretch(cached=share, has_indexes=True),
+            steps_of(kind),
+        )
+        print_phase(table, second, setting, hour)
 
 
-def reach(setting: Setting) -> float:
-    """Return the bytes that one node touches in one epoch."""
-    return BLOCK * Windows.of(setting).touched(setting.images / setting.nodes, setting.image_bytes)
-
-
-def held_share(setting: Setting) -> float:
-    """Return how much of what a node needs in the second epoch the first has left in its cache.
+def held_share(setting: Setting, fetched: float) -> float:
+    """Return how much of what a node needs in the second epoch is in its cache after it has fetched so many bytes.
 
     With canonical nodes it needs the same blocks again, else any.
     """
-    needed = reach(setting)
-    return min(1.0, min(setting.cache_bytes, needed) / (needed if setting.canonical else setting.pack_bytes))
+    needed = fetched if setting.canonical else setting.pack_bytes
+    return min(1.0, min(setting.cache_bytes, fetched) / needed)
 
 
 def first_epoch(setting: Setting, name: str) -> Phase:
-    """Return an epoch that begins with an empty cache: the mean of some points of it."""
-    points = POINTS if not setting.block_shuffle else 1
-    parts = [epoch(setting, name, 0.0, STEPS // points, (number + 0.5) / points) for number in range(points)]
+    """Return an epoch that begins with an empty cache.
+
+    What it needs becomes less while it goes on. Of a block shuffle that are the blocks in which two runs meet, and its
+    middle stands for all of it; of a shuffle of all records, the sum of some parts does.
+    """
+    if setting.block_shuffle:
+        steps, whole = steps_of(setting), setting.images / (setting.nodes * setting.ranks * setting.batch)
+        middle = Stretch(0.5 - 0.75 * steps / whole)  # of the steps that stand for the others
+        return epoch(setting, name, middle, steps) if whole > 2 * steps else epoch(setting, name)
+    parts = [epoch(setting, name, part_of(setting, number), STEPS // POINTS) for number in range(POINTS)]
     phase = parts[0]
-    phase.seconds = sum(part.seconds for part in parts) / points
-    phase.bytes_read = sum(part.bytes_read for part in parts) / points
-    phase.requests = {kind: sum(part.requests[kind] for part in parts) / points for kind in phase.requests}
-    kinds = {kind for part in parts for kind in part.busy}
-    seconds = sum(part.seconds for part in parts)
-    phase.busy = {kind: sum(part.busy.get(kind, 0.0) * part.seconds for part in parts) / seconds for kind in kinds}
+    phase.busy = {
+        kind: sum(part.busy.get(kind, 0.0) * part.seconds for part in parts) / sum(part.seconds for part in parts)
+        for kind in {kind for part in parts for kind in part.busy}
+    }
+    phase.seconds = sum(part.seconds for part in parts)
+    phase.bytes_read = sum(part.bytes_read for part in parts)
+    phase.requests = {kind: sum(part.requests[kind] for part in parts) for kind in phase.requests}
     return phase
+
+
+def steps_of(setting: Setting) -> int:
+    """Return how many steps of an epoch to simulate."""
+    return STEPS_OF_PARTS if setting.block_shuffle and setting.canonical else STEPS
+
+
+def part_of(setting: Setting, number: int) -> Stretch:
+    """Return one of the parts of an epoch in random order, with as many blocks in the cache as in the middle of it."""
+    middle = (number + 0.5) / POINTS
+    images_of_block = 1 + BLOCK / setting.image_bytes  # that have bytes in it
+    cached = 1 - (1 - middle / setting.nodes) ** images_of_block
+    return Stretch(middle, 1 / POINTS, cached, has_indexes=number > 0)
 
 
 if __name__ == "__main__":

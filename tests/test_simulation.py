@@ -8,20 +8,33 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from packer.stores.fetch import _Work
+from packer.stores.layout import Layout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import simulate
 from simulation.build import building, listing, planning
 from simulation.clock import Clock, Queue, Resource, compute
+from simulation.fetching import Files, with_neighbors
+from simulation.reading import sampled_shards, shards_of_epoch
 from simulation.setting import Setting, parsed
-from simulation.stream import BLOCK, Windows, epoch, joined, opening
+from simulation.stream import BLOCK, Stretch, epoch, opening
 
 SMALL = replace(
-    Setting(), images=200_000, folders=50, build_nodes=2, build_cores=4, workers=4, nodes=2, ranks=2, cores=8,
+    Setting(), images=100_000, folders=50, build_nodes=2, build_cores=4, workers=4, nodes=2, ranks=2, cores=8,
     threads=2, batch=64, latency_tail=0.0,
 )  # fmt: skip
+MANY = replace(SMALL, shard_bytes=2 << 20, index_bytes=1000)
+"""In more shards than the number from which on indexes come late."""
+
+
+def groups_of(setting):
+    """Return how many requests fetch the pack if each is for a whole group of four blocks."""
+    return sum(-(-size // (4 * BLOCK)) for size in Files(setting).layout.sizes)
 
 
 def test_work_on_shared_cores_takes_as_long_as_the_cores_allow():
@@ -48,7 +61,7 @@ def test_more_nodes_are_never_slower(phase):
     seconds = [
         phase(replace(setting, build_nodes=nodes, nodes=nodes, output_in_store=False)).seconds for nodes in (1, 2, 4)
     ]
-    if phase is opening:  # each node fetches all indexes
+    if phase is opening:  # each node does the same
         assert max(seconds) < 1.2 * min(seconds)
     else:
         assert all(more <= less * 1.001 for less, more in pairwise(seconds))
@@ -60,12 +73,89 @@ def test_twice_the_nodes_train_in_half_the_time_if_each_reads_its_own_part():
     assert one.bytes_read == pytest.approx(two.bytes_read, rel=0.05)
 
 
-def test_canonical_nodes_read_the_pack_once_and_others_more():
+def test_canonical_nodes_read_the_pack_once_and_others_on_each_node():
     pack = SMALL.pack_bytes
-    mine = epoch(SMALL, "epoch").bytes_read
-    assert mine == pytest.approx(1.146 * pack, rel=0.01)  # runs begin and end within blocks: docs/remote.md
-    assert epoch(replace(SMALL, canonical=False), "epoch").bytes_read > 1.3 * mine
-    assert epoch(replace(SMALL, block_shuffle=False), "epoch").bytes_read == pytest.approx(2 * pack, rel=0.02)
+    assert epoch(SMALL, "epoch").bytes_read == pytest.approx(pack, rel=0.01)  # but for the block where two parts meet
+    assert epoch(replace(SMALL, canonical=False), "epoch").bytes_read == pytest.approx(2 * pack, rel=0.01)
+    assert epoch(replace(SMALL, block_shuffle=False), "epoch").bytes_read == pytest.approx(2 * pack, rel=0.01)
+
+
+def test_canonical_nodes_that_keep_nothing_ask_for_no_windows():
+    kept, not_kept = (epoch(replace(SMALL, cache_bytes=size), "epoch") for size in (1e12, 1e9))
+    assert not_kept.requests["GET"] > 1.15 * kept.requests["GET"]
+
+
+def test_an_epoch_of_one_window_is_read_in_whole_groups():
+    setting = replace(SMALL, nodes=1, ranks=1, images=10_000, canonical=False, shard_bytes=32 << 20)
+    read = epoch(setting, "epoch")
+    assert read.bytes_read == setting.pack_bytes
+    # threads fetch the first batch before the window is known, and what somebody waits for is not joined with the rest
+    assert groups_of(setting) <= read.requests["GET"] <= 1.3 * groups_of(setting)
+    shuffled = epoch(replace(setting, block_shuffle=False), "epoch")
+    assert shuffled.bytes_read == setting.pack_bytes
+    assert shuffled.requests["GET"] > 1.5 * groups_of(setting)
+
+
+class _Queues:
+    """The queues of a process, as `packer.stores.fetch` and the model have them."""
+
+    def __init__(self, layout, now, soon, later):
+        self.blocks, self.layout, self.now, self.soon, self._later = self, layout, now, soon, later
+        self.queues = (now, soon, later)
+
+    def in_later(self, block):
+        return block in self._later
+
+    def has_later(self):
+        return bool(self._later)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_requests_are_joined_as_packer_joins_them(seed):
+    dice = np.random.default_rng(seed)
+    layout = Layout((dice.integers(1, 12 * BLOCK, 5)).tolist())
+    kinds = dice.integers(0, 4, layout.num_blocks)
+    queues = _Queues(layout, *({int(block): None for block in np.flatnonzero(kinds == kind)} for kind in range(3)))
+    for queue in queues.queues:
+        for block in queue:
+            assert with_neighbors(block, queue, queues) == _Work._with_neighbors(queues, block, queue)
+
+
+def test_opening_fetches_the_manifest_in_each_rank_and_each_index_once_on_each_node():
+    setting = replace(SMALL, shard_bytes=16 << 20, latency_s=1.0)
+    assert 100 < setting.shards <= 1024
+    opened = opening(setting)
+    assert opened.requests["GET"] == 2 * 2 + 2 * setting.shards
+    assert opened.seconds == pytest.approx(1 + math.ceil(setting.shards / 32), rel=0.05)  # 32 at once on each node
+
+
+def test_opening_many_shards_fetches_no_index():
+    assert MANY.shards > 1024
+    assert opening(MANY).requests["GET"] == 2 * 2
+    assert opening(MANY).bytes_read == 2 * 2 * MANY.shards * MANY.manifest_bytes
+
+
+@pytest.mark.parametrize("changes", [{}, {"canonical": False}, {"block_shuffle": False}])
+def test_indexes_of_many_shards_come_in_the_first_epoch_once_on_each_node(changes):
+    setting = replace(MANY, **changes)
+    first, later = (epoch(setting, "epoch", Stretch(has_indexes=known)) for known in (False, True))
+    expected = sum(shards_of_epoch(setting, Files(setting), node) for node in range(2))
+    size = setting.images * setting.index_bytes / setting.shards
+    assert first.bytes_read - later.bytes_read == pytest.approx(expected * size)
+    if setting.block_shuffle and setting.canonical:
+        half, sample = setting.shards / 2, len(sampled_shards(setting, Files(setting)))
+        assert half <= expected / 2 <= half + sample / 2 + 1
+        assert 64 <= sample <= 64 * (2 + 1024 * setting.image_bytes // setting.shard_bytes)
+    else:
+        assert expected == 2 * setting.shards
+    with_few_steps = epoch(setting, "epoch", steps=40)
+    assert with_few_steps.bytes_read > expected * size
+
+
+def test_shards_are_as_large_as_packer_makes_them():
+    assert Setting().bytes_of_shard == 1 << 30 and Setting().shards == math.ceil(2.8e12 / 2**30)
+    assert SMALL.bytes_of_shard == 128 << 20
+    assert replace(SMALL, shard_bytes=1 << 20).shards == math.ceil(SMALL.pack_bytes / 2**20)
 
 
 def test_requests_add_up():
@@ -100,22 +190,18 @@ def test_a_slow_store_is_the_bottleneck_of_what_waits_for_it():
 
 
 def test_a_full_cache_asks_for_nothing():
-    later = epoch(SMALL, "epoch", cached=1.0)
+    later = epoch(SMALL, "epoch", Stretch(cached=1.0))
     assert later.requests["GET"] == later.bytes_read == 0
 
 
-def test_blocks_that_are_touched():
-    windows = Windows.of(replace(SMALL, block_shuffle=False, nodes=1))
-    blocks = SMALL.pack_bytes / BLOCK
-    assert windows.touched(0, SMALL.image_bytes) == 0
-    assert windows.touched(1, SMALL.image_bytes) == pytest.approx(1 + SMALL.image_bytes / BLOCK, rel=0.01)
-    assert windows.touched(SMALL.images, SMALL.image_bytes) == pytest.approx(blocks)
-
-
-def test_requests_are_joined_only_where_neighbors_are_asked_for():
-    assert joined(0.0) == 1
-    assert joined(1.0) == 4
-    assert 1 < joined(0.3) < joined(0.5) <= 4
+def test_some_steps_stand_for_an_epoch():
+    setting = replace(SMALL, window_blocks=8)
+    whole, some = epoch(setting, "epoch"), epoch(setting, "epoch", Stretch(0.5), steps=80)
+    assert some.seconds == pytest.approx(whole.seconds, rel=0.15)
+    assert some.requests["GET"] == pytest.approx(whole.requests["GET"], rel=0.15)
+    assert some.bytes_read == pytest.approx(whole.bytes_read, rel=0.1)
+    slow = epoch(replace(setting, window_blocks=2, prefix_gets_s=20.0), "epoch", Stretch(0.2), steps=200)
+    assert slow.seconds == pytest.approx(slow.requests["GET"] / 20, rel=0.1)
 
 
 def test_numbers_are_given_by_name():

@@ -23,8 +23,11 @@ from packer.sources.archives.objects import MOST_CALLS, READS
 from packer.stores.transfer import PIECE_BYTES
 
 LISTS, READING, FETCHING = "LISTs in flight", "reads in flight of a worker", "requests in flight of a rank"
+INDEXES = "indexes in flight of a rank"
 SHARD_REQUESTS = 3
 """Beside the parts of a shard: its index, its size that is asked for, and its line in the journal."""
+ALWAYS = 0.95
+"""Share of the time in which something is busy that limits all else."""
 PIECES = 10
 """In which work is done on cores that more processes share than there are cores."""
 OTHERS_S = 0.005
@@ -48,8 +51,11 @@ class Phase:
 
     @property
     def bottleneck(self) -> str:
-        """The busiest resource."""
-        name = max(self.busy, key=lambda one: self.busy[one])
+        """The busiest resource. If one is always busy, it is that, and not the requests that wait for it."""
+        machines = [one for one in self.busy if one not in (LISTS, READING, FETCHING, INDEXES)]
+        name = max(machines, key=lambda one: self.busy[one])
+        if self.busy[name] < ALWAYS:
+            name = max(self.busy, key=lambda one: self.busy[one])
         return f"{name} {self.busy[name]:.0%}"
 
 
@@ -111,16 +117,20 @@ class World:
         """Note that requests were in flight since then, of as many as can be at once."""
         self._flights[kind] = self._flights.get(kind, 0.0) + (self.clock.now - since) * at_once / most
 
+    def busy_s(self) -> dict[str, float]:
+        """Return for how long each resource was busy until now, the mean of all nodes."""
+        groups = [self.cores, self.networks, self.disks]
+        groups += [[one] for one in (self.gpus, self.coordinator, self.upload, self.gets, self.puts)]
+        spent = {}
+        for group in groups:
+            some = set(group)
+            spent[group[0].name] = sum(one.busy_until(self.clock.now) / one.servers for one in some) / len(some)
+        return spent | self._flights
+
     def phase(self, name: str, main: Process) -> Phase:
         """Run a phase until its main process has ended."""
         seconds = self.clock.run(main)
-        groups = [self.cores, self.networks, self.disks]
-        groups += [[one] for one in (self.gpus, self.coordinator, self.upload, self.gets, self.puts)]
-        busy = {
-            group[0].name: sum(one.busy_s / one.servers for one in set(group)) / (len(set(group)) * seconds)
-            for group in groups
-        }
-        busy |= {kind: flown / seconds for kind, flown in self._flights.items()}
+        busy = {name: spent / seconds for name, spent in self.busy_s().items()}
         return Phase(name, seconds, self.requests, self.bytes_read, busy)
 
 
@@ -262,7 +272,7 @@ def building(setting: Setting) -> Phase:
         yield from world.coordinate(shards * setting.record_s)  # the manifest
 
     phase = world.phase("build", main())
-    phase.memory["node"] = setting.workers * (setting.shard_bytes + 200e6)
+    phase.memory["node"] = setting.workers * (setting.bytes_of_shard + 200e6)
     phase.memory["coordinator"] = setting.coordinator_bytes * setting.images
     return phase
 

@@ -21,23 +21,26 @@ from bench_plan import link_files
 from simulation.build import building, listing, planning
 from simulation.runs import Reading, Run, made, read
 from simulation.setting import Setting
-from simulation.stream import epoch
+from simulation.stream import epoch, opening
 
 from packer import BuildOptions, build_pack, open_pack
 from packer.bench.measure import Figure
 from packer.system import usable_cores
 
 PROCESSES = (1, 2, 4)
-FEW_FILES, FILES = 20_000, 120_000
+FEW_FILES, FILES = 20_000, 160_000
 FEW_PHOTOS, PHOTOS = 250, 1500
 SHARD_BYTES = 3_400_000
 JPEGS, RAW, SIDE = 10_000, 3000, 224
 BATCH, THREADS = 64, 2
-CACHES = 4
-"""Each run of epochs fills so many caches with the pack: one process reads as many epochs, four processes read one. So
-a run takes seconds, and as much new memory in any number of processes: a virtual machine may have given back what was
-free for long, and takes longer to get that than what was free a moment before.
+CACHES = {"jpeg": 4, "raw": 8}
+"""Each run of epochs fills so many caches with the pack: one process reads as many epochs, four processes a quarter. So
+a run takes about 5 s or more, and as much new memory in any number of processes: a virtual machine may have given back
+what was free for long, and takes longer to get that than what was free a moment before.
 """
+CALIBRATED = {"jpeg": 2, "raw": 8}
+"""Epochs of a run from which rates follow. Of raw images as many as in a run: the time for new memory depends on it."""
+CALIBRATED_DELAY_S = 0.03
 
 HERE = replace(
     Setting(), build_nodes=1, nodes=1, ranks=1, threads=THREADS, batch=BATCH, build_cores=usable_cores(),
@@ -156,47 +159,57 @@ class Builds(Part):
 class Epochs(Part):
     """Epochs from a store, each with empty caches: one for each process, or for all."""
 
-    def __init__(self, home: Path, pack: str, kind: str, delay_s: float) -> None:
+    def __init__(self, home: Path, pack: str, kind: str, delay_s: float, like: Epochs | None = None) -> None:
+        """Take what is read; the rates are those of `like`, if that is run, too."""
         self.processes = (2,) if kind in ("nodes", "shared") else PROCESSES
         super().__init__(home)
-        self.pack, self.kind, self.delay_s = pack, kind, delay_s
+        self.pack, self.kind, self.delay_s, self._like = pack, kind, delay_s, like
         self.title = f"epochs of {pack}, {kind}, {delay_s * 1000:.0f} ms a request"
 
     @cached_property
-    def _sizes(self) -> tuple[int, int]:
-        """Number of records, and their mean size in the shards."""
+    def _sizes(self) -> tuple[int, int, int]:
+        """Number of records, their mean size in the shards, and number of shards."""
         manifest = open_pack(self.home / self.pack).manifest
-        return manifest.records, sum(shard.container.bytes for shard in manifest.shards) // manifest.records
+        size = sum(shard.container.bytes for shard in manifest.shards) // manifest.records
+        return manifest.records, size, len(manifest.shards)
 
     def calibrated(self) -> dict[str, float]:
-        images = self._sizes[0] * CACHES
-        all_of, quarter = (read(Reading(self.pack, "block", 1, CACHES, ranks=ranks), self.home) for ranks in (1, 4))
-        self.run(1)  # it takes memory that was free for long; the others follow a run like themselves
-        cold = self.run(1)
+        if self._like is not None and self._like.rates:
+            return self._like.rates[-1]
+        epochs = CALIBRATED[self.pack]
+        images = self._sizes[0] * epochs
+        all_of, quarter = (read(Reading(self.pack, "block", 1, epochs, ranks=ranks), self.home) for ranks in (1, 4))
+        if not self.rates:  # it takes memory that was free for long
+            self.run(1)
+        kind = "full" if self.kind == "full" else "block"
+        cold = read(Reading(self.pack, kind, 1, epochs, CALIBRATED_DELAY_S), self.home)
         decode_s = (all_of.cpu_s[0] - quarter.cpu_s[0]) / (images * 3 / 4)
         return {
             "decode_s": decode_s, "fetch_s": 0.0, "store_request_s": 1e-9,
-            "rank_start_s": max(0.0, (quarter.cpu_s[0] - decode_s * images / 4) / CACHES),
+            "rank_start_s": max(0.0, (quarter.cpu_s[0] - decode_s * images / 4) / epochs),
             "fetch_byte_s": max(0.0, cold.cpu_s[0] - all_of.cpu_s[0]) / cold.sent,
             "store_byte_s": cold.server_s / cold.sent,
         }  # fmt: skip
 
     def _epochs(self, processes: int) -> int:
-        """How many each process reads, so that CACHES packs are fetched in all."""
-        return CACHES if self.kind in ("nodes", "shared") else CACHES // processes
+        """How many each process reads, so that as many caches are filled by any number of processes."""
+        caches = CACHES[self.pack]
+        return caches if self.kind in ("nodes", "shared") else caches // processes
 
     def run(self, processes: int) -> Run:
         return read(Reading(self.pack, self.kind, processes, self._epochs(processes), self.delay_s), self.home)
 
     def predicted(self, setting: Setting, processes: int) -> tuple[float, float]:
-        images, size = self._sizes
+        images, size, shards = self._sizes
         nodes, ranks = (1, processes) if self.kind == "shared" else (processes, 1)
         setting = replace(
             setting, images=images, image_bytes=size, latency_s=self.delay_s, canonical=self.kind == "nodes",
-            nodes=nodes, ranks=ranks, block_shuffle=self.kind != "full",
+            nodes=nodes, ranks=ranks, block_shuffle=self.kind != "full", shard_bytes=-(-images * size // shards),
         )  # fmt: skip
         phase, epochs = epoch(setting, self.title), self._epochs(processes)
-        return phase.seconds * epochs, phase.requests["GET"] * epochs
+        # the server counts from the start, but the clock of a run starts when all packs are open
+        requests = opening(setting).requests["GET"] + phase.requests["GET"]
+        return phase.seconds * epochs, requests * epochs
 
 
 def check(rounds: int, data: Path, work_dir: Path | None, only: str) -> None:
@@ -204,9 +217,10 @@ def check(rounds: int, data: Path, work_dir: Path | None, only: str) -> None:
     with tempfile.TemporaryDirectory(prefix="simulate-", dir=work_dir) as folder:
         home = Path(folder)
         make_data(home, data)
-        jpeg = [Epochs(home, "jpeg", kind, 0.03) for kind in ("block", "nodes", "shared")]
-        raw = [Epochs(home, "raw", kind, delay_s) for kind, delay_s in (("block", 0.03), ("full", 0.3))]
-        parts = [part for part in (Plans(home), Builds(home), *jpeg, *raw) if only in part.title]
+        jpeg = Epochs(home, "jpeg", "block", 0.03)
+        alike = [Epochs(home, "jpeg", kind, 0.03, jpeg) for kind in ("nodes", "shared")]
+        raw = [Epochs(home, "raw", kind, delay_s) for kind, delay_s in (("block", 0.03), ("full", 0.15))]
+        parts = [part for part in (Plans(home), Builds(home), jpeg, *alike, *raw) if only in part.title]
         for _ in range(rounds):
             for part in parts:
                 part.round()

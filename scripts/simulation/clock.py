@@ -118,6 +118,10 @@ class Resource:
         self.busy_s += seconds
         return end
 
+    def busy_until(self, now: float) -> float:
+        """Return for how long servers were busy until now, without the work that is asked for and not begun."""
+        return self.busy_s - sum(max(0.0, free - now) for free in self._free)
+
 
 def compute(clock: Clock, cores: Resource, seconds: float) -> Process:
     """Keep one core busy for so many seconds, in pieces, between which others have their turn."""

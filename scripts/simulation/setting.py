@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from packer.packing.sizes import default_shard_bytes
+
 MEASURED = "measured here"
 BENCHMARKS = "docs/benchmarks.md"
 S3 = "docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html"
@@ -26,7 +28,8 @@ class Setting:
     header_bytes: int = _number(16 * 1024, "packer.packing.headers.HEAD_BYTES", "an image")
     index_bytes: int = _number(100, "packer.packing.plan.INDEX_ROW_BYTES", "an image")
     folders: int = _number(1000, CHOSEN)
-    shard_bytes: int = _number(128 << 20, "default of --shard-size")
+    shard_bytes: int = _number(0, "0: default of --shard-size, packer.packing.sizes.default_shard_bytes")
+    manifest_bytes: int = _number(400, f"pack.json, {MEASURED}", "a shard")
     source_in_store: bool = _number(True, CHOSEN)
     output_in_store: bool = _number(True, CHOSEN)
     headers: bool = _number(False, "not read for --resize to one shape or --encode copy from a store")
@@ -89,12 +92,22 @@ class Setting:
     @property
     def shards(self) -> int:
         """Number of shards."""
-        return max(1, -(-self.images * self.image_bytes // self.shard_bytes))
+        return max(1, -(-self.images * self.image_bytes // self.bytes_of_shard))
+
+    @property
+    def bytes_of_shard(self) -> int:
+        """Size of a shard: as given, or as packer chooses it."""
+        return self.shard_bytes or default_shard_bytes(self.images * self.image_bytes)
 
     @property
     def pack_bytes(self) -> float:
         """All records."""
         return float(self.images * self.image_bytes)
+
+    @property
+    def takes_windows(self) -> bool:
+        """Whether whole windows are asked for in advance: of a block shuffle, if the cache holds the pack."""
+        return self.block_shuffle and self.pack_bytes <= self.cache_bytes
 
     @property
     def puts_per_s(self) -> float:

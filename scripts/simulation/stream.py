@@ -6,60 +6,37 @@ import math
 from dataclasses import dataclass, replace
 from itertools import count
 
-from simulation.build import FETCHING, Phase, World
+from simulation.build import Phase, World
 from simulation.clock import Counter, Process, Queue, compute
+from simulation.fetching import Cache, Fetcher, Files, Indexes
+from simulation.reading import ROW_BYTES, Reader, blocks_before, sampled_shards, setting_is_large, shards_of_epoch
 from simulation.setting import Setting
 
-from packer.loading.page_cache import AHEAD_BYTES, LEAD_BATCHES
-from packer.stores.fetch import JOINED_BLOCKS, MOST_THREADS
+from packer.loading.page_cache import AHEAD_BYTES
 from packer.stores.layout import Layout
 
 BLOCK = Layout.BLOCK_BYTES
-INDEX_REQUESTS = 32
-"""Of one process at once, when it opens a pack (`packer.format.indexes.FETCHED_AT_ONCE`)."""
-NODES = 8
+NODES = 4
 """Simulated, of all."""
 PREFETCH = 2
 """Of `PackedLoader`, in batches."""
-ROW_BYTES = 224 * 224 * 3
-"""Of an image in a batch."""
 
 
 @dataclass(frozen=True)
-class Windows:
-    """The images among which a node reads in random order, and the blocks of the pack in which they are."""
+class Stretch:
+    """A part of an epoch."""
 
-    images: float
-    """Images of this node in one window."""
-    blocks: float
-    """Blocks of one window; the node reads all of them only if it has enough of its images."""
-    drawn: float
-    """Images of all nodes in one window."""
-
-    @classmethod
-    def of(cls, setting: Setting) -> Windows:
-        """Return those of a sampler."""
-        if not setting.block_shuffle:
-            return cls(setting.images / setting.nodes, setting.pack_bytes / BLOCK, setting.images)
-        stream = setting.images / (setting.nodes if setting.canonical else 1)
-        windows = math.ceil(stream / (setting.window_blocks * setting.block_records))
-        drawn = stream / windows  # of even size, so that the last one is not smaller
-        blocks = drawn * setting.image_bytes / BLOCK + drawn / setting.block_records  # runs begin and end within blocks
-        return cls(drawn if setting.canonical else drawn / setting.nodes, blocks, drawn)
-
-    def touched(self, images: float, image_bytes: float) -> float:
-        """Return how many blocks the first images of a node in all its windows are in."""
-        whole, rest = divmod(images, self.images)
-        return whole * self._in_one(self.images, image_bytes) + self._in_one(rest, image_bytes)
-
-    def _in_one(self, images: float, image_bytes: float) -> float:
-        sharing = max(1.0, self.drawn * (1 + image_bytes / BLOCK) / self.blocks)  # images that have bytes in a block
-        return float(self.blocks * (1 - (1 - min(1.0, images / self.drawn)) ** sharing))
+    begun: float = 0.0
+    """Share of the epoch that is read before."""
+    length: float = 1.0
+    """Share of the epoch that is read."""
+    cached: float = 0.0
+    """Share of the blocks that are in the cache of each node when it begins."""
+    has_indexes: bool = False
+    """Whether the indexes are there."""
 
 
-def joined(density: float) -> float:
-    """Return the mean blocks of a request if this share of the blocks around it is asked for, too."""
-    return min(float(JOINED_BLOCKS), (1 + density) / (1 - density) if density < 1 else math.inf)
+FIRST = Stretch()
 
 
 def _world(setting: Setting) -> tuple[World, int]:
@@ -71,169 +48,212 @@ def _world(setting: Setting) -> tuple[World, int]:
     return world, nodes
 
 
-def _of_all(phase: Phase, nodes: float, times: float = 1.0) -> Phase:
-    """Return a phase of so many times the nodes, and of so many times the steps."""
-    requests = {kind: number * nodes * times for kind, number in phase.requests.items()}
-    return replace(phase, seconds=phase.seconds * times, bytes_read=phase.bytes_read * nodes * times, requests=requests)
-
-
 def opening(setting: Setting) -> Phase:
-    """Open the pack in every rank: the manifest, and the indexes of all shards, which each rank of a node asks for
-    that does not find them in the cache folder when it begins."""
+    """Open the pack in every rank.
+
+    Each rank fetches the manifest. Of a pack of few shards, the ranks of a node then fetch all indexes, each of which
+    comes once; those of a pack of many shards come when they are needed.
+    """
     world, nodes = _world(setting)
-    size = setting.images * setting.index_bytes / setting.shards
     done = Counter(world.clock)
 
-    def fetcher(node: int, indexes: Queue) -> Process:
-        while True:
-            step = yield indexes
-            before = world.clock.now
-            yield from world.request(node, "GET", step * size, step)
-            world.fly(FETCHING, before, nodes * setting.ranks * INDEX_REQUESTS)
-            done.add(step)
+    def rank(node: int, indexes: Indexes) -> Process:
+        yield from world.request(node, "GET", setting.shards * setting.manifest_bytes)
+        if not setting_is_large(setting):
+            yield from indexes.fetch(range(setting.shards))
+        done.add()
 
     def main() -> Process:
-        step = max(1, setting.shards // 256)  # so many at a time on one connection, one after another
-        steps = [min(step, setting.shards - first) for first in range(0, setting.shards, step)]
         for node in range(nodes):
+            indexes = Indexes(world, node, nodes * setting.ranks)
             for _ in range(setting.ranks):
-                indexes = Queue(world.clock, tuple(steps))
-                for _ in range(INDEX_REQUESTS):
-                    world.clock.start(fetcher(node, indexes))
-        yield done, setting.shards * nodes * setting.ranks
+                world.clock.start(rank(node, indexes))
+        yield done, nodes * setting.ranks
 
     phase = world.phase("open the pack", main())
-    phase.memory["node"] = setting.images * setting.index_bytes
-    return _of_all(phase, setting.nodes / nodes)
+    mapped = 0 if setting_is_large(setting) else setting.images * setting.index_bytes
+    phase.memory["node"] = mapped + setting.ranks * setting.shards * setting.manifest_bytes
+    return _scaled(phase, setting.nodes / nodes)
 
 
-class Wanted:
-    """The blocks that a rank has announced and not begun to fetch, as `packer.stores.fetch` has them."""
-
-    def __init__(self, world: World, windows: Windows) -> None:
-        self._windows = windows
-        self._blocks, self._rest = 0, 0.0
-        self.threads = Queue(world.clock)
-
-    def add(self, blocks: int) -> None:
-        """Announce blocks; only as many threads are woken as have something to do if all are neighbors."""
-        self._blocks += blocks
-        for _ in range(-(-blocks // JOINED_BLOCKS)):
-            self.threads.put(None)
-
-    def take(self) -> int:
-        """Return how many blocks the next request is for; 0 if there are none."""
-        size = joined(min(1.0, self._blocks / self._windows.blocks)) + self._rest
-        blocks = min(int(size), self._blocks)
-        self._rest = size - int(size)
-        self._blocks -= blocks
-        return blocks
+def _scaled(phase: Phase, nodes: float) -> Phase:
+    """Return a phase of so many times the nodes."""
+    requests = {kind: number * nodes for kind, number in phase.requests.items()}
+    return replace(phase, bytes_read=phase.bytes_read * nodes, requests=requests)
 
 
 class Node:
-    """What the ranks of one node share: the blocks that are there."""
+    """What the ranks of one node share."""
 
-    def __init__(self, world: World, number: int, windows: Windows, begun: float, cached: float) -> None:
-        self.number, self.cached = number, cached
-        self.fetched, self.asked = Counter(world.clock), 0
-        """Blocks."""
-        self._windows, self._size = windows, world.setting.image_bytes
-        self._images, self._owed = begun, 0.0
-
-    def announce(self, images: int, wanted: Wanted) -> int:
-        """Ask for the blocks of a batch that are not there; return how many blocks must come first."""
-        before = self._windows.touched(self._images, self._size)
-        self._images += images
-        new = (self._windows.touched(self._images, self._size) - before) * (1 - self.cached) + self._owed
-        blocks = int(new)
-        self._owed = new - blocks
-        self.asked += blocks
-        wanted.add(blocks)
-        return self.asked
+    def __init__(self, world: World, number: int, files: Files, stretch: Stretch, nodes: int) -> None:
+        processes = nodes * world.setting.ranks
+        self.number, self.cached = number, stretch.cached
+        self.cache = Cache(world, files, stretch.cached)
+        if world.setting.takes_windows and stretch.begun and not stretch.cached:
+            self.cache.add(blocks_before(world.setting, files, number * world.setting.ranks, stretch.begun))
+        self.indexes = Indexes(world, number, processes)
+        self.has_indexes = stretch.has_indexes or not setting_is_large(world.setting)
+        self.windows: set[int] = set()
+        """Those that were asked for, by their first record."""
 
 
-def epoch(setting: Setting, name: str, cached: float = 0.0, steps: int | None = None, begun: float = 0.0) -> Phase:
-    """Read an epoch, or some steps of it, and train.
+class Rank:
+    """What the processes (of the clock) of one rank share.
+
+    Args:
+        world: Its machines.
+        files: The shards of the pack.
+        node: Its node.
+        number: Of all ranks.
+        nodes: How many are simulated.
+    """
+
+    def __init__(self, world: World, files: Files, node: Node, number: int, nodes: int) -> None:
+        clock = world.clock
+        self.world, self.files, self.node = world, files, node
+        self.reader = Reader(world.setting, files, number, node.windows)
+        self.fetcher = Fetcher(world, node.number, node.cache, nodes * world.setting.ranks)
+        self.parts = Queue(clock)
+        """(blocks, images, counter of the batch) of what a thread prepares at once."""
+        self.batches: list[tuple[Counter, int]] = []
+        """Parts of each batch that are prepared, and how many there are."""
+        self.announced, self.taken = Counter(clock), Counter(clock)
+
+    def announcer(self, begun: float) -> Process:
+        """Ask for the batches in advance, and give them to the threads."""
+        world, node, setting = self.world, self.node, self.world.setting
+        yield from compute(world.clock, world.cores[node.number], setting.rank_start_s)
+        if not node.has_indexes:
+            yield from node.indexes.fetch(sampled_shards(setting, self.files))
+        for _ in range(setting.threads):
+            world.clock.start(self.thread())
+        for step, (records, asked) in enumerate(self.reader.batches(begun)):
+            for one in asked:
+                if one.shards and not node.has_indexes:
+                    yield from node.indexes.fetch(one.shards)
+                self.fetcher.announce(one.blocks, one.later)
+                yield world.clock.now  # threads begin with a batch before its windows are known
+            parts, prepared = self.reader.parts(records), Counter(world.clock)
+            self.batches.append((prepared, len(parts)))
+            for images, blocks in parts:
+                self.parts.put((blocks, images, prepared))
+            self.announced.add()
+            yield self.taken, step + 1 - PREFETCH
+
+    def thread(self) -> Process:
+        """Prepare parts of batches."""
+        world, node, setting = self.world, self.node, self.world.setting
+        while True:
+            blocks, images, prepared = yield self.parts
+            self.fetcher.need(blocks)
+            yield from node.cache.wait(blocks)
+            if node.cached and setting.disk_bytes_s:
+                seconds = node.cached * images * setting.image_bytes / setting.disk_bytes_s
+                yield world.disks[node.number].serve(world.clock.now, seconds)
+            yield from compute(world.clock, world.cores[node.number], images * setting.decode_s)
+            prepared.add()
+
+
+@dataclass(frozen=True)
+class _Count:
+    """What was counted until now."""
+
+    seconds: float
+    requests: float
+    """For blocks."""
+    bytes_read: float
+    busy_s: dict[str, float]
+
+    @classmethod
+    def of(cls, world: World, nodes: list[Node]) -> _Count:
+        """Return what a world has counted."""
+        setting, indexes = world.setting, sum(node.indexes.requests for node in nodes)
+        size = indexes * setting.images * setting.index_bytes / setting.shards
+        return cls(world.clock.now, world.requests["GET"] - indexes, world.bytes_read - size, world.busy_s())
+
+    def extended(self, before: _Count, times: float) -> _Count:
+        """Return what it will be if what came since `before` comes so many times."""
+
+        def more(name: str) -> float:
+            then: float = getattr(before, name)
+            return then + times * (float(getattr(self, name)) - then)
+
+        return _Count(more("seconds"), more("requests"), more("bytes_read"), self.busy_s)
+
+    def busy_since(self, before: _Count) -> dict[str, float]:
+        """Return the share of the time since `before` in which each resource was busy."""
+        seconds = self.seconds - before.seconds
+        return {name: (spent - before.busy_s.get(name, 0.0)) / seconds for name, spent in self.busy_s.items()}
+
+
+def _simulated(setting: Setting, steps: int) -> tuple[int, int]:
+    """Return after how many steps one is like the other, and how many to simulate: whole windows follow until then."""
+    tail = max(1, steps // 2)
+    if setting.block_shuffle:
+        parts = setting.nodes if setting.canonical else 1
+        images = -(-setting.window_blocks // parts) * setting.block_records * parts
+        window = images / (setting.nodes * setting.ranks * setting.batch)
+        tail = math.ceil(round(math.ceil(tail / window) * window, 6))
+        steps = max(steps, math.ceil(2 * window) + tail)
+    return steps - tail, steps
+
+
+def epoch(setting: Setting, name: str, stretch: Stretch = FIRST, steps: int | None = None) -> Phase:
+    """Read an epoch, or a part of it, and train.
 
     Args:
         setting: What is read, and by whom.
         name: Of the phase.
-        cached: Share of the blocks that are in the cache of each node.
-        steps: How many steps are simulated; the time of the others is that of these. None: all.
-        begun: Share of the epoch that is read already.
+        stretch: The part of the epoch.
+        steps: About how many steps are simulated: the second half of them stands for all that follow. None: all.
     """
-    whole = max(1, setting.images // (setting.nodes * setting.ranks * setting.batch))
-    steps = min(steps or whole, whole)
-    world, nodes = _world(setting)
-    ranks, windows = nodes * setting.ranks, Windows.of(setting)
-    each = windows.images / (setting.ranks * setting.batch)
-    if 1 < each <= steps < whole:  # the first step of a window needs most of it
-        steps = int(steps // each * each)
-    clock = world.clock
-    arrived = Counter(clock)
-    ended = Counter(clock)
-    share = setting.batch / setting.threads
+    world, count_of_nodes = _world(setting)
+    files, ranks, clock = Files(setting), count_of_nodes * setting.ranks, world.clock
+    nodes = [Node(world, number, files, stretch, count_of_nodes) for number in range(count_of_nodes)]
+    readers = [
+        Rank(world, files, node, node.number * setting.ranks + number, count_of_nodes)
+        for node in nodes
+        for number in range(setting.ranks)
+    ]
+    batches = readers[0].reader.sampler.num_batches(setting.batch)
+    whole, left = max(1, round(batches * stretch.length)), batches - int(batches * stretch.begun)
+    settled, steps = _simulated(setting, min(steps or whole, whole))
+    if steps > min(whole, left):
+        settled, steps = 0, min(whole, left)
+    arrived, consumed = Counter(clock), Counter(clock)
+    counts: list[_Count] = []
 
-    def fetcher(node: Node, wanted: Wanted) -> Process:
-        while True:
-            yield wanted.threads
-            while blocks := wanted.take():
-                before = clock.now
-                yield from world.request(node.number, "GET", blocks * BLOCK)
-                work = setting.fetch_s + blocks * BLOCK * setting.fetch_byte_s
-                yield from compute(clock, world.cores[node.number], work)
-                world.fly(FETCHING, before, ranks * MOST_THREADS)
-                node.fetched.add(blocks)
-
-    def rank(node: Node) -> Process:
-        wanted, prepared, taken = Wanted(world, windows), Counter(clock), Counter(clock)
-        needs: list[int] = []
-        announced = Counter(clock)
-        yield from compute(clock, world.cores[node.number], setting.rank_start_s)
-        for _ in range(MOST_THREADS):
-            clock.start(fetcher(node, wanted))
-        for number in range(setting.threads):
-            clock.start(thread(node, number, needs, (announced, prepared, taken)))
-        clock.start(consumer(prepared, taken))
-        lead = 1 + AHEAD_BYTES // (setting.batch * setting.image_bytes)
-        for step in range(steps):
-            yield taken, step - PREFETCH
-            while len(needs) < min(steps, LEAD_BATCHES * (step + 1), step + 1 + lead):
-                needs.append(node.announce(setting.batch, wanted))
-            announced.add()
-
-    def thread(node: Node, number: int, needs: list[int], counters: tuple[Counter, Counter, Counter]) -> Process:
-        announced, prepared, _ = counters
-        for step in range(steps):
-            yield announced, step + 1
-            yield node.fetched, needs[step]
-            if node.cached and setting.disk_bytes_s:
-                yield world.disks[node.number].serve(
-                    clock.now, node.cached * share * setting.image_bytes / setting.disk_bytes_s
-                )
-            yield from compute(clock, world.cores[node.number], share * setting.decode_s)
-            prepared.add()
-
-    def consumer(prepared: Counter, taken: Counter) -> Process:
+    def consumer(rank: Rank) -> Process:
         for step in count():
-            yield prepared, (step + 1) * setting.threads
-            taken.add()
+            yield rank.announced, min(left, step + 1 + PREFETCH)
+            yield rank.batches[step]
+            rank.taken.add()
             if setting.gpu_images_s:
                 world.gpus.busy_s += setting.batch / setting.gpu_images_s
                 yield clock.now + setting.batch / setting.gpu_images_s
                 arrived.add()
                 yield arrived, ranks * (step + 1)  # gradients of all ranks
+            consumed.add()
             if step + 1 == steps:
-                ended.add()
                 return
 
     def main() -> Process:
-        for number in range(nodes):
-            node = Node(world, number, windows, begun * setting.images / setting.nodes, cached)
-            for _ in range(setting.ranks):
-                clock.start(rank(node))
-        yield ended, ranks
+        for rank in readers:
+            clock.start(rank.announcer(stretch.begun))
+            clock.start(consumer(rank))
+        for until in (settled, steps):
+            yield consumed, ranks * until
+            counts.append(_Count.of(world, nodes))
 
     phase = world.phase(name, main())
+    total, before = counts[1], counts[0]
+    indexes = sum(node.indexes.requests for node in nodes)
+    if steps < whole:
+        phase.busy = total.busy_since(before)
+        total = total.extended(before, (whole - settled) / (steps - settled))
+        if not nodes[0].has_indexes:
+            indexes = sum(shards_of_epoch(setting, files, node.number) for node in nodes)
+    phase.seconds, phase.requests["GET"] = total.seconds, total.requests + indexes
+    phase.bytes_read = total.bytes_read + indexes * setting.images * setting.index_bytes / setting.shards
     phase.memory["node"] = setting.ranks * (AHEAD_BYTES + (2 * PREFETCH + 4) * setting.batch * ROW_BYTES)
-    return _of_all(phase, setting.nodes / nodes, whole / steps)
+    return _scaled(phase, setting.nodes / count_of_nodes)
