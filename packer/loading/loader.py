@@ -198,7 +198,7 @@ class PackedLoader(Rebuildable):
         check_cache(self.pack, self.sampler, self.batch_size)
         stats = self._stats = Stats()
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
-        if isinstance(self.sampler, BlockShuffleSampler) and self.sampler.reads_whole_windows:
+        if isinstance(self.sampler, BlockShuffleSampler):
             records = InWindows(records, self.sampler, here.epoch, here.position, size)
         end, augmentation, begun = self._end(size), self._augmentation, False
         batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)

@@ -48,7 +48,7 @@ from packer.samplers.order import (
     runs_of_neighbors,
     shuffled,
 )
-from packer.samplers.ranks import Ranks, check_int, length_of, nodes_of, ranks_here
+from packer.samplers.ranks import Ranks, check_int, length_of, nodes_of
 from packer.samplers.subset import pack_of
 from packer.types import Int64
 
@@ -172,12 +172,6 @@ class BlockShuffleSampler(Sampler):
         """Number of ranks that share the samples of each window: those of a machine, or without `nodes` all."""
         ranks = self._ranks()
         return ranks.world_size // ranks.nodes
-
-    @property
-    def reads_whole_windows(self) -> bool:
-        """Whether all ranks that share a window are on this machine, as far as the launcher says."""
-        world_size = self._ranks().world_size
-        return self.nodes is not None or ranks_here(world_size) in (None, world_size)
 
     def _windows(self, epoch: int, node: int) -> Iterator[tuple[int, int, Int64]]:
         nodes, stream = self.nodes or 1, self._stream(epoch, node)

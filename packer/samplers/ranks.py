@@ -72,7 +72,7 @@ def nodes_of(world_size: int, local_world_size: int | None) -> int | None:
 
     Raise UsageError if it does not divide `world_size`.
     """
-    local = ranks_here(world_size) if local_world_size is None else check_int("local_world_size", local_world_size, 1)
+    local = _launched(world_size) if local_world_size is None else check_int("local_world_size", local_world_size, 1)
     if world_size == 1:  # also before there is a process group
         return 1
     if local is None:
@@ -87,7 +87,7 @@ def nodes_of(world_size: int, local_world_size: int | None) -> int | None:
     return world_size // local
 
 
-def ranks_here(world_size: int) -> int | None:
+def _launched(world_size: int) -> int | None:
     """Return the ranks on each machine, as the launcher of `world_size` processes says."""
     for all_ranks, of_machine in LAUNCHERS:
         local = re.fullmatch(r"0*([1-9]\d*)(\(x\d+\))?", os.environ.get(of_machine, ""))

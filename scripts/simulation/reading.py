@@ -94,7 +94,7 @@ class Reader:
         sampler, size = self.sampler, self.sampler.global_batch(self._setting.batch)
         start = int(begun * sampler.num_batches(self._setting.batch)) * size
         records: Any = sampler.rank_batches(self._setting.batch, 0, start)
-        if isinstance(sampler, BlockShuffleSampler) and self._setting.takes_windows:
+        if isinstance(sampler, BlockShuffleSampler):
             records = _Windows(records, sampler, 0, start, size)
             records.known = self._known
         reader: Any = self

@@ -106,11 +106,8 @@ class Setting:
 
     @property
     def takes_windows(self) -> bool:
-        """Whether whole windows are asked for in advance: of a block shuffle, if the cache holds the pack, and one
-        machine reads all of each window. (No launcher tells the processes of the check that they are several machines.)
-        """
-        whole = self.canonical or self.nodes == 1 or self.one_machine
-        return self.block_shuffle and whole and self.pack_bytes <= self.cache_bytes
+        """Whether whole windows are asked for in advance: of a block shuffle, if the cache holds the pack."""
+        return self.block_shuffle and self.pack_bytes <= self.cache_bytes
 
     @property
     def puts_per_s(self) -> float:

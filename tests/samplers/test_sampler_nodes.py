@@ -208,13 +208,3 @@ def test_machines_with_unequal_numbers_of_ranks_are_refused(monkeypatch: pytest.
         BlockShuffleSampler(100, nodes=4, rank=0, world_size=4)
     monkeypatch.setenv("GROUP_WORLD_SIZE", "4")
     assert len(list(BlockShuffleSampler(100, nodes=4, rank=0, world_size=4))) == 25
-
-
-@pytest.mark.parametrize(("local", "whole"), [("8", True), ("2", False), ("", True)])
-def test_windows_that_several_machines_share(local: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that reads a part of each window is not to fetch all of it; a canonical node is one machine's."""
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-    assert BlockShuffleSampler(100, rank=0, world_size=8).reads_whole_windows == whole
-    assert BlockShuffleSampler(100, nodes=4, rank=0, world_size=8).reads_whole_windows
-    assert BlockShuffleSampler(100, rank=0, world_size=1).reads_whole_windows
