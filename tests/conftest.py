@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from unittest import mock
 
@@ -25,6 +26,8 @@ sys.dont_write_bytecode = (
 
 import audit_guard  # noqa: E402
 import running  # noqa: E402
+
+from packer.samplers.ranks import LAUNCHERS  # noqa: E402
 
 # the same examples in every run, however slow the machine; --hypothesis-profile=default looks for others
 settings.register_profile(
@@ -65,6 +68,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         if not item.get_closest_marker("syncs"):
             meanwhile.enter_context(mock.patch("os.fsync", lambda file: None))
         return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_launcher() -> Iterator[None]:
+    """Hide the variables of a launcher from all tests: pytest may itself run under srun, or in a job of torchrun."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name in chain.from_iterable(LAUNCHERS):
+            environment.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -184,7 +184,7 @@ class BuildCommand(click.Command):
     help="With a URL as --out: folder for unfinished shards, two per worker.  [default: that for temporary files]",
 )
 @click.option(
-    "--recheck", is_flag=True, help="Read finished shards again to verify them: in a store, or with --finish in parts."
+    "--recheck", is_flag=True, help="Read finished shards again to verify them: in a store or, with --finish, of parts."
 )
 @click.option(
     "--max-bad",
@@ -222,15 +222,15 @@ class BuildCommand(click.Command):
     default="local",
     show_default=True,
     metavar="local|ray[:ADDRESS]|dask[:SCHEDULER]|MODULE:FUNCTION",
-    help="Where the workers run: on this machine, on a cluster of Ray or dask, or on the executor of "
+    help="Where the workers run: on this machine, on a Ray or dask cluster, or on the executor of "
     "concurrent.futures that FUNCTION returns; see docs/cluster.md.",
 )
 @click.option(
     "--part",
     metavar="K/N",
-    help="Pack only part K of N, 1/N to N/N, as on N machines; when all are packed, --finish publishes the pack.",
+    help="Pack only part K of N (1/N to N/N), as on N machines; when all are packed, --finish publishes the pack.",
 )
-@click.option("--finish", is_flag=True, help="Publish the pack whose parts --part has packed.")
+@click.option("--finish", is_flag=True, help="Publish the pack whose parts were packed with --part.")
 @click.option("--like", type=click.Path(), metavar="PACK", help="Take every option that is not given from PACK.")
 @click.option(
     "--config",

@@ -19,7 +19,7 @@ def typed(hint: Any, value: Any) -> Any:
     if is_dataclass(hint):
         kind: Any = hint
         kinds = _hints(kind)
-        # most are what they should be: a large pack has 100,000 of them
+        # most values already have the right type: a large pack has 100,000 of them
         return kind(**{n: item if type(item) is kinds[n] else typed(kinds[n], item) for n, item in value.items()})
     origin, inner = get_origin(hint), get_args(hint)
     if type(None) in inner:

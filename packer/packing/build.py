@@ -103,7 +103,8 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     from packer.packing.summary import make_manifest
 
     if options.part is not None:
-        raise UsageError("--part", "is of a build in parts", "call build_part, and at last build_pack with finish=True")
+        step = "call build_part for each part, then build_pack with finish=True"
+        raise UsageError("--part", "is for build_part", step)
     started = time.monotonic()
     with _packed(options, progress or Progress()) as (output, plan, results):
         inputs = plan.inputs

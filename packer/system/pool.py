@@ -220,8 +220,8 @@ class Pool:
             free = min(len(waiting), self.size - len(self._running))
             self.start(free)  # all before the first job is sent: sending blocks until the worker reads
             for _ in range(free):
-                each = waiting.popleft()
-                run = each if isinstance(each, Run) else Run(each, jobs[each], again=False)  # takes a while for a plan
+                each = waiting.popleft()  # making its job takes time if it is a partition
+                run = each if isinstance(each, Run) else Run(each, jobs[each], again=False)
                 worker = self._idle.pop(0)  # the one started first is likely to be ready
                 self._running[worker] = run
                 with suppress(OSError):  # the worker is dead; `_arrived` will notice

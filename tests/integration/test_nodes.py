@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ENVIRONMENT, HERE, ROOT
 from packs import needs_cache
+from running import GUARD_S, until
+from store_servers import free_ports
 
 from packer import PackedLoader, open_pack
 from packer.samplers import BlockShuffleSampler
@@ -23,28 +26,58 @@ sys.path.insert(0, str(HERE.parent / "stores"))
 from served import Served
 
 
-@needs_cache
-def test_two_machines_by_torchrun(numbered_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Layout, "BLOCK_BYTES", 512)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with Served(numbered_pack) as one, Served(numbered_pack) as other:
-        jobs = []
-        for node, server in enumerate((one, other)):
-            where = ["--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "2"]
+def kill_all(home: Path) -> None:
+    """Kill the processes that have been given this folder: torchrun puts each rank into a session of its own."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.fsencode(home) in (process / "cmdline").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def run_machines(urls: list[str], home: Path) -> bool:
+    """Run torchrun for each machine, with a cache each; return False if another program has taken their port."""
+    home.mkdir()
+    (port,) = free_ports(1)
+    jobs: list[subprocess.Popen[bytes]] = []
+
+    def ended() -> bool:
+        codes = [job.poll() for job in jobs]
+        return None not in codes or any(codes)  # a machine waits in vain for one that has failed
+
+    with ExitStack() as exits:
+        for node, url in enumerate(urls):
+            where = ["--nnodes", str(len(urls)), "--node-rank", str(node), "--nproc-per-node", "2"]
             where += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-            command = [sys.executable, "-m", "torch.distributed.run", *where, HERE / "node_ranks.py"]
+            command = [sys.executable, "-m", "torch.distributed.run", *where, str(HERE / "node_ranks.py"), url, home]
             variables = {
                 **os.environ,
                 **ENVIRONMENT,
                 "PYTHONPATH": str(ROOT),
-                "PACKER_CACHE": str(tmp_path / str(node)),
+                "PACKER_CACHE": str(home / f"cache{node}"),
             }
-            jobs.append(subprocess.Popen([*command, server.url, tmp_path], env=variables))
-        assert [job.wait(240) for job in jobs] == [0, 0]
+            log = exits.enter_context((home / f"{node}.log").open("wb"))
+            jobs.append(subprocess.Popen(command, env=variables, stdout=log, stderr=log))
+            exits.callback(jobs[-1].wait)
+            exits.callback(kill_all, home)  # runs before the wait
+        until(ended, GUARD_S)
+        codes = [job.poll() for job in jobs]
+    said = "".join((home / f"{node}.log").read_text(errors="replace") for node in range(len(urls)))
+    if any(codes) and "EADDRINUSE" in said:
+        return False
+    assert codes == [0] * len(urls), f"{codes}\n{said[-6000:]}"
+    return True
+
+
+@needs_cache
+def test_two_machines_by_torchrun(numbered_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Layout, "BLOCK_BYTES", 512)
+    with Served(numbered_pack) as one, Served(numbered_pack) as other:
+        urls, home = [one.url, other.url], tmp_path / "first"
+        if not run_machines(urls, home):
+            home = tmp_path / "second"
+            assert run_machines(urls, home), "two ports were taken"
         fetched = [server.blocks() for server in (one, other)]
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    ranks = [json.loads((home / f"{rank}.json").read_text()) for rank in range(4)]
     assert [rank["node"] for rank in ranks] == [0, 0, 1, 1]
     assert all(rank["state"] == ranks[0]["state"] for rank in ranks)
 

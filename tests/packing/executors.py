@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +13,18 @@ from typing import Any
 
 LOST: list[str] = []
 """The names of the shards whose tasks were lost."""
+
+
+def removing(executor: Executor, folder: str) -> Executor:
+    """Let an executor remove a folder when it is shut down."""
+    shutdown = executor.shutdown
+
+    def and_remove(*args: Any, **kwargs: Any) -> None:
+        shutdown(*args, **kwargs)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    executor.shutdown = and_remove  # type: ignore[method-assign]
+    return executor
 
 
 def threads() -> Executor:
@@ -73,7 +86,7 @@ def other_versions() -> Executor:
 def nothing_mounted() -> Executor:
     """A node where the folders are empty mount points."""
     empty = mkdtemp()
-    return Elsewhere(lambda setup: replace(setup, paths=(empty,)))
+    return removing(Elsewhere(lambda setup: replace(setup, paths=(empty,))), empty)
 
 
 class Idle(ThreadPoolExecutor):
@@ -173,7 +186,8 @@ class Jobs(ThreadPoolExecutor):
 
 def submitit() -> Executor:
     """Jobs of Slurm; here, processes of this machine."""
-    return Jobs(mkdtemp())
+    folder = mkdtemp()
+    return removing(Jobs(folder), folder)
 
 
 def loky() -> Executor:
@@ -191,7 +205,8 @@ def parsl() -> Executor:
     from parsl.providers import LocalProvider
 
     workers = HighThroughputExecutor(address="127.0.0.1", max_workers_per_node=2, provider=LocalProvider())
-    return ParslPoolExecutor(Config(executors=[workers], run_dir=mkdtemp()))
+    folder = mkdtemp()
+    return removing(ParslPoolExecutor(Config(executors=[workers], run_dir=folder)), folder)
 
 
 ENDS: list[str] = []

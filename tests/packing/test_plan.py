@@ -140,7 +140,7 @@ for folder in sys.argv[1:]:
 
 
 def test_the_memory_of_a_plan_does_not_grow_with_the_set(tmp_path: Path) -> None:
-    """Python's objects and numpy's arrays; what is mapped from files is page cache."""
+    """Of class folders: Python's objects and numpy's arrays. What is mapped from files is page cache."""
     draw(tmp_path / "one.jpg", 0)
     counts = (100, 1000, 4000)
     for count in counts:

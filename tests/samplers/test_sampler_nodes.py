@@ -62,13 +62,16 @@ def test_global_batches_are_those_of_one_process(nodes: int, starts: int, drop_l
 def test_a_state_resumes_on_every_other_job(nodes: int) -> None:
     order = sampler(nodes).order(1).tolist()
     jobs = list(every_job(nodes))
-    for size in (12, 16, 30, 55):
+    others: dict[int, set[int]] = {world: set() for world in range(1, 17)}
+    for size in (12, 16, 30, 55, 63, 70, 72, 78, 80, 88, 91):
         able = [job for job in jobs if size % len(job) == 0]
         states = [json.loads(json.dumps(job[-1].state_at(1, size, size))) for job in able]
         assert len(able) > 2 and all(state == states[0] for state in states)
         for job in able:
             rest = samples(job, size // len(job), *job[0].check_state(states[0], size))
             assert rest[: N - size] == order[size:]
+            others[len(job)] |= {len(other) for other in able if len(other) != len(job)}
+    assert min(map(len, others.values())) > 4
 
 
 def test_a_plain_iteration_resumes_on_another_job() -> None:
