@@ -156,6 +156,29 @@ class Region:
             yield start, stop
 
 
+class JoinedRegion(Region):
+    """The regions of several packs as one part, at the addresses at which they lie: one call gathers from all of them.
+
+    Between them nothing may be read.
+    """
+
+    def __init__(self, regions: Sequence[Region]) -> None:
+        addresses = [np.array([part.ctypes.data for part in region.parts], np.int64) for region in regions]
+        begin = min(int(some.min()) for some in addresses)
+        ends = (base + len(part) for bases, r in zip(addresses, regions, strict=True)
+                for base, part in zip(bases.tolist(), r.parts, strict=True))  # fmt: skip
+        memory: Any = (ctypes.c_uint8 * (max(ends) - begin)).from_address(begin)
+        memory.regions = regions  # they stay mapped for as long as an array over the memory is there
+        super().__init__([np.frombuffer(memoryview(memory).toreadonly(), np.uint8)], [0])
+        self._starts = [np.array(region.starts, np.int64) for region in regions]
+        self._moves: list[Int64] = [a - begin - s for a, s in zip(addresses, self._starts, strict=True)]
+
+    def moved(self, number: int, offsets: Int64) -> Int64:
+        """Return where these offsets of a region are in this one."""
+        moved: Int64 = offsets + self._moves[number][np.searchsorted(self._starts[number], offsets, "right") - 1]
+        return moved
+
+
 def map_files(
     files: Sequence[tuple[str, int]], late: bool = False, check: bool = True
 ) -> tuple[Region, NDArray[np.int64]]:
