@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.system.locked import Locked
 from packer.types import Int64
 
 _BIT = np.array([1, 2, 4, 8, 16, 32, 64, 128], np.uint8)
 
 
-class Bits:
-    """`count` flags, all False. Thread-safe."""
+class Bits(Locked):
+    """`count` flags, all False. Thread-safe; a process may fork while its threads set flags."""
 
     def __init__(self, count: int) -> None:
+        super().__init__()
         self._bytes = np.zeros(-(-count // 8), np.uint8)
-        self._lock = threading.Lock()  # neighbors share a byte
 
     def __getitem__(self, numbers: Int64) -> NDArray[np.bool_]:
         """Return the flags of `numbers`, bool (n,)."""
@@ -30,10 +29,10 @@ class Bits:
 
     def set(self, numbers: Int64) -> None:
         """Set the flags of `numbers`."""
-        with self._lock:
+        with self.lock:  # neighbors share a byte
             np.bitwise_or.at(self._bytes, numbers >> 3, _BIT.take(numbers & 7))
 
     def clear(self, numbers: Int64) -> None:
         """Clear the flags of `numbers`."""
-        with self._lock:
+        with self.lock:
             np.bitwise_and.at(self._bytes, numbers >> 3, ~_BIT.take(numbers & 7))

@@ -6,24 +6,27 @@ those of the joined pack.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from itertools import chain
-from typing import Any
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, UsageError, plural, printable
 from packer.format.manifest import Manifest, Origin
-from packer.format.mmap import Region
+from packer.format.mmap import JoinedRegion
 from packer.format.pack import Pack, open_pack
 from packer.format.ragged import Ragged
 from packer.types import Annotation, Image, Int64
+
+if TYPE_CHECKING:
+    from packer.format.indexes import Indexes
+    from packer.format.remote import Remote
 
 CLASSES = ("label", "box_labels")
 """Columns of class ids."""
@@ -60,12 +63,13 @@ class JoinedPack(Pack):
 
     def __init__(self, packs: Sequence[Pack]) -> None:
         self._packs = tuple(packs)
-        self.path = " + ".join(pack.path for pack in packs)
+        self.path, self.folder = " + ".join(pack.path for pack in packs), ""
         self.manifest = _manifest(packs)
         self.shards = tuple(chain.from_iterable(pack.shards for pack in packs))
-        self.region = self._region = _JoinedRegion([pack.region for pack in packs])
+        self.region = self._region = JoinedRegion([pack.region for pack in packs])
         self.remote, self._is_remote = None, any(pack.is_remote for pack in packs)
         self._begins = np.cumsum([0, *(len(pack) for pack in packs)])
+        self._columns: dict[str, NDArray[Any] | Ragged] = {}
         ids = {name: number for number, name in enumerate(self.manifest.classes)}
         # one more id at the end, which -1 picks: none
         self._ids = [np.array([*(ids[name] for name in pack.classes), -1]) for pack in packs]
@@ -99,10 +103,12 @@ class JoinedPack(Pack):
             yield self.packs[number], rows, inside
 
     def _by_number(self, records: Int64) -> Iterator[tuple[int, Any, Int64]]:
-        numbers = np.searchsorted(self._begins, records, side="right") - 1
-        for number in np.flatnonzero(np.bincount(numbers)).tolist():
-            rows = np.flatnonzero(numbers == number)
-            yield number, rows, records[rows] - self._begins[number]
+        ends = np.searchsorted(self._begins, records, side="right")
+        for end in np.flatnonzero(np.bincount(ends)).tolist():
+            rows = np.flatnonzero(ends == end)
+            if not 0 < end < len(self._begins):
+                self._require(int(records[rows[0]]))
+            yield end - 1, rows, records[rows] - self._begins[end - 1]
 
     # -- where things lie
 
@@ -112,6 +118,28 @@ class JoinedPack(Pack):
             places, sizes[rows] = self.packs[number].where(inside)
             starts[rows] = self._region.moved(number, places)
         return starts, sizes
+
+    def span(self, i: int) -> tuple[int, int]:
+        [start], [size] = (numbers.tolist() for numbers in self.where(np.array([i])))
+        return start, start + size
+
+    def about(self, runs: Int64) -> tuple[Int64, Int64]:
+        starts, sizes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        numbers = (np.searchsorted(self._begins, runs[:, 0], side="right") - 1).tolist()
+        for number, rows in groupby(range(len(runs)), numbers.__getitem__):
+            places, its_sizes = self.packs[number].about(runs[list(rows)] - self._begins[number])
+            starts.append(self._region.moved(number, places))
+            sizes.append(its_sizes)
+        return np.concatenate(starts), np.concatenate(sizes)
+
+    def open_all(self) -> None:
+        for pack in self.packs:
+            pack.open_all()
+
+    @property
+    def indexes(self) -> Indexes:  # type: ignore[override]  # each pack has its own
+        """Raise UsageError: each of `packs` has its own."""
+        raise UsageError(self.path, "is joined and has no indexes of its own", "use those of its packs: pack.packs")
 
     @property
     def record_bytes(self) -> int | None:
@@ -136,6 +164,9 @@ class JoinedPack(Pack):
             for pack, _, inside in self.by_pack(records):
                 stack.enter_context(pack.held(inside))
             return stack.pop_all()
+
+    def note_whole(self, remote: Remote) -> bool:
+        return any(pack.note_whole(remote) for pack in self.packs if pack.remote is remote)
 
     def check(self, records: Int64) -> None:
         for pack, _, inside in self.by_pack(records):
@@ -179,8 +210,15 @@ class JoinedPack(Pack):
                 yield self._renamed(name, number, part)
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        columns = [self._renamed(name, number, pack.column(name)) for number, pack in enumerate(self.packs)]
-        return Ragged.concat(columns) if isinstance(columns[0], Ragged) else np.concatenate(columns)
+        if (found := self._columns.get(name)) is None:
+            columns = [self._renamed(name, number, pack.column(name)) for number, pack in enumerate(self.packs)]
+            if isinstance(columns[0], Ragged):
+                found = Ragged.concat(columns)
+            else:
+                found = np.concatenate(columns)
+                found.flags.writeable = False  # all callers share it
+            self._columns[name] = found
+        return found
 
     def values(self, name: str, records: Int64) -> NDArray[Any]:
         found: list[tuple[Any, NDArray[Any]]] = []
@@ -206,29 +244,6 @@ class JoinedPack(Pack):
         if isinstance(values, Ragged):
             return Ragged(self._renamed(name, number, values.values), values.offsets)
         return self._ids[number][values].astype(values.dtype)
-
-
-class _JoinedRegion(Region):
-    """The regions of several packs as one part, at the addresses at which they lie: one call gathers from all of them.
-
-    Between them nothing may be read.
-    """
-
-    def __init__(self, regions: Sequence[Region]) -> None:
-        addresses = [np.array([part.ctypes.data for part in region.parts], np.int64) for region in regions]
-        begin = min(int(some.min()) for some in addresses)
-        ends = (base + len(part) for bases, r in zip(addresses, regions, strict=True)
-                for base, part in zip(bases.tolist(), r.parts, strict=True))  # fmt: skip
-        memory: Any = (ctypes.c_uint8 * (max(ends) - begin)).from_address(begin)
-        memory.regions = regions  # they stay mapped for as long as an array over the memory is there
-        super().__init__([np.frombuffer(memoryview(memory).toreadonly(), np.uint8)], [0])
-        self._starts = [np.array(region.starts, np.int64) for region in regions]
-        self._moves: list[Int64] = [a - begin - s for a, s in zip(addresses, self._starts, strict=True)]
-
-    def moved(self, number: int, offsets: Int64) -> Int64:
-        """Return where these offsets of a region are in this one."""
-        moved: Int64 = offsets + self._moves[number][np.searchsorted(self._starts[number], offsets, "right") - 1]
-        return moved
 
 
 def _manifest(packs: Sequence[Pack]) -> Manifest:

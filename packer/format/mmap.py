@@ -122,7 +122,7 @@ class Region:
         system.unlock_memory(self.parts[0].ctypes.data, len(self))
 
     def read(self, start: int, stop: int, keep: bool) -> bool:
-        """Load the bytes from `start` to `stop` into memory.
+        """Load the bytes from `start` to `stop` into memory, without files that cannot be mapped.
 
         Args:
             start: The first byte.
@@ -132,15 +132,51 @@ class Region:
         Returns:
             Whether they are locked.
         """
+        for first, end in self._mapped(start, stop):
+            keep = keep and system.lock_in_memory(self.parts[0].ctypes.data + first, end - first)
+            if not keep:
+                for begin, part in zip(self.starts, self.parts, strict=True):
+                    # reading a byte of each page loads it
+                    part[max(0, first - begin) : max(0, end - begin) : 4096].max(initial=0)
+        return keep
+
+    def _mapped(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Map the files of a range that wait, and yield the parts of the range that may be read."""
         for number in np.flatnonzero(self._waiting).tolist():
-            if start - self._late[number][1] < self._offsets[number] < stop:
-                self.map(number)
-        kept = keep and system.lock_in_memory(self.parts[0].ctypes.data + start, stop - start)
-        if not kept:
-            for begin, part in zip(self.starts, self.parts, strict=True):
-                # reading a byte of each page loads it
-                part[max(0, start - begin) : max(0, stop - begin) : 4096].max(initial=0)
-        return kept
+            begin = int(self._offsets[number])
+            end = begin + -(-self._late[number][1] // mmap.PAGESIZE) * mmap.PAGESIZE
+            if begin < stop and start < end:
+                try:
+                    self.map(number)
+                except (DamagedPack, StorageError):  # whoever reads its records gets the error
+                    if start < begin:
+                        yield start, begin
+                    start = end
+        if start < stop:
+            yield start, stop
+
+
+class JoinedRegion(Region):
+    """The regions of several packs as one part, at the addresses at which they lie: one call gathers from all of them.
+
+    Between them nothing may be read.
+    """
+
+    def __init__(self, regions: Sequence[Region]) -> None:
+        addresses = [np.array([part.ctypes.data for part in region.parts], np.int64) for region in regions]
+        begin = min(int(some.min()) for some in addresses)
+        ends = (base + len(part) for bases, r in zip(addresses, regions, strict=True)
+                for base, part in zip(bases.tolist(), r.parts, strict=True))  # fmt: skip
+        memory: Any = (ctypes.c_uint8 * (max(ends) - begin)).from_address(begin)
+        memory.regions = regions  # they stay mapped for as long as an array over the memory is there
+        super().__init__([np.frombuffer(memoryview(memory).toreadonly(), np.uint8)], [0])
+        self._starts = [np.array(region.starts, np.int64) for region in regions]
+        self._moves: list[Int64] = [a - begin - s for a, s in zip(addresses, self._starts, strict=True)]
+
+    def moved(self, number: int, offsets: Int64) -> Int64:
+        """Return where these offsets of a region are in this one."""
+        moved: Int64 = offsets + self._moves[number][np.searchsorted(self._starts[number], offsets, "right") - 1]
+        return moved
 
 
 def map_files(

@@ -63,6 +63,7 @@ class Places:
             self.path = clean_url(path)
             self.remote = open_remote(path, *self._cache)
             self.folder = self.remote.folder
+            """Where its files are on this machine; "" if they are in memory, or in the folders of several packs."""
             self.manifest: Manifest = self.remote.manifest
             self.shards: tuple[ShardEntry, ...] = self.manifest.shards
             self.region, self._starts = self.remote.region, self.remote.starts

@@ -78,7 +78,7 @@ class Records(Places):
         except DamagedPack as error:
             error.with_location(self.path, self._shard_at(error.where))
             raise
-        self.forget_evicted(remote, blocks)
+        self._forget_evicted(remote, blocks)
         return held
 
     def note_whole(self, remote: Remote) -> bool:
@@ -90,7 +90,7 @@ class Records(Places):
         # records of a shard that is not open may be absent
         known = self._open_shards.all() and not remote.is_fetching()
         if known and (remote.blocks.states >= self._needed).all():
-            self.forget_evicted(remote, np.arange(remote.blocks.layout.num_blocks))
+            self._forget_evicted(remote, np.arange(remote.blocks.layout.num_blocks))
             remote.note_whole(self._needed)
         return remote.is_whole()
 
@@ -115,7 +115,7 @@ class Records(Places):
             for start in range(0, len(self), 1 << 20):  # in pieces, to save memory
                 yield self.where(np.arange(start, min(start + (1 << 20), len(self))))
 
-    def forget_evicted(self, remote: Remote, blocks: Int64) -> None:
+    def _forget_evicted(self, remote: Remote, blocks: Int64) -> None:
         """Verify the records of (held) blocks that were evicted again: they were fetched again."""
         for start, stop, extent in remote.evicted(blocks):
             shard = int(np.searchsorted(self._starts, start, "right")) - 1

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +34,7 @@ from packer.stores.sparse import NAME, FileBlocks
 from packer.stores.threads import all_of, pool
 from packer.stores.whole_files import alone, has_file, put_file
 from packer.system import available_bytes
+from packer.system.locked import Locked
 from packer.system.sparse import HAS_BYTE_LOCKS
 from packer.types import Int64
 
@@ -90,7 +90,7 @@ class Remote:
             if not has_file(path, len(text)):
                 put_file(path, text)
             self._cache = cache_at(root, limit)
-            with _lock:
+            with _opening.lock:
                 found = _fetchers.get(self.folder)
                 if found is None or not found.blocks.is_current():
                     stored = FileBlocks(self.folder, [name for name, _ in containers], layout)
@@ -253,7 +253,7 @@ class Remote:
 
 
 _fetchers: weakref.WeakValueDictionary[str, Fetcher] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_opening = Locked()
 
 
 def open_remote(url: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Remote:

@@ -21,8 +21,8 @@ from packer.loading.encoded import BatchMaker
 from packer.loading.fill import ImageFiller
 from packer.loading.handover import Handover, Mixing
 from packer.loading.normalize import Normalize
-from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Work
+from packer.loading.ram_cache import RamCache
 from packer.loading.replace import Replacer
 from packer.loading.targets import Targets
 from packer.loading.to_device import Transfer

@@ -1,30 +1,24 @@
-"""Reads a pack into the page cache: the records of the next batches, or the whole pack (``cache="ram"``).
+"""Reads the records of the next batches into the page cache.
 
-The kernel cannot prefetch these by itself, because it does not know the order.
+The kernel cannot prefetch them by itself, because it does not know the order.
 """
 
 from __future__ import annotations
 
-import threading
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import compress, islice
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from packer.errors import PackerError, UsageError, size_text
-from packer.format.mmap import Region
+from packer.errors import UsageError, size_text
 from packer.format.pack import Pack
 from packer.loading.windows import Closable, InWindows
 from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler
 from packer.samplers.order import SortedPackWarning
 from packer.stores.layout import Layout
-from packer.system import available_bytes
 from packer.types import Int64
 
 if TYPE_CHECKING:
@@ -35,7 +29,6 @@ AHEAD_BYTES = 64 * 1024**2
 """Enough for a disk to sort many requests at once, little enough to stay in any page cache."""
 LEAD_BATCHES = 4
 WARM = 0.98
-STEP_BYTES = 32 * 1024**2
 SAMPLED_RECORDS = 64
 
 
@@ -215,78 +208,3 @@ def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
             places = np.append(places, [[start], [stop], [int(where[1].sum())]], axis=1)
         most = max(most, int(extent_bytes[np.unique(np.concatenate(extents))].sum()))
     return most
-
-
-class RamCache:
-    """Reads a pack's shards sequentially in the background.
-
-    The pages are locked if the limit on locked memory (``ulimit -l``) allows it; else they stay until the kernel
-    needs the memory. The thread ends with its owner, and unlocks them.
-
-    Raises:
-        UsageError: if the pack does not fit into the free memory.
-    """
-
-    def __init__(self, pack: Pack) -> None:
-        need, free = sum(len(one.region) for one in pack.packs), available_bytes()
-        if need > free:
-            raise UsageError(
-                pack.path, f"has {size_text(need)}, but only {size_text(free)} of memory is free",
-                'leave out cache="ram": the page cache keeps what fits',
-            )  # fmt: skip
-        if any(one.remote is not None and not one.remote.fits() for one in pack.packs):
-            raise UsageError("cache_bytes", f"is less than the {size_text(need)} of the pack", 'leave out cache="ram"')
-        stop: SimpleQueue[None] = SimpleQueue()
-        self._read = threading.Event()
-        arguments = [(one.region, one.remote) for one in pack.packs], stop, self._read
-        self._thread = threading.Thread(target=_keep, args=arguments, name="packer-ram", daemon=True)
-        self._thread.start()
-        # no lock and no join: the garbage collector may call this in the same thread, or while a lock is held
-        self.close = weakref.finalize(self, stop.put, None)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything is read; return False if it takes longer than `timeout_s`."""
-        return self._read.wait(timeout_s)
-
-
-_owners: WeakKeyDictionary[Region, int] = WeakKeyDictionary()
-"""Number of threads that keep each region locked: locks of memory do not add up."""
-_lock = threading.Lock()
-
-
-def _keep(packs: list[tuple[Region, Remote | None]], stop: SimpleQueue[None], done: threading.Event) -> None:
-    held = [_all_fetched(remote, stop) for _, remote in packs if remote is not None]
-    with _lock:
-        for region, _ in packs:
-            _owners[region] = _owners.get(region, 0) + 1
-    locked = True
-    for region, _ in packs:
-        for start in range(0, len(region), STEP_BYTES):
-            if not stop.empty():
-                break
-            locked = region.read(start, min(start + STEP_BYTES, len(region)), locked)
-    done.set()
-    stop.get()
-    with _lock:
-        for region, _ in packs:
-            _owners[region] -= 1
-            if not _owners[region]:
-                region.unlock()
-    _close(held)
-
-
-def _all_fetched(remote: Remote, stop: SimpleQueue[None]) -> Held:
-    """Fetch a whole remote pack, and return a context in which it stays."""
-    held = remote.all_pinned()
-    step = max(1, STEP_BYTES // Layout.BLOCK_BYTES)
-    blocks = np.arange(remote.blocks.layout.num_blocks)
-    for start in range(0, len(blocks), step):
-        if not stop.empty():
-            break
-        remote.announce(blocks[start : start + 2 * step])
-        try:
-            with remote.held(blocks[start : start + step]):
-                pass
-        except PackerError:
-            break  # who reads those records gets the error
-    return held

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -25,6 +24,7 @@ from packer.loading.stats import Stats
 from packer.loading.targets import Targets
 from packer.loading.threads import Results, ThreadPool, can_help
 from packer.loading.transforms import Transforms
+from packer.system.locked import Locked
 from packer.types import Int64
 
 BLOCK_BYTES = 4 << 20
@@ -248,7 +248,7 @@ _FREE = _references([np.zeros(1, np.uint8)], 0)
 """The result of `_references` for an array that only its list refers to."""
 
 
-class BufferPool:
+class BufferPool(Locked):
     """Buffers of one size, for batches on the CPU.
 
     Allocating a large batch takes longer than filling it, because the kernel zeroes each page, and pinned memory
@@ -261,17 +261,17 @@ class BufferPool:
     """
 
     def __init__(self, size: int, pinned: bool = False) -> None:
+        super().__init__()  # two iterations may run at once, in two threads
         self.size = size
         self.pinned = pinned
         self._buffers: list[Memory] = []
-        self._lock = threading.Lock()  # two iterations may run at once, in two threads
 
     def __len__(self) -> int:
         return len(self._buffers)
 
     def take(self) -> Memory:
         """Return a free buffer, uint8 (size,), with undefined content."""
-        with self._lock:
+        with self.lock:
             for number in range(len(self._buffers)):
                 if _references(self._buffers, number) == _FREE:
                     return self._buffers[number]
@@ -283,10 +283,10 @@ class BufferPool:
     def trim(self, count: int) -> None:
         """Release free buffers, while there are more than `count`, after the consumer has kept batches."""
         # the garbage collector may call this within `take`, so it must not wait; the next call will release them
-        if self._lock.acquire(blocking=False):
+        if (lock := self.lock).acquire(blocking=False):
             try:
                 for number in reversed(range(len(self._buffers))):
                     if len(self._buffers) > count and _references(self._buffers, number) == _FREE:
                         del self._buffers[number]
             finally:
-                self._lock.release()
+                lock.release()

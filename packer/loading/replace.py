@@ -6,7 +6,6 @@ that reads the record, and after a resume. Nothing here runs until a record has 
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from packer.loading.fill import ImageFiller
 from packer.loading.stats import Stats
 from packer.samplers import Sampler
 from packer.samplers.order import Records, uniform
+from packer.system.locked import Locked
 from packer.types import Int64
 
 MOST_LISTED = 1000
@@ -48,14 +48,14 @@ Replacements = Sequence[tuple[int, Replaced]]
 _warned: set[tuple[str, int]] = set()
 
 
-class Replacer:
+class Replacer(Locked):
     """Finds replacements for all threads, and keeps the reports to the consumer."""
 
     def __init__(self, filler: ImageFiller, sampler: Sampler, seed: int) -> None:
+        super().__init__()
         self._filler = filler
         self._sampler = sampler
         self._seed = seed
-        self._lock = threading.Lock()
         self._order: tuple[int, Callable[[Int64], Records]] | None = None
         self._found: dict[tuple[int, int], tuple[int, Replaced]] = {}
         self._reported: dict[int, Replaced] = {}
@@ -86,7 +86,7 @@ class Replacer:
         if found is None and (error := self._problem(record, epoch)) is not None:
             replaced = Replaced(record, error.key or "", error.shard, error.problem)
             found = self._candidate(record, epoch, error), replaced
-            with self._lock:
+            with self.lock:
                 if len(self._found) >= MOST_REMEMBERED:
                     self._found.clear()
                 self._found[epoch, record] = found
@@ -110,7 +110,7 @@ class Replacer:
 
     def _record_at(self, epoch: int, position: int) -> int:
         """Return the record at a position of an epoch, of all ranks."""
-        with self._lock:
+        with self.lock:
             if self._order is None or self._order[0] != epoch:
                 self._order = epoch, self._sampler.records_at(epoch)
             return int(self._order[1](np.array([position]))[0])

@@ -8,13 +8,14 @@ import threading
 import numpy as np
 import pytest
 import torch
+from large_packs import large_pack
 from loader_packs import alike
-from running import Threads, run_script, until
+from running import Threads, forked, run_script, until
 
 from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack, system
 from packer.errors import DamagedPack, UsageError, size_text
-from packer.format.mmap import Region
-from packer.loading import device_cache, page_cache
+from packer.format.mmap import MANY_FILES, Region
+from packer.loading import device_cache, ram_cache
 from packer.loading.fill import ImageFiller
 
 OPTIONS = {"shuffle": True, "seed": 3}
@@ -122,7 +123,7 @@ def test_ram_reads_all_and_gives_the_same(pack, container):
 
 
 def test_more_than_there_is_memory_is_refused_with_both_figures(pack, monkeypatch):
-    monkeypatch.setattr(page_cache, "available_bytes", lambda: 5000)
+    monkeypatch.setattr(ram_cache, "available_bytes", lambda: 5000)
     size = len(open_pack(pack("raw")).region)
     with pytest.raises(UsageError) as refused:
         PackedLoader(pack("raw"), 4, cache="ram")
@@ -139,7 +140,7 @@ def test_the_ram_thread_ends_with_the_loader(pack, monkeypatch, allowed):
         return allowed
 
     monkeypatch.setattr(Region, "read", read)
-    monkeypatch.setattr(page_cache, "STEP_BYTES", 4096)
+    monkeypatch.setattr(ram_cache, "STEP_BYTES", 4096)
     loader = PackedLoader(pack("raw"), 4, cache="ram")
     thread = loader._ram._thread
     assert thread.is_alive() and thread.daemon and not loader._ram.wait(0.01)
@@ -156,8 +157,8 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
     script = """
         import gc, sys, threading
         from packer import PackedLoader
-        from packer.format.mmap import Region
-        from packer.loading import page_cache
+        from packer.format.mmap import MANY_FILES, Region
+        from packer.loading import ram_cache
 
         gc.disable()
         left = threading.Event()
@@ -168,7 +169,7 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
             steps.append(gc.collect())
             return True
 
-        Region.read, page_cache.STEP_BYTES = read, 1024
+        Region.read, ram_cache.STEP_BYTES = read, 1024
         loader = PackedLoader(sys.argv[1], 4, cache="ram")
         thread = loader._ram._thread
         loader.itself = loader
@@ -178,6 +179,49 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
         print(len(steps))
     """
     assert run_script(script, pack("raw")) == "1\n"
+
+
+@pytest.mark.skipif(system.PORTABLE, reason="each file has a map and a descriptor there")
+@pytest.mark.parametrize("may_lock", [True, False])
+def test_ram_leaves_out_a_shard_that_cannot_be_read(tmp_path, monkeypatch, may_lock):
+    """Of many shards, a missing part is found when it is mapped: by the thread first, and then by whoever reads it."""
+    if not may_lock:
+        monkeypatch.setattr(system, "lock_in_memory", lambda *arguments: False)
+    path = large_pack(tmp_path / "pack", MANY_FILES + 2, 4, 4)
+    for number in (7, 8, MANY_FILES + 1):
+        damaged = path / f"shard-{number:05d}.tfrecord"
+        damaged.unlink()
+        damaged.write_bytes(b"short")
+    mapped = []
+    monkeypatch.setattr(Region, "map", lambda *of, map=Region.map: (map(*of), mapped.append(of[1])))
+    opened = open_pack(path)
+    loader = PackedLoader(opened, 4, cache="ram")
+    assert loader._ram.wait(60) and loader._ram._thread.is_alive()
+    assert mapped == [number for number in range(MANY_FILES + 1) if number not in (7, 8)]
+    assert not any(opened.record(4 * 7 - 1)) and not any(opened.record(4 * 9))
+    with pytest.raises(DamagedPack, match=r"shard-00007\.tfrecord: has 5 bytes"):
+        opened.record(4 * 7)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_ram_thread_that_fails_keeps_nobody_waiting_and_holds_nothing(pack, tmp_path, monkeypatch):
+    def read(region, start, stop, keep):
+        raise RuntimeError
+
+    monkeypatch.setattr(Region, "read", read)
+    opened = open_pack(pack("raw").as_uri(), cache_bytes=0)
+    loader = PackedLoader(opened, 4, cache="ram")
+    assert loader._ram.wait(60)
+    loader._ram._thread.join(60)
+    assert not opened.remote.blocks.pin_if_all() and not ram_cache._owners._counts[opened.region]
+
+
+@pytest.mark.skipif(system.PORTABLE, reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_was_forked_while_the_ram_thread_counts_has_a_ram_thread_of_its_own(pack):
+    path = pack("raw")
+    with ram_cache._owners.lock:  # as if another thread held it
+        assert forked(lambda: b"%d" % PackedLoader(path, 4, cache="ram")._ram.wait(60)) == b"1"
 
 
 def test_pages_that_may_not_be_locked_are_read(pack, monkeypatch):

@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 from running import forked
 
+from packer.format import remote
+from packer.format.bits import Bits
+from packer.loading.pipeline import BufferPool
+from packer.loading.replace import Replacer
 from packer.loading.threads import ThreadPool, _pools
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -100,6 +104,17 @@ def test_children_decode_while_threads_do_and_end() -> None:
         parts.wait()
         pool.close()
         assert forked(lambda: b"%d" % resize(0)) == b"7"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Bits(9), lambda: BufferPool(64), lambda: Replacer(None, None, 0), lambda: remote._opening]
+)
+def test_locks_that_any_thread_may_hold_are_free_in_a_child(make) -> None:
+    """A fork waits for the threads of packer's pools only: those of a user may be reading a pack."""
+    one = make()
+    with one.lock:
+        assert forked(lambda: b"%d" % one.lock.acquire(blocking=False)) == b"1"
+        assert not one.lock.acquire(blocking=False)
 
 
 def test_a_task_may_fork() -> None:

@@ -30,6 +30,7 @@ from packer import (
     open_pack,
 )
 from packer.errors import DamagedPack, DamagedRecordWarning, UsageError
+from packer.format.mmap import Region
 from packer.loading import page_cache
 from packer.samplers import BalancedSampler, MixtureSampler, ShuffleSampler, subset
 from packer.stores import cache
@@ -217,8 +218,8 @@ def test_all_packs_are_cached(pack, turned, where):
 def test_cold_packs_are_asked_for(pack, turned, monkeypatch):
     joined = join_packs([pack("raw"), turned("jpeg")])
     asked = Counter()
-    monkeypatch.setattr(page_cache.Region, "share_in_memory", lambda region, offsets: 0.0)
-    monkeypatch.setattr(page_cache.Region, "fetch", lambda region, *places: asked.update({id(region): len(places[0])}))
+    monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 0.0)
+    monkeypatch.setattr(Region, "fetch", lambda region, *places: asked.update({id(region): len(places[0])}))
     batches = [np.array([0, 30, 1]), np.array([40]), np.array([2, 3])]
     assert [records.tolist() for records in page_cache.announced(batches, joined)] == [[0, 30, 1], [40], [2, 3]]
     assert asked == {id(joined.packs[0].region): 4, id(joined.packs[1].region): 2}

@@ -1,0 +1,163 @@
+"""Joined packs: every public method and property of Pack gives what the packs themselves give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from large_packs import large_pack
+
+from packer import join_packs, open_pack
+from packer.errors import UsageError
+from packer.format.joined import JoinedPack
+from packer.format.mmap import MANY_FILES
+from packer.format.pack import Pack
+from packer.format.ragged import Ragged
+from packer.system import PORTABLE
+
+ONE_OF_ITS_OWN = {
+    "by_pack", "classes", "folder", "indexes", "is_remote", "manifest", "note_whole", "open_all", "packs", "path",
+    "record_bytes", "region", "remote", "shards",
+}  # fmt: skip
+"""What a test of its own shows."""
+OF_A_RECORD = {
+    "annotation", "damage", "dtype_of", "encoding_of", "image", "key", "locate", "record", "sample", "shape_of", "span",
+}  # fmt: skip
+OF_RECORDS = {"about", "check", "held", "rows", "values", "where"}
+COLUMNS = {"column", "keys", "parts", "paths"}
+
+
+@pytest.fixture(params=["boxes", "raw", "copy", "ragged", "gray16"])
+def joined(request: pytest.FixtureRequest, make_pack: Callable[[str, str], Path]) -> JoinedPack:
+    return join_packs([make_pack(request.param, "tfrecord"), make_pack(request.param, "lmdb")])
+
+
+def public(pack: Pack) -> set[str]:
+    return {name for name in {*dir(type(pack)), *vars(pack)} if not name.startswith("_")}
+
+
+def test_all_that_a_pack_has_is_here(joined: JoinedPack) -> None:
+    of_a_pack = public(joined.packs[0])
+    assert of_a_pack == ONE_OF_ITS_OWN | OF_A_RECORD | OF_RECORDS | COLUMNS  # anything new belongs in a test here
+    assert public(joined) == of_a_pack | {"part_of"}
+    for name in of_a_pack - {"indexes"}:
+        getattr(joined, name)
+    with pytest.raises(UsageError, match="is joined and has no indexes of its own; use those of its packs"):
+        _ = joined.indexes
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two results are equal; also those with arrays in them."""
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, Ragged):
+        return isinstance(b, Ragged) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, Exception):
+        return str(a) == str(b)
+    if hasattr(a, "__dataclass_fields__"):
+        return all(same(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def test_a_record_is_that_of_its_pack(joined: JoinedPack) -> None:
+    arguments = {"damage": ("is bad",)}
+    assert joined.classes == joined.packs[0].classes  # and so class ids are the same
+    for i in range(len(joined)):
+        number, inside = joined.part_of(i)
+        pack = joined.packs[number]
+        for name in OF_A_RECORD - {"locate", "span"}:
+            given = arguments.get(name, ())
+            assert same(getattr(joined, name)(i, *given), getattr(pack, name)(inside, *given)), name
+        shard, row = joined.locate(i)
+        assert joined.shards[shard] is pack.shards[pack.locate(inside)[0]] and row == pack.locate(inside)[1]
+        start, stop = joined.span(i)
+        assert bytes(joined.region.data[start:stop]) == bytes(pack.record(inside))
+    for name in OF_A_RECORD:
+        for outside in (-1, len(joined)):
+            with pytest.raises(IndexError, match=f"record {outside} of {len(joined)}"):
+                getattr(joined, name)(outside, *arguments.get(name, ()))
+
+
+def test_records_are_those_of_their_packs(joined: JoinedPack) -> None:
+    records = np.random.default_rng(0).permutation(len(joined))
+    joined.check(records)
+    starts, sizes = joined.where(records)
+    with joined.held(records):
+        for i, start, size in zip(records.tolist(), starts.tolist(), sizes.tolist(), strict=True):
+            assert bytes(joined.region.data[start : start + size]) == bytes(joined.record(i))
+    for name in ("label", "height", "crc32c"):
+        assert same(joined.values(name, records), np.asarray(joined.column(name))[records])
+    if "boxes" in joined.manifest.fields:
+        boxes, tags = joined.rows(["boxes", "box_labels"], records)
+        for i, found, labels in zip(records.tolist(), boxes, tags, strict=True):
+            assert same(found, joined.annotation(i).boxes) and same(labels, joined.annotation(i).box_labels)
+    none = np.zeros(0, np.int64)
+    assert same(joined.where(none), (none, none)) and not len(joined.values("label", none))
+    joined.check(none)
+    for outside in (-1, len(joined)):
+        for call in (joined.where, joined.check, lambda some: joined.values("label", some)):
+            with pytest.raises(IndexError, match=f"record {outside} of {len(joined)}"):
+                call(np.array([0, outside]))
+
+
+def test_runs_are_those_of_their_packs(joined: JoinedPack) -> None:
+    middle = len(joined.packs[0])
+    runs = np.array([[middle, middle + 1], [middle - 1, middle], [0, 1], [middle + 1, middle + 2]])
+    assert same(joined.about(runs), joined.where(runs[:, 0]))
+
+
+def test_columns_are_those_of_all_packs(joined: JoinedPack) -> None:
+    assert joined.keys == [key for pack in joined.packs for key in pack.keys]
+    assert joined.paths == [path for pack in joined.packs for path in pack.paths]
+    for name in ("label", "offset", "path", "boxes", "box_labels"):
+        column = joined.column(name)
+        rows = [row for pack in joined.packs for row in pack.column(name)]
+        assert len(column) == len(joined) and all(map(same, list(column), rows))
+        assert sum(len(part) for part in joined.parts(name)) == len(joined)
+        assert joined.column(name) is column
+    labels = joined.column("label")
+    assert isinstance(labels, np.ndarray) and not labels.flags.writeable
+
+
+def test_what_it_is(joined: JoinedPack) -> None:
+    first, second = joined.packs
+    assert len(joined) == joined.manifest.records == 2 * len(first)
+    assert joined.path == f"{first.path} + {second.path}" and joined.shards == first.shards + second.shards
+    assert joined.record_bytes == first.record_bytes == second.record_bytes
+    assert joined.remote is None and not joined.is_remote and not joined.folder
+    fresh = join_packs([open_pack(pack.path) for pack in joined.packs])
+    fresh.open_all()
+    assert all(pack._open_shards.all() for pack in fresh.packs)
+    found = [(pack, inside.tolist()) for pack, _, inside in joined.by_pack(np.array([0, len(first), 1]))]
+    assert found == [(first, [0, 1]), (second, [0])]
+
+
+def test_packs_at_urls(make_pack: Callable[[str, str], Path]) -> None:
+    first, second = (open_pack(make_pack("raw", name).as_uri(), cache_bytes=0) for name in ("tfrecord", "lmdb"))
+    joined, own = join_packs([first, second]), open_pack(make_pack("raw", "lmdb"))
+    assert joined.is_remote and first.remote is not None and second.remote is not None
+    assert bytes(joined.record(len(first) + 3)) == bytes(own.record(3))
+    with first.remote.all_pinned(), second.remote.all_pinned():
+        assert not joined.note_whole(second.remote)
+        with joined.held(np.arange(len(joined))):
+            pass
+        assert joined.note_whole(second.remote) and second.remote.is_whole() and not first.remote.is_whole()
+
+
+@pytest.mark.skipif(PORTABLE, reason="each file has a map and a descriptor there")
+@pytest.mark.parametrize("shards", [(MANY_FILES // 2 + 1, MANY_FILES // 2), (MANY_FILES + 1, 2)], ids=str)
+def test_packs_of_many_shards(tmp_path: Path, shards: tuple[int, int]) -> None:
+    joined = join_packs([large_pack(tmp_path / str(n), n, 3, 4) for n in shards])
+    last = len(joined) - 1
+    runs = np.array([[last - 2, last + 1], [0, 3]])
+    places, sizes = joined.about(runs)
+    starts = [start for first, end in runs.tolist() for start in joined.where(np.arange(first, end))[0].tolist()]
+    assert int(sizes.sum()) == 6 * 48 and {*places.tolist()} <= {*starts}
+    assert joined.span(last) == (starts[2], starts[2] + 48) and joined.key(last) == "00000002"
+    joined.open_all()
+    assert all(pack._open_shards.all() for pack in joined.packs)
