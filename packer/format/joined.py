@@ -49,8 +49,8 @@ def join_packs(packs: Sequence[AnyPath | Pack]) -> JoinedPack:
         DamagedPack: As for `open_pack`.
     """
     if isinstance(packs, str | bytes | os.PathLike | Mapping):
-        step = "pass a list; for shares, PackedLoader or MixtureSampler"
-        raise UsageError("packs", f"must be a list of packs, got {packs!r}", step)
+        problem = f"must be a list of packs, got {packs!r}"
+        raise UsageError("packs", problem, "pass a list; for shares, PackedLoader or MixtureSampler")
     return JoinedPack([pack if isinstance(pack, Pack) else open_pack(pack) for pack in packs])
 
 
@@ -110,8 +110,6 @@ class JoinedPack(Pack):
                 self._require(int(records[rows[0]]))
             yield end - 1, rows, records[rows] - self._begins[end - 1]
 
-    # -- where things lie
-
     def where(self, records: Int64) -> tuple[Int64, Int64]:
         starts, sizes = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
         for number, rows, inside in self._by_number(records):
@@ -151,8 +149,6 @@ class JoinedPack(Pack):
         shard, row = self.packs[number].locate(record)
         return shard + sum(len(pack.shards) for pack in self.packs[:number]), row
 
-    # -- records
-
     def record(self, i: int) -> memoryview:
         pack, record = self._of(i)
         return pack.record(record)
@@ -179,8 +175,6 @@ class JoinedPack(Pack):
     def image(self, i: int, decoder: str = "auto") -> Image:
         pack, record = self._of(i)
         return pack.image(record, decoder)
-
-    # -- columns
 
     def shape_of(self, i: int) -> tuple[int, int, int]:
         pack, record = self._of(i)
