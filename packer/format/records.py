@@ -128,7 +128,7 @@ class Records(Places):
     def check(self, records: Int64) -> None:
         """Verify the checksums of `records`, int64 (n,), unless this process has already done so."""
         seen = self._checked[records]
-        if not seen.all():
+        if np.count_nonzero(seen) < len(seen):
             self._check_unseen(records[~seen])
 
     def _check_unseen(self, records: Int64) -> None:

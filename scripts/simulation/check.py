@@ -28,7 +28,7 @@ from packer.bench.measure import Figure
 from packer.system import usable_cores
 
 PROCESSES = (1, 2, 4)
-FEW_FILES, FILES = 20_000, 160_000
+FEW_FILES, FILES = 20_000, 500_000
 FEW_PHOTOS, PHOTOS = 250, 1500
 SHARD_BYTES = 3_400_000
 JPEGS, RAW, SIDE = 10_000, 3000, 224

@@ -11,11 +11,18 @@ import numpy as np
 import pytest
 from running import forked
 
+import packer.format.bits
 from packer import open_pack
 from packer.format.bits import Bits
 from packer.system import PORTABLE
 
 needs_fork = pytest.mark.skipif(PORTABLE, reason="this system does not fork")
+
+
+@pytest.fixture(params=["bits", "bytes"], autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags of many records, and of few."""
+    monkeypatch.setattr(packer.format.bits, "IN_BYTES", 0 if request.param == "bits" else 1 << 21)
 
 
 @contextmanager
