@@ -174,7 +174,8 @@ def test_an_error_of_a_node_names_it(source: Path, monkeypatch: pytest.MonkeyPat
         build_pack(options(source, engine="executors:threads"))
 
 
-def test_a_cluster_without_workers_is_no_secret(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", ["idle", "leaving"])  # from the beginning, and after the first task
+def test_a_cluster_without_workers_is_no_secret(engine: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Enough(Notes):
         def note(self, text: str) -> None:
             super().note(text)
@@ -184,22 +185,8 @@ def test_a_cluster_without_workers_is_no_secret(source: Path, monkeypatch: pytes
     notes = Enough()
     monkeypatch.setattr(executor, "PATIENCE_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        build_pack(options(source, engine="executors:idle"), notes)
-    assert "note: executors:idle has no workers; the build waits for them" in notes.texts
-
-
-def test_workers_that_go_are_no_secret(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Enough(Notes):
-        def note(self, text: str) -> None:
-            super().note(text)
-            if "no workers" in text:
-                raise KeyboardInterrupt
-
-    notes = Enough()
-    monkeypatch.setattr(executor, "PATIENCE_S", 0.0)
-    with pytest.raises(KeyboardInterrupt):
-        build_pack(options(source, engine="executors:leaving"), notes)
-    assert notes.texts[-2:-1] == ["note: executors:leaving has no workers; the build waits for them"]
+        build_pack(options(source, engine=f"executors:{engine}"), notes)
+    assert f"note: executors:{engine} has no workers; the build waits for them" in notes.texts
 
 
 @pytest.mark.parametrize(
