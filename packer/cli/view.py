@@ -10,11 +10,12 @@ import click
 
 from packer.cli.cache import cache_options
 from packer.cli.output import LocalPath, echo
+from packer.cli.values import PackPath
 from packer.errors import plural, printable
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=PackPath())
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free port]")
 @click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
 @click.option("--export", type=LocalPath(), help="Export a contact sheet (one HTML file) and exit.")
