@@ -38,7 +38,7 @@ HEADERS = {
 HTML, CSS, JS = ("text/html", "text/css", "text/javascript")
 SCRIPTS = frozenset(("app.js", "grid.js", "draw.js", "detail.js", "charts.js", "loop.js"))
 LINKS = '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="style.css">\n'
-LINKS += '<script type="module" src="app.js"></script>'
+LINKS += '<link rel="stylesheet" href="view.css">\n<script type="module" src="app.js"></script>'
 
 
 class App:
@@ -85,6 +85,8 @@ class App:
             text, kind = html_page("packer view", read_static(__file__, "view.html"), LINKS, "app"), HTML
         elif name == "style.css":
             text, kind = stylesheet(), CSS
+        elif name == "view.css":
+            text, kind = read_static(__file__, name), CSS
         elif name in SCRIPTS:
             text, kind = read_static(__file__, name), JS
         else:
