@@ -54,10 +54,13 @@ class CommandsInSections(click.Group):
         """Write the sections."""
         longest = max(map(len, self.commands))
         width = formatter.width - 6 - longest
-        for heading, commands in self.sections.items():
+        listed = [command for commands in self.sections.values() for command in commands]
+        others = [command for name, command in sorted(self.commands.items()) if command not in listed]
+        for heading, commands in {**self.sections, "Other": others}.items():
             rows = [(str(one.name).ljust(longest), one.get_short_help_str(width)) for one in commands]
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
 
 class OptionsInSections(click.Command):

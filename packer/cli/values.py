@@ -24,14 +24,14 @@ class OneOf(Type):
 
     Args:
         names: The names, as help shows them.
-        all_names: Returns the names with those of plug-ins. None: there are no others.
+        all_names: Returns the names with those of plug-ins, which are for the library to check. None: there are none.
     """
 
     name = "name"
 
     def __init__(self, names: Sequence[str], all_names: Callable[[], Sequence[str]] | None = None) -> None:
         self.names = tuple(names)
-        self._all_names = all_names or (lambda: self.names)
+        self._all_names = all_names
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Return the names as help shows them."""
@@ -39,11 +39,14 @@ class OneOf(Type):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name. Raise UsageError if it is not known."""
-        return choose(param.opts[-1] if param is not None else "", value, self._all_names())
+        if self._all_names is not None:
+            return str(value)
+        return choose(param.opts[-1] if param is not None else "", value, self.names)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the names that begin like this."""
-        return [CompletionItem(name) for name in self._all_names() if name.startswith(incomplete.lower())]
+        names = self.names if self._all_names is None else self._all_names()
+        return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
 
 
 class LabelKind(Type):
