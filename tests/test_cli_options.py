@@ -115,7 +115,7 @@ def test_wrong_option_with_json(source: Path) -> None:
 
 SUGGESTED = {
     "build src --format lmbd": "lmdb", "build src --format webdatset": "webdataset", "build src --encode pgn": "png",
-    "build src --labels vox": "voc", "convert p q --format hdf6": "hdf5", "sample x --layout yol": "yolo",
+    "build src --labels vox": "voc", "convert p q --fit padd": "pad", "sample x --layout yol": "yolo",
     "extract p q --layout cocoo": "coco", "adopt f -o p --boxes clp": "clip",
     "merge p q -o r --duplicates dorp": "drop", "bench src --format tfrecrod": "tfrecord",
     "build src --mode rbg": "rgb",
