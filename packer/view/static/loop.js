@@ -24,12 +24,12 @@ export class Loop {
     const given = { flip: $("flip").checked ? 1 : 0, crop: $("crop").value };
     for (const id of ["side", "samples", "seed", "epoch", "batch"]) given[id] = $(id).value || 0;
     try {
-      const facts = await ask("shuffled", given);
+      const facts = await ask("batch", given);
       if (wish !== this.wish) return;
       complain(null);
       this.batches = facts.batches;
-      $("count").textContent = `${facts.batches.toLocaleString("en")} batches an epoch`;
-      $("line").textContent = facts.line;
+      $("count").textContent = `${facts.batches.toLocaleString("en")} batches per epoch`;
+      $("line").textContent = facts.code;
       $("grid").replaceChildren(...facts.samples.map((sample) => this.tile(sample)));
     } catch (error) {
       if (wish !== this.wish) return;
