@@ -118,7 +118,8 @@ def code_of(pack: Pack, asked: BatchQuery) -> str:
     ]
     if asked.batch:
         position = asked.batch * asked.samples
-        lines.append(f'loader.load_state_dict({{**loader.state_dict(), "position": {position}}})  # batch {asked.batch}')
+        state = f'{{**loader.state_dict(), "position": {position}}}'
+        lines.append(f"loader.load_state_dict({state})  # batch {asked.batch}")
     return "\n".join([*lines, "images, targets = next(iter(loader))", ""])
 
 

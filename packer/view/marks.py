@@ -12,10 +12,13 @@ from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from packer.errors import PackerError, StorageError, UsageError, printable
 from packer.format.lists import Listing, Skipped, header_of
 from packer.format.pack import Pack
 from packer.system.locks import lock_folder
+from packer.view.catalog import RecordSet
 
 REASONS = ("wrong label", "bad box", "bad image", "duplicate")
 """Those that the page offers; others can be written."""
@@ -98,6 +101,12 @@ class Marks:
         rows = (Skipped(os.fsdecode(bytes(paths[r])), reason or NO_REASON) for r, reason in self._read(number).items())
         return header_of(Skipped) + b"".join(Listing(Skipped, rows).lines())
 
+    def set_of(self, name: str) -> RecordSet:
+        """Return the marked records as a set of the catalog: ``marked:all``; raise UsageError for another name."""
+        if name != "all":
+            raise UsageError("set", f"must be marked:all, got marked:{name[:40]}")
+        return RecordSet("marked", np.array(list(self.all()), np.int64))
+
     def facts(self) -> dict[str, Any]:
         """Return the marks as a JSON value, and the number of marks in each pack."""
         marks = self.all()
@@ -167,8 +176,8 @@ def wanted_marks(body: Any, marks: Marks, records_of: Callable[[Mapping[str, str
     """Return what a request of the page asks `Marks.change` for.
 
     Args:
-        body: ``{"set": {record: reason or null}}``; or ``{"range": [first, last], "query": {...}}``, which marks what is
-            at these places in the order of the query; or ``{"clear": true}``.
+        body: ``{"set": {record: reason or null}}``; or ``{"range": [first, last], "query": {...}}``, which marks the
+            records at these places in the order of the query; or ``{"clear": true}``.
         marks: The marks.
         records_of: Returns the records of a query from one place to another, without the last.
 

@@ -308,8 +308,10 @@ def _linked(pack: str) -> list[str]:
 
 
 WRITTEN = frozenset(
-    ("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--export-marks", "--work-dir", "--scratch")
-    + ("--cache-dir",)
+    (
+        *("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--export-marks", "--work-dir"),
+        *("--scratch", "--cache-dir"),
+    )
 )
 SECOND = ("convert", "extract", "pull")
 """Commands that write to the second path in their line."""

@@ -159,6 +159,13 @@ def test_a_range_is_in_the_order_of_the_page_and_keeps_reasons(pack: Pack) -> No
     assert Marks(pack).all() == {6: "bad box", 5: "", 4: ""}
 
 
+def test_marked_records_are_a_set_of_the_page(pack: Pack) -> None:
+    Marks(pack).change({7: "", 2: "bad box"})
+    facts = get(pack, "api/tiles?set=marked:all&text=00").json
+    assert [tile["record"] for tile in facts["tiles"]] == [2, 7] and facts["sets"] == {"marked:all": "marked"}
+    assert get(pack, "api/tiles?set=marked:x").status_code == 400
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -224,8 +231,10 @@ def test_posts_need_the_token_and_are_for_marks_only(pack: Pack) -> None:
 
 # -- the list
 
-ODD = ("a b.jpg", " lead.jpg", "trail .jpg ", "-dash.jpg", "#hash.jpg", "ünï 写.jpg", "two\nlines.jpg", "tab\t.jpg", "x*[1]?.jpg",
-       "back\\nslash.jpg", "path", "cr\r.jpg", "./dots..jpg", os.fsdecode(b"\xff latin.jpg"))  # fmt: skip
+ODD = (
+    "a b.jpg", " lead.jpg", "trail .jpg ", "-dash.jpg", "#hash.jpg", "ünï 写.jpg", "two\nlines.jpg", "tab\t.jpg",
+    "x*[1]?.jpg", "back\\nslash.jpg", "path", "cr\r.jpg", "./dots..jpg", os.fsdecode(b"\xff latin.jpg"),
+)  # fmt: skip
 
 
 def test_builds_and_conversions_take_the_list(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_same_port_and_token_give_the_same_address(pack: Path) -> None:
                 assert answer.status == 200
 
 
-@pytest.mark.parametrize("token", ["short", "", "0123456789abcde", "with a space 0123456789", "0123456789/abcdef", "x" * 129])
+@pytest.mark.parametrize("token", ["", "0123456789abcde", "with a space 0123456789", "0123456789/abcdef", "x" * 129])
 def test_a_token_that_can_be_guessed_or_needs_quoting(pack: Path, token: str) -> None:
     assert "--token: must have 16 to 128 letters" in refused(2, "view", pack, "--no-browser", "--token", token)
 
@@ -129,7 +129,7 @@ for path in ("", "style.css", "app.js", "api/pack", "api/tiles", "api/record?rec
     assert answer.status_code == 200, (path, answer.text)
 assert export(pack, {os.fspath(tmp_path / "sheet.html")!r}, 3) == 3
 answer = client.get("/0123456789abcdef/api/batch")
-assert (answer.status_code, answer.json) == (400, {{"error": "batches: need PyTorch; pip install torch", "where": "batches"}})
+assert (answer.status_code, answer.json["error"]) == (400, "batches: need PyTorch; pip install torch")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
