@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from werkzeug.wrappers import Request, Response
 
 from packer.errors import PackerError, UsageError
 from packer.format.pack import Pack
 from packer.stats.page import html_page, read_static, stylesheet
-from packer.view.catalog import SORTS, Catalog, Query
+from packer.view.catalog import RANGES, SORTS, Catalog, Query
 from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
 
@@ -25,6 +28,8 @@ HOSTS = frozenset(("127.0.0.1", "localhost"))
 machine (DNS rebinding) sends another name."""
 MOST_TILES = 64
 SMALLEST_SIDE, LARGEST_TILE = 16, 512
+_MOST_PARTS = 100
+"""Maximum number of classes or of sets in a filter."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -35,10 +40,10 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-HTML, CSS, JS = ("text/html", "text/css", "text/javascript")
-SCRIPTS = frozenset(("app.js", "grid.js", "draw.js", "detail.js", "charts.js", "loop.js"))
+KINDS = {".js": "text/javascript", ".css": "text/css"}
+FILES = frozenset(os.listdir(os.path.join(os.path.dirname(__file__), "static")))
 LINKS = '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="style.css">\n'
-LINKS += '<script type="module" src="app.js"></script>'
+LINKS += '<link rel="stylesheet" href="view.css">\n<script type="module" src="app.js"></script>'
 
 
 class App:
@@ -81,12 +86,13 @@ class App:
         return self._file(path or "index.html")
 
     def _file(self, name: str) -> Response:
+        kind = KINDS.get(os.path.splitext(name)[1])
         if name == "index.html":
-            text, kind = html_page("packer view", read_static(__file__, "view.html"), LINKS, "app"), HTML
+            text, kind = html_page("packer view", read_static(__file__, "view.html"), LINKS, "app"), "text/html"
         elif name == "style.css":
-            text, kind = stylesheet(), CSS
-        elif name in SCRIPTS:
-            text, kind = read_static(__file__, name), JS
+            text = stylesheet()
+        elif name in FILES and kind:
+            text = read_static(__file__, name)
         else:
             return Response("nothing here\n", 404)
         return Response(text, 200, content_type=f"{kind}; charset=utf-8")
@@ -105,12 +111,14 @@ class App:
         return Response(text, status, content_type="application/json")
 
     def _tiles(self, given: Mapping[str, str]) -> Any:
-        """Return a range of the matching records: {"count": number of matches, "tiles": [...]}."""
-        found = self._catalog.find(query_of(given))
+        """Return a range of the matching records: {"count": number of matches, "sets": titles, "tiles": [...]}."""
+        query = query_of(given)
+        found = self._catalog.find(query)
         start = number(given, "start", 0, 0, 1 << 62)
         count = number(given, "count", MOST_TILES, 0, MOST_TILES)
         side = number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
-        return {"count": len(found), "tiles": [self._tile(i, side) for i in found[start : start + count].tolist()]}
+        tiles = [self._tile(i, side) for i in found[start : start + count].tolist()]
+        return {"count": len(found), "sets": self._catalog.titles(query.sets), "tiles": tiles}
 
     def _tile(self, record: int, side: int) -> dict[str, Any]:
         try:
@@ -124,9 +132,16 @@ class App:
         return {**record_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))}
 
     def _place(self, given: Mapping[str, str]) -> Any:
-        """Return the record at a position among the matching ones."""
+        """Return the record at a position among the matching ones, or the position of a record; None if no match."""
         found = self._catalog.find(query_of(given))
-        return {"record": int(found[number(given, "at", 0, 0, len(found) - 1)])}
+        if "record" in given:
+            record = number(given, "record", 0, 0, len(self._pack) - 1)
+            places = np.flatnonzero(found == record)
+            return {"record": record, "at": int(places[0]) if len(places) else None}
+        if not len(found):
+            return {"record": None, "at": None}
+        at = number(given, "at", 0, 0, len(found) - 1)
+        return {"record": int(found[at]), "at": at}
 
     @cached_property
     def _charts(self) -> Any:
@@ -165,15 +180,31 @@ def query_of(given: Mapping[str, str]) -> Query:
     sort = given.get("sort", "record")
     if sort not in SORTS:
         raise UsageError("sort", f"must be one of {', '.join(SORTS)}, got {sort!r}")
+    if given.get("match", "any") not in ("any", "all"):
+        raise UsageError("match", f"must be any or all, got {given['match'][:40]!r}")
     most = 1 << 40
+    classes = [part for part in given.get("class", "").split(",") if part][:_MOST_PARTS]
     return Query(
-        class_id=number(given, "class", 0, -1, most) if given.get("class") else None,
-        min_boxes=number(given, "min", 0, 0, most) if given.get("min") else None,
-        max_boxes=number(given, "max", 0, 0, most) if given.get("max") else None,
+        classes=tuple(number({"class": part}, "class", 0, -1, most) for part in classes),
+        all_classes=given.get("match") == "all",
+        ranges=tuple((name, *range_of(given, name)) for name in RANGES if given.get(name)),
         text=given.get("text", "")[:1000],
+        sets=tuple(part for part in given.get("set", "").split(",") if part)[:_MOST_PARTS],
         sort=sort,
         descending=given.get("descending") == "1",
     )
+
+
+def range_of(given: Mapping[str, str], name: str) -> tuple[float, float]:
+    """Return the ends of a range such as ``2..5``, ``2..`` or ``..5``; raise UsageError if it is not one."""
+    low, dots, high = given[name].partition("..")
+    try:
+        ends = float(low or "-inf"), float(high or "inf")
+    except ValueError:
+        ends = math.nan, math.nan
+    if not dots or not ends[0] <= ends[1]:
+        raise UsageError(name, f"must be a range such as 2..5, 2.. or ..5, got {given[name][:40]!r}")
+    return ends
 
 
 def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
