@@ -17,6 +17,12 @@ from packer.errors import plural, printable
 @click.argument("pack", type=click.Path())
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free port]")
 @click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
+@click.option(
+    "--source",
+    type=LocalPath(),
+    help="Folder that the pack was built from, to compare images with their "
+    "originals.  [default: the folder called like the pack, without its suffix]",
+)
 @click.option("--export", type=LocalPath(), help="Export a contact sheet (one HTML file) and exit.")
 @click.option("--count", default=200, show_default=True, help="With --export: number of records.")
 @click.option("--seed", type=click.IntRange(0), help="With --export: sample with this seed.  [default: take the first]")
@@ -37,7 +43,7 @@ def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
     from packer.format.pack import open_pack
 
     source = click.get_current_context().get_parameter_source
-    other = {"count", "seed"} if export is None else {"port", "no_browser"}
+    other = {"count", "seed"} if export is None else {"port", "no_browser", "source"}
     for name in sorted(other):
         if str(getattr(source(name), "name", "")) == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
@@ -54,7 +60,7 @@ def view(pack: str, export: str | None, as_json: bool, **given: Any) -> None:
         return
     from packer.view.server import Server, opened_in_browser
 
-    with Server(opened, given["port"]) as server:
+    with Server(opened, given["port"], given["source"]) as server:
         if as_json:
             echo(json.dumps({"url": server.url, "pack": pack, "records": len(opened)}))
         else:

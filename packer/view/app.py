@@ -13,11 +13,12 @@ from typing import Any
 
 from werkzeug.wrappers import Request, Response
 
-from packer.errors import PackerError, UsageError
+from packer.errors import AnyPath, PackerError, UsageError
 from packer.format.pack import Pack
 from packer.stats.page import html_page, read_static, stylesheet
 from packer.view.catalog import SORTS, Catalog, Query
-from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.facts import crop_facts, pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.originals import Originals
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
@@ -42,21 +43,26 @@ LINKS += '<link rel="stylesheet" href="view.css">\n<script type="module" src="ap
 
 
 class App:
-    """The WSGI application of one pack. Its paths begin with ``/TOKEN/``; threads may share it."""
+    """The WSGI application of one pack. Its paths begin with ``/TOKEN/``; threads may share it.
 
-    def __init__(self, pack: Pack, token: str) -> None:
+    `source` is the folder that the pack was built from (`Originals`).
+    """
+
+    def __init__(self, pack: Pack, token: str, source: AnyPath | None = None) -> None:
         if len(token) < 16:
             raise ValueError("a token of fewer than 16 characters can be guessed")
         self._pack = pack
         self._token = token
         self._catalog = Catalog(pack)
         self._pictures = Pictures(pack)
+        self._originals = Originals(pack, source)
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "pack": lambda given: pack_facts(pack),
             "rejected": lambda given: rejected_facts(pack),
             "tiles": self._tiles,
             "record": self._record,
             "place": self._place,
+            "original": lambda given: self._originals.facts(self._number_of(given)),
             "charts": lambda given: self._charts,
             "shuffled": self._shuffled,
         }
@@ -107,11 +113,15 @@ class App:
         return Response(text, status, content_type="application/json")
 
     def _tiles(self, given: Mapping[str, str]) -> Any:
-        """Return a range of the matching records: {"count": number of matches, "tiles": [...]}."""
-        found = self._catalog.find(query_of(given))
+        """Return a range of the matching records, or of their boxes: {"count": number of matches, "tiles": [...]}."""
         start = number(given, "start", 0, 0, 1 << 62)
         count = number(given, "count", MOST_TILES, 0, MOST_TILES)
         side = number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
+        if given.get("crops"):
+            records, rows = (values[start : start + count].tolist() for values in self._catalog.crops(query_of(given)))
+            tiles = [self._crop(record, row, side) for record, row in zip(records, rows, strict=True)]
+            return {"count": len(self._catalog.crops(query_of(given))[0]), "tiles": tiles}
+        found = self._catalog.find(query_of(given))
         return {"count": len(found), "tiles": [self._tile(i, side) for i in found[start : start + count].tolist()]}
 
     def _tile(self, record: int, side: int) -> dict[str, Any]:
@@ -121,12 +131,28 @@ class App:
             return {"record": record, "key": str(record), "width": 1, "height": 1, "error": str(error)}
         return {**facts, **problem_of(lambda: self._pictures.uri(record, side))}
 
+    def _crop(self, record: int, row: int, side: int) -> dict[str, Any]:
+        box = self._catalog.box_number(record, row)
+        try:
+            facts, region = crop_facts(self._pack, record, box)
+        except PackerError as error:
+            return {"record": record, "box": box, "key": str(record), "width": 1, "height": 1, "error": str(error)}
+        return {**facts, **problem_of(lambda: self._pictures.crop(record, region, side))}
+
+    def _number_of(self, given: Mapping[str, str]) -> int:
+        return number(given, "record", 0, 0, len(self._pack) - 1)
+
     def _record(self, given: Mapping[str, str]) -> Any:
-        record = number(given, "record", 0, 0, len(self._pack) - 1)
-        return {**record_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))}
+        record = self._number_of(given)
+        picture = problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))
+        return {**record_facts(self._pack, record), "original": self._originals.where(record), **picture}
 
     def _place(self, given: Mapping[str, str]) -> Any:
-        """Return the record at a position among the matching ones."""
+        """Return the record, or the record and its box, at a position among the matching ones."""
+        if given.get("crops"):
+            records, rows = self._catalog.crops(query_of(given))
+            at = number(given, "at", 0, 0, len(records) - 1)
+            return {"record": int(records[at]), "box": self._catalog.box_number(int(records[at]), int(rows[at]))}
         found = self._catalog.find(query_of(given))
         return {"record": int(found[number(given, "at", 0, 0, len(found) - 1)])}
 
@@ -164,7 +190,7 @@ class App:
 
 def query_of(given: Mapping[str, str]) -> Query:
     """Return the filter and order of a request; raise UsageError if they are invalid."""
-    sort = given.get("sort", "record")
+    sort = given.get("sort", "packed")
     if sort not in SORTS:
         raise UsageError("sort", f"must be one of {', '.join(SORTS)}, got {sort!r}")
     most = 1 << 40
@@ -174,7 +200,6 @@ def query_of(given: Mapping[str, str]) -> Query:
         max_boxes=number(given, "max", 0, 0, most) if given.get("max") else None,
         text=given.get("text", "")[:1000],
         sort=sort,
-        descending=given.get("descending") == "1",
     )
 
 

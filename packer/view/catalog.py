@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -15,7 +15,16 @@ from packer.format.pack import Pack
 from packer.format.ragged import Ragged
 
 Records = NDArray[np.int64]
-SORTS = ("record", "box", "image", "boxes")
+SORTS = {
+    "packed": ("record", False), "last": ("record", True),
+    "largest-box": ("box", True), "smallest-box": ("box", False),
+    "widest-box": ("box_aspect", True), "tallest-box": ("box_aspect", False),
+    "most-boxes": ("boxes", True), "fewest-boxes": ("boxes", False),
+    "largest-image": ("image", True), "smallest-image": ("image", False),
+    "widest-image": ("image_aspect", True), "tallest-image": ("image_aspect", False),
+}  # fmt: skip
+"""What comes first -> by what it is sorted, and whether that descends."""
+_OF_BOXES = ("box", "box_aspect")
 NO_CLASS = -1
 _CACHED_ORDERS = 4
 
@@ -29,16 +38,15 @@ class Query:
         min_boxes: Fewest boxes.
         max_boxes: Most boxes.
         text: Part of the key or of the source's path, ignoring case.
-        sort: By record number, area of the largest box, area of the image, or number of boxes: a name of SORTS.
-        descending: Whether the largest comes first.
+        sort: What comes first, a name of SORTS. Boxes count if they are of the class of the filter; an image is where
+            its first box would be.
     """
 
     class_id: int | None = None
     min_boxes: int | None = None
     max_boxes: int | None = None
     text: str = ""
-    sort: str = "record"
-    descending: bool = False
+    sort: str = "packed"
 
 
 class Catalog:
@@ -47,6 +55,7 @@ class Catalog:
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
         self._cached: OrderedDict[Query, Records] = OrderedDict()
+        self._cached_crops: dict[Query, tuple[Records, NDArray[np.int64]]] = {}
         self._lock = Lock()
 
     def find(self, query: Query) -> Records:
@@ -74,12 +83,86 @@ class Catalog:
         return self._sorted(np.flatnonzero(mask).astype(np.int64), query)
 
     def _sorted(self, found: Records, query: Query) -> Records:
-        if query.sort == "record":
-            return found[::-1] if query.descending else found
-        values = {"box": self._largest_boxes, "image": self.image_areas, "boxes": self.box_counts}
-        by = np.asarray(values[query.sort])[found].astype(np.float64)
-        by = np.where(by < 0, np.inf, -by if query.descending else by)  # without a box: last in both directions
-        return np.asarray(found[np.argsort(by, kind="stable")])
+        name, descending = SORTS[query.sort]
+        if name == "record":
+            return found[::-1] if descending else found
+        if name in _OF_BOXES:
+            by = self._first_boxes(query)[found]
+        else:
+            values = {"image": self.image_areas, "boxes": self.box_counts, "image_aspect": self._image_aspects}
+            by = np.asarray(values[name])[found].astype(np.float64)
+        return np.asarray(found[_order(by, descending)])
+
+    def crops(self, query: Query) -> tuple[Records, NDArray[np.int64]]:
+        """Return the boxes to cut out: those of the matching records, and of the class of the query if it has one.
+
+        Returns:
+            The record of each box, and the row of each box in `boxes`. They follow the order of the records, but where
+            that is by a property of boxes, each box has its own place.
+        """
+        with self._lock:
+            crops = self._cached_crops.get(query)
+        if crops is None:
+            crops = self._crops(query)
+            with self._lock:
+                self._cached_crops = {query: crops}  # of a million boxes they take 16 MB
+        return crops
+
+    def box_number(self, record: int, row: int) -> int:
+        """Return which box of its record the one in a row of `boxes` is."""
+        offsets = self.ragged("boxes").offsets
+        return row + int(offsets[0]) - int(offsets[record])
+
+    def _crops(self, query: Query) -> tuple[Records, NDArray[np.int64]]:
+        name, descending = SORTS[query.sort]
+        # boxes have the order of the records, or one of their own
+        found = self.find(replace(query, sort="packed") if name in _OF_BOXES else query)
+        rank = np.full(len(self._pack), -1, np.int64)
+        rank[found] = np.arange(len(found))
+        rows = self._rows_of(query)
+        records = self._records_of(rows)
+        matching = rank[records] >= 0
+        rows, records = rows[matching], records[matching]
+        order = np.arange(len(rows))
+        if name in _OF_BOXES:
+            order = _order(self._box_values(name)[rows], descending)
+        elif query.sort != "packed":
+            order = np.argsort(rank[records], kind="stable")
+        return records[order], rows[order]
+
+    def _rows_of(self, query: Query) -> NDArray[np.int64]:
+        """Return the rows of the boxes that a query means."""
+        if query.class_id is None:
+            return np.arange(len(self.boxes))
+        # a record without a class may still have boxes without one
+        return np.flatnonzero(self.box_labels == query.class_id) if len(self.box_labels) else np.arange(0)
+
+    def _records_of(self, rows: NDArray[np.int64]) -> Records:
+        offsets = self.ragged("boxes").offsets
+        return np.asarray(np.searchsorted(offsets, rows + int(offsets[0]), side="right") - 1, np.int64)
+
+    def _box_values(self, name: str) -> NDArray[np.float64]:
+        """Return what boxes are sorted by, (m,); NaN for an aspect ratio of a box without area."""
+        if name == "box":
+            return self.box_areas.astype(np.float64)
+        sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0).astype(np.float64)
+        aspects: NDArray[np.float64] = np.full(len(sides), np.nan)
+        np.divide(sides[:, 0], sides[:, 1], out=aspects, where=(sides > 0).all(axis=1))
+        return aspects
+
+    def _first_boxes(self, query: Query) -> NDArray[np.float64]:
+        """Return the value of the box of each record that would come first, (n,); NaN if it has none."""
+        name, descending = SORTS[query.sort]
+        values = self._box_values(name)
+        rows = self._rows_of(query)
+        rows = rows[~np.isnan(values[rows])]
+        first = np.full(len(self._pack), np.nan)
+        if len(rows):
+            records = self._records_of(rows)
+            starts = np.flatnonzero(np.diff(records, prepend=-1))
+            reduce = np.maximum if descending else np.minimum
+            first[records[starts]] = reduce.reduceat(values[rows], starts)
+        return first
 
     @cached_property
     def labels(self) -> NDArray[Any]:
@@ -128,15 +211,9 @@ class Catalog:
         """Width x height of each image, (n,)."""
         return np.asarray(self.widths.astype(np.int64) * self.heights)
 
-    @cached_property
-    def _largest_boxes(self) -> NDArray[np.float32]:
-        """Area of the largest box of each image, (n,); -1 if it has none."""
-        largest = np.full(len(self._pack), -1, np.float32)
-        filled = np.flatnonzero(self.box_counts)
-        if len(filled):
-            offsets = self.ragged("boxes").offsets
-            largest[filled] = np.maximum.reduceat(self.box_areas, (offsets[filled] - offsets[0]).astype(np.int64))
-        return largest
+    @property
+    def _image_aspects(self) -> NDArray[np.float64]:
+        return np.asarray(self.widths / np.maximum(self.heights, 1))
 
     def of_class(self, class_id: int) -> NDArray[np.bool_]:
         """Return which records are of that class or have a box of it, bool (n,)."""
@@ -164,3 +241,8 @@ class Catalog:
             else:
                 at = flat.find(text, at + 1)  # spans two rows
         return mask
+
+
+def _order(by: NDArray[np.float64], descending: bool) -> NDArray[np.intp]:
+    """Return the stable order of values; NaN is last in both directions."""
+    return np.argsort(np.where(np.isnan(by), np.inf, -by if descending else by), kind="stable")

@@ -15,7 +15,7 @@ from typing import Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from packer.errors import UsageError
+from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
 from packer.view.app import App
 
@@ -42,16 +42,17 @@ class Server(ThreadedWSGIServer):
     Args:
         pack: The pack.
         port: The port; 0 for any free port.
+        source: The folder that the pack was built from; None: the one beside it that is called like it.
 
     Raises:
-        UsageError: If the port is in use.
+        UsageError: If the port is in use, or the source is not a folder.
     """
 
     daemon_threads = True
 
-    def __init__(self, pack: Pack, port: int = 0) -> None:
+    def __init__(self, pack: Pack, port: int = 0, source: AnyPath | None = None) -> None:
         token = secrets.token_urlsafe(24)
-        super().__init__(ADDRESS, port, App(pack, token), _Handler)
+        super().__init__(ADDRESS, port, App(pack, token, source), _Handler)
         self.url = f"http://{ADDRESS}:{self.port}/{token}/"
 
     def server_bind(self) -> None:

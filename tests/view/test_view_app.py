@@ -22,7 +22,7 @@ from packer import PackedLoader, RandomResizedCrop, open_pack
 from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
 from packer.view.app import App
-from packer.view.catalog import Catalog, Query
+from packer.view.catalog import SORTS, Catalog, Query
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -186,11 +186,25 @@ def brute(pack: Pack, query: Query) -> list[int]:
         wanted &= query.max_boxes is None or len(boxes) <= query.max_boxes
         wanted &= any(query.text.lower() in line for line in text.split("\n"))
         if wanted:
-            largest = max((np.float32(x2 - x1) * np.float32(y2 - y1) for x1, y1, x2, y2 in boxes), default=None)
+            of = [box for box, label in zip(boxes, labels, strict=True) if query.class_id in (None, label)]
             height, width, _ = pack.shape_of(i)
-            value = {"record": i, "box": largest, "image": height * width, "boxes": len(boxes)}[query.sort]
-            found.append((value is None, (-value if query.descending else value) if value is not None else 0, i))
-    return [i for _, _, i in sorted(found)]
+            found.append((i, first_of(query.sort, of, (width, height), len(boxes), i)))
+    return [i for i, value in sorted(found, key=lambda row: (row[1] is None, row[1] or 0, row[0]))]
+
+
+def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: int, i: int) -> float | None:
+    """The number by which a record is sorted, the lowest first; None: at the end."""
+    what, _, of = sort.partition("-")
+    if of == "boxes":
+        return -count if what == "most" else count
+    if of == "box":
+        sides = [(np.float32(x2) - np.float32(x1), np.float32(y2) - np.float32(y1)) for x1, y1, x2, y2 in boxes]
+    else:
+        sides = [size]
+    areas = [float(np.float32(w) * np.float32(h)) for w, h in sides]
+    aspects = [float(w) / float(h) for w, h in sides]
+    values = {"largest": [-a for a in areas], "smallest": areas, "widest": [-a for a in aspects], "tallest": aspects}
+    return {"packed": i, "last": -i}[sort] if not of else min(values[what], default=None)
 
 
 @given(
@@ -200,8 +214,7 @@ def brute(pack: Pack, query: Query) -> list[int]:
         min_boxes=st.none() | st.integers(0, 4),
         max_boxes=st.none() | st.integers(0, 4),
         text=st.sampled_from(["", "1", "00", "IMAGES/", "train", "nothing", ".jp", "é"]),
-        sort=st.sampled_from(["record", "box", "image", "boxes"]),
-        descending=st.booleans(),
+        sort=st.sampled_from(list(SORTS)),
     )
 )
 @settings(max_examples=120, deadline=None)

@@ -7,27 +7,29 @@ import { charts } from "./charts.js";
 
 const $ = (id) => document.getElementById(id);
 const TABS = ["grid", "loop", "charts", "rejected"];
-let facts, tab = "grid", descending = false;
+let facts, tab = "grid";
 const seen = new Set(["grid"]);
 const detail = new Detail();
 const loop = new Loop((record) => detail.show(record, null));
 const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted });
 
 function query() {
-  const given = { sort: $("sort").value, descending: descending ? 1 : 0 };
+  const given = { sort: $("sort").value };
+  if ($("crops").checked) given.crops = 1;
   for (const id of ["text", "class", "min", "max"]) if ($(id).value !== "") given[id] = $(id).value;
   return given;
 }
 
 function counted(count) {
+  if ($("crops").checked) { $("count").textContent = `${count.toLocaleString("en")} ${count === 1 ? "box" : "boxes"}`; return; }
   const records = `${facts.records.toLocaleString("en")} ${facts.records === 1 ? "record" : "records"}`;
   $("count").textContent = count === facts.records ? records : `${count.toLocaleString("en")} of ${records}`;
 }
 
 async function openAt(place) {
   try {
-    const { record } = await ask("place", { ...query(), at: place });
-    detail.show(record, move);
+    const { record, box } = await ask("place", { ...query(), at: place });
+    detail.show(record, move, box);
   } catch (error) { complain(error); }
 }
 
@@ -105,9 +107,8 @@ document.addEventListener("keydown", (event) => {
 
 let typed;
 $("text").addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(() => grid.show(query()), 120); });
-for (const id of ["class", "min", "max", "sort"]) $(id).addEventListener("change", () => grid.show(query()));
+for (const id of ["class", "min", "max", "sort", "crops"]) $(id).addEventListener("change", () => grid.show(query()));
 $("filter").addEventListener("submit", (event) => event.preventDefault());
-$("direction").addEventListener("click", () => { descending = !descending; $("direction").textContent = descending ? "↓" : "↑"; grid.show(query()); });
 $("size").addEventListener("change", () => grid.resize(Number($("size").value)));
 $("marks").addEventListener("change", () => document.body.classList.toggle("no-marks", !$("marks").checked));
 for (const button of document.querySelectorAll("[data-tab]")) button.addEventListener("click", () => choose(button.dataset.tab));
@@ -121,6 +122,7 @@ async function begin() {
   $("about").textContent = `${facts.container}, ${facts.encoding}, ${shape}, ${facts.size}`;
   const boxes = facts.fields.includes("boxes");
   for (const one of document.querySelectorAll(".boxes-only")) one.hidden = !boxes;
+  for (const one of document.querySelectorAll(".sizes-only")) one.hidden = Boolean(facts.shape); // all images have one size
   facts.classes.forEach((name, id) => $("class").append(element("option", { value: id }, nameOf(id))));
   if (facts.classes.length) $("class").append(element("option", { value: -1 }, "(without class)"));
   else $("class").parentElement.hidden = true;
