@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from werkzeug.wrappers import Request, Response
 
 from packer.errors import AnyPath, PackerError, UsageError
 from packer.format.pack import Pack
 from packer.stats.page import html_page, read_static, stylesheet
-from packer.view.catalog import SORTS, Catalog, Query
+from packer.view.catalog import RANGES, SORTS, Catalog, Query
 from packer.view.facts import crop_facts, pack_facts, record_facts, rejected_facts, tile_facts
 from packer.view.originals import Originals
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
@@ -26,6 +29,8 @@ HOSTS = frozenset(("127.0.0.1", "localhost"))
 machine (DNS rebinding) sends another name."""
 MOST_TILES = 64
 SMALLEST_SIDE, LARGEST_TILE = 16, 512
+_MOST_PARTS = 100
+"""Maximum number of classes or of sets in a filter."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -36,8 +41,8 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-HTML, CSS, JS = ("text/html", "text/css", "text/javascript")
-SCRIPTS = frozenset(("app.js", "grid.js", "draw.js", "detail.js", "charts.js", "loop.js"))
+KINDS = {".js": "text/javascript", ".css": "text/css"}
+FILES = frozenset(os.listdir(os.path.join(os.path.dirname(__file__), "static")))
 LINKS = '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="style.css">\n'
 LINKS += '<link rel="stylesheet" href="view.css">\n<script type="module" src="app.js"></script>'
 
@@ -87,14 +92,13 @@ class App:
         return self._file(path or "index.html")
 
     def _file(self, name: str) -> Response:
+        kind = KINDS.get(os.path.splitext(name)[1])
         if name == "index.html":
-            text, kind = html_page("packer view", read_static(__file__, "view.html"), LINKS, "app"), HTML
+            text, kind = html_page("packer view", read_static(__file__, "view.html"), LINKS, "app"), "text/html"
         elif name == "style.css":
-            text, kind = stylesheet(), CSS
-        elif name == "view.css":
-            text, kind = read_static(__file__, name), CSS
-        elif name in SCRIPTS:
-            text, kind = read_static(__file__, name), JS
+            text = stylesheet()
+        elif name in FILES and kind:
+            text = read_static(__file__, name)
         else:
             return Response("nothing here\n", 404)
         return Response(text, 200, content_type=f"{kind}; charset=utf-8")
@@ -113,16 +117,19 @@ class App:
         return Response(text, status, content_type="application/json")
 
     def _tiles(self, given: Mapping[str, str]) -> Any:
-        """Return a range of the matching records, or of their boxes: {"count": number of matches, "tiles": [...]}."""
+        """Return a range of the matching records, or of their boxes: {"count", "sets": titles, "tiles": [...]}."""
+        query = query_of(given)
         start = number(given, "start", 0, 0, 1 << 62)
         count = number(given, "count", MOST_TILES, 0, MOST_TILES)
         side = number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
-        if given.get("crops"):
-            records, rows = (values[start : start + count].tolist() for values in self._catalog.crops(query_of(given)))
-            tiles = [self._crop(record, row, side) for record, row in zip(records, rows, strict=True)]
-            return {"count": len(self._catalog.crops(query_of(given))[0]), "tiles": tiles}
-        found = self._catalog.find(query_of(given))
-        return {"count": len(found), "tiles": [self._tile(i, side) for i in found[start : start + count].tolist()]}
+        if given.get("crops") == "1":
+            found, rows = self._catalog.crops(query)
+            shown = zip(found[start : start + count].tolist(), rows[start : start + count].tolist(), strict=True)
+            tiles = [self._crop(record, row, side) for record, row in shown]
+        else:
+            found = self._catalog.find(query)
+            tiles = [self._tile(i, side) for i in found[start : start + count].tolist()]
+        return {"count": len(found), "sets": self._catalog.titles(query.sets), "tiles": tiles}
 
     def _tile(self, record: int, side: int) -> dict[str, Any]:
         try:
@@ -148,13 +155,22 @@ class App:
         return {**record_facts(self._pack, record), "original": self._originals.where(record), **picture}
 
     def _place(self, given: Mapping[str, str]) -> Any:
-        """Return the record, or the record and its box, at a position among the matching ones."""
-        if given.get("crops"):
-            records, rows = self._catalog.crops(query_of(given))
-            at = number(given, "at", 0, 0, len(records) - 1)
-            return {"record": int(records[at]), "box": self._catalog.box_number(int(records[at]), int(rows[at]))}
-        found = self._catalog.find(query_of(given))
-        return {"record": int(found[number(given, "at", 0, 0, len(found) - 1)])}
+        """Return the record (and box) at a position among the matches, or the position of one; None if no match."""
+        crops = given.get("crops") == "1"
+        found, rows = self._catalog.crops(query_of(given)) if crops else (self._catalog.find(query_of(given)), None)
+        if "record" in given:
+            record = self._number_of(given)
+            match = found == record
+            if rows is not None and given.get("object"):
+                match &= rows == self._catalog.row_of(record, number(given, "object", 0, 0, 1 << 40))
+            places = np.flatnonzero(match)
+            return {"record": record, "at": int(places[0]) if len(places) else None}
+        if not len(found):
+            return {"record": None, "at": None}
+        at = number(given, "at", 0, 0, len(found) - 1)
+        record = int(found[at])
+        box = {} if rows is None else {"box": self._catalog.box_number(record, int(rows[at]))}
+        return {"record": record, "at": at, **box}
 
     @cached_property
     def _charts(self) -> Any:
@@ -193,14 +209,30 @@ def query_of(given: Mapping[str, str]) -> Query:
     sort = given.get("sort", "packed")
     if sort not in SORTS:
         raise UsageError("sort", f"must be one of {', '.join(SORTS)}, got {sort!r}")
+    if given.get("match", "any") not in ("any", "all"):
+        raise UsageError("match", f"must be any or all, got {given['match'][:40]!r}")
     most = 1 << 40
+    classes = [part for part in given.get("class", "").split(",") if part][:_MOST_PARTS]
     return Query(
-        class_id=number(given, "class", 0, -1, most) if given.get("class") else None,
-        min_boxes=number(given, "min", 0, 0, most) if given.get("min") else None,
-        max_boxes=number(given, "max", 0, 0, most) if given.get("max") else None,
+        classes=tuple(number({"class": part}, "class", 0, -1, most) for part in classes),
+        all_classes=given.get("match") == "all",
+        ranges=tuple((name, *range_of(given, name)) for name in RANGES if given.get(name)),
         text=given.get("text", "")[:1000],
+        sets=tuple(part for part in given.get("set", "").split(",") if part)[:_MOST_PARTS],
         sort=sort,
     )
+
+
+def range_of(given: Mapping[str, str], name: str) -> tuple[float, float]:
+    """Return the ends of a range such as ``2..5``, ``2..`` or ``..5``; raise UsageError if it is not one."""
+    low, dots, high = given[name].partition("..")
+    try:
+        ends = float(low or "-inf"), float(high or "inf")
+    except ValueError:
+        ends = math.nan, math.nan
+    if not dots or not ends[0] <= ends[1]:
+        raise UsageError(name, f"must be a range such as 2..5, 2.. or ..5, got {given[name][:40]!r}")
+    return ends
 
 
 def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -69,7 +69,7 @@ def browser(width: int = 1280, height: int = 800) -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=browser_path(), args=list(FLAGS), timeout=120_000)
         try:
             page = started.new_page(viewport={"width": width, "height": height})
-            page.set_default_timeout(120_000)
+            page.set_default_timeout(30_000)
             page.said = []
             page.on("console", lambda message: page.said.append(message.text))
             page.on("pageerror", lambda error: page.said.append(str(error)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from packer import PackedLoader, RandomResizedCrop, open_pack
 from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
 from packer.view.app import App
-from packer.view.catalog import SORTS, Catalog, Query
+from packer.view.catalog import SORTS, Catalog, Query, RecordSet
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -111,9 +112,11 @@ def test_the_page_names_nothing_elsewhere() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        "tiles?start=-1", "tiles?count=65", "tiles?count=9e9", "tiles?side=100000", "tiles?sort=size", "tiles?min=x",
-        "tiles?class=1.5", "tiles?class=99999999999999999999999", "record?record=60", "record?record=-1", "place?at=60",
-        "shuffled?crop=best", "shuffled?batch=4", "shuffled?samples=0", "shuffled?side=0", "shuffled?seed=²",
+        "tiles?start=-1", "tiles?count=65", "tiles?count=9e9", "tiles?side=100000", "tiles?sort=size", "tiles?boxes=x",
+        "tiles?class=1.5", "tiles?class=1,x", "tiles?boxes=3", "tiles?boxes=5..2", "tiles?width=nan..",
+        "tiles?set=problem:3", "tiles?match=some", "tiles?class=99999999999999999999999", "record?record=60",
+        "record?record=-1", "place?at=60", "place?record=60", "shuffled?crop=best", "shuffled?batch=4",
+        "shuffled?samples=0", "shuffled?side=0", "shuffled?seed=²",
     ],
 )  # fmt: skip
 def test_a_senseless_question_gets_one_line(boxed: Pack, question: str) -> None:
@@ -172,6 +175,9 @@ def test_other_pixels_are_shown_too(tmp_path: Path, mode: str) -> None:
         assert np.array_equal(printable.reshape(30, 40, -1)[..., 0], plain)
 
 
+SETS = {"even": range(0, 60, 2), "few": [59, 3, 4], "none": []}
+
+
 def brute(pack: Pack, query: Query) -> list[int]:
     """The records of a query, the slow way."""
     found = []
@@ -181,13 +187,16 @@ def brute(pack: Pack, query: Query) -> list[int]:
         boxes = [] if annotation.boxes is None else annotation.boxes.tolist()
         classes = {*labels, *([] if annotation.label is None else [annotation.label])} or {-1}
         text = f"{pack.key(i)}\n{bytes(pack.column('path')[i]).decode()}".lower()
-        wanted = query.class_id is None or query.class_id in classes
-        wanted &= query.min_boxes is None or len(boxes) >= query.min_boxes
-        wanted &= query.max_boxes is None or len(boxes) <= query.max_boxes
+        wanted = not query.classes or (all if query.all_classes else any)(c in classes for c in query.classes)
+        height, width, _ = pack.shape_of(i)
+        share = max((100 * (x2 - x1) * (y2 - y1) / (width * height) for x1, y1, x2, y2 in boxes), default=-1)
+        values = {"boxes": len(boxes), "box": share, "width": width, "height": height, "aspect": width / height}
+        for name, low, high in query.ranges:
+            wanted &= values[name] >= 0 and low <= values[name] <= high
+        wanted &= all(i in SETS[name.partition(":")[2]] for name in query.sets)
         wanted &= any(query.text.lower() in line for line in text.split("\n"))
         if wanted:
-            of = [box for box, label in zip(boxes, labels, strict=True) if query.class_id in (None, label)]
-            height, width, _ = pack.shape_of(i)
+            of = [box for box, label in zip(boxes, labels, strict=True) if not query.classes or label in query.classes]
             found.append((i, first_of(query.sort, of, (width, height), len(boxes), i)))
     return [i for i, value in sorted(found, key=lambda row: (row[1] is None, row[1] or 0, row[0]))]
 
@@ -210,16 +219,53 @@ def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: 
 @given(
     st.builds(
         Query,
-        class_id=st.none() | st.integers(-1, 4),
-        min_boxes=st.none() | st.integers(0, 4),
-        max_boxes=st.none() | st.integers(0, 4),
+        classes=st.lists(st.integers(-1, 4), max_size=3).map(tuple),
+        all_classes=st.booleans(),
+        ranges=st.sampled_from(
+            [
+                (),
+                (),
+                (("boxes", 0, 2),),
+                (("boxes", 1, math.inf), ("box", 20.5, 60)),
+                (("box", -math.inf, 30),),
+                (("width", 48, 48), ("height", 0, math.inf)),
+                (("aspect", 1.5, math.inf),),
+            ]
+        ),
+        sets=st.sampled_from([(), (), ("test:even",), ("test:even", "test:few"), ("test:none",)]),
         text=st.sampled_from(["", "1", "00", "IMAGES/", "train", "nothing", ".jp", "é"]),
         sort=st.sampled_from(list(SORTS)),
     )
 )
 @settings(max_examples=120, deadline=None)
 def test_filters_and_orders(boxed: Pack, query: Query) -> None:
-    assert Catalog(boxed).find(query).tolist() == brute(boxed, query)
+    catalog = Catalog(boxed)
+    catalog.add_sets("test", lambda name: RecordSet(name.title(), np.array(SETS[name], np.int64)))
+    assert catalog.find(query).tolist() == brute(boxed, query)
+    assert catalog.titles(query.sets) == {name: name.partition(":")[2].title() for name in query.sets}
+
+
+def test_a_set_that_changes(boxed: Pack) -> None:
+    """What was found earlier is not what the set is now, as when a record is marked."""
+    catalog, marked = Catalog(boxed), [7]
+    catalog.add_sets("mark", lambda name: RecordSet("Marked", np.array(marked, np.int64)))
+    query = Query(sets=("mark:all",))
+    assert catalog.find(query).tolist() == [7]
+    marked.append(2)
+    assert catalog.find(query).tolist() == [2, 7]
+
+
+def test_places(boxed: Pack) -> None:
+    found = brute(boxed, Query(sort="largest-box"))
+    asked = {"sort": "largest-box"}
+    assert ask(boxed, "place", at=3, **asked) == {"record": found[3], "at": 3}
+    assert ask(boxed, "place", record=found[5], **asked) == {"record": found[5], "at": 5}
+    without = brute(boxed, Query(ranges=(("boxes", 0, 0),)))[0]
+    assert ask(boxed, "place", record=without, boxes="1..") == {"record": without, "at": None}
+
+
+def test_places_without_a_match(boxed: Pack) -> None:
+    assert ask(boxed, "place", at=0, text="nothing") == {"record": None, "at": None}
 
 
 def test_search_does_not_run_over_two_names(tmp_path: Path) -> None:
@@ -245,8 +291,7 @@ def test_a_record_with_all_that_is_known(tmp_path: Path) -> None:
     assert facts["boxes"] == pack.annotation(0).boxes.tolist() and facts["box_count"] == 2
     assert np.array_equal(seen(facts["picture"]).shape, (60, 80, 3))
     assert facts["box_fields"]["voc_bndbox"] and "<" not in get(pack, f"/{TOKEN}/api/pack").text
-    place = ask(pack, "place", at=0)
-    assert place == {"record": 0}
+    assert ask(pack, "place", at=0) == {"record": 0, "at": 0}
 
 
 @pytest.mark.parametrize("container", WIDE)

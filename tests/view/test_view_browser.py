@@ -134,9 +134,9 @@ def test_filters_and_order(opened: Any, boxed: tuple[Pack, str]) -> None:
     opened.wait_for_function(f"() => document.getElementById('count').textContent === '{len(expected)} of 150 records'")
     opened.wait_for_function(looking.FILLED)
     assert records(opened) == expected[: len(records(opened))]
-    opened.select_option("#class", "")
-    opened.fill("#min", "3")
-    opened.press("#min", "Tab")
+    opened.click("#chips .chip")
+    opened.fill("#range-from", "3")
+    opened.press("#range-from", "Tab")
     many = [i for i, a in enumerate(annotations) if len(a.boxes) >= 3]
     opened.wait_for_function(f"() => document.getElementById('count').textContent === '{len(many)} of 150 records'")
     opened.select_option("#sort", "largest-box")
@@ -149,7 +149,7 @@ def test_filters_and_order(opened: Any, boxed: tuple[Pack, str]) -> None:
 
 
 def test_shuffled_batches(opened: Any) -> None:
-    opened.click("[data-tab=loop]")
+    opened.click("[data-tab=batches]")
     opened.wait_for_function("() => document.querySelectorAll('#loop-grid img').length === 16")
     first = opened.eval_on_selector_all("#loop-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
     line = opened.inner_text("#loop-line")
@@ -169,19 +169,21 @@ def test_shuffled_batches(opened: Any) -> None:
 
 
 def test_statistics(opened: Any) -> None:
-    opened.click("[data-tab=charts]")
+    opened.click("[data-tab=statistics]")
     opened.wait_for_selector("#charts .card")
     titles = opened.locator("#charts h3").all_inner_texts()
     assert {"Classes, boxes", "Boxes per image", "Box size: square root of its area"} <= set(titles)
     rows = opened.locator(".class-row")
     rows.first.click()  # leads to the records of that class
     opened.wait_for_function("() => document.getElementById('count').textContent.includes(' of 150')")
-    assert not opened.locator("#tab-grid").is_hidden()
+    assert not opened.locator("#tab-records").is_hidden()
 
 
 def test_nothing_rejected(opened: Any) -> None:
     opened.click("[data-tab=rejected]")
-    opened.wait_for_function("() => document.getElementById('rejected').textContent.includes('No input was rejected')")
+    opened.wait_for_function(
+        "() => document.getElementById('tab-rejected').textContent.includes('No input was rejected')"
+    )
 
 
 def test_hostile_names_are_text(page: Any, tmp_path: Path) -> None:
@@ -202,12 +204,12 @@ def test_hostile_names_are_text(page: Any, tmp_path: Path) -> None:
         page.wait_for_selector("dialog[open] #large img")
         assert f"{HOSTILE}/<b>0.jpg" in page.inner_text("#fields")
         page.keyboard.press("Escape")
-        page.click("[data-tab=charts]")
+        page.click("[data-tab=statistics]")
         page.wait_for_selector("#charts .card")
         page.click("[data-tab=rejected]")
-        page.wait_for_selector("#rejected td")
-        assert "<script>alert(1)<!--.jpg" in page.inner_text("#rejected")
-        assert page.locator("b, i, img[src=x], #rejected script").count() == 0
+        page.wait_for_selector("#tab-rejected td")
+        assert "<script>alert(1)<!--.jpg" in page.inner_text("#tab-rejected")
+        assert page.locator("b, i, img[src=x], #tab-rejected script").count() == 0
     assert page.said == []
 
 
@@ -217,7 +219,7 @@ def test_a_server_that_has_ended_is_said(page: Any, tmp_path: Path) -> None:
     with looking.served(tmp_path / "pack") as served:
         page.goto(served.url)
         page.wait_for_function(looking.FILLED)
-    page.click("[data-tab=charts]")
+    page.click("[data-tab=statistics]")
     page.wait_for_selector("#problem:not([hidden])")
     assert "has it ended?" in page.inner_text("#problem")
     page.said.clear()

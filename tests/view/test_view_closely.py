@@ -39,7 +39,7 @@ def boxed(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 @pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("class_id", [None, 1])
 def test_every_box_once_in_the_order_of_the_sort(boxed: Pack, sort: str, class_id: int | None) -> None:
-    query = Query(class_id=class_id, sort=sort, max_boxes=4)
+    query = Query(classes=() if class_id is None else (class_id,), sort=sort, ranges=(("boxes", 0, 4),))
     catalog = Catalog(boxed)
     records, rows = catalog.crops(query)
     found = list(zip(records.tolist(), map(catalog.box_number, records.tolist(), rows.tolist()), strict=True))
@@ -76,8 +76,10 @@ def test_a_crop_is_the_box_and_a_margin(boxed: Pack) -> None:
 def test_the_place_of_a_crop_and_none(boxed: Pack) -> None:
     tiles = ask(boxed, "tiles", crops=1, class_=1)["tiles"]
     for at in (0, 7):
-        assert ask(boxed, "place", crops=1, class_=1, at=at) == {name: tiles[at][name] for name in ("record", "box")}
-    assert ask(boxed, "tiles", crops=1, text="no such name") == {"count": 0, "tiles": []}
+        assert ask(boxed, "place", crops=1, class_=1, at=at)["box"] == tiles[at]["box"]
+        assert ask(boxed, "place", crops=1, class_=1, record=tiles[at]["record"], object=tiles[at]["box"])["at"] == at
+    assert ask(boxed, "tiles", crops=1, text="no such name")["count"] == 0
+    assert ask(boxed, "place", crops=1, text="no such name")["record"] is None
 
 
 def test_boxes_beyond_the_border_are_cut_at_it(tmp_path: Path) -> None:

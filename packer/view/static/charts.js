@@ -1,5 +1,6 @@
 // Charts of the whole pack: classes, boxes, sizes, the mean shape of the landmarks.
-import { colorOf, element, svg } from "./draw.js";
+import { ask, colorOf, element, svg } from "./draw.js";
+import { showRecords } from "./filters.js";
 
 const WIDTH = 360, HEIGHT = 180, LEFT = 8, BASE = 150, TOP = 16;
 const short = (n) => (Math.abs(n) >= 100 ? Math.round(n).toLocaleString("en") : String(Number(Number(n).toPrecision(3))));
@@ -67,3 +68,12 @@ function shape({ mean, spread, aspect, records }) {
   });
   return card("Landmarks: mean shape", chart, `${records.toLocaleString("en")} records; the ellipses are one standard deviation; the frame is the image`);
 }
+
+export const tab = {
+  id: "statistics",
+  name: "Statistics",
+  once: true,
+  async show() {
+    document.getElementById("charts").replaceChildren(...charts(await ask("charts"), (id) => showRecords({ class: [id] })));
+  },
+};
