@@ -138,7 +138,7 @@ def test_the_original_lies_where_the_packed_image_is_from(tmp_path: Path, option
 def test_a_pack_resized_twice_says_that_it_cannot_tell(tmp_path: Path) -> None:
     first = build(tmp_path, "--resize", "48", "--fit", "pad")
     good("convert", first, tmp_path / "again.lmdb", "--resize", "20x30")
-    app = App(open_pack(tmp_path / "again.lmdb"), TOKEN, tmp_path / "src")
+    app = App(open_pack(tmp_path / "again.lmdb"), TOKEN, source=tmp_path / "src")
     facts = Client(app).get(f"/{TOKEN}/api/original?record=0").json
     assert not facts["exact"] and facts["at"] == [0, 0, 20, 30]
 
