@@ -1,4 +1,6 @@
-"""The web application. It answers only GET requests with the token and under this machine's own names.
+"""The web application. It answers only requests with the token and under this machine's own names.
+
+They are GET requests, but for marks, which the page itself posts: all that a request can change.
 
 All data is sent as JSON; the page inserts it into the document as text, never as HTML.
 """
@@ -21,12 +23,15 @@ from packer.format.pack import Pack
 from packer.stats.page import html_page, read_static, stylesheet
 from packer.view.catalog import RANGES, SORTS, Catalog, Query
 from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.marks import Marks, wanted_marks
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
 """Accepted host names, with any port (a tunnel has its own). A page of another site whose name resolves to this
 machine (DNS rebinding) sends another name."""
 MOST_TILES = 64
+MOST_POSTED = 4 << 20
+"""Maximum size of the body of a request, bytes."""
 SMALLEST_SIDE, LARGEST_TILE = 16, 512
 _MOST_PARTS = 100
 """Maximum number of classes or of sets in a filter."""
@@ -40,6 +45,11 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+LOCAL_PAGES = " ".join(f"{scheme}://{host}:*" for host in sorted(HOSTS) for scheme in ("http", "https"))
+FRAMED_HEADERS = {name: value for name, value in HEADERS.items() if name != "X-Frame-Options"}
+FRAMED_HEADERS["Content-Security-Policy"] = HEADERS["Content-Security-Policy"].replace(
+    "frame-ancestors 'none'", f"frame-ancestors {LOCAL_PAGES}"
+)
 KINDS = {".js": "text/javascript", ".css": "text/css"}
 FILES = frozenset(os.listdir(os.path.join(os.path.dirname(__file__), "static")))
 LINKS = '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="style.css">\n'
@@ -47,15 +57,24 @@ LINKS += '<link rel="stylesheet" href="view.css">\n<script type="module" src="ap
 
 
 class App:
-    """The WSGI application of one pack. Its paths begin with ``/TOKEN/``; threads may share it."""
+    """The WSGI application of one pack. Its paths begin with ``/TOKEN/``; threads may share it.
 
-    def __init__(self, pack: Pack, token: str) -> None:
+    Args:
+        pack: The pack.
+        token: The secret part of its address.
+        framed: Whether pages of this machine may show it in a frame.
+    """
+
+    def __init__(self, pack: Pack, token: str, framed: bool = False) -> None:
         if len(token) < 16:
             raise ValueError("a token of fewer than 16 characters can be guessed")
         self._pack = pack
         self._token = token
+        self._headers = FRAMED_HEADERS if framed else HEADERS
         self._catalog = Catalog(pack)
         self._pictures = Pictures(pack)
+        self._marks = Marks(pack)
+        self._catalog.add_sets("marked", self._marks.set_of)
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "pack": lambda given: pack_facts(pack),
             "rejected": lambda given: rejected_facts(pack),
@@ -63,13 +82,14 @@ class App:
             "record": self._record,
             "place": self._place,
             "charts": lambda given: self._charts,
-            "shuffled": self._shuffled,
+            "batch": self._batch,
+            "marks": lambda given: self._marks.facts(),
         }
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
         request = Request(environ)
         response = self._answer(request)
-        response.headers.update(HEADERS)
+        response.headers.update(self._headers)
         return response(environ, start_response)
 
     def _answer(self, request: Request) -> Response:
@@ -79,11 +99,46 @@ class App:
         given, _, path = request.path.lstrip("/").partition("/")
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
             return Response("open the whole address that packer view printed\n", 403)
+        if request.method == "POST" and path == "api/marks":
+            return self._posted(request)
         if request.method not in ("GET", "HEAD"):
             return Response("only GET\n", 405, {"Allow": "GET, HEAD"})
+        if path == "marks.txt":
+            return self._list(request.args.to_dict())
         if path.startswith("api/"):
-            return self._json(path.removeprefix("api/"), request.args.to_dict())
+            answer = self._api.get(path.removeprefix("api/"))
+            if answer is not None:
+                return _json(lambda: answer(request.args.to_dict()))
+            return Response("nothing here\n", 404)
         return self._file(path or "index.html")
+
+    def _posted(self, request: Request) -> Response:
+        """Change marks, as the page asks; a page of another site cannot send JSON here without being asked first."""
+        origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "same-origin")
+        if site != "same-origin" or origin not in (None, f"http://{request.headers.get('Host')}"):
+            return Response("only the page itself may change marks\n", 403)
+        if request.mimetype != "application/json":
+            return Response("only JSON\n", 415)
+        if request.content_length is None or request.content_length > MOST_POSTED:
+            return Response("too large\n", 413)
+
+        def changed() -> Any:
+            wanted = wanted_marks(request.get_json(silent=True), self._marks, self._between)
+            return {"before": self._marks.change(wanted)}
+
+        return _json(changed)
+
+    def _between(self, given: Mapping[str, str], first: int, end: int) -> list[int]:
+        return [int(record) for record in self._catalog.find(query_of(given))[first:end]]
+
+    def _list(self, given: Mapping[str, str]) -> Response:
+        """Return the marks of one pack as a file to save."""
+        try:
+            content = self._marks.listing(number(given, "pack", 0, 0, len(self._pack.packs) - 1))
+        except PackerError as error:
+            return Response(f"{error}\n", 422, content_type="text/plain; charset=utf-8")
+        headers = {"Content-Disposition": "attachment; filename=marks.txt"}
+        return Response(content, 200, headers, content_type="text/plain; charset=utf-8")
 
     def _file(self, name: str) -> Response:
         kind = KINDS.get(os.path.splitext(name)[1])
@@ -96,19 +151,6 @@ class App:
         else:
             return Response("nothing here\n", 404)
         return Response(text, 200, content_type=f"{kind}; charset=utf-8")
-
-    def _json(self, name: str, given: Mapping[str, str]) -> Response:
-        if name not in self._api:
-            return Response("nothing here\n", 404)
-        try:
-            facts, status = self._api[name](given), 200
-        except UsageError as error:
-            facts, status = {"error": str(error)}, 400
-        except PackerError as error:  # a damaged index: the page shows the error, and the server continues
-            facts, status = {"error": str(error)}, 422
-        # "<" is escaped in case anything shows it as HTML
-        text = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
-        return Response(text, status, content_type="application/json")
 
     def _tiles(self, given: Mapping[str, str]) -> Any:
         """Return a range of the matching records: {"count": number of matches, "sets": titles, "tiles": [...]}."""
@@ -149,14 +191,14 @@ class App:
 
         return chart_facts(self._pack, self._catalog)
 
-    def _shuffled(self, given: Mapping[str, str]) -> Any:
-        # torch is loaded only here, because it takes the most memory
+    def _batch(self, given: Mapping[str, str]) -> Any:
+        # torch is loaded only here: it takes long and needs the most memory
         try:
-            from packer.view.shuffled import LARGEST_CROP, MOST_SAMPLES, BatchQuery, shuffled_batch
+            from packer.view.batches import LARGEST_CROP, MOST_SAMPLES, BatchQuery, batch_facts
         except ImportError as error:
             if (error.name or "").partition(".")[0] != "torch":
                 raise
-            raise UsageError("shuffled batches", "need PyTorch", "pip install torch") from None
+            raise UsageError("batches", "need PyTorch", "pip install torch") from None
 
         asked = BatchQuery(
             batch=number(given, "batch", 0, 0, 1 << 40),
@@ -168,11 +210,23 @@ class App:
             flip=number(given, "flip", 1, 0, 1) == 1,
         )
         try:
-            return shuffled_batch(self._pack, asked)
+            return batch_facts(self._pack, asked, lambda record: self._tile(record, asked.shown_side))
         except PackerError:
             raise
         except ValueError as error:  # raised by the loader: images of different sizes need a crop
             raise UsageError("crop", str(error)) from None
+
+
+def _json(make: Callable[[], Any]) -> Response:
+    try:
+        facts, status = make(), 200
+    except UsageError as error:
+        facts, status = {"error": str(error), "where": error.where}, 400
+    except PackerError as error:  # a damaged index: the page shows the error, and the server continues
+        facts, status = {"error": str(error)}, 422
+    # "<" is escaped in case anything shows it as HTML
+    text = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
+    return Response(text, status, content_type="application/json")
 
 
 def query_of(given: Mapping[str, str]) -> Query:

@@ -30,9 +30,9 @@ class Served:
 
 
 @contextmanager
-def served(pack: Path | str) -> Iterator[Served]:
+def served(pack: Path | str, *options: str) -> Iterator[Served]:
     """`packer view` of a pack, in a process of its own."""
-    command = [sys.executable, "-m", "packer", "view", os.fspath(pack), "--no-browser", "--json"]
+    command = [sys.executable, "-m", "packer", "view", os.fspath(pack), "--no-browser", "--json", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:

@@ -19,7 +19,7 @@ from PIL import Image
 from running import good
 from werkzeug.test import Client, TestResponse
 
-from packer import PackedLoader, RandomResizedCrop, open_pack
+from packer import PackedLoader, RandomResizedCrop, join_packs, open_pack
 from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
 from packer.view.app import App
@@ -115,8 +115,8 @@ def test_the_page_names_nothing_elsewhere() -> None:
         "tiles?start=-1", "tiles?count=65", "tiles?count=9e9", "tiles?side=100000", "tiles?sort=size", "tiles?boxes=x",
         "tiles?class=1.5", "tiles?class=1,x", "tiles?boxes=3", "tiles?boxes=5..2", "tiles?width=nan..",
         "tiles?set=problem:3", "tiles?match=some", "tiles?class=99999999999999999999999", "record?record=60",
-        "record?record=-1", "place?at=60", "place?record=60", "shuffled?crop=best", "shuffled?batch=4",
-        "shuffled?samples=0", "shuffled?side=0", "shuffled?seed=²",
+        "record?record=-1", "place?at=60", "place?record=60", "batch?crop=best", "batch?batch=4",
+        "batch?samples=0", "batch?side=0", "batch?seed=²",
     ],
 )  # fmt: skip
 def test_a_senseless_question_gets_one_line(boxed: Pack, question: str) -> None:
@@ -337,8 +337,8 @@ def test_rejected_inputs_with_reasons(tmp_path: Path) -> None:
     assert facts["total"] == 1 and row["path"] == "bad\\x1b[31m.jpg" and row["reason"] == "bad-image" and row["problem"]
 
 
-def test_shuffled_is_what_a_training_loop_gets(boxed: Pack) -> None:
-    facts = ask(boxed, "shuffled", batch=2, epoch=1, seed=7, samples=12, side=32, crop="random", flip=1)
+def test_a_batch_is_what_a_training_loop_gets(boxed: Pack) -> None:
+    facts = ask(boxed, "batch", batch=2, epoch=1, seed=7, samples=12, side=32, crop="random", flip=1)
     loader = PackedLoader(boxed, 12, shuffle=True, seed=7, crop=RandomResizedCrop(32), flip=True)
     loader.set_epoch(1)
     images, targets = list(loader)[2]
@@ -347,24 +347,77 @@ def test_shuffled_is_what_a_training_loop_gets(boxed: Pack) -> None:
         assert np.array_equal(seen(sample["picture"]), image.permute(1, 2, 0))
         assert np.allclose(np.reshape(sample["boxes"], (-1, 4)), target["boxes"], atol=0.01)
         assert sample["box_labels"] == target["labels"].tolist()
+        before = sample["before"]
+        assert np.array_equal(seen(before["picture"]), boxed.image(sample["record"]))
+        assert np.allclose(np.reshape(before["boxes"], (-1, 4)), boxed.annotation(sample["record"]).boxes, atol=0.01)
     for crop in ("center", "resize"):
-        assert len(ask(boxed, "shuffled", crop=crop, side=20)["samples"]) == 16
+        assert len(ask(boxed, "batch", crop=crop, side=20)["samples"]) == 16
 
 
-def test_shuffled_of_different_sizes_needs_a_crop(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def of_one_size(boxed: Pack, tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    out = tmp_path_factory.mktemp("one size") / "it's one.lmdb"
+    good("convert", boxed.path, out, "--resize", "40x32")
+    return open_pack(out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("one", {"batch": 2, "epoch": 1, "seed": 7, "samples": 12, "side": 32}),
+        ("relative", {"crop": "center", "side": 20, "flip": 0, "batch": 3}),
+        ("joined", {"crop": "resize", "side": 24, "batch": 6, "epoch": 2}),
+        ("of one size", {"crop": "none", "flip": 0, "samples": 7, "batch": 8, "epoch": 3}),
+    ],
+)
+def test_the_code_makes_the_batch_that_is_shown(
+    boxed: Pack, of_one_size: Pack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
+    """It is run as it is, and in another folder than that of the page."""
+    pack = boxed
+    if kind == "joined":
+        pack = join_packs([boxed, of_one_size])
+    elif kind == "of one size":
+        pack = of_one_size
+    elif kind == "relative":
+        monkeypatch.chdir(Path(boxed.path).parent)
+        pack = open_pack("pack")
+    facts = ask(pack, "batch", **options)
+    monkeypatch.chdir(tmp_path)
+    made: dict[str, Any] = {}
+    exec(facts["code"], made)
+    assert len(made["images"]) == len(facts["samples"]) == len(made["targets"])
+    for sample, image, target in zip(facts["samples"], made["images"], made["targets"], strict=True):
+        assert np.array_equal(seen(sample["picture"]), image.permute(1, 2, 0))
+        assert sample["box_labels"] == target["labels"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("batch", 4), ("batch", -1), ("batch", "x"), ("side", 0), ("side", 1025), ("samples", 65), ("epoch", -1)),
+        *(("seed", ""), ("crop", "x")),
+    ],
+)
+def test_an_error_names_its_field(boxed: Pack, name: str, value: Any) -> None:
+    said = get(boxed, f"/{TOKEN}/api/batch?{name}={value}")
+    assert said.status_code == 400 and said.json["where"] == name and said.json["error"].startswith(f"{name}: must be")
+
+
+def test_a_batch_of_different_sizes_needs_a_crop(tmp_path: Path) -> None:
     draw(tmp_path / "src" / "0.jpg", 0, 40, 30)
     draw(tmp_path / "src" / "1.jpg", 1, 50, 30)
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
-    said = get(tmp_path / "pack", f"/{TOKEN}/api/shuffled?crop=none&samples=2")
-    assert said.status_code == 400 and "crop" in said.text
-    assert len(ask(tmp_path / "pack", "shuffled", samples=2)["samples"]) == 2
+    said = get(tmp_path / "pack", f"/{TOKEN}/api/batch?crop=none&samples=2")
+    assert said.status_code == 400 and said.json["where"] == "crop"
+    assert len(ask(tmp_path / "pack", "batch", samples=2)["samples"]) == 2
 
 
-def test_shuffled_without_a_crop(tmp_path: Path) -> None:
+def test_a_batch_without_a_crop(tmp_path: Path) -> None:
     for i in range(5):
         draw(tmp_path / "src" / f"{i}.jpg", i)
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
-    samples = ask(tmp_path / "pack", "shuffled", crop="none", flip=0, samples=5)["samples"]
+    samples = ask(tmp_path / "pack", "batch", crop="none", flip=0, samples=5)["samples"]
     pack = open_pack(tmp_path / "pack")
     assert sorted(sample["record"] for sample in samples) == list(range(5))
     for sample in samples:

@@ -27,12 +27,12 @@ export class Loop {
     $("count").textContent = "loading ...";
     const given = Object.fromEntries(OPTIONS.map((name) => [name, Number.isInteger(get(name)) || name === "crop" ? get(name) : Number(get(name))]));
     try {
-      const facts = await ask("shuffled", given);
+      const facts = await ask("batch", given);
       if (wish !== this.wish) return;
       complain(null);
       this.batches = facts.batches;
-      $("count").textContent = `${facts.batches.toLocaleString("en")} batches an epoch`;
-      $("line").textContent = facts.line;
+      $("count").textContent = `${facts.batches.toLocaleString("en")} batches per epoch`;
+      $("line").textContent = facts.code;
       $("grid").replaceChildren(...facts.samples.map((sample) => this.tile(sample)));
     } catch (error) {
       if (wish !== this.wish) return;
