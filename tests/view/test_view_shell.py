@@ -237,7 +237,7 @@ STATES = (*(f"?tab={tab}" for tab in TABS), "?class=0,1&boxes=1..", "?text=nothi
 
 def ready(page: Any) -> None:
     page.wait_for_selector("[role=tabpanel]:not([hidden]):not([aria-busy=true])", state="attached")
-    page.wait_for_function("!location.search.includes('record') || document.querySelector('#large img')")
+    page.wait_for_function("() => !location.search.includes('record=') || document.querySelector('#large img')")
 
 
 def test_a_phone(opened: Any, boxed: Boxed, at_size: Callable[[int, int, str], None]) -> None:
