@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
+from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
 
 Records = NDArray[np.int64]
 SORTS = ("record", "box", "image", "boxes")
+RANGES = ("boxes", "box", "width", "height", "aspect")
 NO_CLASS = -1
 _CACHED_ORDERS = 4
+
+
+class RecordSet(NamedTuple):
+    """Records that a name stands for, such as those of a problem or those that are marked; its title is shown."""
+
+    title: str
+    records: Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +36,20 @@ class Query:
     """A filter and an order.
 
     Attributes:
-        class_id: Records of this class, or with a box of it; NO_CLASS: those without a class; None: all.
-        min_boxes: Fewest boxes.
-        max_boxes: Most boxes.
+        classes: Records of these classes, or with boxes of them; NO_CLASS: those without a class; empty: all records.
+        all_classes: Whether a record must have all of `classes`; otherwise, one is enough.
+        ranges: (name of RANGES, lowest value, highest value): number of boxes, area of the largest box in percent of
+            the image, width and height in pixels, width / height. A record without boxes has no largest box.
+        sets: Names of sets as `Catalog.add_sets` explains; a record must be in all of them.
         text: Part of the key or of the source's path, ignoring case.
         sort: By record number, area of the largest box, area of the image, or number of boxes: a name of SORTS.
         descending: Whether the largest comes first.
     """
 
-    class_id: int | None = None
-    min_boxes: int | None = None
-    max_boxes: int | None = None
+    classes: tuple[int, ...] = ()
+    all_classes: bool = False
+    ranges: tuple[tuple[str, float, float], ...] = ()
+    sets: tuple[str, ...] = ()
     text: str = ""
     sort: str = "record"
     descending: bool = False
@@ -46,28 +60,56 @@ class Catalog:
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        self._cached: OrderedDict[Query, Records] = OrderedDict()
+        self._cached: OrderedDict[tuple[Query, bytes], Records] = OrderedDict()
         self._lock = Lock()
+        self._sets: dict[str, Callable[[str], RecordSet]] = {}
+
+    def add_sets(self, kind: str, find: Callable[[str], RecordSet]) -> None:
+        """Make sets of records known by the names ``KIND:NAME`` (``set=problem:3`` in the address).
+
+        Args:
+            kind: The first part of the names.
+            find: Returns the set of a NAME, which has no comma. It is called for each request, so it should keep what
+                takes long. What it returns may change. It raises UsageError for a name that it does not know.
+        """
+        self._sets[kind] = find
+
+    def set_of(self, name: str) -> RecordSet:
+        """Return the set of a name; raise UsageError if it is not known."""
+        kind, _, rest = name.partition(":")
+        if kind not in self._sets:
+            raise UsageError("set", f"must begin with one of {', '.join(self._sets) or 'none'}, got {name[:40]!r}")
+        return self._sets[kind](rest)
+
+    def titles(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the title of each set."""
+        return {name: self.set_of(name).title for name in names}
 
     def find(self, query: Query) -> Records:
         """Return the numbers of the matching records, in order; raise DamagedPack if the index is damaged."""
+        sets = [self.set_of(name).records for name in query.sets]
+        key = query, b"".join(xxhash.xxh3_128_digest(np.ascontiguousarray(records).data) for records in sets)
         with self._lock:
-            found = self._cached.get(query)
+            found = self._cached.get(key)
             if found is None:
-                found = self._cached[query] = self._found(query)
+                found = self._cached[key] = self._found(query, sets)
                 while len(self._cached) > _CACHED_ORDERS:
                     self._cached.popitem(last=False)
-            self._cached.move_to_end(query)
+            self._cached.move_to_end(key)
         return found
 
-    def _found(self, query: Query) -> Records:
+    def _found(self, query: Query, sets: Iterable[Records]) -> Records:
         mask = np.ones(len(self._pack), np.bool_)
-        if query.class_id is not None:
-            mask &= self.of_class(query.class_id)
-        if query.min_boxes is not None:
-            mask &= self.box_counts >= query.min_boxes
-        if query.max_boxes is not None:
-            mask &= self.box_counts <= query.max_boxes
+        if query.classes:
+            join = np.logical_and if query.all_classes else np.logical_or
+            mask &= join.reduce([self.of_class(class_id) for class_id in query.classes])
+        for name, low, high in query.ranges:
+            values = self._values(name)
+            mask &= (values >= low) & (values <= high)
+        for records in sets:
+            inside = np.zeros(len(self._pack), np.bool_)
+            inside[records] = True
+            mask &= inside
         if query.text:
             text = query.text.lower().encode("utf-8", "surrogateescape")
             mask &= self._containing("key", text) | self._containing("path", text)
@@ -80,6 +122,17 @@ class Catalog:
         by = np.asarray(values[query.sort])[found].astype(np.float64)
         by = np.where(by < 0, np.inf, -by if query.descending else by)  # without a box: last in both directions
         return np.asarray(found[np.argsort(by, kind="stable")])
+
+    def _values(self, name: str) -> NDArray[Any]:
+        """Return the values of a name of RANGES, (n,); NaN, which is in no range, if a record has none."""
+        if name == "boxes":
+            return self.box_counts
+        if name == "box":
+            shares = self._largest_boxes / np.maximum(self.image_areas, 1) * 100.0
+            return np.where(self._largest_boxes < 0, np.nan, shares)
+        if name == "aspect":
+            return np.asarray(self.widths / np.maximum(self.heights, 1))
+        return self.widths if name == "width" else self.heights
 
     @cached_property
     def labels(self) -> NDArray[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import os
+import re
 import secrets
 import socketserver
 import sys
@@ -20,6 +22,7 @@ from packer.format.pack import Pack
 from packer.view.app import App
 
 ADDRESS = "127.0.0.1"
+TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
 
 
 class _Handler(WSGIRequestHandler):
@@ -42,16 +45,22 @@ class Server(ThreadedWSGIServer):
     Args:
         pack: The pack.
         port: The port; 0 for any free port.
+        token: The secret part of the address, at least 16 letters, digits, ``-`` or ``_``; default: a random one.
+        framed: Whether another page of this machine, such as a notebook, may show this one in a frame.
 
     Raises:
-        UsageError: If the port is in use.
+        UsageError: If the port is in use, or the token can be guessed.
     """
 
     daemon_threads = True
 
-    def __init__(self, pack: Pack, port: int = 0) -> None:
-        token = secrets.token_urlsafe(24)
-        super().__init__(ADDRESS, port, App(pack, token), _Handler)
+    def __init__(self, pack: Pack, port: int = 0, token: str | None = None, framed: bool = False) -> None:
+        if token is None:
+            token = secrets.token_urlsafe(24)
+        elif not TOKEN.fullmatch(token):
+            step = f"for example {secrets.token_urlsafe(24)}"
+            raise UsageError("--token", "must have 16 to 128 letters, digits, - or _, so that nobody guesses it", step)
+        super().__init__(ADDRESS, port, App(pack, token, framed), _Handler)
         self.url = f"http://{ADDRESS}:{self.port}/{token}/"
 
     def server_bind(self) -> None:
@@ -60,7 +69,9 @@ class Server(ThreadedWSGIServer):
             socketserver.TCPServer.server_bind(self)
         except OSError as error:
             problem = f"cannot listen on port {self.port}: {error.strerror or error}"
-            raise UsageError("--port", problem, "choose another, or leave it out") from None
+            if error.errno == errno.EADDRINUSE:
+                problem = f"port {self.port} is in use"
+            raise UsageError("--port", problem, "choose another, or leave it out for any free port") from None
         self.server_name, self.server_port = ADDRESS, int(self.server_address[1])
 
 
