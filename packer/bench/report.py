@@ -96,7 +96,11 @@ class Row:
         return self.figure("images_per_s")
 
     def figure(self, name: str) -> Figure:
-        """Return a figure: images_per_s, megabytes_per_s, cpu_s_per_1000, cores, first_batch_s, peak_mb, waiting."""
+        """Return a figure over all rounds.
+
+        Args:
+            name: images_per_s, megabytes_per_s, cpu_s_per_1000, cores, first_batch_s, peak_mb or waiting.
+        """
         return Figure(tuple(self._value(name, one) for one in self.rounds))
 
     def _value(self, name: str, one: Measured) -> float:
