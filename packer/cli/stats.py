@@ -12,6 +12,7 @@ import click
 
 from packer.cli.cache import cache_options
 from packer.cli.output import LocalPath, ProgressBar, echo, table_text
+from packer.cli.values import PackPath
 from packer.errors import UsageError, plural, printable
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ TEXT_WIDTH = 96
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
-@click.option("--against", type=click.Path(), help="Another pack; list the images that are in both.")
+@click.argument("pack", type=PackPath())
+@click.option("--against", type=PackPath(), help="Another pack; list the images that are in both.")
 @click.option("--pixels/--no-pixels", default=True, help="Read all images to compute the mean and std of the channels.")
 @click.option("--problems", is_flag=True, help="List what is probably wrong with images and labels, instead.")
 @click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")

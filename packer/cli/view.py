@@ -11,6 +11,7 @@ import click
 
 from packer.cli.cache import cache_options
 from packer.cli.output import LocalPath, echo
+from packer.cli.values import PackPath
 from packer.errors import UsageError, plural, printable
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("packs", metavar="PACK...", nargs=-1, required=True, type=click.Path())
+@click.argument("packs", metavar="PACK...", nargs=-1, required=True, type=PackPath())
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free port]")
 @click.option("--token", help="Secret part of the address, for one that stays the same.  [default: a random one]")
 @click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
