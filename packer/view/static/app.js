@@ -43,7 +43,6 @@ $("help").addEventListener("click", (event) => { if (event.target === $("help"))
 async function begin() {
   try { Object.assign(pack, await ask("pack")); } catch (error) { complain(error); return; }
   names.classes = pack.classes;
-  document.title = `${pack.name} - packer view`;
   $("name").textContent = pack.name; $("name").title = pack.path;
   const shape = pack.shape ? `${pack.shape[1]} x ${pack.shape[0]}` : "different sizes";
   $("about").textContent = `${pack.container}, ${pack.encoding}, ${shape}, ${pack.size}`;
