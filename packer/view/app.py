@@ -26,6 +26,7 @@ from packer.view.facts import crop_facts, pack_facts, record_facts, rejected_fac
 from packer.view.marks import Marks, wanted_marks
 from packer.view.originals import Originals
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
+from packer.view.problems import ProblemSets
 from packer.view.queries import number, query_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
@@ -76,7 +77,9 @@ class App:
         self._pictures = Pictures(pack)
         self._originals = Originals(pack, source)
         self._marks = Marks(pack)
+        problems = ProblemSets(pack, self._pictures)
         self._catalog.add_sets("marked", self._marks.set_of)
+        self._catalog.add_sets("problem", problems.set_of)
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "pack": lambda given: pack_facts(pack),
             "rejected": lambda given: rejected_facts(pack),
@@ -86,6 +89,8 @@ class App:
             "original": lambda given: self._originals.facts(self._number_of(given)),
             "charts": lambda given: self._charts,
             "batch": self._batch,
+            "problems": lambda given: problems.facts(),
+            "problem": lambda given: problems.examples(given.get("kind", "")),
             "marks": lambda given: self._marks.facts(),
         }
 

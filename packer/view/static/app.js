@@ -11,10 +11,11 @@ import { get, onchange, pack, set } from "./state.js";
 import { choose, current, setUpTabs } from "./tabs.js";
 import { detailKey, openRecord, tab as records } from "./records.js";
 import { tab as batches } from "./loop.js";
+import { tab as problems } from "./problems.js";
 import { tab as statistics } from "./charts.js";
 import { tab as rejected } from "./rejected.js";
 
-const TABS = [records, batches, statistics, rejected];
+const TABS = [records, batches, problems, statistics, rejected];
 const $ = (id) => document.getElementById(id);
 
 document.addEventListener("keydown", (event) => {
