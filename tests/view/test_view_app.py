@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packs import WIDE
 from PIL import Image
-from running import good
+from running import good, refused
 from werkzeug.test import Client, TestResponse
 
 from packer import PackedLoader, RandomResizedCrop, join_packs, open_pack
 from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
 from packer.view.app import App
-from packer.view.catalog import Catalog, Query, RecordSet
+from packer.view.catalog import SORTS, Catalog, Query, RecordSet
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -196,10 +196,24 @@ def brute(pack: Pack, query: Query) -> list[int]:
         wanted &= all(i in SETS[name.partition(":")[2]] for name in query.sets)
         wanted &= any(query.text.lower() in line for line in text.split("\n"))
         if wanted:
-            largest = max((np.float32(x2 - x1) * np.float32(y2 - y1) for x1, y1, x2, y2 in boxes), default=None)
-            value = {"record": i, "box": largest, "image": height * width, "boxes": len(boxes)}[query.sort]
-            found.append((value is None, (-value if query.descending else value) if value is not None else 0, i))
-    return [i for _, _, i in sorted(found)]
+            of = [box for box, label in zip(boxes, labels, strict=True) if not query.classes or label in query.classes]
+            found.append((i, first_of(query.sort, of, (width, height), len(boxes), i)))
+    return [i for i, value in sorted(found, key=lambda row: (row[1] is None, row[1] or 0, row[0]))]
+
+
+def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: int, i: int) -> float | None:
+    """The number by which a record is sorted, the lowest first; None: at the end."""
+    what, _, of = sort.partition("-")
+    if of == "boxes":
+        return -count if what == "most" else count
+    if of == "box":
+        sides = [(np.float32(x2) - np.float32(x1), np.float32(y2) - np.float32(y1)) for x1, y1, x2, y2 in boxes]
+    else:
+        sides = [size]
+    areas = [float(np.float32(w) * np.float32(h)) for w, h in sides]
+    aspects = [float(w) / float(h) for w, h in sides]
+    values = {"largest": [-a for a in areas], "smallest": areas, "widest": [-a for a in aspects], "tallest": aspects}
+    return {"packed": i, "last": -i}[sort] if not of else min(values[what], default=None)
 
 
 @given(
@@ -220,8 +234,7 @@ def brute(pack: Pack, query: Query) -> list[int]:
         ),
         sets=st.sampled_from([(), (), ("test:even",), ("test:even", "test:few"), ("test:none",)]),
         text=st.sampled_from(["", "1", "00", "IMAGES/", "train", "nothing", ".jp", "é"]),
-        sort=st.sampled_from(["record", "box", "image", "boxes"]),
-        descending=st.booleans(),
+        sort=st.sampled_from(list(SORTS)),
     )
 )
 @settings(max_examples=120, deadline=None)
@@ -243,8 +256,8 @@ def test_a_set_that_changes(boxed: Pack) -> None:
 
 
 def test_places(boxed: Pack) -> None:
-    found = brute(boxed, Query(sort="box", descending=True))
-    asked = {"sort": "box", "descending": 1}
+    found = brute(boxed, Query(sort="largest-box"))
+    asked = {"sort": "largest-box"}
     assert ask(boxed, "place", at=3, **asked) == {"record": found[3], "at": 3}
     assert ask(boxed, "place", record=found[5], **asked) == {"record": found[5], "at": 5}
     without = brute(boxed, Query(ranges=(("boxes", 0, 0),)))[0]
@@ -422,3 +435,58 @@ def test_a_batch_without_a_crop(tmp_path: Path) -> None:
     assert sorted(sample["record"] for sample in samples) == list(range(5))
     for sample in samples:
         assert np.array_equal(seen(sample["picture"]), pack.image(sample["record"]))
+
+
+def test_problems(tmp_path: Path) -> None:
+    """Each kind has a count, a set of records and examples; a box is shown large, alone."""
+    source = tmp_path / "src"
+    for i in range(40):
+        draw(source / f"JPEGImages/{i:02d}.jpg", i, 300, 200)
+        boxes = [("cell", 10 + i, 20, 40 + i, 50)]
+        boxes += [("dot", 11 + i, 20, 40 + i, 50)] if i == 7 else []
+        (source / "Annotations").mkdir(exist_ok=True)
+        (source / f"Annotations/{i:02d}.xml").write_text(voc_xml(f"{i:02d}.jpg", boxes, (300, 200)))
+    good("build", source, "-o", tmp_path / "pack")
+    pack = open_pack(tmp_path / "pack")
+    problem, rare = ask(pack, "problems")["problems"]
+    assert (
+        rare["kind"] == "rare-class"
+        and problem["kind"] == "two-classes"
+        and problem["records"] == 1
+        and problem["level"] == "wrong"
+    )
+    found = ask(pack, "tiles", set_="problem:two-classes")
+    assert [tile["record"] for tile in found["tiles"]] == [7]
+    assert found["sets"] == {"problem:two-classes": "One object with two classes"}
+    [example] = ask(pack, "problem", kind="two-classes")["examples"]
+    assert example["detail"] == "cell and dot" and example["record"] == 7
+    assert seen(example["picture"]).shape[:2] == (example["height"], example["width"]) == (96, 96)
+    boxes = pack.annotation(7).boxes
+    left, top = boxes[0][:2] - example["boxes"][0][:2]
+    assert np.array_equal(np.asarray(example["boxes"]) + np.array([left, top] * 2), boxes)
+    crop = pack.image(7)[int(top) : int(top) + 96, int(left) : int(left) + 96].astype(int)
+    assert np.abs(seen(example["picture"]).astype(int) - crop).mean() < 4
+    assert get(pack, f"/{TOKEN}/api/tiles?set=problem:leak").status_code == 400
+
+
+def test_several_packs(tmp_path: Path) -> None:
+    """One numbering for both, names of both, and the images that both have."""
+    for name, first in (("train", 0), ("val", 8)):
+        for i in range(10):
+            draw(tmp_path / name / ("cat", "dog")[i % 2] / f"{i}.png", first + i, format="PNG")
+        good("build", tmp_path / name, "-o", tmp_path / f"{name}.pack")
+    pack = join_packs([tmp_path / "train.pack", tmp_path / "val.pack"])
+    facts = ask(pack, "pack")
+    assert facts["name"] == "train.pack + val.pack" and facts["records"] == 20 and facts["rejected"] == 0
+    assert facts["packs"] == [{"name": "train.pack", "records": 10}, {"name": "val.pack", "records": 10}]
+    [leak] = ask(pack, "problems")["problems"]
+    assert leak["kind"] == "leak" and leak["objects"] == 2
+    found = ask(pack, "tiles", set_="problem:leak")["tiles"]
+    assert len(found) == 4 and len({tile["picture"] for tile in found}) == 2
+    assert ["pack", str(tmp_path / "val.pack")] in ask(pack, "record", record=15)["stored"]
+    assert ask(pack, "rejected")["total"] == 0 and ask(pack, "charts")["images"] == 20
+    said = refused(2, "view", tmp_path / "train.pack", tmp_path / "val.pack", "--export-marks", tmp_path / "marks.txt")
+    assert "writes the list of one pack" in said
+    sheet = tmp_path / "sheet.html"
+    good("view", tmp_path / "train.pack", tmp_path / "val.pack", "--export", sheet)
+    assert sheet.read_text().count("<figure>") == 20

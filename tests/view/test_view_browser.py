@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +16,10 @@ from running import good
 
 from packer import open_pack
 from packer.format.pack import Pack
-from packer.sources.synthetic import draw_sample
 
 pytestmark = pytest.mark.skipif(bool(looking.missing()), reason=looking.missing() or "-")
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    with looking.browser() as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def boxed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pack, str]]:
-    """A pack of 150 images with boxes, and the address of its page."""
-    folder = tmp_path_factory.mktemp("boxed")
-    draw_sample(folder / "src", layout="voc", count=150, size=64)
-    good("build", folder / "src", "-o", folder / "boxed.lmdb", "--labels", "voc", "--resize", "64x64")
-    with looking.served(folder / "boxed.lmdb") as served:
-        yield open_pack(folder / "boxed.lmdb"), served.url
-
-
-@pytest.fixture
-def opened(page: Any, boxed: tuple[Pack, str]) -> Iterator[Any]:
-    page.said.clear()
-    page.goto(boxed[1])
-    page.wait_for_function(looking.FILLED)
-    yield page
-    assert page.said == []
 
 
 def records(page: Any) -> list[int]:
@@ -139,7 +112,7 @@ def test_filters_and_order(opened: Any, boxed: tuple[Pack, str]) -> None:
     opened.press("#range-from", "Tab")
     many = [i for i, a in enumerate(annotations) if len(a.boxes) >= 3]
     opened.wait_for_function(f"() => document.getElementById('count').textContent === '{len(many)} of 150 records'")
-    opened.select_option("#sort", "box")
+    opened.select_option("#sort", "largest-box")
     areas = {i: max((b[2] - b[0]) * (b[3] - b[1]) for b in annotations[i].boxes) for i in many}
     largest = max(areas, key=lambda i: areas[i])
     opened.wait_for_function(f"() => document.querySelector('.tile[data-place=\"0\"]')?.dataset.record === '{largest}'")
