@@ -62,8 +62,9 @@ function clearAll() {
 function draw() {
   const chips = removers(), classes = get("class").length;
   $("chips").replaceChildren(...chips, ...(chips.length > 1 ? [clearAll()] : []));
-  $("chips").hidden = !chips.length;
+  $("chosen").hidden = !chips.length;
   $("filters-set").textContent = chips.length ? ` (${chips.length})` : "";
+  $("pack").value = get("set").find((name) => name.startsWith("pack:")) ?? "";
   $("match-of").hidden = classes < 2;
   const [from, to] = (get(rangeOf) || "..").split("..");
   $("range-from").value = from; $("range-to").value = to;
@@ -99,6 +100,9 @@ export function setUp(changed) {
   pack.classes.forEach((name, id) => $("class").append(element("option", { value: id }, nameOf(id))));
   $("class").append(element("option", { value: -1 }, "(without class)"));
   $("class").parentElement.hidden = !pack.classes.length;
+  pack.packs?.forEach(({ name }, n) => $("pack").append(element("option", { value: `pack:${n}` }, name)));
+  $("pack").parentElement.hidden = !(pack.packs?.length > 1);
+  $("pack").addEventListener("change", () => set({ set: [...get("set").filter((name) => !name.startsWith("pack:")), $("pack").value].filter(Boolean) }));
   const boxes = pack.fields.includes("boxes");
   for (const one of document.querySelectorAll(".boxes-only")) one.hidden = !boxes;
   for (const [name, title] of Object.entries(RANGES)) if (boxes || !name.startsWith("box")) $("range-of").append(element("option", { value: name }, title));
