@@ -261,7 +261,7 @@ def test_one_pack_of_several(boxed: Pack, tmp_path: Path) -> None:
     good("build", tmp_path / "src", "-o", tmp_path / "val", "--labels", "yolo")
     joined = join_packs([boxed, open_pack(tmp_path / "val")])
     assert ask(joined, "place", at=0, set="pack:1") == {"record": 60, "at": 0}
-    shown = ask(joined, "tiles", set="pack:0", descending=1, count=1)
+    shown = ask(joined, "tiles", set="pack:0", sort="last", count=1)
     assert shown["count"] == 60 and shown["sets"] == {"pack:0": "pack"} and shown["tiles"][0]["record"] == 59
     assert ask(joined, "tiles", set="pack:0,pack:1", count=0)["count"] == 0
     assert get(joined, f"/{TOKEN}/api/tiles?set=pack:2").status_code == 400

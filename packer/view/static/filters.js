@@ -85,9 +85,9 @@ export function counted(count, sets = {}) {
   $("scroller").hidden = count === 0;
   if (count > 0 && lost) $("scroller").focus();
   if (count > 0) return;
-  const chips = removers();
-  if (!chips.length) $("empty").replaceChildren(element("p", {}, "The pack has no record."));
-  else $("empty").replaceChildren(element("p", {}, "No record matches. Remove a filter:"), element("div", { class: "chips" }, ...chips), clearAll());
+  const chips = removers(), what = get("crops") ? "box" : "record";
+  if (!chips.length) $("empty").replaceChildren(element("p", {}, `The pack has no ${what}.`));
+  else $("empty").replaceChildren(element("p", {}, `No ${what} matches. Remove a filter:`), element("div", { class: "chips" }, ...chips), clearAll());
 }
 
 function setRange() {
