@@ -77,15 +77,15 @@ def measure(path: Path, rounds: int, scrolls: int) -> dict[str, Figure]:
             for place in [draw.random() for _ in range(scrolls)]:
                 note("scroll, ms", milliseconds(partial(scroll, page, place), page))
             note("filter by class, ms", milliseconds(lambda: page.select_option("#class", "1"), page))
-            note("sort by largest box, ms", milliseconds(lambda: page.select_option("#sort", "box"), page))
-            page.click("[data-tab=charts]")
+            note("sort by largest box, ms", milliseconds(lambda: page.select_option("#sort", "largest-box"), page))
+            page.click("[data-tab=statistics]")
             page.wait_for_selector("#charts .card")
             used = memory(served.pid)
             note("memory of its own, MB", used["RssAnon"])
             note("memory with mapped pages, MB", used["VmRSS"])
-            page.click("[data-tab=loop]")
+            page.click("[data-tab=batches]")
             page.wait_for_selector("#loop-grid img")
-            note("memory of its own after shuffled batches, MB", memory(served.pid)["RssAnon"])
+            note("memory of its own after batches, MB", memory(served.pid)["RssAnon"])
     return {name: Figure(tuple(values)) for name, values in found.items()}
 
 

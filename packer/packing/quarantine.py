@@ -13,6 +13,7 @@ from packer.types import Progress
 
 LIST_NAME = file_of("rejected")
 
+
 def list_rejected(options: BuildOptions, rejected: Listing[Rejected], progress: Progress) -> None:
     """Write the list of ``--quarantine``, if it is asked for. Raise StorageError on failure."""
     if (path := list_path(options)) is not None:

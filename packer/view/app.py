@@ -1,4 +1,6 @@
-"""The web application. It answers only GET requests with the token and under this machine's own names.
+"""The web application. It answers only requests with the token and under this machine's own names.
+
+They are GET requests, but for marks, which the page itself posts: all that a request can change.
 
 All data is sent as JSON; the page inserts it into the document as text, never as HTML.
 """
@@ -7,23 +9,32 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from werkzeug.wrappers import Request, Response
 
-from packer.errors import PackerError, UsageError
+from packer.errors import AnyPath, PackerError, UsageError
 from packer.format.pack import Pack
 from packer.stats.page import html_page, read_static, stylesheet
-from packer.view.catalog import SORTS, Catalog, Query
-from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.catalog import Catalog
+from packer.view.columns import Records
+from packer.view.facts import crop_facts, pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.marks import Marks, wanted_marks
+from packer.view.originals import Originals
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
+from packer.view.problems import ProblemSets
+from packer.view.queries import number, query_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
 """Accepted host names, with any port (a tunnel has its own). A page of another site whose name resolves to this
 machine (DNS rebinding) sends another name."""
 MOST_TILES = 64
+MOST_POSTED = 4 << 20
+"""Maximum size of the body of a request, bytes."""
 SMALLEST_SIDE, LARGEST_TILE = 16, 512
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -35,36 +46,58 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-HTML, CSS, JS = ("text/html", "text/css", "text/javascript")
-SCRIPTS = frozenset(("app.js", "grid.js", "draw.js", "detail.js", "charts.js", "loop.js"))
+LOCAL_PAGES = " ".join(f"{scheme}://{host}:*" for host in sorted(HOSTS) for scheme in ("http", "https"))
+FRAMED_HEADERS = {name: value for name, value in HEADERS.items() if name != "X-Frame-Options"}
+FRAMED_HEADERS["Content-Security-Policy"] = HEADERS["Content-Security-Policy"].replace(
+    "frame-ancestors 'none'", f"frame-ancestors {LOCAL_PAGES}"
+)
+KINDS = {".js": "text/javascript", ".css": "text/css"}
+FILES = frozenset(os.listdir(os.path.join(os.path.dirname(__file__), "static")))
 LINKS = '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="style.css">\n'
-LINKS += '<script type="module" src="app.js"></script>'
+LINKS += '<link rel="stylesheet" href="view.css">\n<script type="module" src="app.js"></script>'
 
 
 class App:
-    """The WSGI application of one pack. Its paths begin with ``/TOKEN/``; threads may share it."""
+    """The WSGI application of one pack. Its paths begin with ``/TOKEN/``; threads may share it.
 
-    def __init__(self, pack: Pack, token: str) -> None:
+    Args:
+        pack: The pack.
+        token: The secret part of its address.
+        framed: Whether pages of this machine may show it in a frame.
+        source: The folder that the pack was built from (`Originals`).
+    """
+
+    def __init__(self, pack: Pack, token: str, framed: bool = False, source: AnyPath | None = None) -> None:
         if len(token) < 16:
             raise ValueError("a token of fewer than 16 characters can be guessed")
         self._pack = pack
         self._token = token
+        self._headers = FRAMED_HEADERS if framed else HEADERS
         self._catalog = Catalog(pack)
         self._pictures = Pictures(pack)
+        self._originals = Originals(pack, source)
+        self._marks = Marks(pack)
+        problems = ProblemSets(pack, self._pictures)
+        self._catalog.add_sets("marked", self._marks.set_of)
+        self._catalog.add_sets("problem", problems.set_of)
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "pack": lambda given: pack_facts(pack),
             "rejected": lambda given: rejected_facts(pack),
             "tiles": self._tiles,
             "record": self._record,
             "place": self._place,
+            "original": lambda given: self._originals.facts(self._number_of(given)),
             "charts": lambda given: self._charts,
-            "shuffled": self._shuffled,
+            "batch": self._batch,
+            "problems": lambda given: problems.facts(),
+            "problem": lambda given: problems.examples(given.get("kind", "")),
+            "marks": lambda given: self._marks.facts(),
         }
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
         request = Request(environ)
         response = self._answer(request)
-        response.headers.update(HEADERS)
+        response.headers.update(self._headers)
         return response(environ, start_response)
 
     def _answer(self, request: Request) -> Response:
@@ -74,43 +107,76 @@ class App:
         given, _, path = request.path.lstrip("/").partition("/")
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
             return Response("open the whole address that packer view printed\n", 403)
+        if request.method == "POST" and path == "api/marks":
+            return self._posted(request)
         if request.method not in ("GET", "HEAD"):
             return Response("only GET\n", 405, {"Allow": "GET, HEAD"})
+        if path == "marks.txt":
+            return self._list(request.args.to_dict())
         if path.startswith("api/"):
-            return self._json(path.removeprefix("api/"), request.args.to_dict())
+            answer = self._api.get(path.removeprefix("api/"))
+            if answer is not None:
+                return _json(lambda: answer(request.args.to_dict()))
+            return Response("nothing here\n", 404)
         return self._file(path or "index.html")
 
+    def _posted(self, request: Request) -> Response:
+        """Change marks, as the page asks; a page of another site cannot send JSON here without being asked first."""
+        origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "same-origin")
+        if site != "same-origin" or origin not in (None, f"http://{request.headers.get('Host')}"):
+            return Response("only the page itself may change marks\n", 403)
+        if request.mimetype != "application/json":
+            return Response("only JSON\n", 415)
+        if request.content_length is None or request.content_length > MOST_POSTED:
+            return Response("too large\n", 413)
+
+        def changed() -> Any:
+            wanted = wanted_marks(request.get_json(silent=True), self._marks, self._between)
+            return {"before": self._marks.change(wanted)}
+
+        return _json(changed)
+
+    def _between(self, given: Mapping[str, str], first: int, end: int) -> list[int]:
+        return list(dict.fromkeys(self._found(given)[0][first:end].tolist()))
+
+    def _found(self, given: Mapping[str, str]) -> tuple[Records, Records | None]:
+        """Return the records that match, and the rows of their boxes if single boxes are shown."""
+        query = query_of(given)
+        return self._catalog.crops(query) if given.get("crops") == "1" else (self._catalog.find(query), None)
+
+    def _list(self, given: Mapping[str, str]) -> Response:
+        """Return the marks of one pack as a file to save."""
+        try:
+            content = self._marks.listing(number(given, "pack", 0, 0, len(self._pack.packs) - 1))
+        except PackerError as error:
+            return Response(f"{error}\n", 422, content_type="text/plain; charset=utf-8")
+        headers = {"Content-Disposition": "attachment; filename=marks.txt"}
+        return Response(content, 200, headers, content_type="text/plain; charset=utf-8")
+
     def _file(self, name: str) -> Response:
+        kind = KINDS.get(os.path.splitext(name)[1])
         if name == "index.html":
-            text, kind = html_page("packer view", read_static(__file__, "view.html"), LINKS, "app"), HTML
+            text, kind = html_page("packer view", read_static(__file__, "view.html"), LINKS, "app"), "text/html"
         elif name == "style.css":
-            text, kind = stylesheet(), CSS
-        elif name in SCRIPTS:
-            text, kind = read_static(__file__, name), JS
+            text = stylesheet()
+        elif name in FILES and kind:
+            text = read_static(__file__, name)
         else:
             return Response("nothing here\n", 404)
         return Response(text, 200, content_type=f"{kind}; charset=utf-8")
 
-    def _json(self, name: str, given: Mapping[str, str]) -> Response:
-        if name not in self._api:
-            return Response("nothing here\n", 404)
-        try:
-            facts, status = self._api[name](given), 200
-        except UsageError as error:
-            facts, status = {"error": str(error)}, 400
-        except PackerError as error:  # a damaged index: the page shows the error, and the server continues
-            facts, status = {"error": str(error)}, 422
-        # "<" is escaped in case anything shows it as HTML
-        text = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
-        return Response(text, status, content_type="application/json")
-
     def _tiles(self, given: Mapping[str, str]) -> Any:
-        """Return a range of the matching records: {"count": number of matches, "tiles": [...]}."""
-        found = self._catalog.find(query_of(given))
+        """Return a range of the matching records, or of their boxes: {"count", "sets": titles, "tiles": [...]}."""
         start = number(given, "start", 0, 0, 1 << 62)
         count = number(given, "count", MOST_TILES, 0, MOST_TILES)
         side = number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
-        return {"count": len(found), "tiles": [self._tile(i, side) for i in found[start : start + count].tolist()]}
+        found, rows = self._found(given)
+        if rows is not None:
+            shown = zip(found[start : start + count].tolist(), rows[start : start + count].tolist(), strict=True)
+            tiles = [self._crop(record, row, side) for record, row in shown]
+        else:
+            tiles = [self._tile(i, side) for i in found[start : start + count].tolist()]
+        return {"count": len(found), "sets": self._catalog.titles(query_of(given).sets), "tiles": tiles}
 
     def _tile(self, record: int, side: int) -> dict[str, Any]:
         try:
@@ -119,14 +185,38 @@ class App:
             return {"record": record, "key": str(record), "width": 1, "height": 1, "error": str(error)}
         return {**facts, **problem_of(lambda: self._pictures.uri(record, side))}
 
+    def _crop(self, record: int, row: int, side: int) -> dict[str, Any]:
+        box = self._catalog.box_number(record, row)
+        try:
+            facts, region = crop_facts(self._pack, record, box)
+        except PackerError as error:
+            return {"record": record, "box": box, "key": str(record), "width": 1, "height": 1, "error": str(error)}
+        return {**facts, **problem_of(lambda: self._pictures.crop(record, region, side))}
+
+    def _number_of(self, given: Mapping[str, str]) -> int:
+        return number(given, "record", 0, 0, len(self._pack) - 1)
+
     def _record(self, given: Mapping[str, str]) -> Any:
-        record = number(given, "record", 0, 0, len(self._pack) - 1)
-        return {**record_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))}
+        record = self._number_of(given)
+        picture = problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))
+        return {**record_facts(self._pack, record), "original": self._originals.where(record), **picture}
 
     def _place(self, given: Mapping[str, str]) -> Any:
-        """Return the record at a position among the matching ones."""
-        found = self._catalog.find(query_of(given))
-        return {"record": int(found[number(given, "at", 0, 0, len(found) - 1)])}
+        """Return the record (and box) at a position among the matches, or the position of one; None if no match."""
+        found, rows = self._found(given)
+        if "record" in given:
+            record = self._number_of(given)
+            match = found == record
+            if rows is not None and given.get("object"):
+                match &= rows == self._catalog.row_of(record, number(given, "object", 0, 0, 1 << 40))
+            places = np.flatnonzero(match)
+            return {"record": record, "at": int(places[0]) if len(places) else None}
+        if not len(found):
+            return {"record": None, "at": None}
+        at = number(given, "at", 0, 0, len(found) - 1)
+        record = int(found[at])
+        box = {} if rows is None else {"box": self._catalog.box_number(record, int(rows[at]))}
+        return {"record": record, "at": at, **box}
 
     @cached_property
     def _charts(self) -> Any:
@@ -134,14 +224,14 @@ class App:
 
         return chart_facts(self._pack, self._catalog)
 
-    def _shuffled(self, given: Mapping[str, str]) -> Any:
-        # torch is loaded only here, because it takes the most memory
+    def _batch(self, given: Mapping[str, str]) -> Any:
+        # torch is loaded only here: it takes long and needs the most memory
         try:
-            from packer.view.shuffled import LARGEST_CROP, MOST_SAMPLES, BatchQuery, shuffled_batch
+            from packer.view.batches import LARGEST_CROP, MOST_SAMPLES, BatchQuery, batch_facts
         except ImportError as error:
             if (error.name or "").partition(".")[0] != "torch":
                 raise
-            raise UsageError("shuffled batches", "need PyTorch", "pip install torch") from None
+            raise UsageError("batches", "need PyTorch", "pip install torch") from None
 
         asked = BatchQuery(
             batch=number(given, "batch", 0, 0, 1 << 40),
@@ -153,39 +243,20 @@ class App:
             flip=number(given, "flip", 1, 0, 1) == 1,
         )
         try:
-            return shuffled_batch(self._pack, asked)
+            return batch_facts(self._pack, asked, lambda record: self._tile(record, asked.shown_side))
         except PackerError:
             raise
         except ValueError as error:  # raised by the loader: images of different sizes need a crop
             raise UsageError("crop", str(error)) from None
 
 
-def query_of(given: Mapping[str, str]) -> Query:
-    """Return the filter and order of a request; raise UsageError if they are invalid."""
-    sort = given.get("sort", "record")
-    if sort not in SORTS:
-        raise UsageError("sort", f"must be one of {', '.join(SORTS)}, got {sort!r}")
-    most = 1 << 40
-    return Query(
-        class_id=number(given, "class", 0, -1, most) if given.get("class") else None,
-        min_boxes=number(given, "min", 0, 0, most) if given.get("min") else None,
-        max_boxes=number(given, "max", 0, 0, most) if given.get("max") else None,
-        text=given.get("text", "")[:1000],
-        sort=sort,
-        descending=given.get("descending") == "1",
-    )
-
-
-def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    """Return an integer argument of a request.
-
-    Raises:
-        UsageError: If it is not an integer from `low` to `high`.
-    """
-    text = given.get(name)
-    if text is None:
-        return default
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20) or not low <= int(text) <= high:
-        raise UsageError(name, f"must be {low} to {high}, got {text[:40]!r}")
-    return int(text)
+def _json(make: Callable[[], Any]) -> Response:
+    try:
+        facts, status = make(), 200
+    except UsageError as error:
+        facts, status = {"error": str(error), "where": error.where}, 400
+    except PackerError as error:  # a damaged index: the page shows the error, and the server continues
+        facts, status = {"error": str(error)}, 422
+    # "<" is escaped in case anything shows it as HTML
+    text = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
+    return Response(text, status, content_type="application/json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -39,18 +39,36 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
     """
     if not 1 <= count <= MOST:
         raise UsageError("--count", f"must be 1 to {MOST:,}, got {count:,}")
-    path = os.path.realpath(os.fsdecode(out))
-    if path == os.path.realpath(pack.path) or path.startswith(os.path.realpath(pack.path) + os.sep):
-        raise UsageError("--export", "would write into the pack", "choose a file beside it")
     count = min(count, len(pack))
     sampled = np.arange(count)
     if seed is not None:
         sampled = np.sort(np.random.default_rng(seed).choice(len(pack), count, replace=False))
+    write_beside(pack, out, (part.encode() for part in _page(pack, sampled.tolist(), seed)), "--export")
+    return count
+
+
+def write_beside(pack: Pack, out: AnyPath, parts: Iterable[bytes], option: str) -> None:
+    """Write a file, which is replaced when the new one is complete.
+
+    Args:
+        pack: The pack from which it is made, or a joined one.
+        out: The file.
+        parts: Its content.
+        option: The option that named it.
+
+    Raises:
+        UsageError: It is inside the pack.
+        StorageError: It cannot be written.
+    """
+    path = os.path.realpath(os.fsdecode(out))
+    for part in pack.packs:
+        if path == os.path.realpath(part.path) or path.startswith(os.path.realpath(part.path) + os.sep):
+            raise UsageError(option, "would write into the pack", "choose a file beside it")
     try:
-        # under another name, so that an old sheet is kept until the new one is complete
-        with open(f"{path}.{os.getpid()}.partial", "x", encoding="utf-8") as file:
+        # under another name, so that an old file is kept until the new one is complete
+        with open(f"{path}.{os.getpid()}.partial", "xb") as file:
             try:
-                file.writelines(_page(pack, sampled.tolist(), seed))
+                file.writelines(parts)
             except BaseException:
                 os.unlink(file.name)
                 raise
@@ -59,7 +77,6 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
         raise
     except OSError as error:
         raise StorageError(out, error.strerror or str(error)) from None
-    return count
 
 
 def _page(pack: Pack, records: Sequence[int], seed: int | None) -> Iterator[str]:

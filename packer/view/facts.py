@@ -6,7 +6,8 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from packer.errors import printable, size_text
 from packer.format.lists import read_list
 from packer.format.pack import Pack
+from packer.images.geometry import Geometry, move, select_boxes
 from packer.types import Annotation
 
 MOST_DRAWN = 300
@@ -22,35 +24,52 @@ MOST_POINTS = 400
 """Maximum number of points drawn of a polygon."""
 MOST_REJECTED = 2000
 
+COCO_FLIPS = (0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11, 14, 13, 16, 15)
+"""flip_index of the 17 points of a person in COCO, by which they are recognized: a pack does not store a skeleton."""
+_SIDES = ("eye", "ear", "shoulder", "elbow", "wrist", "hip", "knee", "ankle")
+COCO_POINTS = ["nose", *(f"{side} {name}" for name in _SIDES for side in ("left", "right"))]
+COCO_BONES = [
+    (15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8), (7, 9), (8, 10),
+    (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6),
+]  # fmt: skip
+"""The skeleton of COCO's annotation files, with points counted from 0."""
+_MARGIN = 0.1
+"""Share of a box's sides that is shown around it where it is cut out."""
+
 
 def pack_facts(pack: Pack) -> dict[str, Any]:
     """Return name, size, classes and fields of the pack, and the number of rejected inputs."""
     manifest = pack.manifest
     size = sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)
+    names = [printable(os.path.basename(part.path.rstrip("/")) or part.path) for part in pack.packs]
     return {
-        "name": printable(os.path.basename(pack.path)),
+        "name": " + ".join(names),
+        "packs": [{"name": name, "records": len(part)} for name, part in zip(names, pack.packs, strict=True)],
         "path": printable(pack.path),
         "records": len(pack),
-        "container": manifest.container,
+        "container": ", ".join(dict.fromkeys(part.manifest.container for part in pack.packs)),
         "encoding": manifest.encoding,
         "size": size_text(size),
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
         "fields": list(manifest.fields),
-        "rejected": manifest.counts["rejected"],
+        "skeleton": COCO_BONES if manifest.flip_index == COCO_FLIPS else None,
+        "points": COCO_POINTS if manifest.flip_index == COCO_FLIPS else None,
+        "rejected": sum(part.manifest.counts["rejected"] for part in pack.packs),
     }
 
 
 def rejected_facts(pack: Pack) -> dict[str, Any]:
     """Return the first MOST_REJECTED inputs that are not in the pack, with reasons."""
-    rejected = islice(read_list(pack.path, "rejected", pack.manifest), MOST_REJECTED)
+    lists = chain.from_iterable(read_list(part.path, "rejected", part.manifest) for part in pack.packs)
+    rejected = islice(lists, MOST_REJECTED)
     rows = [
         {"path": printable(r.path), "reason": printable(r.reason), "problem": printable(r.problem)} for r in rejected
     ]
     return {
-        "total": pack.manifest.counts["rejected"],
+        "total": sum(part.manifest.counts["rejected"] for part in pack.packs),
         "rejected": rows,
-        "notes": [printable(note) for note in pack.manifest.notes],
+        "notes": [printable(note) for part in pack.packs for note in part.manifest.notes],
     }
 
 
@@ -60,10 +79,38 @@ def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
     return {
         "record": record,
         "key": printable(pack.key(record)),
+        "file": printable(os.path.basename(bytes(pack.column("path")[record]))),
         "width": width,
         "height": height,
         **drawn_facts(pack.annotation(record)),
     }
+
+
+def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], tuple[int, int, int, int]]:
+    """Return the content of the tile of one box of a record, and the region to cut out: x, y, width, height.
+
+    Raises:
+        DamagedPack: The row is damaged.
+    """
+    height, width, _ = pack.shape_of(record)
+    annotation = pack.annotation(record)
+    one = np.arange(0 if annotation.boxes is None else len(annotation.boxes)) == box
+    annotation = select_boxes(replace(annotation, label=None, landmarks=None), one)
+    x1, y1, x2, y2 = map(float, np.nan_to_num(annotation.boxes[0])) if annotation.boxes is not None else (0.0,) * 4
+    side_x, side_y = max(2.0, _MARGIN * (x2 - x1)), max(2.0, _MARGIN * (y2 - y1))
+    left, top = (int(min(max(0, low), size - 1)) for low, size in ((x1 - side_x, width), (y1 - side_y, height)))
+    right, bottom = math.ceil(min(max(left + 1, x2 + side_x), width)), math.ceil(min(max(top + 1, y2 + side_y), height))
+    region = (left, top, right - left, bottom - top)
+    facts = {
+        "record": record,
+        "box": box,
+        "key": printable(pack.key(record)),
+        "file": printable(os.path.basename(bytes(pack.column("path")[record]))),
+        "width": region[2],
+        "height": region[3],
+        **drawn_facts(move(annotation, Geometry(1, 0, -left, 0, 1, -top, region[2], region[3]))),
+    }
+    return facts, region
 
 
 def drawn_facts(annotation: Annotation) -> dict[str, Any]:
@@ -98,6 +145,9 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
         ("shard", f"{pack.shards[shard].container.name}, row {row:,}"),
         ("source XXH3", bytes(np.asarray(pack.column("source_xxh3")[record])).hex()),
     ]
+    if len(pack.packs) > 1:
+        [(part, _, _)] = pack.by_pack(np.array([record]))
+        stored.insert(0, ("pack", part.path))
     if annotation.tags is not None:
         names = [name for name, has in zip(pack.manifest.tags, annotation.tags.tolist(), strict=True) if has]
         stored.append(("tags", ", ".join(names) or "none"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import os
+import re
 import secrets
 import socketserver
 import sys
@@ -15,11 +17,12 @@ from typing import Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from packer.errors import UsageError
+from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
 from packer.view.app import App
 
 ADDRESS = "127.0.0.1"
+TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
 
 
 class _Handler(WSGIRequestHandler):
@@ -42,16 +45,25 @@ class Server(ThreadedWSGIServer):
     Args:
         pack: The pack.
         port: The port; 0 for any free port.
+        token: The secret part of the address, at least 16 letters, digits, ``-`` or ``_``; default: a random one.
+        framed: Whether another page of this machine, such as a notebook, may show this one in a frame.
+        source: The folder that the pack was built from; default: the one beside it that is called like it.
 
     Raises:
-        UsageError: If the port is in use.
+        UsageError: If the port is in use, the token can be guessed, or the source is not a folder.
     """
 
     daemon_threads = True
 
-    def __init__(self, pack: Pack, port: int = 0) -> None:
-        token = secrets.token_urlsafe(24)
-        super().__init__(ADDRESS, port, App(pack, token), _Handler)
+    def __init__(
+        self, pack: Pack, port: int = 0, token: str | None = None, framed: bool = False, source: AnyPath | None = None
+    ) -> None:
+        if token is None:
+            token = secrets.token_urlsafe(24)
+        elif not TOKEN.fullmatch(token):
+            step = f"for example {secrets.token_urlsafe(24)}"
+            raise UsageError("--token", "must have 16 to 128 letters, digits, - or _, so that nobody guesses it", step)
+        super().__init__(ADDRESS, port, App(pack, token, framed, source), _Handler)
         self.url = f"http://{ADDRESS}:{self.port}/{token}/"
 
     def server_bind(self) -> None:
@@ -60,7 +72,9 @@ class Server(ThreadedWSGIServer):
             socketserver.TCPServer.server_bind(self)
         except OSError as error:
             problem = f"cannot listen on port {self.port}: {error.strerror or error}"
-            raise UsageError("--port", problem, "choose another, or leave it out") from None
+            if error.errno == errno.EADDRINUSE:
+                problem = f"port {self.port} is in use"
+            raise UsageError("--port", problem, "choose another, or leave it out for any free port") from None
         self.server_name, self.server_port = ADDRESS, int(self.server_address[1])
 
 

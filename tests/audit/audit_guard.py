@@ -132,6 +132,7 @@ class Guard:
 
 MOST_FOLDERS = 4096
 CACHE = "PACKER_CACHE"
+STATE = "XDG_STATE_HOME"
 TEMPORARY = (
     "tmp", "pymp-", "torch_", "packer-bench-", "packer-build-", "packer-worker-", "packer-locks", "packer-plan-",
     "packer-list-", "packer-spill-",
@@ -291,6 +292,8 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
                 stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
                 named += [(os.path.realpath(f"{stem}.{name}"), True) for stem in stems for name in CONTAINERS]
     cache = [(os.path.realpath(os.environ[CACHE]), True)] if CACHE in os.environ else []
+    if name == "view":
+        cache.append((os.path.realpath(os.path.join(os.environ.get(STATE, "/nowhere"), "packer")), True))
     return named + cache + [(file, False) for path, _ in named for file in _linked(path)]
 
 
@@ -305,7 +308,10 @@ def _linked(pack: str) -> list[str]:
 
 
 WRITTEN = frozenset(
-    ("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--work-dir", "--scratch", "--cache-dir")
+    (
+        *("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--export-marks", "--work-dir"),
+        *("--scratch", "--cache-dir"),
+    )
 )
 SECOND = ("convert", "extract", "pull")
 """Commands that write to the second path in their line."""

@@ -14,7 +14,6 @@ from PIL import Image
 from running import good, refused
 
 from packer import open_pack
-from packer.sources.synthetic import draw_sample
 from packer.stats import pack_stats
 from packer.stats.pixels import Sums, _add_pixels, channel_stats
 
@@ -171,22 +170,6 @@ def test_duplicates_and_leaks(tmp_path: Path) -> None:
     said = good("stats", tmp_path / "train.pack", "--against", tmp_path / "val.pack", "--no-pixels").out
     assert "3 records too many: 2 files" in said and "00000001 (y.jpg)" in said
     assert "duplicates none" in good("stats", tmp_path / "val.pack", "--no-pixels").out
-
-
-@pytest.mark.parametrize("layout", ["folder", "voc", "list"])
-def test_plot(tmp_path: Path, layout: str) -> None:
-    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
-    draw_sample(tmp_path / "src", layout, 12, 40)
-    good("build", tmp_path / "src", "-o", tmp_path / "pack")
-    assert "plot: " in good("stats", tmp_path / "pack", "--plot", tmp_path / "a.png", "--no-pixels").out
-    with Image.open(tmp_path / "a.png") as image:
-        assert image.size[0] > 500 and len(np.unique(np.asarray(image.convert("L")))) > 10
-    assert "--plot" in refused(2, "stats", tmp_path / "pack", "--plot", tmp_path / "a.xyz", "--no-pixels")
-
-
-def test_plot_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    assert "dataset-packer[report]" in refused(2, "stats", tmp_path / "nothing", "--plot", tmp_path / "a.png")
 
 
 def test_what_is_no_pack(tmp_path: Path) -> None:

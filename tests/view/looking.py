@@ -30,9 +30,9 @@ class Served:
 
 
 @contextmanager
-def served(pack: Path | str) -> Iterator[Served]:
+def served(pack: Path | str, *options: str) -> Iterator[Served]:
     """`packer view` of a pack, in a process of its own."""
-    command = [sys.executable, "-m", "packer", "view", os.fspath(pack), "--no-browser", "--json"]
+    command = [sys.executable, "-m", "packer", "view", os.fspath(pack), "--no-browser", "--json", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
@@ -69,7 +69,7 @@ def browser(width: int = 1280, height: int = 800) -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=browser_path(), args=list(FLAGS), timeout=120_000)
         try:
             page = started.new_page(viewport={"width": width, "height": height})
-            page.set_default_timeout(120_000)
+            page.set_default_timeout(30_000)
             page.said = []
             page.on("console", lambda message: page.said.append(message.text))
             page.on("pageerror", lambda error: page.said.append(str(error)))

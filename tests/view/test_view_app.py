@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packs import WIDE
 from PIL import Image
-from running import good
+from running import good, refused
 from werkzeug.test import Client, TestResponse
 
-from packer import PackedLoader, RandomResizedCrop, open_pack
+from packer import PackedLoader, RandomResizedCrop, join_packs, open_pack
 from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
 from packer.view.app import App
-from packer.view.catalog import Catalog, Query
+from packer.view.catalog import SORTS, Catalog, Query, RecordSet
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -111,9 +112,11 @@ def test_the_page_names_nothing_elsewhere() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        "tiles?start=-1", "tiles?count=65", "tiles?count=9e9", "tiles?side=100000", "tiles?sort=size", "tiles?min=x",
-        "tiles?class=1.5", "tiles?class=99999999999999999999999", "record?record=60", "record?record=-1", "place?at=60",
-        "shuffled?crop=best", "shuffled?batch=4", "shuffled?samples=0", "shuffled?side=0", "shuffled?seed=²",
+        "tiles?start=-1", "tiles?count=65", "tiles?count=9e9", "tiles?side=100000", "tiles?sort=size", "tiles?boxes=x",
+        "tiles?class=1.5", "tiles?class=1,x", "tiles?boxes=3", "tiles?boxes=5..2", "tiles?width=nan..",
+        "tiles?set=problem:3", "tiles?match=some", "tiles?class=99999999999999999999999", "record?record=60",
+        "record?record=-1", "place?at=60", "place?record=60", "batch?crop=best", "batch?batch=4",
+        "batch?samples=0", "batch?side=0", "batch?seed=²",
     ],
 )  # fmt: skip
 def test_a_senseless_question_gets_one_line(boxed: Pack, question: str) -> None:
@@ -172,6 +175,9 @@ def test_other_pixels_are_shown_too(tmp_path: Path, mode: str) -> None:
         assert np.array_equal(printable.reshape(30, 40, -1)[..., 0], plain)
 
 
+SETS = {"even": range(0, 60, 2), "few": [59, 3, 4], "none": []}
+
+
 def brute(pack: Pack, query: Query) -> list[int]:
     """The records of a query, the slow way."""
     found = []
@@ -181,32 +187,85 @@ def brute(pack: Pack, query: Query) -> list[int]:
         boxes = [] if annotation.boxes is None else annotation.boxes.tolist()
         classes = {*labels, *([] if annotation.label is None else [annotation.label])} or {-1}
         text = f"{pack.key(i)}\n{bytes(pack.column('path')[i]).decode()}".lower()
-        wanted = query.class_id is None or query.class_id in classes
-        wanted &= query.min_boxes is None or len(boxes) >= query.min_boxes
-        wanted &= query.max_boxes is None or len(boxes) <= query.max_boxes
+        wanted = not query.classes or (all if query.all_classes else any)(c in classes for c in query.classes)
+        height, width, _ = pack.shape_of(i)
+        share = max((100 * (x2 - x1) * (y2 - y1) / (width * height) for x1, y1, x2, y2 in boxes), default=-1)
+        values = {"boxes": len(boxes), "box": share, "width": width, "height": height, "aspect": width / height}
+        for name, low, high in query.ranges:
+            wanted &= values[name] >= 0 and low <= values[name] <= high
+        wanted &= all(i in SETS[name.partition(":")[2]] for name in query.sets)
         wanted &= any(query.text.lower() in line for line in text.split("\n"))
         if wanted:
-            largest = max((np.float32(x2 - x1) * np.float32(y2 - y1) for x1, y1, x2, y2 in boxes), default=None)
-            height, width, _ = pack.shape_of(i)
-            value = {"record": i, "box": largest, "image": height * width, "boxes": len(boxes)}[query.sort]
-            found.append((value is None, (-value if query.descending else value) if value is not None else 0, i))
-    return [i for _, _, i in sorted(found)]
+            of = [box for box, label in zip(boxes, labels, strict=True) if not query.classes or label in query.classes]
+            found.append((i, first_of(query.sort, of, (width, height), len(boxes), i)))
+    return [i for i, value in sorted(found, key=lambda row: (row[1] is None, row[1] or 0, row[0]))]
+
+
+def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: int, i: int) -> float | None:
+    """The number by which a record is sorted, the lowest first; None: at the end."""
+    what, _, of = sort.partition("-")
+    if of == "boxes":
+        return -count if what == "most" else count
+    if of == "box":
+        sides = [(np.float32(x2) - np.float32(x1), np.float32(y2) - np.float32(y1)) for x1, y1, x2, y2 in boxes]
+    else:
+        sides = [size]
+    areas = [float(np.float32(w) * np.float32(h)) for w, h in sides]
+    aspects = [float(w) / float(h) for w, h in sides]
+    values = {"largest": [-a for a in areas], "smallest": areas, "widest": [-a for a in aspects], "tallest": aspects}
+    return {"packed": i, "last": -i}[sort] if not of else min(values[what], default=None)
 
 
 @given(
     st.builds(
         Query,
-        class_id=st.none() | st.integers(-1, 4),
-        min_boxes=st.none() | st.integers(0, 4),
-        max_boxes=st.none() | st.integers(0, 4),
+        classes=st.lists(st.integers(-1, 4), max_size=3).map(tuple),
+        all_classes=st.booleans(),
+        ranges=st.sampled_from(
+            [
+                (),
+                (),
+                (("boxes", 0, 2),),
+                (("boxes", 1, math.inf), ("box", 20.5, 60)),
+                (("box", -math.inf, 30),),
+                (("width", 48, 48), ("height", 0, math.inf)),
+                (("aspect", 1.5, math.inf),),
+            ]
+        ),
+        sets=st.sampled_from([(), (), ("test:even",), ("test:even", "test:few"), ("test:none",)]),
         text=st.sampled_from(["", "1", "00", "IMAGES/", "train", "nothing", ".jp", "é"]),
-        sort=st.sampled_from(["record", "box", "image", "boxes"]),
-        descending=st.booleans(),
+        sort=st.sampled_from(list(SORTS)),
     )
 )
 @settings(max_examples=120, deadline=None)
 def test_filters_and_orders(boxed: Pack, query: Query) -> None:
-    assert Catalog(boxed).find(query).tolist() == brute(boxed, query)
+    catalog = Catalog(boxed)
+    catalog.add_sets("test", lambda name: RecordSet(name.title(), np.array(SETS[name], np.int64)))
+    assert catalog.find(query).tolist() == brute(boxed, query)
+    assert catalog.titles(query.sets) == {name: name.partition(":")[2].title() for name in query.sets}
+
+
+def test_a_set_that_changes(boxed: Pack) -> None:
+    """What was found earlier is not what the set is now, as when a record is marked."""
+    catalog, marked = Catalog(boxed), [7]
+    catalog.add_sets("mark", lambda name: RecordSet("Marked", np.array(marked, np.int64)))
+    query = Query(sets=("mark:all",))
+    assert catalog.find(query).tolist() == [7]
+    marked.append(2)
+    assert catalog.find(query).tolist() == [2, 7]
+
+
+def test_places(boxed: Pack) -> None:
+    found = brute(boxed, Query(sort="largest-box"))
+    asked = {"sort": "largest-box"}
+    assert ask(boxed, "place", at=3, **asked) == {"record": found[3], "at": 3}
+    assert ask(boxed, "place", record=found[5], **asked) == {"record": found[5], "at": 5}
+    without = brute(boxed, Query(ranges=(("boxes", 0, 0),)))[0]
+    assert ask(boxed, "place", record=without, boxes="1..") == {"record": without, "at": None}
+
+
+def test_places_without_a_match(boxed: Pack) -> None:
+    assert ask(boxed, "place", at=0, text="nothing") == {"record": None, "at": None}
 
 
 def test_search_does_not_run_over_two_names(tmp_path: Path) -> None:
@@ -232,8 +291,7 @@ def test_a_record_with_all_that_is_known(tmp_path: Path) -> None:
     assert facts["boxes"] == pack.annotation(0).boxes.tolist() and facts["box_count"] == 2
     assert np.array_equal(seen(facts["picture"]).shape, (60, 80, 3))
     assert facts["box_fields"]["voc_bndbox"] and "<" not in get(pack, f"/{TOKEN}/api/pack").text
-    place = ask(pack, "place", at=0)
-    assert place == {"record": 0}
+    assert ask(pack, "place", at=0) == {"record": 0, "at": 0}
 
 
 @pytest.mark.parametrize("container", WIDE)
@@ -292,8 +350,8 @@ def test_rejected_inputs_with_reasons(tmp_path: Path) -> None:
     assert facts["total"] == 1 and row["path"] == "bad\\x1b[31m.jpg" and row["reason"] == "bad-image" and row["problem"]
 
 
-def test_shuffled_is_what_a_training_loop_gets(boxed: Pack) -> None:
-    facts = ask(boxed, "shuffled", batch=2, epoch=1, seed=7, samples=12, side=32, crop="random", flip=1)
+def test_a_batch_is_what_a_training_loop_gets(boxed: Pack) -> None:
+    facts = ask(boxed, "batch", batch=2, epoch=1, seed=7, samples=12, side=32, crop="random", flip=1)
     loader = PackedLoader(boxed, 12, shuffle=True, seed=7, crop=RandomResizedCrop(32), flip=True)
     loader.set_epoch(1)
     images, targets = list(loader)[2]
@@ -302,25 +360,133 @@ def test_shuffled_is_what_a_training_loop_gets(boxed: Pack) -> None:
         assert np.array_equal(seen(sample["picture"]), image.permute(1, 2, 0))
         assert np.allclose(np.reshape(sample["boxes"], (-1, 4)), target["boxes"], atol=0.01)
         assert sample["box_labels"] == target["labels"].tolist()
+        before = sample["before"]
+        assert np.array_equal(seen(before["picture"]), boxed.image(sample["record"]))
+        assert np.allclose(np.reshape(before["boxes"], (-1, 4)), boxed.annotation(sample["record"]).boxes, atol=0.01)
     for crop in ("center", "resize"):
-        assert len(ask(boxed, "shuffled", crop=crop, side=20)["samples"]) == 16
+        assert len(ask(boxed, "batch", crop=crop, side=20)["samples"]) == 16
 
 
-def test_shuffled_of_different_sizes_needs_a_crop(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def of_one_size(boxed: Pack, tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    out = tmp_path_factory.mktemp("one size") / "it's one.lmdb"
+    good("convert", boxed.path, out, "--resize", "40x32")
+    return open_pack(out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("one", {"batch": 2, "epoch": 1, "seed": 7, "samples": 12, "side": 32}),
+        ("relative", {"crop": "center", "side": 20, "flip": 0, "batch": 3}),
+        ("joined", {"crop": "resize", "side": 24, "batch": 6, "epoch": 2}),
+        ("of one size", {"crop": "none", "flip": 0, "samples": 7, "batch": 8, "epoch": 3}),
+    ],
+)
+def test_the_code_makes_the_batch_that_is_shown(
+    boxed: Pack, of_one_size: Pack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
+    """It is run as it is, and in another folder than that of the page."""
+    pack = boxed
+    if kind == "joined":
+        pack = join_packs([boxed, of_one_size])
+    elif kind == "of one size":
+        pack = of_one_size
+    elif kind == "relative":
+        monkeypatch.chdir(Path(boxed.path).parent)
+        pack = open_pack("pack")
+    facts = ask(pack, "batch", **options)
+    monkeypatch.chdir(tmp_path)
+    made: dict[str, Any] = {}
+    exec(facts["code"], made)
+    assert len(made["images"]) == len(facts["samples"]) == len(made["targets"])
+    for sample, image, target in zip(facts["samples"], made["images"], made["targets"], strict=True):
+        assert np.array_equal(seen(sample["picture"]), image.permute(1, 2, 0))
+        assert sample["box_labels"] == target["labels"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("batch", 4), ("batch", -1), ("batch", "x"), ("side", 0), ("side", 1025), ("samples", 65), ("epoch", -1)),
+        *(("seed", ""), ("crop", "x")),
+    ],
+)
+def test_an_error_names_its_field(boxed: Pack, name: str, value: Any) -> None:
+    said = get(boxed, f"/{TOKEN}/api/batch?{name}={value}")
+    assert said.status_code == 400 and said.json["where"] == name and said.json["error"].startswith(f"{name}: must be")
+
+
+def test_a_batch_of_different_sizes_needs_a_crop(tmp_path: Path) -> None:
     draw(tmp_path / "src" / "0.jpg", 0, 40, 30)
     draw(tmp_path / "src" / "1.jpg", 1, 50, 30)
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
-    said = get(tmp_path / "pack", f"/{TOKEN}/api/shuffled?crop=none&samples=2")
-    assert said.status_code == 400 and "crop" in said.text
-    assert len(ask(tmp_path / "pack", "shuffled", samples=2)["samples"]) == 2
+    said = get(tmp_path / "pack", f"/{TOKEN}/api/batch?crop=none&samples=2")
+    assert said.status_code == 400 and said.json["where"] == "crop"
+    assert len(ask(tmp_path / "pack", "batch", samples=2)["samples"]) == 2
 
 
-def test_shuffled_without_a_crop(tmp_path: Path) -> None:
+def test_a_batch_without_a_crop(tmp_path: Path) -> None:
     for i in range(5):
         draw(tmp_path / "src" / f"{i}.jpg", i)
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
-    samples = ask(tmp_path / "pack", "shuffled", crop="none", flip=0, samples=5)["samples"]
+    samples = ask(tmp_path / "pack", "batch", crop="none", flip=0, samples=5)["samples"]
     pack = open_pack(tmp_path / "pack")
     assert sorted(sample["record"] for sample in samples) == list(range(5))
     for sample in samples:
         assert np.array_equal(seen(sample["picture"]), pack.image(sample["record"]))
+
+
+def test_problems(tmp_path: Path) -> None:
+    """Each kind has a count, a set of records and examples; a box is shown large, alone."""
+    source = tmp_path / "src"
+    for i in range(40):
+        draw(source / f"JPEGImages/{i:02d}.jpg", i, 300, 200)
+        boxes = [("cell", 10 + i, 20, 40 + i, 50)]
+        boxes += [("dot", 11 + i, 20, 40 + i, 50)] if i == 7 else []
+        (source / "Annotations").mkdir(exist_ok=True)
+        (source / f"Annotations/{i:02d}.xml").write_text(voc_xml(f"{i:02d}.jpg", boxes, (300, 200)))
+    good("build", source, "-o", tmp_path / "pack")
+    pack = open_pack(tmp_path / "pack")
+    problem, rare = ask(pack, "problems")["problems"]
+    assert (
+        rare["kind"] == "rare-class"
+        and problem["kind"] == "two-classes"
+        and problem["records"] == 1
+        and problem["level"] == "wrong"
+    )
+    found = ask(pack, "tiles", set_="problem:two-classes")
+    assert [tile["record"] for tile in found["tiles"]] == [7]
+    assert found["sets"] == {"problem:two-classes": "One object with two classes"}
+    [example] = ask(pack, "problem", kind="two-classes")["examples"]
+    assert example["detail"] == "cell and dot" and example["record"] == 7
+    assert seen(example["picture"]).shape[:2] == (example["height"], example["width"]) == (96, 96)
+    boxes = pack.annotation(7).boxes
+    left, top = boxes[0][:2] - example["boxes"][0][:2]
+    assert np.array_equal(np.asarray(example["boxes"]) + np.array([left, top] * 2), boxes)
+    crop = pack.image(7)[int(top) : int(top) + 96, int(left) : int(left) + 96].astype(int)
+    assert np.abs(seen(example["picture"]).astype(int) - crop).mean() < 4
+    assert get(pack, f"/{TOKEN}/api/tiles?set=problem:leak").status_code == 400
+
+
+def test_several_packs(tmp_path: Path) -> None:
+    """One numbering for both, names of both, and the images that both have."""
+    for name, first in (("train", 0), ("val", 8)):
+        for i in range(10):
+            draw(tmp_path / name / ("cat", "dog")[i % 2] / f"{i}.png", first + i, format="PNG")
+        good("build", tmp_path / name, "-o", tmp_path / f"{name}.pack")
+    pack = join_packs([tmp_path / "train.pack", tmp_path / "val.pack"])
+    facts = ask(pack, "pack")
+    assert facts["name"] == "train.pack + val.pack" and facts["records"] == 20 and facts["rejected"] == 0
+    assert facts["packs"] == [{"name": "train.pack", "records": 10}, {"name": "val.pack", "records": 10}]
+    [leak] = ask(pack, "problems")["problems"]
+    assert leak["kind"] == "leak" and leak["objects"] == 2
+    found = ask(pack, "tiles", set_="problem:leak")["tiles"]
+    assert len(found) == 4 and len({tile["picture"] for tile in found}) == 2
+    assert ["pack", str(tmp_path / "val.pack")] in ask(pack, "record", record=15)["stored"]
+    assert ask(pack, "rejected")["total"] == 0 and ask(pack, "charts")["images"] == 20
+    said = refused(2, "view", tmp_path / "train.pack", tmp_path / "val.pack", "--export-marks", tmp_path / "marks.txt")
+    assert "writes the list of one pack" in said
+    sheet = tmp_path / "sheet.html"
+    good("view", tmp_path / "train.pack", tmp_path / "val.pack", "--export", sheet)
+    assert sheet.read_text().count("<figure>") == 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +16,10 @@ from running import good
 
 from packer import open_pack
 from packer.format.pack import Pack
-from packer.sources.synthetic import draw_sample
 
 pytestmark = pytest.mark.skipif(bool(looking.missing()), reason=looking.missing() or "-")
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    with looking.browser() as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def boxed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pack, str]]:
-    """A pack of 150 images with boxes, and the address of its page."""
-    folder = tmp_path_factory.mktemp("boxed")
-    draw_sample(folder / "src", layout="voc", count=150, size=64)
-    good("build", folder / "src", "-o", folder / "boxed.lmdb", "--labels", "voc", "--resize", "64x64")
-    with looking.served(folder / "boxed.lmdb") as served:
-        yield open_pack(folder / "boxed.lmdb"), served.url
-
-
-@pytest.fixture
-def opened(page: Any, boxed: tuple[Pack, str]) -> Iterator[Any]:
-    page.said.clear()
-    page.goto(boxed[1])
-    page.wait_for_function(looking.FILLED)
-    yield page
-    assert page.said == []
 
 
 def records(page: Any) -> list[int]:
@@ -134,13 +107,12 @@ def test_filters_and_order(opened: Any, boxed: tuple[Pack, str]) -> None:
     opened.wait_for_function(f"() => document.getElementById('count').textContent === '{len(expected)} of 150 records'")
     opened.wait_for_function(looking.FILLED)
     assert records(opened) == expected[: len(records(opened))]
-    opened.select_option("#class", "")
-    opened.fill("#min", "3")
-    opened.press("#min", "Tab")
+    opened.click("#chips .chip")
+    opened.fill("#range-from", "3")
+    opened.press("#range-from", "Tab")
     many = [i for i, a in enumerate(annotations) if len(a.boxes) >= 3]
     opened.wait_for_function(f"() => document.getElementById('count').textContent === '{len(many)} of 150 records'")
-    opened.select_option("#sort", "box")
-    opened.click("#direction")
+    opened.select_option("#sort", "largest-box")
     areas = {i: max((b[2] - b[0]) * (b[3] - b[1]) for b in annotations[i].boxes) for i in many}
     largest = max(areas, key=lambda i: areas[i])
     opened.wait_for_function(f"() => document.querySelector('.tile[data-place=\"0\"]')?.dataset.record === '{largest}'")
@@ -150,13 +122,13 @@ def test_filters_and_order(opened: Any, boxed: tuple[Pack, str]) -> None:
 
 
 def test_shuffled_batches(opened: Any) -> None:
-    opened.click("[data-tab=loop]")
+    opened.click("[data-tab=batches]")
     opened.wait_for_function("() => document.querySelectorAll('#loop-grid img').length === 16")
     first = opened.eval_on_selector_all("#loop-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
     line = opened.inner_text("#loop-line")
     assert "RandomResizedCrop(64)" in line and "flip=True" in line
     opened.keyboard.press("ArrowRight")
-    opened.wait_for_function("() => document.getElementById('loop-line').textContent.endsWith('batch 1')")
+    opened.wait_for_function("() => document.getElementById('loop-line').textContent.includes('# batch 1')")
     second = opened.eval_on_selector_all("#loop-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
     assert not set(first) & set(second)
     opened.click("#loop-grid .tile")
@@ -170,19 +142,21 @@ def test_shuffled_batches(opened: Any) -> None:
 
 
 def test_statistics(opened: Any) -> None:
-    opened.click("[data-tab=charts]")
+    opened.click("[data-tab=statistics]")
     opened.wait_for_selector("#charts .card")
     titles = opened.locator("#charts h3").all_inner_texts()
     assert {"Classes, boxes", "Boxes per image", "Box size: square root of its area"} <= set(titles)
     rows = opened.locator(".class-row")
     rows.first.click()  # leads to the records of that class
     opened.wait_for_function("() => document.getElementById('count').textContent.includes(' of 150')")
-    assert not opened.locator("#tab-grid").is_hidden()
+    assert not opened.locator("#tab-records").is_hidden()
 
 
 def test_nothing_rejected(opened: Any) -> None:
     opened.click("[data-tab=rejected]")
-    opened.wait_for_function("() => document.getElementById('rejected').textContent.includes('No input was rejected')")
+    opened.wait_for_function(
+        "() => document.getElementById('tab-rejected').textContent.includes('No input was rejected')"
+    )
 
 
 def test_hostile_names_are_text(page: Any, tmp_path: Path) -> None:
@@ -203,12 +177,12 @@ def test_hostile_names_are_text(page: Any, tmp_path: Path) -> None:
         page.wait_for_selector("dialog[open] #large img")
         assert f"{HOSTILE}/<b>0.jpg" in page.inner_text("#fields")
         page.keyboard.press("Escape")
-        page.click("[data-tab=charts]")
+        page.click("[data-tab=statistics]")
         page.wait_for_selector("#charts .card")
         page.click("[data-tab=rejected]")
-        page.wait_for_selector("#rejected td")
-        assert "<script>alert(1)<!--.jpg" in page.inner_text("#rejected")
-        assert page.locator("b, i, img[src=x], #rejected script").count() == 0
+        page.wait_for_selector("#tab-rejected td")
+        assert "<script>alert(1)<!--.jpg" in page.inner_text("#tab-rejected")
+        assert page.locator("b, i, img[src=x], #tab-rejected script").count() == 0
     assert page.said == []
 
 
@@ -218,7 +192,7 @@ def test_a_server_that_has_ended_is_said(page: Any, tmp_path: Path) -> None:
     with looking.served(tmp_path / "pack") as served:
         page.goto(served.url)
         page.wait_for_function(looking.FILLED)
-    page.click("[data-tab=charts]")
+    page.click("[data-tab=statistics]")
     page.wait_for_selector("#problem:not([hidden])")
     assert "has it ended?" in page.inner_text("#problem")
     page.said.clear()

@@ -65,7 +65,24 @@ def test_a_port_that_is_taken(pack: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         said = refused(2, "view", pack, "--no-browser", "--port", taken.getsockname()[1])
-    assert "--port" in said and "in use" in said
+        assert f"port {taken.getsockname()[1]} is in use; choose another, or leave it out" in said
+
+
+def test_the_same_port_and_token_give_the_same_address(pack: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ("--port", str(port), "--token", "0123456789-token")
+    for _ in range(2):
+        with looking.served(pack, *options) as served:
+            assert served.url == f"http://127.0.0.1:{port}/0123456789-token/"
+            with urllib.request.urlopen(served.url, timeout=120) as answer:
+                assert answer.status == 200
+
+
+@pytest.mark.parametrize("token", ["", "0123456789abcde", "with a space 0123456789", "0123456789/abcdef", "x" * 129])
+def test_a_token_that_can_be_guessed_or_needs_quoting(pack: Path, token: str) -> None:
+    assert "--token: must have 16 to 128 letters" in refused(2, "view", pack, "--no-browser", "--token", token)
 
 
 def test_no_pack(tmp_path: Path) -> None:
@@ -95,7 +112,7 @@ def test_without_a_screen_no_browser_is_tried(monkeypatch: pytest.MonkeyPatch) -
         pass
 
 
-def test_only_shuffled_batches_need_torch(pack: Path, tmp_path: Path) -> None:
+def test_only_batches_need_torch(pack: Path, tmp_path: Path) -> None:
     """A packing server may lack it: page, tiles, statistics and contact sheet work, and one line says what to do."""
     program = f"""
 import sys
@@ -111,8 +128,8 @@ for path in ("", "style.css", "app.js", "api/pack", "api/tiles", "api/record?rec
     answer = client.get("/0123456789abcdef/" + path)
     assert answer.status_code == 200, (path, answer.text)
 assert export(pack, {os.fspath(tmp_path / "sheet.html")!r}, 3) == 3
-answer = client.get("/0123456789abcdef/api/shuffled")
-assert (answer.status_code, answer.json) == (400, {{"error": "shuffled batches: need PyTorch; pip install torch"}})
+answer = client.get("/0123456789abcdef/api/batch")
+assert (answer.status_code, answer.json["error"]) == (400, "batches: need PyTorch; pip install torch")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

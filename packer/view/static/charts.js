@@ -1,5 +1,6 @@
 // Charts of the whole pack: classes, boxes, sizes, the mean shape of the landmarks.
-import { colorOf, element, svg } from "./draw.js";
+import { ask, colorOf, element, svg } from "./draw.js";
+import { showRecords } from "./filters.js";
 
 const WIDTH = 360, HEIGHT = 180, LEFT = 8, BASE = 150, TOP = 16;
 const short = (n) => (Math.abs(n) >= 100 ? Math.round(n).toLocaleString("en") : String(Number(Number(n).toPrecision(3))));
@@ -18,6 +19,7 @@ export function charts(facts, choose) {
 }
 
 function card(title, content, note = "") {
+  if (content instanceof SVGElement) { content.setAttribute("role", "img"); content.setAttribute("aria-label", `${title}, ${note}`); }
   return element("div", { class: "card" }, element("h3", {}, title), content, element("div", { class: "note" }, note));
 }
 
@@ -35,7 +37,7 @@ function classes({ of, rows, more }, choose) {
 }
 
 function bars({ edges, counts, whole }, unit) {
-  const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+  const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}` });
   const most = Math.max(...counts), each = (WIDTH - 2 * LEFT) / counts.length;
   counts.forEach((count, n) => {
     const high = most ? ((BASE - TOP) * count) / most : 0;
@@ -67,3 +69,12 @@ function shape({ mean, spread, aspect, records }) {
   });
   return card("Landmarks: mean shape", chart, `${records.toLocaleString("en")} records; the ellipses are one standard deviation; the frame is the image`);
 }
+
+export const tab = {
+  id: "statistics",
+  name: "Statistics",
+  once: true,
+  async show() {
+    document.getElementById("charts").replaceChildren(...charts(await ask("charts"), (id) => showRecords({ class: [id] })));
+  },
+};

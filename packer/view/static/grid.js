@@ -31,15 +31,15 @@ export class Grid {
       const first = await ask("tiles", { ...query, start: 0, count: BLOCK, side: this.side() });
       if (wish !== this.wish) return;
       complain(null);
-      this.count = first.count;
+      this.count = first.count; this.sets = first.sets;
       this.blocks.set(0, first.tiles);
     } catch (error) {
       if (wish !== this.wish) return;
-      this.count = 0; complain(error);
+      this.count = 0; this.sets = {}; complain(error);
     }
     this.at = 0;
     this.scroller.scrollTop = 0;
-    this.clear(); this.measure(); this.counted(this.count);
+    this.clear(); this.counted(this.count, this.sets); this.measure();
   }
 
   forget() {
@@ -98,7 +98,7 @@ export class Grid {
     for (let place = first; place < last; place += 1) {
       let tile = this.tiles.get(place);
       if (!tile) {
-        tile = element("div", { class: "tile", role: "gridcell", "data-place": place, "aria-selected": place === this.at });
+        tile = element("div", { class: "tile", role: "option", id: `tile-${place}`, "data-place": place, "aria-selected": place === this.at });
         this.tiles.set(place, tile);
         this.canvas.append(tile);
       }
@@ -120,6 +120,8 @@ export class Grid {
     tile.dataset.record = facts.record;
     tile.title = `${facts.key}  ${facts.width} x ${facts.height}`;
     tile.replaceChildren(picture(facts), caption(facts));
+    tile.setAttribute("aria-label", facts.error ? `${facts.key}, damaged` : `${tile.title} ${tile.textContent}`);
+    tile.setAttribute("aria-posinset", place + 1); tile.setAttribute("aria-setsize", this.count);
   }
 
   fetchBlocks(first, last) {
@@ -157,6 +159,7 @@ export class Grid {
     if (!this.count) return;
     this.at = Math.max(0, Math.min(this.count - 1, place));
     for (const [other, tile] of this.tiles) tile.setAttribute("aria-selected", other === this.at);
+    this.scroller.setAttribute("aria-activedescendant", `tile-${this.at}`);
     const top = this.top(), seen = this.scroller.clientHeight, row = Math.floor(this.at / this.columns) * this.step;
     if (row < top) this.toTop(row);
     else if (row + this.step + GAP > top + seen) this.toTop(row + this.step + GAP - seen);

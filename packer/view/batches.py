@@ -1,7 +1,9 @@
-"""Batches as in training, from `PackedLoader` with crop and flip."""
+"""Batches as in training, from `PackedLoader` with crop and flip, and the code that makes them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +33,19 @@ class BatchQuery:
     side: int = 224
     flip: bool = True
 
+    @property
+    def shown_side(self) -> int:
+        """Longer side of the source images that are shown beside the samples, pixels."""
+        return max(160, min(512, self.side))
 
-def shuffled_batch(pack: Pack, asked: BatchQuery) -> dict[str, Any]:
-    """Return the samples of a batch, with the annotations as in training.
+
+def batch_facts(pack: Pack, asked: BatchQuery, tile: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """Return the samples of a batch, with the annotations as in training, and the code that makes it.
+
+    Args:
+        pack: The pack.
+        asked: The batch.
+        tile: Returns what is shown of a record as it is in the pack.
 
     Raises:
         UsageError: If there is no such batch, or the query is out of range.
@@ -65,10 +77,11 @@ def shuffled_batch(pack: Pack, asked: BatchQuery) -> dict[str, Any]:
             "height": pixels.shape[1],
             "picture": data_uri(np.ascontiguousarray(image)),
             **target_facts(target),
+            "before": tile(record),
         }
         for record, image, target in zip(records.tolist(), pixels, targets, strict=True)
     ]
-    return {"batches": len(loader), "samples": samples, "line": _line(asked)}
+    return {"batches": len(loader), "samples": samples, "code": code_of(pack, asked)}
 
 
 def _crop(asked: BatchQuery) -> Crop | None:
@@ -85,11 +98,37 @@ def _crop(asked: BatchQuery) -> Crop | None:
     return made
 
 
-def _line(asked: BatchQuery) -> str:
-    """Return the call that creates the loader."""
-    names = {"random": f"RandomResizedCrop({asked.side})", "center": f"CenterCrop({asked.side})"}
-    crop = names.get(asked.crop, f"Resize(({asked.side}, {asked.side}))" if asked.crop == "resize" else "None")
-    return (
-        f"PackedLoader(pack, {asked.samples}, shuffle=True, seed={asked.seed}, crop={crop}, flip={asked.flip})"
-        f", epoch {asked.epoch}, batch {asked.batch}"
-    )
+def code_of(pack: Pack, asked: BatchQuery) -> str:
+    """Return a program that makes the batch: `images` and `targets`."""
+    crop = {
+        "random": f"packer.RandomResizedCrop({asked.side})",
+        "center": f"packer.CenterCrop({asked.side})",
+        "resize": f"packer.Resize(({asked.side}, {asked.side}))",
+        "none": "None",
+    }[asked.crop]
+    opened = [_opening(part) for part in pack.packs]
+    lines = [
+        "import packer",
+        "",
+        f"pack = {opened[0]}" if len(opened) == 1 else f"pack = packer.join_packs([{', '.join(opened)}])",
+        "loader = packer.PackedLoader(",
+        f"    pack, {asked.samples}, shuffle=True, seed={asked.seed}, crop={crop}, flip={asked.flip}",
+        ")",
+        f"loader.set_epoch({asked.epoch})",
+    ]
+    if asked.batch:
+        position = asked.batch * asked.samples
+        state = f'{{**loader.state_dict(), "position": {position}}}'
+        lines.append(f"loader.load_state_dict({state})  # batch {asked.batch}")
+    return "\n".join([*lines, "images, targets = next(iter(loader))", ""])
+
+
+def _opening(pack: Pack) -> str:
+    path, cached = pack.path, ""
+    if pack.remote is None:
+        path = os.path.abspath(path)
+    else:
+        folder, most = pack.cache_options
+        cached = "" if folder is None else f", cache_dir={os.fsdecode(folder)!r}"
+        cached += "" if most is None else f", cache_bytes={most!r}"
+    return f"packer.open_pack({path!r}{cached})"

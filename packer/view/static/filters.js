@@ -1,0 +1,130 @@
+// The filters and the order of the records: the bar, the chips of what is set, and what the server is asked.
+import { dot, element, nameOf } from "./draw.js";
+import { bind, declare, get, onchange, pack, reset, set } from "./state.js";
+
+const $ = (id) => document.getElementById(id);
+// ranges "from..to", by the server's name
+const RANGES = {
+  boxes: "boxes", box: "largest box, % of image", width: "width, px", height: "height, px", aspect: "width / height",
+};
+const FILTERS = ["text", "class", "match", "set", ...Object.keys(RANGES)];
+declare({ text: "", class: [], match: "any", set: [], sort: "packed", crops: false });
+for (const name of Object.keys(RANGES)) declare({ [name]: "" });
+
+let titles = {}; // of the sets, from the server
+let rangeOf = "boxes";
+
+// What the server is asked for: the filters that are set, and the order.
+export function query() {
+  const given = { sort: get("sort") };
+  if (get("crops")) given.crops = 1;
+  for (const name of FILTERS) if (get(name).length) given[name] = get(name);
+  return given;
+}
+
+// Show the records that match these filters only, for example {class: [3]} or {set: ["problem:2"]}.
+export function showRecords(filters) { reset(FILTERS, { ...filters, tab: "records", record: -1 }); }
+
+export function clearFilters() { reset(FILTERS); }
+
+// The filters that are set: {label, without: the changes that remove it}.
+function active() {
+  const found = [];
+  const add = (label, without, color) => found.push({ label, without, color });
+  if (get("text")) add(`“${get("text")}”`, { text: "" });
+  for (const id of get("class")) add(id === "-1" ? "without class" : nameOf(Number(id)), { class: get("class").filter((other) => other !== id) }, Number(id));
+  for (const [name, title] of Object.entries(RANGES)) if (get(name)) add(rangeText(title, get(name)), { [name]: "" });
+  for (const name of get("set")) add(titles[name] ?? name, { set: get("set").filter((other) => other !== name) });
+  return found;
+}
+
+function rangeText(title, text) {
+  const [from, to] = text.split("..");
+  if (from === to) return `${title}: ${from}`;
+  return to === "" ? `${title}: ${from} or more` : from === "" ? `${title}: ${to} or less` : `${title}: ${from} to ${to}`;
+}
+
+function removers() {
+  return active().map(({ label, without, color }) => {
+    const chip = element("button", { type: "button", class: "chip", "aria-label": `remove filter ${label}`, title: "remove this filter" });
+    if (color !== undefined && color >= 0) chip.append(dot(color));
+    chip.append(element("span", {}, label), element("span", { class: "cross", "aria-hidden": "true" }, "✕"));
+    chip.addEventListener("click", () => { set(without); ($("chips").querySelector("button") ?? $("scroller")).focus(); });
+    return chip;
+  });
+}
+
+function clearAll() {
+  const made = element("button", { type: "button", class: "clear" }, "Clear all filters");
+  made.addEventListener("click", () => { clearFilters(); $("scroller").focus(); });
+  return made;
+}
+
+function draw() {
+  const chips = removers(), classes = get("class").length;
+  $("chips").replaceChildren(...chips, ...(chips.length > 1 ? [clearAll()] : []));
+  $("chips").hidden = !chips.length;
+  $("filters-set").textContent = chips.length ? ` (${chips.length})` : "";
+  $("match-of").hidden = classes < 2;
+  const [from, to] = (get(rangeOf) || "..").split("..");
+  $("range-from").value = from; $("range-to").value = to;
+  if (document.activeElement !== $("text")) $("text").value = get("text");
+}
+
+// Called with each first answer of the server.
+export function counted(count, sets = {}) {
+  const records = `${pack.records.toLocaleString("en")} ${pack.records === 1 ? "record" : "records"}`;
+  if (get("crops")) $("count").textContent = `${count.toLocaleString("en")} ${count === 1 ? "box" : "boxes"}`;
+  else $("count").textContent = count === pack.records ? records : `${count.toLocaleString("en")} of ${records}`;
+  titles = { ...titles, ...sets };
+  if (Object.keys(sets).length) draw();
+  // the button that was pressed goes
+  const lost = document.activeElement === document.body || $("empty").contains(document.activeElement);
+  $("empty").hidden = count > 0;
+  $("scroller").hidden = count === 0;
+  if (count > 0 && lost) $("scroller").focus();
+  if (count > 0) return;
+  const chips = removers();
+  if (!chips.length) $("empty").replaceChildren(element("p", {}, "The pack has no record."));
+  else $("empty").replaceChildren(element("p", {}, "No record matches. Remove a filter:"), element("div", { class: "chips" }, ...chips), clearAll());
+}
+
+function setRange() {
+  const [from, to] = [$("range-from").value, $("range-to").value];
+  set({ [rangeOf]: from === "" && to === "" ? "" : `${from}..${to}` });
+}
+
+// Set up the bar for this pack; `changed` is called when the filters or the order have changed.
+export function setUp(changed) {
+  pack.classes.forEach((name, id) => $("class").append(element("option", { value: id }, nameOf(id))));
+  $("class").append(element("option", { value: -1 }, "(without class)"));
+  $("class").parentElement.hidden = !pack.classes.length;
+  const boxes = pack.fields.includes("boxes");
+  for (const one of document.querySelectorAll(".boxes-only")) one.hidden = !boxes;
+  for (const one of document.querySelectorAll(".sizes-only")) one.hidden = Boolean(pack.shape); // all images have one size
+  for (const [name, title] of Object.entries(RANGES)) if (boxes || !name.startsWith("box")) $("range-of").append(element("option", { value: name }, title));
+  rangeOf = $("range-of").value;
+
+  let typed, typing = false;
+  const type = () => { clearTimeout(typed); set({ text: $("text").value }, { replace: typing }); typing = true; };
+  $("text").addEventListener("focus", () => { typing = false; });
+  $("text").addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(type, 120); });
+  $("text").addEventListener("blur", () => { if ($("text").value !== get("text")) type(); });
+  $("class").addEventListener("change", () => {
+    const id = $("class").value;
+    $("class").value = "";
+    if (id && !get("class").includes(id)) set({ class: [...get("class"), id] });
+  });
+  $("range-of").addEventListener("change", () => { rangeOf = $("range-of").value; draw(); });
+  for (const id of ["range-from", "range-to"]) $(id).addEventListener("change", setRange);
+  bind($("match"), "match");
+  bind($("sort"), "sort");
+  bind($("crops"), "crops");
+  $("filters-open").addEventListener("click", () => {
+    const open = $("filter").classList.toggle("open");
+    $("filters-open").setAttribute("aria-expanded", open);
+  });
+  $("filter").addEventListener("submit", (event) => event.preventDefault());
+  onchange([...FILTERS, "sort", "crops"], () => { draw(); changed(); });
+  draw();
+}

@@ -1,0 +1,84 @@
+// The tab of records: the grid of all that match, and one record large.
+import { ask, complain } from "./draw.js";
+import { counted, query, setUp } from "./filters.js";
+import { Grid } from "./grid.js";
+import { Detail } from "./detail.js";
+import { bind, declare, get, onchange, set } from "./state.js";
+
+const $ = (id) => document.getElementById(id);
+declare({ record: -1, object: -1, size: 160, labels: true });
+
+const detail = new Detail();
+const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted });
+
+async function openAt(place, { replace = false } = {}) {
+  try {
+    const { record, box = -1 } = await ask("place", { ...query(), at: place });
+    if (record !== null) set({ record, object: box }, { replace });
+  } catch (error) { complain(error); }
+}
+
+function move(by) {
+  const before = grid.at;
+  grid.select(grid.at + by);
+  if (grid.at !== before) openAt(grid.at, { replace: true });
+}
+
+// Show the record of the address, or none. It may have been opened elsewhere: its place in the grid is looked up.
+async function showRecord() {
+  const record = get("record"), object = get("object");
+  if (record < 0) { if (detail.isOpen) detail.close(); return; }
+  const among = get("tab") === "records";
+  detail.show(record, among ? move : null, object);
+  if (!among) return;
+  try {
+    const { at } = await ask("place", { ...query(), record, ...(object < 0 ? {} : { object }) });
+    if (record === get("record") && object === get("object") && at !== null) grid.select(at);
+  } catch (error) { complain(error); }
+}
+
+const KEYS = {
+  ArrowRight: () => grid.at + 1, ArrowLeft: () => grid.at - 1,
+  ArrowDown: () => grid.at + grid.columns, ArrowUp: () => grid.at - grid.columns,
+  PageDown: () => grid.at + grid.page(), PageUp: () => grid.at - grid.page(),
+  Home: () => 0, End: () => grid.count - 1,
+};
+
+export const tab = {
+  id: "records",
+  name: "Records",
+  async show() {
+    grid.measure();
+    await (this.ready ??= this.setUp());
+  },
+  async setUp() {
+    setUp(() => grid.show(query()));
+    bind($("size"), "size", { replace: true });
+    bind($("labels"), "labels", { replace: true });
+    const look = () => document.body.classList.toggle("no-marks", !get("labels"));
+    onchange(["labels"], look); look();
+    grid.size = get("size");
+    onchange(["size"], () => grid.resize(get("size")));
+    await grid.show(query());
+  },
+  focus() { $("scroller").focus(); },
+  key(event) {
+    if (event.target.closest("button, a, summary")) return false;
+    if (KEYS[event.key]) grid.select(KEYS[event.key]());
+    else if (event.key === "Enter" && grid.count) openAt(grid.at);
+    else return false;
+    return true;
+  },
+};
+
+onchange(["record", "object"], showRecord);
+$("detail").addEventListener("close", () => set({ record: -1, object: -1 }));
+export const openRecord = showRecord;
+export const detailKey = (event) => {
+  if (!detail.isOpen) return false;
+  if (event.target.matches("input, select, textarea")) return null;
+  if (event.key === "ArrowRight" || event.key === "ArrowDown") detail.step?.(1);
+  else if (event.key === "ArrowLeft" || event.key === "ArrowUp") detail.step?.(-1);
+  else return null; // Escape closes a dialog by itself
+  return true;
+};
