@@ -10,6 +10,7 @@ from packer.cli.bench import bench
 from packer.cli.build import build
 from packer.cli.cache import cache
 from packer.cli.clean import clean
+from packer.cli.completion import completion
 from packer.cli.convert import convert
 from packer.cli.diff import diff
 from packer.cli.extract import extract
@@ -35,7 +36,7 @@ SECTIONS = {
     "Look": (info, view, stats, diff, extract),
     "Check": (verify, repair, hash_command),
     "Move": (push, pull, cache, clean),
-    "Try and measure": (sample, bench),
+    "Try and measure": (sample, bench, completion),
 }
 """Heading of the help -> the commands below it."""
 
