@@ -139,7 +139,8 @@ def test_boxes_that_are_odd_for_their_class(tmp_path: Path) -> None:
     assert {kind: found[kind].records.tolist() for kind in of} == of
     example = found["small-box"].examples[0]
     assert (
-        example.detail.startswith("bee, 20 x 20 px: 9.") and pack.annotation(example.record).boxes[example.box][2] < 300
+        example.detail.startswith("bee, 20 x 20 px: 9.")
+        and pack.annotation(example.record).boxes[example.boxes[0]][2] < 300
     )
 
 

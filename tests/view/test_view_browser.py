@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +16,10 @@ from running import good
 
 from packer import open_pack
 from packer.format.pack import Pack
-from packer.sources.synthetic import draw_sample
 
 pytestmark = pytest.mark.skipif(bool(looking.missing()), reason=looking.missing() or "-")
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    with looking.browser() as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def boxed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pack, str]]:
-    """A pack of 150 images with boxes, and the address of its page."""
-    folder = tmp_path_factory.mktemp("boxed")
-    draw_sample(folder / "src", layout="voc", count=150, size=64)
-    good("build", folder / "src", "-o", folder / "boxed.lmdb", "--labels", "voc", "--resize", "64x64")
-    with looking.served(folder / "boxed.lmdb") as served:
-        yield open_pack(folder / "boxed.lmdb"), served.url
-
-
-@pytest.fixture
-def opened(page: Any, boxed: tuple[Pack, str]) -> Iterator[Any]:
-    page.said.clear()
-    page.goto(boxed[1])
-    page.wait_for_function(looking.FILLED)
-    yield page
-    assert page.said == []
 
 
 def records(page: Any) -> list[int]:

@@ -28,7 +28,7 @@ class Example:
     key: str
     path: str
     detail: str
-    box: int | None = None
+    boxes: tuple[int, ...] = ()
     """Which of its boxes it is about."""
     pack: str = ""
     """The name of its pack, if there are several."""
@@ -112,10 +112,10 @@ class Columns:
         """Return the name of a class; ``without class`` for -1."""
         return self.classes[class_id] if 0 <= class_id < len(self.classes) else "without class"
 
-    def example(self, record: int, detail: str, box: int | None = None) -> Example:
-        """Return a record as an example; `box` is one of all boxes."""
+    def example(self, record: int, detail: str, boxes: Sequence[int] = ()) -> Example:
+        """Return a record as an example; `boxes` are numbers among the boxes of all records."""
         path: Any = self.pack.column("path")
-        inside = None if box is None else box - int(self.firsts[record])
+        inside = tuple(int(box - self.firsts[record]) for box in boxes)
         its_pack = self.pack_names[int(self.pack_numbers(np.array([record]))[0])] if len(self.pack_names) > 1 else ""
         return Example(record, self.pack.key(record), printable(bytes(path[record])), detail, inside, its_pack)
 

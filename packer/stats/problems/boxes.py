@@ -153,13 +153,19 @@ def box_problems(columns: Columns) -> Iterator[Problem]:
 
 
 def _problem(
-    columns: Columns, head: tuple[str, str, str], boxes: Boxes, text: str, detail: Callable[[int], str]
+    columns: Columns,
+    head: tuple[str, str, str],
+    boxes: Boxes,
+    text: str,
+    detail: Callable[[int], str],
+    other: Boxes | None = None,
 ) -> Problem:
-    """Return a problem of boxes, the worst first; `head` is its kind, level and title."""
+    """Return a problem of boxes (or pairs: `other`), the worst first; `head` is its kind, level and title."""
     records = columns.records_of(boxes)
     _, first = np.unique(records[:1000], return_index=True)  # examples of different images
     shown = np.sort(first)[:EXAMPLES].tolist()
-    examples = tuple(columns.example(int(records[n]), detail(n), int(boxes[n])) for n in shown)
+    pairs = boxes[:, None] if other is None else np.stack([boxes, other], axis=1)
+    examples = tuple(columns.example(int(records[n]), detail(n), pairs[n].tolist()) for n in shown)
     return Problem(*head, text, len(boxes), distinct(records), examples)
 
 
@@ -184,15 +190,16 @@ def _pairs(columns: Columns, facts: BoxFacts) -> Iterator[Problem]:
             columns, ("two-classes", WRONG, "One object with two classes"), a,
             f"{plural(len(a), 'pair')} of boxes of different classes {same_place}. Unless one class contains the "
             "other, one of the two is wrong.",
-            lambda n: f"{_class_of(columns, a[n])} and {_class_of(columns, b[n])}",
+            lambda n: f"{_class_of(columns, a[n])} and {_class_of(columns, b[n])}", b,
         )  # fmt: skip
     if not differ.all():
         twice = one[~differ]
+        again = other[~differ]
         yield _problem(
             columns, ("double-box", CHECK, "Objects with two boxes"), twice,
             f"{plural(len(twice), 'pair')} of boxes of one class {same_place}. Most often an object was drawn twice: "
             "remove one of the boxes.",
-            lambda n: _size_text(columns, twice[n]),
+            lambda n: _size_text(columns, twice[n]), again,
         )  # fmt: skip
 
 

@@ -76,6 +76,7 @@ $("detail").addEventListener("close", () => set({ record: -1 }));
 export const openRecord = showRecord;
 export const detailKey = (event) => {
   if (!detail.isOpen) return false;
+  if (event.target.matches("input, select, textarea")) return null;
   if (event.key === "ArrowRight" || event.key === "ArrowDown") detail.step?.(1);
   else if (event.key === "ArrowLeft" || event.key === "ArrowUp") detail.step?.(-1);
   else return null; // Escape closes a dialog by itself
