@@ -22,9 +22,10 @@ from packer.errors import PackerError, UsageError
 from packer.format.pack import Pack
 from packer.stats.page import html_page, read_static, stylesheet
 from packer.view.catalog import RANGES, SORTS, Catalog, Query
-from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.facts import pack_facts, record_facts, rejected_facts, tag_set, tile_facts
 from packer.view.marks import Marks, wanted_marks
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
+from packer.view.pixels import PixelStats
 from packer.view.problems import ProblemSets
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
@@ -75,9 +76,10 @@ class App:
         self._catalog = Catalog(pack)
         self._pictures = Pictures(pack)
         self._marks = Marks(pack)
-        problems = ProblemSets(pack, self._pictures)
+        pixels, problems = PixelStats(pack), ProblemSets(pack, self._pictures)
         self._catalog.add_sets("marked", self._marks.set_of)
         self._catalog.add_sets("problem", problems.set_of)
+        self._catalog.add_sets("tag", lambda name: tag_set(pack, number({"tag": name}, "tag", 0, 0, 1 << 40)))
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "pack": lambda given: pack_facts(pack),
             "rejected": lambda given: rejected_facts(pack),
@@ -86,6 +88,7 @@ class App:
             "place": self._place,
             "charts": lambda given: self._charts,
             "batch": self._batch,
+            "pixels": lambda given: pixels.facts(given.get("start") == "1"),
             "problems": lambda given: problems.facts(),
             "problem": lambda given: problems.examples(given.get("kind", "")),
             "marks": lambda given: self._marks.facts(),
