@@ -188,7 +188,7 @@ def test_a_place_without_a_match_is_no_error(opened: Any) -> None:
 def test_tabs_by_keys(opened: Any) -> None:
     opened.focus("[data-tab=records]")
     ids = opened.eval_on_selector_all("[role=tab]", "all => all.map((tab) => tab.dataset.tab)")
-    assert ids[:3] == ["records", "batches", "problems"] and ids[-1] == "rejected"
+    assert ids[:3] == ["records", "batches", "statistics"] and ids[-1] == "rejected"
     for key, name in [("End", "rejected"), ("ArrowRight", "records"), ("ArrowLeft", "rejected"), ("Home", "records")]:
         opened.keyboard.press(key)
         assert opened.evaluate("document.activeElement.dataset.tab") == name
