@@ -150,19 +150,19 @@ def test_filters_and_order(opened: Any, boxed: tuple[Pack, str]) -> None:
 
 def test_shuffled_batches(opened: Any) -> None:
     opened.click("[data-tab=batches]")
-    opened.wait_for_function("() => document.querySelectorAll('#loop-grid img').length === 16")
-    first = opened.eval_on_selector_all("#loop-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
-    line = opened.inner_text("#loop-line")
+    opened.wait_for_function("() => document.querySelectorAll('#batch-grid img').length === 16")
+    first = opened.eval_on_selector_all("#batch-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
+    line = opened.inner_text("#batch-line")
     assert "RandomResizedCrop(64)" in line and "flip=True" in line
     opened.keyboard.press("ArrowRight")
-    opened.wait_for_function("() => document.getElementById('loop-line').textContent.includes('# batch 1')")
-    second = opened.eval_on_selector_all("#loop-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
+    opened.wait_for_function("() => document.getElementById('batch-line').textContent.includes('# batch 1')")
+    second = opened.eval_on_selector_all("#batch-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
     assert not set(first) & set(second)
-    opened.click("#loop-grid .tile")
+    opened.click("#batch-grid .tile")
     opened.wait_for_selector("dialog[open] #large img")
     opened.click("#close")
-    opened.fill("#loop-side", "0")
-    opened.press("#loop-side", "Tab")
+    opened.fill("#batch-side", "0")
+    opened.press("#batch-side", "Tab")
     opened.wait_for_selector("#problem:not([hidden])")
     assert "side" in opened.inner_text("#problem")
     opened.said[:] = [text for text in opened.said if "400" not in text]  # the browser notes the refusal itself

@@ -1,5 +1,6 @@
 // Charts of the whole pack: classes, boxes, sizes, the mean shape of the landmarks.
-import { ask, colorOf, element, svg } from "./draw.js";
+import { colorOf, element, svg } from "./draw.js";
+import { ask } from "./server.js";
 import { showRecords } from "./filters.js";
 
 const WIDTH = 360, HEIGHT = 180, LEFT = 8, BASE = 150, TOP = 16;
