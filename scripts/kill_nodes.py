@@ -1,12 +1,9 @@
 """Kill a node in the middle of builds on Ray and dask, and compare every file with that of a local build.
 
-    python scripts/kill_nodes.py --runs 20 --seed 0 --write
-
-Each run is a build of 30 shards on two nodes of this machine. When a random number of shards is finished, one node
-is killed: of Ray, a node with all its processes; of dask, a worker with SIGKILL. The build must go on to its end, and
-every file of the pack must have the SHA-256 of the local build. It needs ray and distributed.
-
-`--write` puts the table into docs/reliability.md.
+scripts/torture.py runs it as rows `nodes:ray` and `nodes:dask`. Each case is a build of 30 shards on two nodes of this
+machine. When a random number of shards is finished, one node is killed: of Ray, a node with all its processes; of dask,
+a worker with SIGKILL. The build must go on to its end, and every file of the pack must have the SHA-256 of the local
+build. It needs ray and distributed.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,42 +24,28 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_common import drawn
-from kill_common import ROOT, commit_now, parser, write_table
+from torture_rows import ROOT
 
 from packer.format.digests import sha256_of
 
-MARKS = "<!-- nodes: written by scripts/kill_nodes.py -->", "<!-- end of nodes -->"
 IMAGES, SHARDS = 1200, 30
 FORMATS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr")
 TIMEOUT_S = 300
 RAY_NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 
-def main() -> int:
-    """Run the kills that are asked for; return 1 if a pack differed."""
-    args = parser(__doc__, "runs", 20, "engines", ENGINES).parse_args()
-    commit = commit_now()
+def cases(name: str, seeds: Iterable[int]) -> Iterator[tuple[int, str, str]]:
+    """Kill a node for each seed; yield the seed, what happened, and what was wrong."""
     os.environ.update(PYTHONPATH=str(ROOT), RAY_USAGE_STATS_ENABLED="0")
-    rows, faults = [], 0
     with tempfile.TemporaryDirectory(prefix="kill-nodes-") as folder:
         home = Path(folder)
         draw(home / "src")
-        for name in args.engines:
-            started, chance = time.monotonic(), random.Random(f"{args.seed} {name}")
-            title, cluster = ENGINES[name]
-            wrong = []
-            for number in range(args.runs):
-                container, after = chance.choice(FORMATS), chance.randint(1, SHARDS * 2 // 3)
-                with cluster() as (engine, kill):
-                    problem = killed(home, container, engine, after, kill)
-                print(f"{name} {number}: {container}, after {after} shards: {problem or 'equal'}", flush=True)
-                wrong += [problem] if problem else []
-            faults += len(wrong)
-            rows.append(f"| {title} | {args.runs} | {len(wrong)} | {time.monotonic() - started:.0f} s |")
-    if args.write:
-        head = ["| engine | builds | packs that differ | time |", "|---|---|---|---|"]
-        write_table(MARKS, head + rows, args.seed, commit)
-    return 1 if faults else 0
+        for seed in seeds:
+            chance = random.Random(f"{seed} {name}")
+            container, after = chance.choice(FORMATS), chance.randint(1, SHARDS * 2 // 3)
+            with ENGINES[name]() as (engine, kill):
+                problem = killed(home, container, engine, after, kill)
+            yield seed, "equal", problem and f"{container}, a node killed after {after} shards: {problem}"
 
 
 def killed(home: Path, container: str, engine: str, after: int, kill: Callable[[], None]) -> str:
@@ -137,11 +120,4 @@ def dask_cluster() -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"dask:{cluster.scheduler_address}", lambda: os.kill(cluster.workers[0].pid, signal.SIGKILL)
 
 
-ENGINES: dict[str, tuple[str, Any]] = {
-    "ray": ("Ray, a node killed with its processes", ray_cluster),
-    "dask": ("dask, a worker killed with SIGKILL", dask_cluster),
-}
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+ENGINES: dict[str, Callable[[], Any]] = {"ray": ray_cluster, "dask": dask_cluster}

@@ -1,18 +1,14 @@
 """Kill trainers with SIGKILL at random steps, resume them from the last checkpoint, compare with an undisturbed run.
 
-    .venv-integrations/bin/python scripts/kill_trainers.py --kills 100 --seed 0 --write
-
-Each kill is a run of three epochs of 6 steps on a small pack, with a checkpoint every second step. Then the run is
-resumed. It must train on exactly the batches that the undisturbed run trains on after that checkpoint, so that both
-parts together have each record once in every epoch. Steps between the checkpoint and the kill are trained again, as
-always.
-
-`--write` puts the table into docs/reliability.md.
+scripts/torture.py runs it as rows `trainers:bare`, `trainers:lightning`, ... Each case is a run of three epochs of 6
+steps on a small pack, with a checkpoint every second step, that is killed and then resumed. It must train on exactly
+the batches that the undisturbed run trains on after that checkpoint, so that both parts together have each record once
+in every epoch. Steps between the checkpoint and the kill are trained again, as always.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import random
@@ -24,14 +20,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kill_common import ROOT, commit_now, parser, write_table
+from torture_rows import ROOT
 
-MARKS = "<!-- trainers: written by scripts/kill_trainers.py -->", "<!-- end of trainers -->"
 STEPS = 18
 LOADERS = ("early", "late", "shuffle", "block", "balanced")
 TIMEOUT_S = 120
@@ -42,7 +37,6 @@ KILLED = "killed"
 class Trainer:
     """A way to train: the module of tests/integration, and the number of processes."""
 
-    title: str
     module: str
     libraries: tuple[str, ...] = ()
     ranks: int = 1
@@ -51,96 +45,79 @@ class Trainer:
 
 
 TRAINERS = {
-    "bare": Trainer("a loop of one's own", "with_bare"),
-    "torchrun": Trainer("torchrun, DistributedDataParallel", "with_bare", ranks=2),
-    "lightning": Trainer("Lightning", "with_lightning", ("lightning", "torchdata")),
-    "lightning-ddp": Trainer("Lightning, ddp", "with_lightning", ("lightning", "torchdata"), ranks=2),
+    "bare": Trainer("with_bare"),
+    "torchrun": Trainer("with_bare", ranks=2),
+    "lightning": Trainer("with_lightning", ("lightning", "torchdata")),
+    "lightning-ddp": Trainer("with_lightning", ("lightning", "torchdata"), ranks=2),
     "lightning-workers": Trainer(
-        "Lightning, torchdata with 2 workers",
-        "with_lightning",
-        ("lightning", "torchdata"),
-        loaders=LOADERS[2:],
-        env=(("WORKERS", "2"),),
+        "with_lightning", ("lightning", "torchdata"), loaders=LOADERS[2:], env=(("WORKERS", "2"),)
     ),
-    "accelerate": Trainer("accelerate", "with_accelerate", ("accelerate",)),
-    "accelerate-2": Trainer("accelerate", "with_accelerate", ("accelerate",), ranks=2),
-    "torchdata": Trainer("torchdata", "with_torchdata", ("torchdata",), loaders=LOADERS[2:]),
-    "torchdata-workers": Trainer(
-        "torchdata, 2 workers", "with_torchdata", ("torchdata",), loaders=LOADERS[2:], env=(("WORKERS", "2"),)
-    ),
-    "transformers": Trainer("transformers.Trainer", "with_transformers", ("transformers",)),
+    "accelerate": Trainer("with_accelerate", ("accelerate",)),
+    "accelerate-2": Trainer("with_accelerate", ("accelerate",), ranks=2),
+    "torchdata": Trainer("with_torchdata", ("torchdata",), loaders=LOADERS[2:]),
+    "torchdata-workers": Trainer("with_torchdata", ("torchdata",), loaders=LOADERS[2:], env=(("WORKERS", "2"),)),
+    "transformers": Trainer("with_transformers", ("transformers",)),
 }
 
 Batches = list[Any]
 
 
-def main() -> int:
-    """Run the kills that are asked for; return 1 if a resumed run differed."""
-    args = parser(__doc__, "kills", 100, "trainers", TRAINERS).parse_args()
-    commit = commit_now()
+def cases(name: str, seeds: Iterable[int]) -> Iterator[tuple[int, str, str]]:
+    """Kill a trainer for each seed and resume it; yield the seed, what happened, and what was wrong.
+
+    Raises:
+        ModuleNotFoundError: If its libraries are not installed.
+    """
+    trainer = TRAINERS[name]
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo")
     os.environ.update(STOPS=json.dumps([*range(2, STEPS + 1, 2)]), TOKENIZERS_PARALLELISM="false")
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "integration"), str(ROOT / "tests")]
-    rows, faults = [], 0
+    for library in ("torch.distributed", *trainer.libraries):
+        importlib.import_module(library)  # once: the children are forked
+    whole: dict[str, list[Batches]] = {}
     with tempfile.TemporaryDirectory(prefix="kill-trainers-") as folder:
         home = Path(folder)
         draw_pack(home)
-        for name in args.trainers:
-            started, trainer = time.monotonic(), TRAINERS[name]
-            if absent := [library for library in trainer.libraries if not importlib.util.find_spec(library)]:
-                print(f"{name}: {', '.join(absent)} is not installed", flush=True)
-                continue
-            for library in ("torch.distributed", *trainer.libraries):
-                importlib.import_module(library)  # once: the children are forked
-            resumed, unsaved, wrong = kills_of(trainer, home / name, random.Random(f"{args.seed} {name}"), args.kills)
-            faults += len(wrong)
-            for problem in wrong:
-                print(f"{name}: {problem}", flush=True)
-            seconds = time.monotonic() - started
-            print(
-                f"{name}: {resumed + unsaved} kills, {resumed} resumed, {len(wrong)} faults, {seconds:.0f} s",
-                flush=True,
+        for seed in seeds:
+            chance = random.Random(f"{seed} {name}")
+            loader, step, late_s = chance.choice(trainer.loaders), chance.randint(1, STEPS - 2), chance.random() * 0.01
+            problem = "" if loader in whole else undisturbed(trainer, home, loader, whole)
+            yield (
+                seed,
+                *((problem, problem) if problem else killed(trainer, home, whole[loader], loader, (step, late_s))),
             )
-            cells = (trainer.title, trainer.ranks, resumed + unsaved, resumed, unsaved, len(wrong), f"{seconds:.0f} s")
-            rows.append(f"| {' | '.join(map(str, cells))} |")
-    if args.write:
-        head = [
-            "| trainer | processes | kills | resumed from a checkpoint | killed before the first one | faults | time |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        write_table(MARKS, head + rows, args.seed, commit)
-    return 1 if faults else 0
 
 
-def kills_of(trainer: Trainer, home: Path, chance: random.Random, count: int) -> tuple[int, int, list[str]]:
-    """Return how many runs were resumed from a checkpoint, how many had none yet, and what was wrong."""
-    whole: dict[str, list[Batches]] = {}
-    wrong = []
-    for loader in trainer.loaders:
-        whole[loader], error = run(trainer, home / "whole" / loader, loader)
-        epochs: dict[int, list[int]] = {}
-        for epoch, batch in (step for rank in whole[loader] for step in rank):
-            epochs.setdefault(epoch, []).extend(batch)
-        if error or [sorted(records) for records in epochs.values()] != [list(range(48))] * 3:
-            wrong.append(f"{loader}: {error or 'not each record once in an epoch'}: {epochs}")
-    resumed = unsaved = 0
-    while resumed + unsaved < count and not wrong:
-        loader, step, late_s = chance.choice(trainer.loaders), chance.randint(1, STEPS - 2), chance.random() * 0.01
-        where = home / "killed"
-        shutil.rmtree(where, ignore_errors=True)
-        killed, error = run(trainer, where, loader, kill_after=(step, late_s))
-        if error != KILLED:
-            wrong += [error] if error else []
-            continue  # it had ended before
-        saved, checkpoint = last_checkpoint(where)
-        again, error = run(trainer, where, loader, checkpoint)
-        resumed, unsaved = resumed + (checkpoint is not None), unsaved + (checkpoint is None)
-        case = f"{loader}, killed after step {step}, resumed at {saved}"
-        if error or again != [rank[saved:] for rank in whole[loader]]:
-            wrong.append(f"{case}: {error or 'another order'}: {again}")
-        if any(part != rank[: len(part)] for part, rank in zip(killed, whole[loader], strict=True)):
-            wrong.append(f"{case}: another order before the kill: {killed}")
-    return resumed, unsaved, wrong
+def undisturbed(trainer: Trainer, home: Path, loader: str, whole: dict[str, list[Batches]]) -> str:
+    """Put a whole run into `whole`; return what is wrong with it."""
+    ranks, error = run(trainer, home / "whole" / loader, loader)
+    epochs: dict[int, list[int]] = {}
+    for epoch, batch in (step for rank in ranks for step in rank):
+        epochs.setdefault(epoch, []).extend(batch)
+    if error or [sorted(records) for records in epochs.values()] != [list(range(48))] * 3:
+        return f"{loader}: {error or 'not each record once in an epoch'}: {epochs}"
+    whole[loader] = ranks
+    return ""
+
+
+def killed(
+    trainer: Trainer, home: Path, whole: list[Batches], loader: str, after: tuple[int, float]
+) -> tuple[str, str]:
+    """Kill a run and resume it; return what happened, and what was wrong."""
+    where = home / "killed"
+    shutil.rmtree(where, ignore_errors=True)
+    before, error = run(trainer, where, loader, kill_after=after)
+    if error != KILLED:
+        return "had ended before", error
+    saved, checkpoint = last_checkpoint(where)
+    again, error = run(trainer, where, loader, checkpoint)
+    wrong = ""
+    if error or again != [rank[saved:] for rank in whole]:
+        wrong = f"{error or 'another order'}: {again}"
+    elif any(part != rank[: len(part)] for part, rank in zip(before, whole, strict=True)):
+        wrong = f"another order before the kill: {before}"
+    outcome = "resumed" if checkpoint else "killed before the first checkpoint"
+    return outcome, wrong and f"{loader}, killed after step {after[0]}, resumed at {saved}: {wrong}"
 
 
 def run(
@@ -255,10 +232,6 @@ def draw_pack(home: Path) -> None:
     """Make the pack of the integration tests, in a process of its own: this one forks, and must have no threads."""
     os.environ["PACK"] = str(home / "pack")
     program = "import sys, pathlib, conftest; conftest.build_numbered(*map(pathlib.Path, sys.argv[1:]))"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:3])}
     command = [sys.executable, "-c", program, str(home / "images"), str(home / "pack")]
     subprocess.run(command, check=True, env=env)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

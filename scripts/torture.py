@@ -1,111 +1,202 @@
-"""Runs the cases of tests/torture that the suite runs a slice of: all of them take hours.
+"""Runs the rows of docs/reliability.md, of which the suite runs a few cases each, and keeps what happened.
 
-    scripts/torture.py                          all cases of all tests
-    scripts/torture.py damage random_kills      tests by parts of their names
-    scripts/torture.py damage --share 0.1 --seed 3
-    scripts/torture.py --fuzz yolo -max_total_time=600
-    scripts/torture.py --core yolo -runs=2000000
+    scripts/torture.py                            list the rows
+    scripts/torture.py kills --seed 17            run one case, and say what happened
+    scripts/torture.py kills --runs 400           run seeds 0 to 399, and append a line to docs/evidence/kills.jsonl
+    scripts/torture.py flips --runs all           run every case there is
+    scripts/torture.py core:yolo --runs 2000000   fuzz one parser (needs atheris); other options go to libFuzzer
 
-Each test prints how many cases it ran and what became of them. --fuzz lets coverage guide the mutations of one parser
-until something is found; it needs atheris, and takes the options of libFuzzer. --core does so with the parser alone, as
-torture_cores.py has it, which is many times as fast as with its source.
+A seed is a case: each seed below the number of cases is another one, and those above repeat cases with other random
+numbers. For fuzzing, the seed is libFuzzer's, and so many inputs follow from it. scripts/write_reliability.py makes the
+page from docs/evidence.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
+import platform
 import re
+import subprocess
 import sys
+import tempfile
 import time
-import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType, ModuleType
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-TORTURE = ROOT / "tests" / "torture"
-WORD = re.compile(rb'"[A-Za-z_]+"|</?[A-Za-z_]+|[A-Za-z_]+=|[A-Za-z_-]{3,}|<!\[?[A-Z]+')
-"""What the mutations of fuzzing put in, besides single bytes."""
-LONGEST_S = 1.0
-"""Processor time of an input."""
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from torture_rows import EVIDENCE, ROOT, ROWS, Row
 
-def fuzz(name: str, options: list[str], core: bool) -> None:
-    """Fuzz one parser in this process, which libFuzzer ends."""
-    import atheris
+from packer.bench.options import machine
 
-    sys.path.insert(0, str(TORTURE))
-    if core:
-        import torture_parsers  # noqa: F401  # finds the modules of the tests
-        from torture_cores import CORES, inputs_of
-
-        target, modules = CORES[name]
-        inputs = inputs_of(name)
-        for module in modules:
-            for function in functions_of(importlib.import_module(f"packer.{module}")):
-                atheris.instrument_func(function)
-    else:
-        with atheris.instrument_imports(include=["packer", "yaml"]):
-            from torture_labels import in_memory
-            from torture_parsers import LABELS, TARGETS
-        target = TARGETS[name]
-        inputs = target.inputs(name)
-        if name in LABELS:
-            in_memory()
-    warnings.simplefilter("error")
-    corpus = ROOT / "build" / "fuzz" / (f"core-{name}" if core else name)
-    corpus.mkdir(parents=True, exist_ok=True)
-    for number, data in enumerate(inputs):
-        (corpus / f"kept-{number:03d}").write_bytes(data)
-
-    def quoted(word: bytes) -> str:
-        return '"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n'
-
-    words = {word for seed in target.seeds for word in WORD.findall(seed)}
-    dictionary = corpus.parent / f"{corpus.name}.words"
-    dictionary.write_text("".join(quoted(word) for word in sorted(words)))
-
-    def read(data: bytes) -> None:
-        started = time.process_time()  # other processes do not count
-        target.read(data)
-        assert time.process_time() - started < LONGEST_S
-
-    # -timeout is of the clock, which goes on while another program has stopped this one
-    settings = ["-timeout=900", f"-artifact_prefix={corpus}-", f"-dict={dictionary}", "-rss_limit_mb=1024"]
-    atheris.Setup([sys.argv[0], *settings, *options, str(corpus)], read)
-    atheris.Fuzz()
+MEASURED = ("docs/evidence", "docs/reliability.md")
+"""What a run changes itself: no reason to call its commit dirty."""
 
 
-def functions_of(module: ModuleType) -> Iterator[FunctionType]:
-    """Yield the functions of a module, and the methods of its classes."""
-    for thing in vars(module).values():
-        for part in vars(thing).values() if isinstance(thing, type) else [thing]:
-            found = getattr(part, "fget", None) or getattr(part, "__wrapped__", part)  # of a property, a cache
-            if isinstance(found, FunctionType) and found.__code__.co_filename == module.__file__:
-                yield found  # not one that is imported, or that dataclasses write
+@dataclass
+class Series:
+    """What became of some cases."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failed: list[int] = field(default_factory=list)
+    of: int = 0
+    """How many different cases there are; 0 if any number."""
+
+    def add(self, outcomes: dict[str, int], failed: Sequence[int], of: int = 0) -> None:
+        """Count more cases."""
+        self.outcomes.update(outcomes)
+        self.failed += failed
+        self.of += of
 
 
-def main() -> None:
-    """Become pytest, or fuzz."""
+def by_pytest(row: Row, first: int, runs: int | None) -> Series:
+    """Run cases that tests have, in pytest."""
+    series = Series()
+    with tempfile.TemporaryDirectory(prefix="packer-evidence-") as folder:
+        report = Path(folder, "report.jsonl")
+        seeds = {"PACKER_TORTURE_SEEDS": f"{first}:{'all' if runs is None else runs}"}
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            f"tests/torture/{row.file}",
+            "-k",
+            row.tests,
+            "-s",
+            "-rs",
+            "--no-header",
+        ]
+        command += ["-o", "faulthandler_timeout=0", "-o", "addopts=-q --strict-markers", "-p", "no:cacheprovider"]
+        env = {**os.environ, **seeds, "PACKER_TORTURE_REPORT": str(report)}
+        code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+        for line in report.read_text("utf-8").splitlines() if report.exists() else ():
+            series.add(**json.loads(line))
+    if code and not series.failed:
+        sys.exit(f"{row.name}: pytest ended with exit code {code} without a failed case; nothing is kept")
+    return series
+
+
+def by_script(row: Row, first: int, runs: int) -> Series:
+    """Run cases that kill nodes or trainers."""
+    group, _, name = row.name.partition(":")
+    series = Series()
+    for seed, outcome, problem in importlib.import_module(f"kill_{group}").cases(name, range(first, first + runs)):
+        print(f"{row.name} {seed}: {problem or outcome}", flush=True)
+        series.add({"failed" if problem else outcome: 1}, [seed] if problem else [])
+    return series
+
+
+def by_fuzzing(row: Row, first: int, runs: int, options: Sequence[str]) -> Series:
+    """Fuzz a parser in a process of its own, which libFuzzer ends."""
+    command = [sys.executable, "scripts/torture_fuzz.py", row.name, f"-runs={runs}", "-print_final_stats=1", *options]
+    command += [f"-seed={first}"] if first else []  # libFuzzer takes 0 for any
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+            lines.append(line)
+    executed = re.search(r"number_of_executed_units: +(\d+)", "".join(lines))
+    if executed is None:
+        sys.exit(f"{row.name}: the fuzzer has not run; nothing is kept")
+    series = Series()
+    series.add({"executions": int(executed[1])}, [first] if process.returncode else [])
+    return series
+
+
+def state_of_tree() -> tuple[str, bool]:
+    """Return the commit, and whether files of the working tree differ from it."""
+    changed = [f":(exclude){path}" for path in MEASURED]
+    commands = (["rev-parse", "--short=10", "HEAD"], ["status", "--porcelain", "--", ".", *changed])
+    commit, status = (
+        subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        for words in commands
+    )
+    return commit, bool(status)
+
+
+def line_of(row: Row, series: Series, first: int, seconds: float, tree: tuple[str, bool]) -> dict[str, Any]:
+    """Return what is kept of a series: nothing of it names this machine or its folders."""
+    facts = machine()
+    return {
+        "row": row.name,
+        "date": facts["date"],
+        "commit": tree[0],
+        "dirty": tree[1],
+        "first_seed": first,
+        "runs": sum(series.outcomes.values()),
+        "of": series.of,
+        "outcomes": dict(series.outcomes.most_common()),
+        "faults": len(series.failed),
+        "failed_seeds": series.failed,
+        "seconds": round(seconds, 1),
+        "machine": {
+            "cpu": facts["processor"],
+            "cores": facts["cores"],
+            "kernel": facts["system"].partition("-")[0],
+            "python": platform.python_version(),
+        },
+    }
+
+
+def list_rows() -> None:
+    """Print all rows."""
+    width = max(map(len, ROWS))
+    for row in ROWS.values():
+        note = "" if row.file or ":" in row.name else " (of the past: other tests check it now)"
+        print(f"{row.name:{width}}  {row.what}{note}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for; return 1 if a case failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tests", nargs="*", metavar="TEST", help="part of a test's name (default: all)")
-    parser.add_argument("--share", type=float, default=1.0, help="share of the cases to draw (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, help="what is drawn (default: 0)")
-    parser.add_argument("--fuzz", metavar="PARSER", help="fuzz one parser; other options go to libFuzzer")
-    parser.add_argument("--core", metavar="PARSER", help="fuzz one parser without its source")
-    given, others = parser.parse_known_args()
-    if given.fuzz:
-        fuzz(given.fuzz, others, core=False)
-    elif given.core:
-        fuzz(given.core, others, core=True)
-    elif others:
+    parser.add_argument("row", nargs="?", metavar="ROW", help="row of docs/reliability.md (default: list them)")
+    parser.add_argument("--runs", help="number of cases to run and keep, or all (default: 1, which is not kept)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first case (default: 0)")
+    parser.add_argument("--evidence", type=Path, default=EVIDENCE, help="folder of the runs (default: docs/evidence)")
+    given, others = parser.parse_known_args(arguments)
+    if given.row is None:
+        list_rows()
+        return 0
+    row = ROWS.get(given.row)
+    if row is None or not (row.file or ":" in row.name):
+        parser.error(f"{given.row!r} is not a row that can be run; scripts/torture.py lists them")
+    group = row.name.partition(":")[0]
+    fuzzed = group in ("fuzz", "core")
+    if others and not fuzzed:
         parser.error(f"unknown options: {' '.join(others)}")
-    os.environ.update(PACKER_TORTURE_SHARE=str(given.share), PACKER_TORTURE_SEED=str(given.seed))
-    command = [sys.executable, "-m", "pytest", str(TORTURE), "-s", "-o", "faulthandler_timeout=0"]
-    os.execv(sys.executable, [*command, "-k", " or ".join(given.tests)])
+    if given.runs == "all" and not row.file:
+        parser.error(f"{row.name} has any number of cases; give --runs a number")
+    if given.runs not in (None, "all") and not re.fullmatch("[1-9][0-9]*", given.runs):
+        parser.error(f"--runs must be a number or all, got {given.runs!r}")
+    runs = None if given.runs == "all" else int(given.runs or 1)
+    if runs is None and given.seed:
+        parser.error("--runs all begins at seed 0; omit --seed")
+    tree, started = state_of_tree(), time.monotonic()
+    if row.file:
+        series = by_pytest(row, given.seed, runs)
+    elif fuzzed:
+        series = by_fuzzing(row, given.seed, runs or 1, others)
+    else:
+        series = by_script(row, given.seed, runs or 1)
+    if not series.outcomes:
+        sys.exit(f"{row.name}: no case ran; the reason stands above")
+    line = line_of(row, series, given.seed, time.monotonic() - started, tree)
+    for seed in series.failed:
+        print(f"To repeat: scripts/torture.py {row.name} --seed {seed}")
+    if given.runs:
+        given.evidence.mkdir(parents=True, exist_ok=True)
+        with open(given.evidence / row.evidence, "a", encoding="utf-8") as file:
+            print(json.dumps(line), file=file)
+        print(json.dumps(line, indent=1))
+    return 1 if series.failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,6 +12,7 @@ from running import good, run
 
 from packer import __version__
 from packer.cli.build import SECTIONS, build
+from packer.cli.group import SECTIONS as SECTIONS_OF_COMMANDS
 from packer.cli.group import cli
 
 COMMANDS = sorted(cli.commands)
@@ -55,7 +56,9 @@ def test_help_of_the_group() -> None:
     for name in COMMANDS:
         assert re.search(rf"^  {name} +\S", out, re.MULTILINE)
     assert "0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or\n  permission, 4 a damaged pack, 130" in out
-    assert "..." not in out.partition("Commands:")[2]  # each command's first sentence fits on its line
+    assert "..." not in out.partition("Make packs:")[2]  # each command's first sentence fits on its line
+    assert sorted(str(one.name) for commands in SECTIONS_OF_COMMANDS.values() for one in commands) == COMMANDS
+    assert set(SECTIONS_OF_COMMANDS) < set(re.findall(r"^(\w.*):$", out, re.MULTILINE))
     assert all(len(line) <= 78 for line in out.splitlines())
 
 
@@ -65,7 +68,7 @@ def test_no_command_prints_the_help() -> None:
 
 
 def test_version() -> None:
-    assert good("--version").out == f"packer {__version__}\n"
+    assert good("--version").out == good("-V").out == f"packer {__version__}\n"
 
 
 def test_help_shows_the_options_of_the_issue() -> None:
@@ -83,7 +86,7 @@ def test_choices_in_the_help_are_those_that_are_taken() -> None:
     from packer.packing.options import BAD_POLICIES, BOX_POLICIES, DECODERS, ENCODINGS, FITS, MODES, BuildOptions
     from packer.sources import CHOICES
 
-    printable = {p.name: str(p.metavar) for p in build.params if isinstance(p, click.Option)}
+    printable = {p.name: p.make_metavar(click.Context(build)) for p in build.params if isinstance(p, click.Option)}
     choices = {
         "format": CONTAINERS, "encode": ENCODINGS, "fit": FITS, "mode": MODES, "decoder": DECODERS,
         "boxes": BOX_POLICIES, "on_bad": BAD_POLICIES, "interpolation": ANTIALIASED,

@@ -1,13 +1,15 @@
-"""An interrupt that comes while Python runs a finalizer is not lost, and shows no traceback."""
+"""An interrupt says what is kept; one that comes while Python runs a finalizer is not lost, and shows no traceback."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from running import signals_heard
+from drawn import draw_plain
+from running import good, run, signals_heard
 
 from packer.system import ENDING_SIGNALS
 
@@ -45,3 +47,22 @@ def test_ctrl_c_in_a_finalizer() -> None:
 @pytest.mark.parametrize("number", ENDING_SIGNALS[1:])
 def test_sigterm_and_sighup_in_a_finalizer(number: signal.Signals) -> None:
     assert ended(number.name) == (128 + number, "")
+
+
+def test_what_is_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    draw_plain(tmp_path / "src", 8)
+    asked = ("build", tmp_path / "src", "-o", tmp_path / "p")
+    with monkeypatch.context() as patched:
+        patched.setattr("packer.packing.build._pack", interrupted)
+        ran = run(*asked)
+        assert (ran.code, ran.err.strip()) == (130, "packer: interrupted")
+        assert "nothing is kept: no shard was finished; the same command starts again" in ran.out
+        assert "kept" not in run(*asked, "--quiet").out
+    with monkeypatch.context() as patched:
+        patched.setattr("packer.packing.publish.Output.publish", interrupted)
+        ran = run(*asked)
+        assert f"1 finished shard is kept in {tmp_path}/p.partial: run the same command to resume" in ran.out
+    assert "1 finished shard kept" in good(*asked).out

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import click
 import pytest
 from drawn import draw_plain
-from running import refused, run, run_apart
+from running import good, refused, run, run_apart
 
 from packer.cli.group import cli
 from packer.containers import CONTAINERS
+from packer.packing import BuildOptions
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +75,9 @@ WRONG = [
     (["--decode-timeout", "9999999"], "--decode-timeout: must be more than 0 and at most"),
     (
         ["--labels", "coco3d"],
-        "--labels coco3d is not known; choose one of auto, none, folder, voc, yolo, coco[:FILE], ",
+        "datumaro[:FORMAT]; got coco3d; did you mean coco?",
     ),
-    (["--labels", "list:"], "--labels list: is not known"),
+    (["--labels", "list:"], "--labels: must be one of auto, none, folder, voc, yolo, coco[:FILE], "),
     (["--labels", "list:absent.txt"], "--labels list:absent.txt: there is no such file"),
     (["--labels", "auto", "--labels", "voc"], "--labels: auto and none cannot be combined with other kinds"),
     (["--labels", "voc", "--labels", "voc"], "--labels: names the same labels twice"),
@@ -97,7 +99,7 @@ def test_wrong_option(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     line = refused(2, "build", source, *(["-o", "p"] if "--out" not in options else []), *options)
-    assert message in line and line.startswith("packer: ")
+    assert message in line and line.startswith("packer: error: ")
     assert os.listdir(tmp_path) == []
 
 
@@ -109,6 +111,59 @@ def test_wrong_option_with_json(source: Path) -> None:
         assert set(facts) == {
             "error", "where", "problem", "next_step", "exit_code", "reasons", "rejected", "pack", "shard", "key",
         }  # fmt: skip
+
+
+SUGGESTED = {
+    "build src --format lmbd": "lmdb", "build src --format webdatset": "webdataset", "build src --encode pgn": "png",
+    "build src --labels vox": "voc", "convert p q --fit padd": "pad", "sample x --layout yol": "yolo",
+    "extract p q --layout cocoo": "coco", "adopt f -o p --boxes clp": "clip",
+    "merge p q -o r --duplicates dorp": "drop", "bench src --format tfrecrod": "tfrecord",
+    "build src --mode rbg": "rgb",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", SUGGESTED)
+def test_a_misspelled_value_is_suggested(source: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.chdir(source.parent)
+    line = refused(2, *words.split())
+    assert line.endswith(f"; did you mean {SUGGESTED[words]}?")
+
+
+ALIASES = {
+    ("format", "h5"): "hdf5", ("format", "wds"): "webdataset", ("format", "LMDB"): "lmdb", ("encode", "jpg"): "jpeg",
+    ("mode", "RGB"): "rgb", ("mode", "grayscale"): "gray", ("labels", "ImageFolder"): "folder",
+    ("labels", "yolov8"): "yolo", ("labels", "yolo11"): "yolo", ("labels", "pascal_voc"): "voc",
+    ("labels", "COCO:a.json"): "coco:a.json",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "name"), ALIASES)
+def test_other_usual_names(source: Path, option: str, name: str) -> None:
+    meant = ALIASES[option, name]
+    given = {option: (name,) if option == "labels" else name}
+    kept = getattr(BuildOptions("src", **given), option)  # type: ignore[arg-type]
+    assert kept == ((meant,) if option == "labels" else meant)
+    if option != "labels" and meant not in ("rgb", "lmdb"):  # defaults are not printed
+        out = good("build", source, f"--{option}", name, "--dry-run").out
+        assert re.search(rf"^  {option}: {meant}$", out, re.MULTILINE)
+
+
+def test_options_without_effect_and_raw_photos_are_warned_of(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warnings(*options: str) -> list[str]:
+        out = good("build", source, "--dry-run", *options).out
+        assert json.loads(good("build", source, "--dry-run", "--json", *options).out)["warnings"] == [
+            line.removeprefix("warning: ") for line in out.splitlines() if line.startswith("warning: ")
+        ]
+        return [line for line in out.splitlines() if line.startswith("warning: ")]
+
+    quality = "warning: --quality 70 has no effect: it is for --encode jpeg, not for"
+    assert warnings("--quality", "70") == [f"{quality} raw"]
+    assert warnings("--quality", "70", "--encode", "png") == [f"{quality} png"]
+    assert warnings("--quality", "70", "--encode", "jpeg") == warnings() == []
+    monkeypatch.setattr("packer.packing.plan.LARGE_BYTES", 1000)
+    (line,) = warnings()
+    assert re.fullmatch(r"warning: raw pixels take \d+ times the space of the files; make them smaller with .*", line)
+    assert warnings("--resize", "32") == warnings("--encode", "jpeg") == warnings("--encode", "copy") == []
 
 
 @pytest.mark.parametrize("command", ["build", "info", "verify"])

@@ -41,7 +41,7 @@ def test_build(source: Path, tmp_path: Path, streams: str, code: int) -> None:
     if code == 0:
         assert len(open_pack(tmp_path / "p")) == 4  # the pack is wanted, whoever reads the messages
     else:
-        assert done.stderr == "packer: standard output: No space left on device\n"
+        assert done.stderr == "packer: error: standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("streams", ["| true", ">&-", ">/dev/full"])

@@ -113,9 +113,9 @@ def test_a_pack_of_somebody_elses_names(installed: Path, tmp_path: Path) -> None
 def test_names_that_nobody_adds(installed: Path, tmp_path: Path) -> None:
     draw_named(tmp_path)
     refused = run(installed, tmp_path, "build", "named", "--labels", "suffix", code=2)
-    assert "choose one of auto, none, folder, voc, yolo, " in refused and ", prefix" in refused
+    assert "must be one of auto, none, folder, voc, yolo, " in refused and ", prefix" in refused
     assert f"{CONTAINERS[-1]}, plain; got zip" in run(installed, tmp_path, "build", "named", "--format", "zip", code=2)
-    assert "--labels prefix:x is not known" in run(
+    assert "datumaro[:FORMAT], prefix; got prefix:x" in run(
         installed, tmp_path, "build", "named", "--labels", "prefix:x", code=2
     )
 

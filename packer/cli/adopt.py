@@ -9,6 +9,7 @@ import click
 
 from packer.cli.build_report import rejected_lines
 from packer.cli.output import LocalPath, ProgressBar, counts_text, echo
+from packer.cli.values import OneOf
 from packer.errors import UsageError, plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
 @click.option("--classes", type=LocalPath(), metavar="FILE", help="Class names in id order, one per line; or a pack.")
 @click.option(
     "--missing-labels",
-    type=click.Choice(["error", "empty", "skip"]),
+    type=OneOf(("error", "empty", "skip")),
     default="error",
     show_default=True,
     help="An image without a label, if others have one: it is bad, has no objects, or is left out.",
 )
 @click.option(
     "--boxes",
-    type=click.Choice(["fail", "clip", "drop"]),
+    type=OneOf(("fail", "clip", "drop")),
     default="fail",
     show_default=True,
     help="Boxes outside the image: the image is bad, or clip or drop them.",
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--on-animation",
-    type=click.Choice(["fail", "first"]),
+    type=OneOf(("fail", "first")),
     default="fail",
     show_default=True,
     help="An animation, or several pages: it is bad, or its first frame counts.",

@@ -15,6 +15,8 @@ import click
 
 from packer.cli.cache import cache_dir_option
 from packer.cli.output import LocalPath, ProgressBar, echo, table_text
+from packer.cli.values import OneOf, PackPath
+from packer.containers import CONTAINERS
 from packer.errors import printable
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", metavar="[SRC|PACK]", type=click.Path(), required=False)
+@click.argument("path", metavar="[SRC|PACK]", type=PackPath(), required=False)
 @click.option("--images", type=int, help="Number of images to sample.  [default: 1000; from PACK up to 1 GiB]")
 @click.option("--rounds", default=3, show_default=True, help="Number of measurements of each row; rows take turns.")
 @click.option("--batch-size", default=64, show_default=True, help="Images per batch.")
@@ -34,11 +36,19 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "formats",
+    type=OneOf(CONTAINERS),
     metavar="NAME",
     multiple=True,
     help="Measure this container instead of lmdb, hdf5, tfrecord and webdataset. May be repeated.",
 )
-@click.option("--encode", "encodings", metavar="NAME", multiple=True, help="Measure only raw or jpeg. May be repeated.")
+@click.option(
+    "--encode",
+    "encodings",
+    type=OneOf(("raw", "jpeg")),
+    metavar="NAME",
+    multiple=True,
+    help="Measure only raw or jpeg. May be repeated.",
+)
 @click.option("--cold", is_flag=True, help="Drop the files from memory before each measurement, as in a first epoch.")
 @click.option(
     "--tune", is_flag=True, help="Find the best threads (num_workers), prefetch and window; print the line to paste."

@@ -9,10 +9,23 @@ from typing import Any
 import click
 
 from packer.cli.build_report import plan_facts, plan_lines, summary_facts, summary_lines
+from packer.cli.help import OptionsInSections
 from packer.cli.output import LocalPath, ProgressBar, echo
-from packer.containers import CONTAINERS
+from packer.cli.values import LabelKind, OneOf, PackPath
+from packer.containers import CONTAINERS, container_names
 from packer.errors import UsageError
 from packer.packing import BuildOptions, build_pack, build_part, plan_pack
+from packer.packing.options import (
+    ANIMATION_POLICIES,
+    BAD_POLICIES,
+    BOX_POLICIES,
+    DECODERS,
+    ENCODINGS,
+    FITS,
+    MISSING_POLICIES,
+    MODES,
+    RLE_POLICIES,
+)  # fmt: skip
 
 SECTIONS = {
     "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links", "inventory"),
@@ -24,22 +37,7 @@ SECTIONS = {
 """Heading -> the options below it; all others are below Run."""
 
 
-class BuildCommand(click.Command):
-    """A command whose help shows the options in sections."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections."""
-        options = [(p.name, p.get_help_record(ctx)) for p in self.get_params(ctx) if isinstance(p, click.Option)]
-        grouped = {name for names in SECTIONS.values() for name in names}
-        for heading in (*SECTIONS, "Run"):
-            names = SECTIONS.get(heading)
-            with formatter.section(heading):
-                formatter.write_dl(
-                    [r for name, r in options if r and (name in names if names else name not in grouped)]
-                )
-
-
-@click.command(cls=BuildCommand)
+@click.command(cls=OptionsInSections, sections=SECTIONS, rest="Run")
 @click.argument("source", metavar="SRC", type=click.Path(), required=False)
 @click.option("--split", metavar="NAME", help="Pack only this split: train, val, test, ...")
 @click.option(
@@ -69,7 +67,7 @@ class BuildCommand(click.Command):
     "--labels",
     multiple=True,
     default=("auto",),
-    metavar="KIND",
+    type=LabelKind(),
     help="Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, pts, dlib[:FILE], "
     "cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: the "
     "annotations of an image are merged.  [default: auto]",
@@ -91,7 +89,7 @@ class BuildCommand(click.Command):
     "--boxes",
     default="fail",
     show_default=True,
-    metavar="fail|clip|drop",
+    type=OneOf(BOX_POLICIES),
     help="Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
     "(and drops those without area), drop drops them.",
 )
@@ -99,20 +97,20 @@ class BuildCommand(click.Command):
     "--missing-labels",
     default="error",
     show_default=True,
-    metavar="error|empty|skip",
+    type=OneOf(MISSING_POLICIES),
     help="An image without a label: error rejects it, empty packs it as an image in which nothing is, skip skips it.",
 )
 @click.option(
     "--rle",
     default="text",
     show_default=True,
-    metavar="text|polygons",
+    type=OneOf(RLE_POLICIES),
     help="Masks of run lengths, as of COCO's crowds: kept as text, or also made polygons.",
 )
 @click.option("--resize", metavar="N|WxH", help="Size of the packed images in pixels.")
 @click.option(
     "--fit",
-    metavar="stretch|short|long|crop|pad",
+    type=OneOf(FITS),
     help="How to reach that size: stretch to WxH, short or long side to N, crop the center to WxH, "
     "or pad to WxH.  [default: short for N, stretch for WxH]",
 )
@@ -124,7 +122,7 @@ class BuildCommand(click.Command):
 )
 @click.option(
     "--interpolation",
-    metavar="area|bilinear",
+    type=OneOf(("area", "bilinear")),
     help="Filter of --resize: the mean of the area of each pixel, or the wider filter of torchvision and Pillow.  "
     "[default: area]",
 )
@@ -132,7 +130,7 @@ class BuildCommand(click.Command):
     "--encode",
     default="raw",
     show_default=True,
-    metavar="raw|jpeg|png|bmp|copy",
+    type=OneOf(ENCODINGS),
     help="How images are stored: as pixels (raw), encoded again, or as a copy of each file.",
 )
 @click.option("--quality", type=int, default=90, show_default=True, help="JPEG quality, 1 to 100.")
@@ -140,14 +138,14 @@ class BuildCommand(click.Command):
     "--mode",
     default="rgb",
     show_default=True,
-    metavar="rgb|gray|unchanged",
+    type=OneOf(MODES),
     help="Color mode of the packed images; unchanged keeps alpha and 16 bits.",
 )
 @click.option(
     "--decoder",
     default="auto",
     show_default=True,
-    metavar="auto|simplejpeg|opencv|jpeg4py|lenient",
+    type=OneOf(DECODERS),
     help="JPEG decoder; lenient also packs damaged images of any format, as far as they can be decoded, and lists "
     "them.",
 )
@@ -155,7 +153,7 @@ class BuildCommand(click.Command):
     "--on-animation",
     default="fail",
     show_default=True,
-    metavar="fail|first",
+    type=OneOf(ANIMATION_POLICIES),
     help="An animation, or several pages: fail rejects it, first packs its first frame.",
 )
 @click.option(
@@ -166,7 +164,7 @@ class BuildCommand(click.Command):
 )
 @click.option(
     "--format",
-    metavar="|".join(CONTAINERS),
+    type=OneOf(CONTAINERS, container_names),
     help="Container format of the shards.  [default: by the extension of --out, else lmdb]",
 )
 @click.option(
@@ -197,7 +195,7 @@ class BuildCommand(click.Command):
     "--on-bad",
     default="fail",
     show_default=True,
-    metavar="fail|skip",
+    type=OneOf(BAD_POLICIES),
     help="fail: follow --max-bad. skip: skip every bad input.",
 )
 @click.option("--fail-fast", is_flag=True, help="Stop as soon as too many inputs are bad, before all are found.")
@@ -231,7 +229,7 @@ class BuildCommand(click.Command):
     help="Pack only part K of N (1/N to N/N), as on N machines; when all are packed, --finish publishes the pack.",
 )
 @click.option("--finish", is_flag=True, help="Publish the pack whose parts were packed with --part.")
-@click.option("--like", type=click.Path(), metavar="PACK", help="Take every option that is not given from PACK.")
+@click.option("--like", type=PackPath(), metavar="PACK", help="Take every option that is not given from PACK.")
 @click.option(
     "--config",
     type=LocalPath(),

@@ -21,7 +21,7 @@ def rejected_lines(rejected: Iterable[Rejected], count: int) -> list[str]:
     """Return a line for each of the first of `count` bad inputs."""
     lines = [f"rejected: {printable(entry.path)}: {entry.problem}" for entry in islice(rejected, SHOWN_REJECTIONS)]
     if count > SHOWN_REJECTIONS:
-        lines.append(f"rejected: ... and {count - SHOWN_REJECTIONS} more (packer info --rejected lists all)")
+        lines.append(f"rejected: ... and {count - SHOWN_REJECTIONS:,} more (packer info --rejected lists all)")
     return lines
 
 
@@ -41,6 +41,7 @@ def plan_lines(plan: Plan, deep: bool) -> list[str]:
         "options, as in a file for --config:",
         *(f"  {line}" for line in as_config(plan.options)),
         plan.summary,
+        *(f"warning: {warning}" for warning in plan.warnings),
         *([f"--boxes {plan.options.boxes} changes {plural(changed, 'box', 'boxes')}"] if changed else []),
         *rejected_lines(inputs.rejected, len(inputs.rejected)),
         f"note: {read}",
@@ -69,6 +70,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "boxes": inputs.boxes,
         "landmarks": inputs.landmarks,
         "notes": inputs.all_notes,
+        "warnings": plan.warnings,
     }
 
 
@@ -83,12 +85,12 @@ def summary_lines(summary: BuildSummary) -> list[str]:
         f"{counts_text(counts)}; {size_text(summary.pack_bytes)} in {time_text(summary.seconds)} "
         f"({summary.images_per_s:,.0f} images/s)",
     ]
-    boxes = [f"{counts[name]} {name.removeprefix('boxes_')}" for name in BOX_COUNTS if counts.get(name)]
+    boxes = [f"{counts[name]:,} {name.removeprefix('boxes_')}" for name in BOX_COUNTS if counts.get(name)]
     if boxes:
         listed = LISTED if counts.get("changed") else ""
-        lines.append(f"boxes: {counts.get('boxes', 0)} packed, {', '.join(boxes)}{listed}")
+        lines.append(f"boxes: {counts.get('boxes', 0):,} packed, {', '.join(boxes)}{listed}")
     if lenient := counts.get("lenient"):
-        lines.append(f"images: {lenient} damaged, packed as far as they can be decoded{LISTED}")
+        lines.append(f"images: {lenient:,} damaged, packed as far as they can be decoded{LISTED}")
     lines.append(f'read it: packer.PackedDataset("{printable(summary.path)}")')
     return lines
 

@@ -9,19 +9,26 @@ from typing import Any
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, echo, echo_error
+from packer.cli.values import OneOf, PackPath
+from packer.containers import CONTAINERS, container_names
 from packer.errors import EXIT_BAD_DATA, PackerError, plural, printable, size_text, time_text
+from packer.packing.options import ENCODINGS, FITS
 
 SHOWN_REJECTED = 20
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=PackPath())
 @click.argument("out", type=click.Path())
 @click.option(
-    "--format", metavar="NAME", help="Container format of the shards.  [default: by the extension of OUT, else as PACK]"
+    "--format",
+    type=OneOf(CONTAINERS, container_names),
+    metavar="NAME",
+    help="Container format of the shards.  [default: by the extension of OUT, else as PACK]",
 )
 @click.option(
     "--encode",
+    type=OneOf(ENCODINGS),
     metavar="raw|jpeg|png|bmp",
     help="Decode every image and encode it like this.  [default: the bytes stay as they are]",
 )
@@ -29,11 +36,11 @@ SHOWN_REJECTED = 20
 @click.option("--resize", metavar="N|WxH", help="Size of the new images in pixels.")
 @click.option(
     "--fit",
-    metavar="stretch|short|long|crop|pad",
+    type=OneOf(FITS),
     help="How to reach that size, as in packer build.  [default: short for N, stretch for WxH]",
 )
 @click.option("--pad-value", type=int, metavar="N", help="Gray level of the border of --fit pad, 0 to 255.")
-@click.option("--interpolation", metavar="area|bilinear", help="Filter of --resize.  [default: area]")
+@click.option("--interpolation", type=OneOf(("area", "bilinear")), help="Filter of --resize.  [default: area]")
 @click.option(
     "--include",
     type=LocalPath(),

@@ -11,6 +11,7 @@ import click
 
 from packer.cli.cache import cache_options
 from packer.cli.output import ProgressBar, echo
+from packer.cli.values import PackPath
 from packer.errors import EXIT_DIFFERENT, plural, printable
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("a", type=click.Path())
-@click.argument("b", type=click.Path())
+@click.argument("a", type=PackPath())
+@click.argument("b", type=PackPath())
 @click.option("--limit", type=int, default=10, show_default=True, help="Number of records to list in each respect.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cache_options

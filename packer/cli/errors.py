@@ -43,7 +43,8 @@ def report(error: BaseException, as_json: bool) -> int:
         if as_json:
             click.echo(json.dumps(facts))
     with suppress(OSError):
-        echo_error(failure_line(error))
+        interrupted = isinstance(error, click.Abort | KeyboardInterrupt)
+        echo_error(failure_line(error) if interrupted else f"error: {failure_line(error)}", colored=not as_json)
     with suppress(OSError, ReaderGone):
         flush_output()
         return code

@@ -9,14 +9,19 @@ from typing import Any
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, echo
+from packer.cli.values import OneOf, PackPath
 from packer.errors import plural, printable, time_text
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=PackPath())
 @click.argument("out", type=LocalPath())
 @click.option(
-    "--layout", default="folder", show_default=True, metavar="folder|voc|yolo|coco|list", help="Kind of labels."
+    "--layout",
+    type=OneOf(("folder", "voc", "yolo", "coco", "list")),
+    default="folder",
+    show_default=True,
+    help="Kind of labels.",
 )
 @click.option(
     "--include",

@@ -14,6 +14,7 @@ from packer.cli.convert import convert
 from packer.cli.diff import diff
 from packer.cli.extract import extract
 from packer.cli.hash import hash_command
+from packer.cli.help import CommandsInSections
 from packer.cli.info import info
 from packer.cli.merge import merge
 from packer.cli.pull import pull
@@ -29,9 +30,23 @@ EPILOG = """\b
 Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or
 permission, 4 a damaged pack, 130 interrupted."""
 
+SECTIONS = {
+    "Make packs": (build, adopt, convert, merge, split),
+    "Look": (info, view, stats, diff, extract),
+    "Check": (verify, repair, hash_command),
+    "Move": (push, pull, cache, clean),
+    "Try and measure": (sample, bench),
+}
+"""Heading of the help -> the commands below it."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
-@click.version_option(__version__, message="packer %(version)s")
+
+@click.group(
+    cls=CommandsInSections,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EPILOG,
+)
+@click.version_option(__version__, "-V", "--version", message="packer %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
     """Pack folders of labelled images, and train from them at memory speed.
@@ -40,12 +55,3 @@ def cli(debug: bool) -> None:
     packer build ./imgs     # packs the images and labels in ./imgs
     packer view imgs.lmdb   # shows the pack in the browser
     """
-
-
-COMMANDS = (
-    build, adopt, info, convert, merge, split, extract, diff, hash_command, verify, repair, push, pull, clean, cache,
-    sample, stats, bench, view,
-)  # fmt: skip
-
-for command in COMMANDS:
-    cli.add_command(command)

@@ -9,11 +9,12 @@ import click
 
 from packer.cli.cache import cache_options
 from packer.cli.output import ProgressBar, echo
+from packer.cli.values import PackPath
 from packer.errors import printable
 
 
 @click.command(name="hash")
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=PackPath())
 @click.option("--deep", is_flag=True, help="Read and verify every image, and digest the bytes themselves.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cache_options

@@ -11,6 +11,7 @@ import click
 
 from packer.cli.cache import cache_options
 from packer.cli.output import counts_text, echo
+from packer.cli.values import PackPath
 from packer.errors import plural, printable, size_text
 from packer.stores import is_url
 
@@ -21,7 +22,7 @@ SHOWN_CLASSES = 20
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=PackPath())
 @cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--rejected", is_flag=True, help="List the rejected inputs with their reasons.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, echo
+from packer.cli.values import OneOf, PackPath
 from packer.errors import plural, printable, time_text
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("packs", type=click.Path(), nargs=-1, required=True)
+@click.argument("packs", type=PackPath(), nargs=-1, required=True)
 @click.option("-o", "--out", type=click.Path(), required=True, help="Path of the new pack.")
 @click.option(
     "--classes",
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     "--duplicates",
     default="keep",
     show_default=True,
-    metavar="keep|drop|fail",
+    type=OneOf(("keep", "drop", "fail")),
     help="Records whose image files have the same bytes as an earlier one.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")

@@ -7,11 +7,12 @@ import json
 import click
 
 from packer.cli.output import ProgressBar, echo
+from packer.cli.values import PackPath
 from packer.errors import plural, size_text, time_text
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=PackPath())
 @click.argument("url")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

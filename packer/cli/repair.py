@@ -8,13 +8,14 @@ import sys
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, echo, echo_error
+from packer.cli.values import PackPath
 from packer.errors import EXIT_BAD_DATA, plural, printable
 
 SHOWN_LOST = 20
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=PackPath())
 @click.option("-o", "--out", type=LocalPath(), help="Path of the new pack, if one is needed.  [default: PACK.repaired]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only what is lost.")

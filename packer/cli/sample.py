@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, echo
+from packer.cli.values import OneOf
 from packer.errors import plural, printable
 
 LAYOUTS = ("folder", "voc", "yolo", "list")
@@ -16,7 +17,7 @@ LAYOUTS = ("folder", "voc", "yolo", "list")
 
 @click.command()
 @click.argument("out", type=LocalPath())
-@click.option("--layout", type=click.Choice(LAYOUTS), default="folder", show_default=True, help="Kind of labels.")
+@click.option("--layout", type=OneOf(LAYOUTS), default="folder", show_default=True, help="Kind of labels.")
 @click.option("--count", default=200, show_default=True, help="Number of images.")
 @click.option("--size", default=160, show_default=True, help="Approximate width and height in pixels.")
 @click.option("--seed", default=0, show_default=True, help="Random seed; the same seed gives the same bytes.")

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from packer.cli.output import ProgressBar, echo
+from packer.cli.values import PackPath
 from packer.errors import plural, printable
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=PackPath())
 @click.option("--parts", required=True, metavar="NAME=SHARE,...", help="Names and shares: train=0.8,val=0.2.")
 @click.option("--stratify", is_flag=True, help="Give each part its share of each class.")
 @click.option(

@@ -3,53 +3,72 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer.cli.cache import cache_options
 from packer.cli.output import LocalPath, ProgressBar, echo, table_text
-from packer.errors import plural, printable
+from packer.cli.values import PackPath
+from packer.errors import UsageError, plural, printable
 
 if TYPE_CHECKING:
+    from packer.format.pack import Pack
     from packer.stats import BoxStats, ClassCounts, PackStats, SizeStats, Spread
+    from packer.stats.problems import Problems
 
 SHOWN_CLASSES = 30
 SHOWN_GROUPS = 10
+SHOWN_EXAMPLES = 3
+MOST_RECORDS = 1000
+TEXT_WIDTH = 96
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
-@click.option("--against", type=click.Path(), help="Another pack; list the images that are in both.")
+@click.argument("pack", type=PackPath())
+@click.option("--against", type=PackPath(), help="Another pack; list the images that are in both.")
 @click.option("--pixels/--no-pixels", default=True, help="Read all images to compute the mean and std of the channels.")
+@click.option("--problems", is_flag=True, help="List what is probably wrong with images and labels, instead.")
 @click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
 @cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_json: bool, **cached: Any) -> None:
+def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_json: bool, **given: Any) -> None:
     """Show the statistics of PACK, a folder or a URL.
 
     Counts classes, boxes, sizes and duplicates, and computes the mean and std of the channels. Mean and std are
     exact, over all pixels, and ready to paste. Duplicates are records made from files with the same bytes.
     --against lists files that are in both packs (a leak of val into train).
 
+    --problems lists equal images with different labels, boxes drawn twice, boxes that are odd for their class,
+    and more, from the index alone. With --against, it looks at both packs together.
+
     \b
     Examples:
       packer stats imgs.lmdb
       packer stats train.lmdb --against val.lmdb --no-pixels
+      packer stats train.lmdb --against val.lmdb --problems
     """
     from dataclasses import asdict
 
     from packer.format.pack import open_pack
     from packer.stats import pack_stats
 
+    problems = given.pop("problems")
+    if problems:
+        if plot is not None:
+            raise UsageError("--plot", "has no effect with --problems", "leave one of them out")
+        _problems([open_pack(name, **given) for name in (pack, against) if name is not None], as_json)
+        return
     if plot is not None:
         from packer.stats.plots import figure_class
 
         figure_class("--plot")  # fail before the work, not after it
     with ProgressBar(hidden=as_json) as progress:
-        opened = open_pack(pack, **cached)
-        other = None if against is None else open_pack(against, **cached)
+        opened = open_pack(pack, **given)
+        other = None if against is None else open_pack(against, **given)
         found = pack_stats(opened, other, pixels, progress)
     if plot is not None:
         from packer.stats.plots import plot_stats
@@ -62,6 +81,51 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
         echo(line)
     if plot is not None:
         echo(f"plot: {printable(plot)}")
+
+
+def _problems(packs: Sequence[Pack], as_json: bool) -> None:
+    """Print the problems of one or several packs."""
+    from packer.format.joined import join_packs
+    from packer.stats.problems import find_problems
+
+    found = find_problems(packs[0] if len(packs) == 1 else join_packs(packs))
+    if as_json:
+        listed = [
+            {
+                **vars(one),
+                "count": one.count,
+                "records": one.records[:MOST_RECORDS].tolist(),
+                "examples": [*map(vars, one.examples)],
+            }
+            for one in found.found
+        ]
+        names = [pack.path for pack in packs]
+        echo(json.dumps({"packs": names, "records": sum(map(len, packs)), "problems": listed, "notes": found.notes}))
+        return
+    names = [printable(pack.path) for pack in packs]
+    kinds = f"{plural(len(found.found), 'kind')} of problems" if found.found else "no problems found"
+    echo(f"{' and '.join(names)}: {plural(sum(map(len, packs)), 'record')}; {kinds}")
+    for line in problem_lines(found):
+        echo(line)
+    if found.found:
+        echo("")
+        echo(f"see them: packer view {shlex.join(pack.path for pack in packs)} (tab Problems)")
+
+
+def problem_lines(problems: Problems) -> Iterator[str]:
+    """Return the lines of a list of problems."""
+    for one in problems.found:
+        yield ""
+        count = f"{plural(one.count, 'record')}: " if one.count else ""
+        yield f"{one.level:<6} {count}{one.title}"
+        for line in textwrap.wrap(one.text, TEXT_WIDTH):
+            yield f"       {line}"
+        for example in one.examples[:SHOWN_EXAMPLES]:
+            where = f"{example.pack}: {example.path}" if example.pack else example.path
+            yield f"         {example.key}  {where}" + (f"  {example.detail}" if example.detail else "")
+    for note in problems.notes:
+        yield ""
+        yield f"note   {note}"
 
 
 def lines(found: PackStats) -> Iterator[str]:

@@ -9,13 +9,14 @@ import sys
 import click
 
 from packer.cli.output import ProgressBar, echo, echo_error
+from packer.cli.values import PackPath
 from packer.errors import EXIT_DAMAGED_PACK, plural, printable
 
 SHOWN_PROBLEMS = 20
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
+@click.argument("pack", type=PackPath())
 @click.option("--deep", is_flag=True, help="Also decode every image, and compare all records with the index.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only problems.")

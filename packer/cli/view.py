@@ -11,6 +11,7 @@ import click
 
 from packer.cli.cache import cache_options
 from packer.cli.output import LocalPath, echo
+from packer.cli.values import PackPath
 from packer.errors import UsageError, plural, printable
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("pack", type=click.Path())
+@click.argument("packs", metavar="PACK...", nargs=-1, required=True, type=PackPath())
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free port]")
 @click.option("--token", help="Secret part of the address, for one that stays the same.  [default: a random one]")
 @click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
@@ -28,22 +29,26 @@ if TYPE_CHECKING:
 @click.option("--export-marks", type=LocalPath(), metavar="FILE", help="Export the list of marked records and exit.")
 @cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def view(pack: str, as_json: bool, **given: Any) -> None:
+def view(packs: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Show PACK, a folder or a URL, in the browser.
 
-    Images with their labels, filters, charts, batches as in training, and marks: records to correct or to leave
-    out of the next pack. Listens on 127.0.0.1 only, at an address with a random token, until Ctrl-C.
+    Images with their labels, filters, problems, charts, batches as in training, and marks: records to correct or to
+    leave out of the next pack. Several packs are shown together, with the images that are in more than one.
+    Listens on 127.0.0.1 only, at an address with a random token, until Ctrl-C.
 
     \b
     Examples:
       packer view imgs.lmdb
+      packer view train.lmdb val.lmdb
       packer view imgs.lmdb --export sheet.html --count 100 --seed 0
       packer view imgs.lmdb --export-marks marks.txt
     """
+    from packer.format.joined import join_packs
     from packer.format.pack import open_pack
 
     _check_together(given["export"], given["export_marks"])
-    opened = open_pack(pack, given["cache_dir"], given["cache_bytes"])
+    found = [open_pack(pack, given["cache_dir"], given["cache_bytes"]) for pack in packs]
+    opened, names = found[0] if len(found) == 1 else join_packs(found), " + ".join(packs)
     if (out := given["export"] or given["export_marks"]) is not None:
         write = _sheet if given["export"] else _marks
         written, what = write(opened, out, given)
@@ -54,9 +59,9 @@ def view(pack: str, as_json: bool, **given: Any) -> None:
 
     with Server(opened, given["port"], given["token"]) as server:
         if as_json:
-            echo(json.dumps({"url": server.url, "pack": pack, "records": len(opened)}))
+            echo(json.dumps({"url": server.url, "pack": names, "records": len(opened)}))
         else:
-            echo(f"{printable(pack)}: {plural(len(opened), 'record')} at {server.url}")
+            echo(f"{printable(names)}: {plural(len(opened), 'record')} at {server.url}")
             echo("press Ctrl-C to stop")
         sys.stdout.flush()
         if given["no_browser"]:
@@ -77,6 +82,8 @@ def _marks(pack: Pack, out: str, given: Mapping[str, Any]) -> tuple[int, str]:
     from packer.view.export import write_beside
     from packer.view.marks import Marks
 
+    if len(pack.packs) > 1:
+        raise UsageError("--export-marks", "writes the list of one pack", "name one pack")
     marks = Marks(pack)
     count = len(marks.all())
     if not count:

@@ -1,15 +1,57 @@
-"""Finds the containers and sources that other installed packages add through entry points."""
+"""Names that users choose: those of containers and sources in other packages (entry points), and what was meant."""
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from packer.errors import UsageError
+from packer.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+
+ALIASES = {
+    "jpg": "jpeg", "grey": "gray", "grayscale": "gray", "cv2": "opencv",
+    "h5": "hdf5", "hdf": "hdf5", "mdb": "lmdb", "wds": "webdataset", "tar": "webdataset", "tfrecords": "tfrecord",
+    "rec": "recordio", "mxnet": "recordio", "pt": "pth",
+    "imagefolder": "folder", "pascal": "voc", "pascalvoc": "voc",
+}  # fmt: skip
+"""Other usual names, in lower case without - and _; they count where the real name is a choice."""
+
+
+def meant(name: str, choices: Sequence[str]) -> str:
+    """Return the one of `choices` that a name means, in any case or by another usual name; else the name itself."""
+    if name in choices:
+        return name
+    lower = name.strip().lower()
+    plain = re.sub(r"[-_ ]", "", lower)
+    plain = "yolo" if re.fullmatch(r"yolov?\d+", plain) else ALIASES.get(plain, plain)
+    return next((found for found in (lower, plain) if found in choices), name)
+
+
+def suggestion(name: str, choices: Sequence[str]) -> str:
+    """Return ``did you mean lmdb?``, or an empty text if no choice is like the name."""
+    likely = difflib.get_close_matches(name.lower(), choices, 1)
+    return f"did you mean {likely[0]}?" if likely else ""
+
+
+def choose(option: str, name: str, choices: Sequence[str]) -> str:
+    """Return the one of `choices` that a name means; raise UsageError, with a suggestion, if none is.
+
+    Args:
+        option: The option, for the error.
+        name: What was given.
+        choices: The names.
+    """
+    if (found := meant(name, choices)) not in choices:
+        problem = f"must be one of {', '.join(choices)}; got {printable(name)}"
+        raise UsageError(option, problem, suggestion(name, choices))
+    return found
 
 
 @lru_cache

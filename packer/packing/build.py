@@ -141,7 +141,7 @@ def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output,
     from packer.images.decode import check_available
     from packer.packing.engines import open_engine
     from packer.packing.quarantine import check_quarantine, list_rejected
-    from packer.packing.resume import asked_of, resume_or_restart
+    from packer.packing.resume import asked_of, resume_or_restart, what_is_kept
     from packer.packing.store_output import output_of
     from packer.sources.paths import archive_of
     from packer.stores import is_url
@@ -165,12 +165,14 @@ def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output,
             for note in plan.inputs.all_notes:
                 progress.note(f"note: {printable(note)}")
             progress.note(plan.summary)
+            for warning in plan.warnings:
+                progress.note(f"warning: {warning}")
             results = _pack(plan, pool, output, progress)
             list_rejected(options, plan.inputs.rejected, progress)
             yield output, plan, results
-    except BaseException:
-        if resumes and output.kept:
-            progress.note(output.kept)
+    except BaseException as error:
+        if resumes and (kept := what_is_kept(output, error)):
+            progress.note(kept)
         raise
 
 

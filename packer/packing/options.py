@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from packer.containers import container_names, container_of
+from packer.containers.plugins import choose
 from packer.errors import UsageError, printable
 from packer.stores import clean_url, is_url
 
@@ -21,8 +22,14 @@ BOX_POLICIES = ("fail", "clip", "drop")
 RLE_POLICIES = ("text", "polygons")
 BAD_POLICIES = ("fail", "skip")
 MISSING_POLICIES = ("error", "empty", "skip")
+CHOICES = {
+    "encode": ENCODINGS, "mode": MODES, "decoder": DECODERS, "on_animation": ANIMATION_POLICIES,
+    "boxes": BOX_POLICIES, "rle": RLE_POLICIES, "on_bad": BAD_POLICIES, "missing_labels": MISSING_POLICIES,
+}  # fmt: skip
+"""Option -> its values."""
 NO_BAD = "0"
 DEFAULT_CONTAINER = "lmdb"
+DEFAULT_QUALITY = 90
 BY_SIZE = 0
 """As `shard_bytes`: the plan chooses."""
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -101,7 +108,7 @@ class BuildOptions:
     pad_value: int | None = None
     interpolation: str | None = None
     encode: str = "raw"
-    quality: int = 90
+    quality: int = DEFAULT_QUALITY
     mode: str = "rgb"
     decoder: str = "auto"
     on_animation: str = "fail"
@@ -140,20 +147,18 @@ class BuildOptions:
             problem = "is for builds to a store, and for --finish"
             raise UsageError("--recheck", problem, "leave it out: other builds verify their finished shards anyway")
         if self.format is not None:
-            _choice("--format", self.format, container_names())
+            self._choose("format", container_names())
             if (meant := container_of(self.out)) not in (None, self.format):
                 problem = f"the extension of {printable(self.out or '')} means {meant}, but --format is {self.format}"
                 raise UsageError("--out", problem, "leave out --format, or choose another name")
-        _choice("--encode", self.encode, ENCODINGS)
-        _choice("--mode", self.mode, MODES)
-        _choice("--decoder", self.decoder, DECODERS)
-        _choice("--on-animation", self.on_animation, ANIMATION_POLICIES)
-        _choice("--boxes", self.boxes, BOX_POLICIES)
-        _choice("--rle", self.rle, RLE_POLICIES)
-        _choice("--on-bad", self.on_bad, BAD_POLICIES)
-        _choice("--missing-labels", self.missing_labels, MISSING_POLICIES)
+        for name, choices in CHOICES.items():
+            self._choose(name, choices)
+        if self.labels != ("auto",):
+            from packer.sources import known_kind
+
+            object.__setattr__(self, "labels", tuple(map(known_kind, self.labels)))
         if self.fit is not None:
-            _choice("--fit", self.fit, FITS)
+            self._choose("fit", FITS)
             if self.resize is None:
                 raise UsageError("--fit", f"{self.fit} says how to resize, but there is no size", "add --resize")
         if self.encode == "copy" and self.resize is not None:
@@ -207,6 +212,9 @@ class BuildOptions:
             allowed = f"more than 0 and at most {LONGEST_TIMEOUT_S:.0f} seconds"
             raise UsageError("--decode-timeout", f"must be {allowed}, got {self.decode_timeout:g}")
 
+    def _choose(self, name: str, choices: tuple[str, ...]) -> None:
+        object.__setattr__(self, name, choose(f"--{name.replace('_', '-')}", getattr(self, name), choices))
+
     @property
     def plans_without_headers(self) -> bool:
         """Whether shards can be planned from the sizes of files: of copies, or of images resized to one shape."""
@@ -257,11 +265,6 @@ class BuildOptions:
             source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
         stem = archive_stem(archive) if archive and not inside else None
         return f"{os.fsdecode(stem or source)}.{self.container}"
-
-
-def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(option, f"must be one of {', '.join(choices)}; got {printable(value)}")
 
 
 def bad_allowed(max_bad: str, found: int) -> int:

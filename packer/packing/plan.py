@@ -19,7 +19,7 @@ from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
 from packer.packing.convert import MeasureJob, Recipe, rows_of
-from packer.packing.options import BY_SIZE, BuildOptions
+from packer.packing.options import BY_SIZE, DEFAULT_QUALITY, BuildOptions
 from packer.packing.rows import rows_at
 from packer.packing.sizes import AllFacts, cuts_of, default_shard_bytes, permuted, stored_bytes
 from packer.packing.space import check_space, free_bytes
@@ -32,6 +32,8 @@ from packer.stores import clean_url, is_url
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16
+LARGE_BYTES, LARGE_TIMES = 1 << 28, 3.0
+"""A raw pack of at least this size, and so many times that of its files, comes with a warning."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +125,23 @@ class Plan:
             f"{', '.join(plural(count, noun) for count, noun in labels)}; "
             f"{inputs.bad:,} rejected, {len(inputs.skipped):,} skipped"
         )
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user may not have meant: options without effect, and raw photos, which multiply the disk."""
+        found, options = [], self.options
+        if options.quality != DEFAULT_QUALITY and options.encode != "jpeg":
+            found.append(
+                f"--quality {options.quality} has no effect: it is for --encode jpeg, not for {options.encode}"
+            )
+        times = self.pack_bytes / max(1, self.source_bytes)
+        is_large = self.pack_bytes >= LARGE_BYTES and times >= LARGE_TIMES
+        if is_large and options.encode == "raw" and options.resize is None:
+            found.append(
+                f"raw pixels take {times:.0f} times the space of the files; make them smaller with --resize, or choose "
+                "--encode jpeg, or --encode copy, which keeps each file"
+            )
+        return found
 
     def check_space(self) -> None:
         """Raise StorageError if the pack will not fit on the disk, unless ``--force`` is given."""

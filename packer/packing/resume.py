@@ -128,3 +128,10 @@ def _versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     old = old if isinstance(old, Mapping) else {}
     names = [name for name in now["made_with"] if old.get(name) != now["made_with"][name]] or list(old)
     return ", ".join(f"{name} {_value(old.get(name))}, now {_value(now['made_with'].get(name))}" for name in names)
+
+
+def what_is_kept(output: Output, error: BaseException) -> str:
+    """Return a note on what a build that ended with `error` has left; empty if nothing is left and nobody asks."""
+    if not output.kept and isinstance(error, KeyboardInterrupt | SystemExit):
+        return "nothing is kept: no shard was finished; the same command starts again (--shard-size makes them smaller)"
+    return output.kept

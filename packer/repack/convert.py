@@ -24,7 +24,7 @@ from packer.packing.build import threads_of
 from packer.packing.journal import ShardResult
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
-from packer.packing.resume import asked_of, resume_or_restart
+from packer.packing.resume import asked_of, resume_or_restart, what_is_kept
 from packer.packing.store_output import output_of
 from packer.packing.summary import library_versions
 from packer.repack.copy_plan import CopyPlan, Selected, select
@@ -113,9 +113,9 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             made = _manifest(old, options, remake, selected)
             made = _counted(made, results, output.folder, listings)
             manifest = output.publish(made, listings.values(), selections)
-    except BaseException:
-        if output.kept:
-            progress.note(output.kept)
+    except BaseException as error:
+        if kept := what_is_kept(output, error):
+            progress.note(kept)
         raise
     size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
     return ConvertReport(

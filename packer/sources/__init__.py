@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from packer.containers.plugins import load_named, plugins
-from packer.errors import UsageError
+from packer.containers.plugins import load_named, meant, plugins, suggestion
+from packer.errors import UsageError, printable
 from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
 
 GROUP = "packer.sources"
@@ -36,6 +36,17 @@ CHOICES = (
     "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
+
+
+def label_kinds() -> tuple[str, ...]:
+    """Return all values of ``--labels``, with those of other packages last."""
+    return (*CHOICES, *plugins(GROUP, tuple(SOURCES)))
+
+
+def known_kind(spec: str) -> str:
+    """Return a value of ``--labels`` by its own name: ``yolo`` for ``yolov8``, ``folder`` for ``ImageFolder``."""
+    name, colon, file = spec.partition(":")
+    return meant(name, ("auto", *SOURCES, *plugins(GROUP, tuple(SOURCES)))) + colon + file
 
 
 def recognize(tree: Tree, options: SourceOptions) -> Choice:
@@ -68,8 +79,9 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
     opener = _type_of(name) if name in SOURCES or name in added else None
     takes_file = getattr(opener, "takes_file", False)
     if opener is None or (takes_file != "optional" and bool(colon) != takes_file) or (colon and not file):
-        choices = ", ".join((*CHOICES, *added))
-        raise UsageError("", f"--labels {spec} is not known", f"choose one of {choices}")
+        problem = f"must be one of {', '.join(label_kinds())}; got {printable(spec)}"
+        known = name in SOURCES or name in added
+        raise UsageError("--labels", problem, "" if known else suggestion(name, ("auto", *SOURCES, *added)))
     return opener(tree, replace(options, file=file) if colon else options)
 
 

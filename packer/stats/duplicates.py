@@ -47,40 +47,78 @@ class Leaks:
     """The records of each file: those in this pack and those in the other."""
 
 
+@dataclass(frozen=True)
+class EqualFiles:
+    """Groups of records whose source files have the same bytes, in the order of their first records."""
+
+    records: NDArray[np.int64]
+    """The records of all groups, one group after another, ascending in each."""
+    starts: NDArray[np.int64]
+    """Where each group begins in `records`, and the end: (groups + 1,)."""
+    unknown: int
+    """Records whose source file has no known digest."""
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return len(self.starts) - 1
+
+    @property
+    def group_of(self) -> NDArray[np.int64]:
+        """The number of the group of each of `records`."""
+        return np.repeat(np.arange(self.groups), np.diff(self.starts))
+
+    def listed(self, group: int) -> list[int]:
+        """Return the records of a group."""
+        return list(self.records[self.starts[group] : self.starts[group + 1]].tolist())
+
+
 def duplicates(pack: Pack) -> Duplicates:
     """Return groups of records with equal source files, according to their XXH3-128 (1 in 10^38 to be wrong)."""
-    digests, records = _digests(pack)
-    groups = sorted(group for group in _groups(digests, records) if len(group) > 1)
-    listed = tuple(tuple(_place(pack, i) for i in group) for group in groups[:MOST_GROUPS])
-    return Duplicates(len(groups), sum(map(len, groups)) - len(groups), listed)
+    equal = equal_files(digests(pack))
+    listed = tuple(
+        tuple(_place(pack, i) for i in equal.listed(group)) for group in range(min(equal.groups, MOST_GROUPS))
+    )
+    return Duplicates(equal.groups, len(equal.records) - equal.groups, listed)
 
 
 def leaks(pack: Pack, other: Pack) -> Leaks:
     """Return the records of `pack` whose source files are also in `other`."""
-    (ours, our_records), (theirs, their_records) = _digests(pack), _digests(other)
-    shared = np.intersect1d(ours, theirs)
-    ours_in, theirs_in = np.isin(ours, shared), np.isin(theirs, shared)
-    mine, others = _groups(ours[ours_in], our_records[ours_in]), _groups(theirs[theirs_in], their_records[theirs_in])
-    pairs = sorted(zip(mine, others, strict=True))  # both are in the order of the digests
-    listed = [
-        (tuple(_place(pack, i) for i in here), tuple(_place(other, i) for i in there))
-        for here, there in pairs[:MOST_GROUPS]
-    ]
-    return Leaks(other.path, int(ours_in.sum()), tuple(listed))
+    equal, ours = equal_files(np.concatenate([digests(pack), digests(other)])), len(pack)
+    mine = np.add.reduceat(equal.records < ours, equal.starts[:-1]) if equal.groups else np.zeros(0, np.int64)
+    both = np.flatnonzero((mine > 0) & (mine < np.diff(equal.starts)))
+    listed = []
+    for group in both[:MOST_GROUPS].tolist():
+        records = equal.listed(group)
+        here, there = (tuple(i for i in records if i < ours), tuple(i - ours for i in records if i >= ours))
+        listed.append((tuple(_place(pack, i) for i in here), tuple(_place(other, i) for i in there)))
+    return Leaks(other.path, int(mine[both].sum()), tuple(listed))
 
 
-def _digests(pack: Pack) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the known digests as void (n,), and their records."""
+def digests(pack: Pack) -> NDArray[np.uint64]:
+    """Return the digest of the source file of each record, (n, 2); zeros if it is not known."""
     rows = np.ascontiguousarray(np.asarray(pack.column("source_xxh3"), np.uint8))
-    known = np.flatnonzero(rows.any(axis=1))
-    return rows[known].view("V16").reshape(-1), known
+    return rows.reshape(-1, 16).view(np.uint64)
 
 
-def _groups(digests: NDArray[Any], records: NDArray[np.int64]) -> list[list[int]]:
-    """Return the records of each digest, in the order of the digests; those of a group ascend."""
-    _, inverse, counts = np.unique(digests, return_inverse=True, return_counts=True)
-    ordered = records[np.argsort(inverse, kind="stable")]
-    return [part.tolist() for part in np.split(ordered, np.cumsum(counts)[:-1])] if len(counts) else []
+def equal_files(digests: NDArray[np.uint64]) -> EqualFiles:
+    """Return the groups of equal digests, (n, 2); zeros are equal to nothing."""
+    known = np.flatnonzero(digests.any(axis=1))
+    half = digests[known, 0]
+    order = np.argsort(half)
+    equal = half[order[1:]] == half[order[:-1]]
+    # few of a large pack are left: only those are sorted by the whole digest
+    some = known[order[np.append(equal, False) | np.insert(equal, 0, False)]] if len(known) else known
+    some = some[np.lexsort((some, digests[some, 1], digests[some, 0]))]
+    begins = np.append(True, (digests[some[1:]] != digests[some[:-1]]).any(axis=1))[: len(some)]
+    starts = np.flatnonzero(begins)
+    lengths = np.diff(np.append(starts, len(some)))
+    starts, lengths = starts[lengths > 1], lengths[lengths > 1]
+    first = np.argsort(some[starts], kind="stable")
+    starts, lengths = starts[first], lengths[first]
+    ends = np.cumsum(lengths)
+    records = some[np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)]
+    return EqualFiles(records.astype(np.int64), np.insert(ends, 0, 0), len(digests) - len(known))
 
 
 def _place(pack: Pack, record: int) -> Place:

@@ -25,6 +25,7 @@ from packer.view.catalog import RANGES, SORTS, Catalog, Query
 from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
 from packer.view.marks import Marks, wanted_marks
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
+from packer.view.problems import ProblemSets
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
 """Accepted host names, with any port (a tunnel has its own). A page of another site whose name resolves to this
@@ -74,7 +75,9 @@ class App:
         self._catalog = Catalog(pack)
         self._pictures = Pictures(pack)
         self._marks = Marks(pack)
+        problems = ProblemSets(pack, self._pictures)
         self._catalog.add_sets("marked", self._marks.set_of)
+        self._catalog.add_sets("problem", problems.set_of)
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "pack": lambda given: pack_facts(pack),
             "rejected": lambda given: rejected_facts(pack),
@@ -83,6 +86,8 @@ class App:
             "place": self._place,
             "charts": lambda given: self._charts,
             "batch": self._batch,
+            "problems": lambda given: problems.facts(),
+            "problem": lambda given: problems.examples(given.get("kind", "")),
             "marks": lambda given: self._marks.facts(),
         }
 

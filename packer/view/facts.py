@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -27,30 +27,33 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
     """Return name, size, classes and fields of the pack, and the number of rejected inputs."""
     manifest = pack.manifest
     size = sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)
+    names = [printable(os.path.basename(part.path.rstrip("/")) or part.path) for part in pack.packs]
     return {
-        "name": printable(os.path.basename(pack.path)),
+        "name": " + ".join(names),
+        "packs": [{"name": name, "records": len(part)} for name, part in zip(names, pack.packs, strict=True)],
         "path": printable(pack.path),
         "records": len(pack),
-        "container": manifest.container,
+        "container": ", ".join(dict.fromkeys(part.manifest.container for part in pack.packs)),
         "encoding": manifest.encoding,
         "size": size_text(size),
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
         "fields": list(manifest.fields),
-        "rejected": manifest.counts["rejected"],
+        "rejected": sum(part.manifest.counts["rejected"] for part in pack.packs),
     }
 
 
 def rejected_facts(pack: Pack) -> dict[str, Any]:
     """Return the first MOST_REJECTED inputs that are not in the pack, with reasons."""
-    rejected = islice(read_list(pack.path, "rejected", pack.manifest), MOST_REJECTED)
+    lists = chain.from_iterable(read_list(part.path, "rejected", part.manifest) for part in pack.packs)
+    rejected = islice(lists, MOST_REJECTED)
     rows = [
         {"path": printable(r.path), "reason": printable(r.reason), "problem": printable(r.problem)} for r in rejected
     ]
     return {
-        "total": pack.manifest.counts["rejected"],
+        "total": sum(part.manifest.counts["rejected"] for part in pack.packs),
         "rejected": rows,
-        "notes": [printable(note) for note in pack.manifest.notes],
+        "notes": [printable(note) for part in pack.packs for note in part.manifest.notes],
     }
 
 
@@ -98,6 +101,9 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
         ("shard", f"{pack.shards[shard].container.name}, row {row:,}"),
         ("source XXH3", bytes(np.asarray(pack.column("source_xxh3")[record])).hex()),
     ]
+    if len(pack.packs) > 1:
+        [(part, _, _)] = pack.by_pack(np.array([record]))
+        stored.insert(0, ("pack", part.path))
     if annotation.tags is not None:
         names = [name for name, has in zip(pack.manifest.tags, annotation.tags.tolist(), strict=True) if has]
         stored.append(("tags", ", ".join(names) or "none"))

@@ -9,7 +9,7 @@ from types import TracebackType
 from packer.errors import AnyPath
 from packer.format.pack import Pack, open_pack
 
-FRAME = '<iframe {source} width="100%" height="{height}" style="border: 1px solid #8884; border-radius: 8px" {more}></iframe>'
+FRAME = '<iframe {source} width="100%" height="{height}" style="border: 1px solid #8884" {more}></iframe>'
 COUNT = 60
 
 
@@ -93,8 +93,8 @@ class View:
         frame = FRAME.format(source=source, height=self._height, more='allow="clipboard-write"')
         return (
             f'{frame}<p><small><a href="{html.escape(self.url)}" target="_blank" rel="noreferrer">Open in a tab</a>. '
-            "If nothing is shown, the browser runs on another machine: <code>packer.view(pack, sheet=True)</code> needs "
-            "no server.</small></p>"
+            "If nothing is shown, the browser runs on another machine: <code>packer.view(pack, sheet=True)</code> "
+            "needs no server.</small></p>"
         )
 
 

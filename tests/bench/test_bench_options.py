@@ -30,8 +30,8 @@ MISTAKES = {
     "--seconds nan": "--seconds: must be 0.05 to 3600, got nan",
     "--resize axb": "--resize: must be WIDTHxHEIGHT of 1 to 4096 pixels, got 'axb'; such as 224x224",
     "--resize 0x5": "--resize: must be WIDTHxHEIGHT",
-    "--format zip": f"--format: must be one of {', '.join(CONTAINERS)}, got 'zip'",
-    "--encode png": "--encode: must be one of raw, jpeg, got 'png'",
+    "--format zip": f"--format: must be one of {', '.join(CONTAINERS)}; got zip",
+    "--encode png": "--encode: must be one of raw, jpeg; got png",
     "--device tpu": "--device: must be cpu, cuda or cuda:N, got 'tpu'",
     "--step-ms 0": "--step-ms: must be more than 0",
     "--tune --step-ms nan": "--step-ms: must be more than 0 and at most 60000, got nan",
@@ -43,11 +43,11 @@ MISTAKES = {
 def test_mistakes_are_named(tmp_path: Path, words: str) -> None:
     draw_plain(tmp_path / "src", 8)
     line = refused(2, "bench", tmp_path / "src", *words.split())
-    assert line.startswith(f"packer: {MISTAKES[words]}")
+    assert line.startswith(f"packer: error: {MISTAKES[words]}")
 
 
 def test_tune_needs_something_to_read() -> None:
-    assert refused(2, "bench", "--tune") == "packer: --tune: needs a pack or a folder; name one"
+    assert refused(2, "bench", "--tune") == "packer: error: --tune: needs a pack or a folder; name one"
 
 
 def test_without_cuda_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_without_cuda_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     draw_plain(tmp_path / "src", 8)
     line = refused(2, "bench", tmp_path / "src", "--device", "cuda")
-    assert line == "packer: --device: torch cannot use cuda here; install torch with CUDA, or leave it out"
+    assert line == "packer: error: --device: torch cannot use cuda here; install torch with CUDA, or leave it out"
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_report_that_cannot_be_made_is_told_at_once(tmp_path: Path, monkeypatc
     (tmp_path / "taken").write_bytes(b"a file")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     line = refused(2, "bench", tmp_path / "src", "--report", tmp_path / "r")
-    assert line == 'packer: --report: needs matplotlib; pip install "dataset-packer[report]"'
+    assert line == 'packer: error: --report: needs matplotlib; pip install "dataset-packer[report]"'
     assert not (tmp_path / "r").exists()
 
 

@@ -117,7 +117,7 @@ def test_tune_of_a_folder_finds_workers(folder: Path, tmp_path: Path) -> None:
 
 def test_steps_go_with_tune(raw: Path) -> None:
     line = refused(2, "bench", raw, "--step-ms", 5)
-    assert line == "packer: --step-ms: needs a folder or --tune; add --tune"
+    assert line == "packer: error: --step-ms: needs a folder or --tune; add --tune"
 
 
 def test_a_damaged_pack_is_told_of(raw: Path, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_a_node_with_another_library_is_named(
                 output = finished(build(source, "other", "--engine", f"dask:{cluster.scheduler_address}"), code=3)
             finally:
                 worker.terminate()
-    assert re.search(r"packer: \S+: this node has simplejpeg 0\.1, not ", output)
+    assert re.search(r"packer: error: \S+: this node has simplejpeg 0\.1, not ", output)
 
 
 def test_the_commands_of_the_page(ray_cluster: Any, dask_cluster: Any, tmp_path: Path) -> None:

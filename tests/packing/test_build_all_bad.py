@@ -37,7 +37,7 @@ def test_all_bad_inputs_are_listed_by_reason_in_one_run(voc: Path, tmp_path: Pat
     ran = run("build", voc, "-o", tmp_path / "p", "--labels", "voc")
     head, *lines = ran.error_lines
     assert ran.code == 1 and head == (
-        f"packer: {voc}: 6 of 9 inputs are bad, 0 allowed; fix them, or pack the others with "
+        f"packer: error: {voc}: 6 of 9 inputs are bad, 0 allowed; fix them, or pack the others with "
         "--boxes drop --missing-labels skip --max-bad 4"
     )
     assert [line.partition(":")[0].strip() for line in lines] == ["bad-image"] * 3 + ["bad-box"] * 2 + [

@@ -230,7 +230,7 @@ def test_permissions(tmp_path: Path) -> None:
     assert done.returncode == 1 and "001.jpg: cannot be read: Permission denied" in done.stderr
     done = packer("build", source, "-o", tmp_path / "fixed" / "p", "--max-bad", 1, "--workers", 1)
     assert done.returncode == 3
-    assert done.stderr == f"packer: {tmp_path}/fixed/p.partial: Permission denied; choose another --out\n"
+    assert done.stderr == f"packer: error: {tmp_path}/fixed/p.partial: Permission denied; choose another --out\n"
     (tmp_path / "fixed").chmod(0o755)
 
 

@@ -199,7 +199,7 @@ def test_a_worker_is_killed(many: Path, tmp_path: Path) -> None:
         ran = end_of(process)
         assert ran.code == 3
         assert ran.error_lines == [
-            "packer: a worker process died (killed by SIGKILL); free memory or use fewer --workers"
+            "packer: error: a worker process died (killed by SIGKILL); free memory or use fewer --workers"
         ]
         only_finished_shards_left(process, tmp_path)
 
@@ -237,7 +237,7 @@ def test_a_second_build_of_the_same_output(many: Path, tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGCONT)
         assert ran.code == 2
         assert ran.error_lines == [
-            f"packer: {tmp_path}/p.partial: another build is writing to it; wait for it, or choose another --out"
+            f"packer: error: {tmp_path}/p.partial: another build is writing to it; wait for it, or choose another --out"
         ]
         assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)

@@ -146,7 +146,8 @@ def test_a_list_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatch
     asked = ["build", source, "-o", tmp_path / "p", "--quarantine", tmp_path / "q"]
     line = refused(3, *asked, "--on-bad", "skip")
     assert line == (
-        f"packer: {tmp_path}/q/rejected.tsv: cannot be written: No space left on device; choose another --quarantine"
+        f"packer: error: {tmp_path}/q/rejected.tsv: cannot be written: No space left on device; "
+        "choose another --quarantine"
     )
     assert not (tmp_path / "p").exists() and os.listdir(tmp_path / "q") == []
     ran = run(*asked)

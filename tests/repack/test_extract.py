@@ -266,7 +266,7 @@ def test_folders_that_exist(tmp_path: Path) -> None:
     assert "was not extracted from a pack" in refused(2, "extract", pack, tmp_path / "src", "--overwrite")
     assert "is the pack, or in it" in refused(2, "extract", pack, pack / "x")
     assert "no such folder" in refused(2, "extract", pack, tmp_path / "no" / "x")
-    assert 'no layout "zip"; choose one of folder' in refused(2, "extract", pack, tmp_path / "x", "--layout", "zip")
+    assert "--layout: must be one of folder" in refused(2, "extract", pack, tmp_path / "x", "--layout", "zip")
     assert (out / "mine.txt").read_text() == "mine" and not list(tmp_path.glob("*.partial"))
     for layout in set(LAYOUTS) - {"folder", "list"}:
         assert f"{layout} holds boxes, but the pack has label" in refused(

@@ -137,7 +137,7 @@ def test_sizes_may_differ(build: Build, tmp_path: Path) -> None:
 )
 def test_packs_that_do_not_fit(build: Build, tmp_path: Path, options: dict[str, object], said: str) -> None:
     a, b = build("a", ("ant",)), build("b", ("ant",), **options)
-    assert refused(2, "merge", a, b, "-o", tmp_path / "all") == f"packer: {b}: {said.format(a=a, b=b)}"
+    assert refused(2, "merge", a, b, "-o", tmp_path / "all") == f"packer: error: {b}: {said.format(a=a, b=b)}"
     assert not (tmp_path / "all").exists() and not (tmp_path / "all.partial").exists()
 
 

@@ -1,111 +1,151 @@
-"""Runs many damaging cases in one test: a slice of them in the suite, all of them with scripts/torture.py."""
+"""Runs many damaging cases in one test: a few in the suite, as many as are asked for with scripts/torture.py."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
-import shlex
 import signal
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from math import gcd
 
 import pytest
 
-SHARE, SEED, ONLY = "PACKER_TORTURE_SHARE", "PACKER_TORTURE_SEED", "PACKER_TORTURE_ONLY"
+SEEDS, REPORT = "PACKER_TORTURE_SEEDS", "PACKER_TORTURE_REPORT"
+"""FIRST:COUNT, the seeds to run of all selected tests together (COUNT may be `all`); where to append what happened."""
 CHUNK = 500
 """Cases that share one child process."""
 CASE_S = 60
 """A case that takes longer hangs."""
 MOST_FAILURES = 5
+GOLDEN = 0.6180339887498949
+TURN = pytest.StashKey[tuple[int, int]]()
+"""The number of a test among those that share the seeds, and how many they are."""
 
 Case = Sequence[object]
 Run = Callable[..., str]
 """Called with the parts of a case. Returns the outcome in a few words; raises an exception if it is wrong."""
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """If seeds are asked for, keep the tests that have some: seed 0 belongs to the first, seed 1 to the second, ..."""
+    if SEEDS not in os.environ:
+        return
+    tests = [item for item in items if "torture" in getattr(item, "fixturenames", ())]
+    for number, item in enumerate(tests):
+        item.stash[TURN] = number, len(tests)
+    first, _, count = os.environ[SEEDS].partition(":")
+    kept = (
+        tests if count == "all" else [tests[seed % len(tests)] for seed in range(int(first), int(first) + int(count))]
+    )
+    kept = list(dict.fromkeys(kept)) if tests else []
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
 class Torture:
     """The cases of one test."""
 
-    def __init__(self, node: str) -> None:
-        self.seed = int(os.environ.get(SEED, "0"))
-        self._share = float(os.environ.get(SHARE, "0"))
-        self._only = os.environ.get(ONLY)
-        self.node = node
+    def __init__(self, node: str, turn: tuple[int, int] = (0, 1)) -> None:
+        self.seed = 0
+        """What a case draws its random numbers from, besides its name."""
+        self.node, self._turn = node, turn
+        self._first, _, self._count = os.environ.get(SEEDS, "").partition(":")
 
-    def each(self, cases: Sequence[Case], run: Run, few: int, apart: bool = False) -> Counter[str]:
+    def each(
+        self, cases: Sequence[Case], run: Run, few: int, always: Sequence[Case] = (), apart: bool = False
+    ) -> Counter[str]:
         """Run cases, and fail with all that went wrong and the commands that repeat it.
+
+        Case k of a test is `cases[k * step % len(cases)]` with a step that scatters them, so that the first few are of
+        all kinds and every k below `len(cases)` is another case; those above have other random numbers.
 
         Args:
             cases: All there are; a case is named by its parts, with spaces between them.
             run: Runs one case.
-            few: Number of cases to draw, if no share or name of cases is set in the environment.
+            few: How many cases run if no seeds are set in the environment.
+            always: Cases that run before those.
             apart: Run the cases in child processes: one that crashes or hangs counts against its case only.
 
         Returns:
             How often `run` returned each text.
         """
         __tracebackhide__ = True
-        started = time.monotonic()
+        total = len(cases)
+        step = next(n for n in range(max(1, round(total * GOLDEN)), total + 2) if gcd(n, total) == 1)
+        back = pow(step, -1, total) if total > 1 else 0
+        numbers = self._numbers(total, few)
+        if self.sliced:
+            fixed = [cases.index(case) * back % total for case in always]
+            numbers = [*fixed, *(number for number in numbers if number not in fixed)]
+
+        def numbered(number: int) -> str:
+            self.seed = number // total
+            return run(*cases[number * step % total])
+
         outcomes: Counter[str] = Counter()
         failed: list[str] = []
-        chosen = self._drawn(cases, few)
-        for case, outcome, problem in (_apart if apart else _here)(chosen, run):
+        seeds: list[int] = []
+        for number, outcome, problem in (_apart if apart else _here)(numbers, numbered):
             outcomes[outcome or "failed"] += 1
+            name = _name(cases[number * step % total])
             if problem:
-                repeat = f"{SEED}={self.seed} {ONLY}={shlex.quote(_name(case))} python -m pytest '{self.node}'"
-                failed.append(f"{_name(case)}: {problem}\nTo repeat: {repeat}")
-                if len(failed) == MOST_FAILURES:
-                    break
-        if self._share:
-            count, seconds = sum(outcomes.values()), time.monotonic() - started
-            print(f"\n{self.node}: {count:,} of {len(cases):,} cases, {dict(outcomes)}, {seconds:.0f} s")
-        assert not failed, f"{len(failed)} of {len(chosen)} cases failed\n\n" + "\n\n".join(failed)
-        assert chosen, f"no case is named {self._only!r}"
+                failed.append(f"{name}: {problem}\nTo repeat: {SEEDS}={number}:1 python -m pytest '{self.node}'")
+                seeds.append(number * self._turn[1] + self._turn[0])
+            elif self._count == "1":
+                print(f"\n{self.node}: {name}: {outcome}")
+            if len(failed) == MOST_FAILURES:
+                break
+        if report := os.environ.get(REPORT):
+            with open(report, "a", encoding="utf-8") as file:
+                print(json.dumps({"of": total, "outcomes": outcomes, "failed": seeds}), file=file)
+        assert not failed, f"{len(failed)} of {len(numbers)} cases failed\n\n" + "\n\n".join(failed)
         return outcomes
 
     @property
     def sliced(self) -> bool:
         """Whether the usual number of cases runs, so that a test may count the outcomes."""
-        return not self._share and self._only is None
+        return not self._first
 
-    def _drawn(self, cases: Sequence[Case], few: int) -> Sequence[Case]:
-        if self._only is not None:
-            return [case for case in cases if _name(case) == self._only]
-        count = max(1, round(self._share * len(cases))) if self._share else few
-        return cases if count >= len(cases) else random.Random(self.seed).sample(cases, count)
+    def _numbers(self, total: int, few: int) -> Sequence[int]:
+        if self.sliced:
+            return range(min(few, total))
+        if self._count == "all":
+            return range(total)
+        number, tests = self._turn
+        first = int(self._first)
+        return [seed // tests for seed in range(first, first + int(self._count)) if seed % tests == number]
 
 
 @pytest.fixture
 def torture(request: pytest.FixtureRequest) -> Torture:
     """The cases of this test."""
-    return Torture(request.node.nodeid)
+    return Torture(request.node.nodeid, request.node.stash.get(TURN, (0, 1)))
 
 
 def _name(case: Case) -> str:
     return " ".join(map(str, case))
 
 
-def _here(cases: Sequence[Case], run: Run) -> Iterator[tuple[Case, str, str]]:
-    for case in cases:
+def _here(numbers: Sequence[int], run: Callable[[int], str]) -> Iterator[tuple[int, str, str]]:
+    for number in numbers:
         try:
-            yield case, run(*case), ""
+            yield number, run(number), ""
         except AssertionError as error:
-            yield case, "", str(error)
+            yield number, "", str(error)
         except Exception:
-            yield case, "", traceback.format_exc()
+            yield number, "", traceback.format_exc()
 
 
-def _apart(cases: Sequence[Case], run: Run) -> Iterator[tuple[Case, str, str]]:
+def _apart(numbers: Sequence[int], run: Callable[[int], str]) -> Iterator[tuple[int, str, str]]:
     done = 0
-    while done < len(cases):
-        chunk = cases[done : done + CHUNK]
+    while done < len(numbers):
+        chunk = numbers[done : done + CHUNK]
         lines, status = _child(chunk, run)
-        for case, line in zip(chunk, lines, strict=False):
-            yield case, *json.loads(line)
+        for number, line in zip(chunk, lines, strict=False):
+            yield number, *json.loads(line)
         done += len(lines)
         if len(lines) < len(chunk):
             name = signal.Signals(-status).name if status < 0 else f"exit code {status}"
@@ -113,12 +153,12 @@ def _apart(cases: Sequence[Case], run: Run) -> Iterator[tuple[Case, str, str]]:
             done += 1
 
 
-def _child(cases: Sequence[Case], run: Run) -> tuple[list[str], int]:
+def _child(numbers: Sequence[int], run: Callable[[int], str]) -> tuple[list[str], int]:
     """Run cases until one of them ends the process; return the outcomes of those before it, and the exit code."""
 
-    def timed(*case: Any) -> str:
+    def timed(number: int) -> str:
         signal.alarm(CASE_S)
-        return run(*case)
+        return run(number)
 
     ours, theirs = os.pipe()
     pid = os.fork()
@@ -126,7 +166,7 @@ def _child(cases: Sequence[Case], run: Run) -> tuple[list[str], int]:
         code = 1
         try:
             with open(theirs, "w", encoding="ascii") as pipe:
-                for _, *outcome in _here(cases, timed):
+                for _, *outcome in _here(numbers, timed):
                     print(json.dumps(outcome), file=pipe, flush=True)
             code = 0
         finally:

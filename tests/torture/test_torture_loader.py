@@ -108,8 +108,7 @@ def test_resume_positions(container: str, encode: str, pack_of, torture) -> None
 
     cases = [(n, world, at) for world in WORLDS for n in THREADS for at in range(-(-RECORDS // world) + 1)]
     ends = [(2, world, at) for world in (1, 8) for at in (0, 1, -(-RECORDS // world) - 1, -(-RECORDS // world))]
-    torture.each(ends, run, len(ends))
-    torture.each(cases, run, 10)
+    torture.each(cases, run, 10, always=ends)
 
 
 # -- worker deaths
@@ -173,8 +172,7 @@ def test_worker_deaths(pack_of, torture) -> None:
 
     # over the first batch of a worker: torch reads earlier ones out of the memory of the dead one, or fails to
     first = [("fork", way, 4 * n, bool(n % 2)) for n, way in enumerate(WAYS)]
-    torture.each(first, run, len(first))
-    torture.each(list(product(("forkserver", "spawn"), WAYS, range(14), (True, False))), run, 1)
+    torture.each([*first, *product(("forkserver", "spawn"), WAYS, range(14), (True, False))], run, 1, always=first)
     gc.collect()  # what is left of the sockets, while their warning is ignored
 
 
@@ -182,7 +180,7 @@ def test_worker_deaths(pack_of, torture) -> None:
 
 
 @pytest.mark.parametrize("container", ["lmdb", "webdataset"])  # one code reads all: with pages between, and without
-def test_opening_leaves_nothing(container: str, pack_of) -> None:
+def test_opening_leaves_nothing(container: str, pack_of, torture) -> None:
     """Open, read and close a pack many times: no descriptor is left, and memory stays."""
 
     def use() -> None:
@@ -197,27 +195,36 @@ def test_opening_leaves_nothing(container: str, pack_of) -> None:
             use()
         return kept_bytes() - before[0], len(os.listdir("/proc/self/fd")) - before[1]
 
+    def run(_: int) -> str:
+        # a leak grows in every round, what other threads and the heap take now and then does not
+        rounds = [growth(40)]
+        while rounds[-1][0] > 40 * PAGE and len(rounds) < 6:
+            rounds.append(growth(40))
+        assert rounds[-1][0] <= 40 * PAGE, rounds
+        assert not any(descriptors for _, descriptors in rounds), rounds
+        return "40 openings that leave nothing"
+
     growth(80)
-    # a leak grows in every round, what other threads and the heap take now and then does not
-    rounds = [growth(40)]
-    while rounds[-1][0] > 40 * PAGE and len(rounds) < 6:
-        rounds.append(growth(40))
-    assert rounds[-1][0] <= 40 * PAGE, rounds
-    assert not any(descriptors for _, descriptors in rounds), rounds
+    torture.each([(number,) for number in range(250)], run, 1)
 
 
-def test_workers_take_no_more_memory_with_each_epoch(pack_of) -> None:
+def test_workers_take_no_more_memory_with_each_epoch(pack_of, torture) -> None:
     """Of a DataLoader's persistent workers, after the third epoch: less than 2 % more."""
     data = PackedDataset(pack_of("lmdb", "jpeg"))
-    workers: Any = DataLoader(
-        data, 8, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=collate,
-        multiprocessing_context="fork",
-    )  # fmt: skip
-    sizes = []
-    for _ in range(20):
-        for _ in workers:
-            pass
-        sizes.append([anonymous_bytes(worker.pid) for worker in workers._iterator._workers])
-    workers._iterator._shutdown_workers()
-    for before, after in zip(sizes[2], sizes[-1], strict=True):
-        assert after < 1.02 * before
+
+    def run(_: int) -> str:
+        workers: Any = DataLoader(
+            data, 8, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=collate,
+            multiprocessing_context="fork",
+        )  # fmt: skip
+        sizes = []
+        for _ in range(20):
+            for _ in workers:
+                pass
+            sizes.append([anonymous_bytes(worker.pid) for worker in workers._iterator._workers])
+        workers._iterator._shutdown_workers()
+        for before, after in zip(sizes[2], sizes[-1], strict=True):
+            assert after < 1.02 * before
+        return "20 epochs without growth"
+
+    torture.each([(number,) for number in range(10)], run, 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -98,6 +99,27 @@ def test_failures_name_the_command_that_repeats_them(torture, monkeypatch: pytes
     text = str(raised.value)
     assert "3 of 5 cases failed" in text and "ZeroDivisionError" in text
     assert "crash 1: the process ended with SIGKILL" in text and "hang 1: the process hung" in text
-    assert f"PACKER_TORTURE_ONLY='raise 0' python -m pytest '{torture.node}'" in text
-    monkeypatch.setenv("PACKER_TORTURE_ONLY", "good 2")
-    assert type(torture)(torture.node).each(cases, run, 5) == {"0": 1}
+    seed = re.search(r"PACKER_TORTURE_SEEDS=(\d+:1) python -m pytest '(.*)'", text[text.index("raise 0: ") :])
+    assert seed is not None and seed[2] == torture.node
+    monkeypatch.setenv("PACKER_TORTURE_SEEDS", seed[1])
+    with pytest.raises(AssertionError, match=r"^1 of 1 cases failed\s+raise 0: "):
+        type(torture)(torture.node).each(cases, run, 5)
+
+
+def test_seeds_are_shared_by_the_tests_of_a_row(torture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the first seeds is another case; later ones have other random numbers; few are of all kinds."""
+    cases = [(kind, n) for kind in "abcd" for n in range(25)]
+    seen: list[tuple[str, int, int]] = []
+
+    def run(kind: str, n: int) -> str:
+        seen.append((kind, n, tests[-1].seed))
+        return kind
+
+    tests = [torture]
+    assert set(torture.each(cases, run, 6, always=[("c", 3)])) == set("abcd") and seen[0][:2] == ("c", 3)
+    seen.clear()
+    monkeypatch.setenv("PACKER_TORTURE_SEEDS", "0:400")
+    for turn in (0, 1):
+        tests.append(type(torture)(torture.node, (turn, 2)))
+        tests[-1].each(cases, run, 1)
+    assert sorted(seen) == sorted((*case, again) for case in cases for again in (0, 0, 1, 1))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packs import WIDE
 from PIL import Image
-from running import good
+from running import good, refused
 from werkzeug.test import Client, TestResponse
 
 from packer import PackedLoader, RandomResizedCrop, join_packs, open_pack
@@ -422,3 +422,58 @@ def test_a_batch_without_a_crop(tmp_path: Path) -> None:
     assert sorted(sample["record"] for sample in samples) == list(range(5))
     for sample in samples:
         assert np.array_equal(seen(sample["picture"]), pack.image(sample["record"]))
+
+
+def test_problems(tmp_path: Path) -> None:
+    """Each kind has a count, a set of records and examples; a box is shown large, alone."""
+    source = tmp_path / "src"
+    for i in range(40):
+        draw(source / f"JPEGImages/{i:02d}.jpg", i, 300, 200)
+        boxes = [("cell", 10 + i, 20, 40 + i, 50)]
+        boxes += [("dot", 11 + i, 20, 40 + i, 50)] if i == 7 else []
+        (source / "Annotations").mkdir(exist_ok=True)
+        (source / f"Annotations/{i:02d}.xml").write_text(voc_xml(f"{i:02d}.jpg", boxes, (300, 200)))
+    good("build", source, "-o", tmp_path / "pack")
+    pack = open_pack(tmp_path / "pack")
+    problem, rare = ask(pack, "problems")["problems"]
+    assert (
+        rare["kind"] == "rare-class"
+        and problem["kind"] == "two-classes"
+        and problem["records"] == 1
+        and problem["level"] == "wrong"
+    )
+    found = ask(pack, "tiles", set_="problem:two-classes")
+    assert [tile["record"] for tile in found["tiles"]] == [7]
+    assert found["sets"] == {"problem:two-classes": "One object with two classes"}
+    [example] = ask(pack, "problem", kind="two-classes")["examples"]
+    assert example["detail"] == "cell and dot" and example["record"] == 7
+    assert seen(example["picture"]).shape[:2] == (example["height"], example["width"]) == (96, 96)
+    boxes = pack.annotation(7).boxes
+    left, top = boxes[0][:2] - example["boxes"][0][:2]
+    assert np.array_equal(np.asarray(example["boxes"]) + np.array([left, top] * 2), boxes)
+    crop = pack.image(7)[int(top) : int(top) + 96, int(left) : int(left) + 96].astype(int)
+    assert np.abs(seen(example["picture"]).astype(int) - crop).mean() < 4
+    assert get(pack, f"/{TOKEN}/api/tiles?set=problem:leak").status_code == 400
+
+
+def test_several_packs(tmp_path: Path) -> None:
+    """One numbering for both, names of both, and the images that both have."""
+    for name, first in (("train", 0), ("val", 8)):
+        for i in range(10):
+            draw(tmp_path / name / ("cat", "dog")[i % 2] / f"{i}.png", first + i, format="PNG")
+        good("build", tmp_path / name, "-o", tmp_path / f"{name}.pack")
+    pack = join_packs([tmp_path / "train.pack", tmp_path / "val.pack"])
+    facts = ask(pack, "pack")
+    assert facts["name"] == "train.pack + val.pack" and facts["records"] == 20 and facts["rejected"] == 0
+    assert facts["packs"] == [{"name": "train.pack", "records": 10}, {"name": "val.pack", "records": 10}]
+    [leak] = ask(pack, "problems")["problems"]
+    assert leak["kind"] == "leak" and leak["objects"] == 2
+    found = ask(pack, "tiles", set_="problem:leak")["tiles"]
+    assert len(found) == 4 and len({tile["picture"] for tile in found}) == 2
+    assert ["pack", str(tmp_path / "val.pack")] in ask(pack, "record", record=15)["stored"]
+    assert ask(pack, "rejected")["total"] == 0 and ask(pack, "charts")["images"] == 20
+    said = refused(2, "view", tmp_path / "train.pack", tmp_path / "val.pack", "--export-marks", tmp_path / "marks.txt")
+    assert "writes the list of one pack" in said
+    sheet = tmp_path / "sheet.html"
+    good("view", tmp_path / "train.pack", tmp_path / "val.pack", "--export", sheet)
+    assert sheet.read_text().count("<figure>") == 20

@@ -14,10 +14,11 @@ import { choose, current, setUpTabs } from "./tabs.js";
 import { detailKey, openRecord, tab as records } from "./records.js";
 import { setUpMarks, tab as marked } from "./marked.js";
 import { tab as batches } from "./batches.js";
+import { tab as problems } from "./problems.js";
 import { tab as statistics } from "./charts.js";
 import { tab as rejected } from "./rejected.js";
 
-const TABS = [records, marked, batches, statistics, rejected];
+const TABS = [records, marked, batches, problems, statistics, rejected];
 const $ = (id) => document.getElementById(id);
 
 document.addEventListener("keydown", (event) => {
@@ -45,7 +46,6 @@ $("help").addEventListener("click", (event) => { if (event.target === $("help"))
 async function begin() {
   try { Object.assign(pack, await ask("pack")); } catch (error) { complain(error); return; }
   names.classes = pack.classes;
-  document.title = `${pack.name} - packer view`;
   $("name").textContent = pack.name; $("name").title = pack.path;
   const shape = pack.shape ? `${pack.shape[1]} x ${pack.shape[0]}` : "different sizes";
   $("about").textContent = `${pack.container}, ${pack.encoding}, ${shape}, ${pack.size}`;

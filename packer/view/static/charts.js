@@ -20,6 +20,7 @@ export function charts(facts, choose) {
 }
 
 function card(title, content, note = "") {
+  if (content instanceof SVGElement) { content.setAttribute("role", "img"); content.setAttribute("aria-label", `${title}, ${note}`); }
   return element("div", { class: "card" }, element("h3", {}, title), content, element("div", { class: "note" }, note));
 }
 
@@ -37,7 +38,7 @@ function classes({ of, rows, more }, choose) {
 }
 
 function bars({ edges, counts, whole }, unit) {
-  const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+  const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}` });
   const most = Math.max(...counts), each = (WIDTH - 2 * LEFT) / counts.length;
   counts.forEach((count, n) => {
     const high = most ? ((BASE - TOP) * count) / most : 0;

@@ -78,8 +78,11 @@ export function counted(count, sets = {}) {
   $("count").textContent = count === pack.records ? records : `${count.toLocaleString("en")} of ${records}`;
   titles = { ...titles, ...sets };
   if (Object.keys(sets).length) draw();
+  // the button that was pressed goes
+  const lost = document.activeElement === document.body || $("empty").contains(document.activeElement);
   $("empty").hidden = count > 0;
   $("scroller").hidden = count === 0;
+  if (count > 0 && lost) $("scroller").focus();
   if (count > 0) return;
   const chips = removers();
   if (!chips.length) $("empty").replaceChildren(element("p", {}, "The pack has no record."));

@@ -65,10 +65,11 @@ export const tab = {
   },
   focus() { $("scroller").focus(); },
   key(event) {
+    if (markKey(event, grid.record())) return true;
     if (event.target.closest("button, a, summary")) return false;
     if (KEYS[event.key]) grid.select(KEYS[event.key]());
     else if (event.key === "Enter" && grid.count) openAt(grid.at);
-    else return markKey(event, grid.record());
+    else return false;
     return true;
   },
 };

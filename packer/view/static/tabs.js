@@ -21,12 +21,16 @@ export function setUpTabs(all) {
     const button = element("button", { type: "button", role: "tab", id: `tab-of-${tab.id}`, "data-tab": tab.id, "aria-controls": `tab-${tab.id}` }, tab.name, element("span", { class: "count" }));
     button.addEventListener("click", () => {
       set({ tab: tab.id });
-      (tab.focus ? tab : $(`tab-${tab.id}`)).focus(); // so that its keys work at once
+      const panel = $(`tab-${tab.id}`);
+      const page = panel.querySelector(".page");
+      if (page) page.tabIndex = 0; // it scrolls: by keys, too
+      (tab.focus ? tab : page ?? panel).focus(); // so that its keys work at once
     });
     $("tabs").append(button);
     if (!$(`tab-${tab.id}`)) document.querySelector("main").append(element("section", { id: `tab-${tab.id}`, hidden: "" }));
     const panel = $(`tab-${tab.id}`);
     panel.setAttribute("role", "tabpanel"); panel.setAttribute("aria-labelledby", button.id); panel.tabIndex = -1;
+    panel.setAttribute("aria-busy", true);
     setCount(tab.id, tab.count?.(pack));
   }
   $("tabs").addEventListener("keydown", (event) => {
@@ -47,8 +51,13 @@ export async function choose() {
     $(`tab-of-${id}`).setAttribute("aria-selected", id === tab.id);
     $(`tab-of-${id}`).tabIndex = id === tab.id ? 0 : -1;
   }
+  document.title = tab === tabs[0] ? `${pack.name} - packer view` : `${pack.name}: ${tab.name} - packer view`;
   complain(null);
   if (tab.once && shown.has(tab.id)) return;
   shown.add(tab.id);
-  try { await tab.show($(`tab-${tab.id}`)); } catch (error) { shown.delete(tab.id); complain(error); }
+  const panel = $(`tab-${tab.id}`);
+  panel.setAttribute("aria-busy", true);
+  try { await tab.show(panel); } catch (error) { shown.delete(tab.id); complain(error); }
+  panel.setAttribute("aria-busy", false);
+  for (const page of panel.querySelectorAll(".page")) page.tabIndex = 0;
 }

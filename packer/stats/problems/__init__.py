@@ -1,0 +1,62 @@
+"""Problems of a data set that its labels and the digests of its files show: no image is read, no model is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packer.errors import plural
+from packer.format.pack import Pack
+from packer.stats.duplicates import digests
+from packer.stats.problems.base import CHECK, NOTE, WRONG, Columns, Example, Problem
+from packer.stats.problems.boxes import box_problems
+from packer.stats.problems.classes import class_problems, image_problems
+from packer.stats.problems.files import file_problems
+from packer.stats.problems.points import landmark_problems
+
+__all__ = ["CHECK", "NOTE", "WRONG", "Example", "Problem", "Problems", "find_problems"]
+
+ORDER = (
+    *("label-conflict", "leak", "class-names", "box-area", "two-classes"),
+    *(
+        "double-box",
+        "landmark-shape",
+        "landmark-count",
+        "landmark-outside",
+        "small-box",
+        "large-box",
+        "aspect-box",
+        "tiny-box",
+    ),
+    *("class-in-one-pack", "duplicate", "image-size"),
+    *("no-object", "rare-class", "empty-class", "border-box"),
+)
+"""All kinds, the most serious first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problems:
+    """The problems of a pack, the most serious first."""
+
+    found: tuple[Problem, ...]
+    notes: tuple[str, ...]
+    """What could not be checked, and why."""
+
+
+def find_problems(pack: Pack) -> Problems:
+    """Look for problems in the index of a pack, or of several that are joined (`packer.join_packs`).
+
+    Raises:
+        DamagedPack: If an index is damaged.
+    """
+    columns = Columns(pack)
+    found = [
+        *file_problems(columns),
+        *class_problems(columns),
+        *box_problems(columns),
+        *landmark_problems(columns),
+        *image_problems(columns),
+    ]
+    notes = []
+    if unknown := int((~digests(pack).any(axis=1)).sum()):
+        notes.append(f"equal images: {plural(unknown, 'record has', 'records have')} no digest of the source file")
+    return Problems(tuple(sorted(found, key=lambda problem: ORDER.index(problem.kind))), tuple(notes))

@@ -1,0 +1,62 @@
+// The tab of problems: a card for each kind, with examples; a click shows its records.
+import { element, picture } from "./draw.js";
+import { showRecords } from "./filters.js";
+import { ask } from "./server.js";
+import { pack, set } from "./state.js";
+import { setCount } from "./tabs.js";
+
+const LEVELS = { wrong: "wrong", check: "to check", note: "good to know" };
+const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
+
+function card(problem) {
+  const examples = element("div", { class: "examples" });
+  const made = element("article", { class: `card problem is-${problem.level}`, "data-kind": problem.kind, "aria-label": problem.title });
+  made.append(element("h3", {}, element("span", { class: "level" }, LEVELS[problem.level]), problem.title), element("p", {}, problem.text), examples);
+  if (problem.records) {
+    const show = element("button", { type: "button" }, `Show ${counted(problem.records, "record")}`);
+    show.addEventListener("click", () => showRecords({ set: [`problem:${problem.kind}`] }));
+    made.append(show);
+    fill(examples, problem.kind);
+  }
+  return made;
+}
+
+// Examples are fetched when their card is nearly in sight.
+function fill(examples, kind) {
+  new IntersectionObserver(async (entries, observer) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    observer.disconnect();
+    try {
+      const found = await ask("problem", { kind });
+      examples.replaceChildren(...found.examples.map(example));
+    } catch (error) { examples.replaceChildren(element("p", { class: "note" }, error.message)); }
+  }, { rootMargin: "300px" }).observe(examples);
+}
+
+function example(facts) {
+  const where = facts.pack ? `${facts.pack}: ${facts.path}` : facts.path;
+  const made = element("button", { type: "button", class: "example", title: `${where}\n${facts.detail}`, "aria-label": `record ${facts.key}: ${facts.detail || where}` }, picture(facts));
+  made.append(element("span", { class: "caption" }, facts.detail || where));
+  made.addEventListener("click", () => set({ record: facts.record }));
+  return made;
+}
+
+function content({ problems, notes }) {
+  const parts = notes.map((note) => element("p", { class: "note" }, `Not checked: ${note}`));
+  if (!problems.length) parts.push(element("p", { class: "nothing" }, "No problems found: no equal images, no odd boxes, no class without images."));
+  const serious = problems.filter((problem) => problem.level !== "note").length;
+  if (problems.length) parts.unshift(element("p", { class: "note" }, `${counted(problems.length, "kind")} of problems in ${counted(pack.records, "record")}, the most serious first. Only labels and digests of files were compared: no model, no pixels.`));
+  setCount("problems", serious);
+  return [...parts, element("div", { class: "problems" }, ...problems.map(card))];
+}
+
+export const tab = {
+  id: "problems",
+  name: "Problems",
+  once: true,
+  async show(panel) {
+    const page = element("div", { class: "page" }, element("p", { class: "note", role: "status" }, "looking through all labels ..."));
+    panel.replaceChildren(page);
+    page.replaceChildren(...content(await ask("problems")));
+  },
+};

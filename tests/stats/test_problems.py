@@ -1,0 +1,232 @@
+"""`packer stats --problems`: each kind against plain loops over small random packs, and planted faults."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drawn import draw
+from large_packs import labeled_pack, random_labels
+from running import good, refused
+
+from packer import join_packs, open_pack
+from packer.format.pack import Pack
+from packer.stats.problems import ORDER, Problem, find_problems
+from packer.stats.problems.classes import plain_name
+
+CLASSES = ("ant", "bee", "cat")
+
+
+def problems(pack: Pack) -> dict[str, Problem]:
+    return {one.kind: one for one in find_problems(pack).found}
+
+
+def iou(a: Any, b: Any) -> float:
+    wide, high = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    if min(wide, high, a[2] - a[0], a[3] - a[1], b[2] - b[0], b[3] - b[1]) <= 0:
+        return 0.0
+    shared = wide * high
+    return shared / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_against_loops(tmp_path: Path, seed: int) -> None:
+    """Equal files, boxes in the same place, tiny and empty boxes, the border, images without objects."""
+    draw = np.random.default_rng(seed)
+    facts = random_labels(300, 4, 3, seed)
+    boxes, ids = facts["boxes"][0], facts["box_labels"]
+    # boxes near others, of one class or another; on the border; without area
+    for n in draw.choice(len(boxes) - 1, 150, replace=False):
+        boxes[n + 1] = boxes[n] + draw.normal(0, 2, 4) * draw.integers(0, 2)
+    boxes[:10, 0], boxes[10:15, 2] = 0, boxes[10:15, 0]
+    facts["source_xxh3"] = facts["source_xxh3"][draw.integers(0, 200, 300)]  # many are equal
+    facts["source_xxh3"][:5] = 0  # not known
+    pack = open_pack(labeled_pack(tmp_path / "pack", facts, CLASSES, shards=3))
+    found = problems(pack)
+
+    groups, near, tiny, empty, border = defaultdict(list), {True: [], False: []}, [], [], []
+    for i in range(len(pack)):
+        annotation = pack.annotation(i)
+        its_boxes, its_ids = annotation.boxes.tolist(), annotation.box_labels.tolist()
+        if i >= 5:
+            groups[bytes(facts["source_xxh3"][i])].append((i, sorted(zip(its_ids, its_boxes, strict=True))))
+        for n, (x1, y1, x2, y2) in enumerate(its_boxes):
+            if x2 <= x1 or y2 <= y1 or min(x1, y1) < -1 or x2 > 641 or y2 > 481:
+                empty.append(i)
+            elif x1 <= 0.5 or y1 <= 0.5 or x2 >= 639.5 or y2 >= 479.5:
+                border.append(i)
+            if x2 > x1 and y2 > y1 and min(x2 - x1, y2 - y1) < 2:
+                tiny.append(i)
+            for other in range(n):
+                if iou(its_boxes[n], its_boxes[other]) >= 0.9:
+                    near[its_ids[n] == its_ids[other]].append(i)
+    repeated = [group for group in groups.values() if len(group) > 1]
+    conflicts = [group for group in repeated if any(labels != group[0][1] for _, labels in group)]
+
+    def require(kind: str, records: list[int], objects: int) -> None:
+        assert (kind in found) == bool(records)
+        if records:
+            assert sorted(found[kind].records.tolist()) == sorted(set(records)) and found[kind].objects == objects
+
+    require("label-conflict", [i for group in conflicts for i, _ in group], len(conflicts))
+    clean = [group for group in repeated if group not in conflicts]
+    require("duplicate", [i for group in clean for i, _ in group], len(clean))
+    require("double-box", near[True], len(near[True]))
+    require("two-classes", near[False], len(near[False]))
+    require("tiny-box", tiny, len(tiny))
+    require("box-area", empty, len(empty))
+    require("border-box", border, len(border))
+    without = [i for i, many in enumerate(facts["boxes"][1]) if not many]
+    require("no-object", without, len(without))
+    assert near[True] and near[False] and conflicts and empty and len(ids) > 1000
+    assert find_problems(pack).notes == ("equal images: 5 records have no digest of the source file",)
+
+
+def test_equal_labels_in_another_order_are_no_conflict(tmp_path: Path) -> None:
+    facts = random_labels(200, 3, 3, 1)
+    values, lengths = facts["boxes"]
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    facts["source_xxh3"][1::2] = facts["source_xxh3"][::2]
+    order = np.arange(len(values))
+    for i in range(0, 200, 2):  # the second of each pair has the boxes of the first, from the last to the first
+        lengths[i + 1] = lengths[i]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    order = np.concatenate([
+        np.arange(ends[i - i % 2], ends[i - i % 2] + lengths[i])[:: -1 if i % 2 else 1] for i in range(200)
+    ])  # fmt: skip
+    facts["boxes"], facts["box_labels"] = (values[order], lengths), facts["box_labels"][order]
+    found = problems(open_pack(labeled_pack(tmp_path / "same", facts, CLASSES)))
+    assert "label-conflict" not in found and found["duplicate"].objects == 100
+    # one box of another class; another by 3 % of the image; classes of two boxes exchanged
+    facts["box_labels"] = facts["box_labels"].copy()
+    changed = [i for i in range(0, 200, 2) if lengths[i] >= 2][:3]
+    first = [int(starts[i]) for i in changed]
+    facts["box_labels"][first[0]] = (facts["box_labels"][first[0]] + 1) % 3
+    facts["boxes"][0][first[1]] += 20
+    a, b = first[2], first[2] + 1
+    facts["box_labels"][[a, b]] = 0, 1
+    twin = [int(starts[changed[2] + 1]) + lengths[changed[2]] - 1 - n for n in (0, 1)]
+    facts["box_labels"][twin] = 1, 0
+    found = problems(open_pack(labeled_pack(tmp_path / "other", facts, CLASSES)))
+    assert sorted(found["label-conflict"].records.tolist()) == sorted([*changed, *(i + 1 for i in changed)])
+    assert "1 file has different classes" in found["label-conflict"].text
+    assert "2 files have equal classes in different places" in found["label-conflict"].text
+    assert found["duplicate"].objects == 97
+
+
+def test_boxes_that_are_odd_for_their_class(tmp_path: Path) -> None:
+    """A box is compared with its class, not with all; one that the border cuts is small for a reason."""
+    facts = random_labels(400, 3, 2, 5)
+    boxes, ids = facts["boxes"][0], np.asarray(facts["box_labels"])
+    draw = np.random.default_rng(0)
+    side = np.where(ids == 0, 20, 200) * np.exp(draw.normal(0, 0.1, len(ids)))
+    boxes[:, :2] = draw.uniform(10, 200, (len(ids), 2))
+    boxes[:, 2:] = boxes[:, :2] + side[:, None]
+    small, large = np.flatnonzero(ids == 0)[:2], np.flatnonzero(ids == 1)[:3]
+    boxes[small[0], 2:] = boxes[small[0], :2] + 200  # a small class, as large as the other
+    boxes[large[0], 2:] = boxes[large[0], :2] + 20
+    boxes[large[1]] = 0, 0, 20, 20  # cut
+    boxes[large[2], 2:] = boxes[large[2], :2] + (240, 40)
+    pack = open_pack(labeled_pack(tmp_path / "pack", facts, CLASSES[:2]))
+    found = problems(pack)
+    ends = np.cumsum(facts["boxes"][1])
+    of = {kind: [int(np.searchsorted(ends, box, "right"))] for kind, box in
+          (("large-box", small[0]), ("small-box", large[0]), ("aspect-box", large[2]))}  # fmt: skip
+    assert {kind: found[kind].records.tolist() for kind in of} == of
+    example = found["small-box"].examples[0]
+    assert (
+        example.detail.startswith("bee, 20 x 20 px: 9.")
+        and pack.annotation(example.record).boxes[example.boxes[0]][2] < 300
+    )
+
+
+@pytest.mark.parametrize("fault", ["swapped", "slipped", "same place", "nan"])
+def test_landmarks_far_from_the_mean_shape(tmp_path: Path, fault: str) -> None:
+    draw = np.random.default_rng(2)
+    face = np.array([[30, 30], [70, 30], [50, 55], [35, 75], [65, 75]], float)
+    turn = draw.normal(0, 0.2, 200)
+    spin = np.stack([np.cos(turn), -np.sin(turn), np.sin(turn), np.cos(turn)], axis=1).reshape(-1, 2, 2)
+    points = (face - 50) @ spin * draw.uniform(0.3, 1, (200, 1, 1)) + draw.uniform(45, 55, (200, 1, 2))
+    points += draw.normal(0, 0.5, points.shape)
+    if fault == "swapped":
+        points[17, [0, 1]] = points[17, [1, 0]]
+    else:
+        points[17, 2 if fault == "slipped" else slice(None)] = {"slipped": (1, 90), "same place": 40, "nan": np.nan}[
+            fault
+        ]
+    lengths = np.full(200, 5)
+    lengths[-1] = 4
+    facts = {
+        "width": np.full(200, 100),
+        "height": np.full(200, 100),
+        "landmarks": (points.reshape(-1, 2)[:-1], lengths),
+    }
+    facts["landmarks"][0][0] = -20, 10
+    found = problems(open_pack(labeled_pack(tmp_path / "pack", facts, ())))
+    assert found["landmark-shape"].records.tolist()[0] in (0, 17) and {0, 17} == set(found["landmark-shape"].records)
+    assert found["landmark-count"].records.tolist() == [199] and found["landmark-outside"].records.tolist() == [0]
+
+
+def test_several_packs(tmp_path: Path) -> None:
+    """Files of one in the other, counted once each, and classes that one lacks."""
+    train, val = random_labels(300, 2, 3, 0), random_labels(100, 2, 2, 1)
+    for facts in (train, val):
+        facts["source_xxh3"] = np.random.default_rng(len(facts["width"])).integers(
+            0, 256, (len(facts["width"]), 16), np.uint8
+        )
+    val["source_xxh3"][[3, 4]] = train["source_xxh3"][[7, 9]]
+    packs = [
+        open_pack(labeled_pack(tmp_path / name, facts, names))
+        for name, facts, names in (("train", train, CLASSES), ("val", val, ("cat", "ant")))
+    ]
+    found = problems(join_packs(packs))
+    leak = found["leak"]
+    assert leak.records.tolist() == [7, 303, 9, 304] and leak.objects == 2
+    assert "2 records of train (0.7%), 2 records of val (2.0%)" in leak.text
+    assert leak.examples[0].pack == "train" and leak.examples[0].detail == "also in val, as images/00000003.jpg"
+    assert found["class-in-one-pack"].text.startswith("val lacks bee.")
+    assert "leak" not in problems(packs[0]) and "duplicate" not in problems(packs[0])
+    ran = good("stats", tmp_path / "train", "--against", tmp_path / "val", "--problems")
+    assert f"see them: packer view {tmp_path / 'train'} {tmp_path / 'val'}" in ran.out
+    assert "wrong  4 records: Images in more than one pack" in ran.out
+    listed = json.loads(good("stats", tmp_path / "train", "--against", tmp_path / "val", "--problems", "--json").out)
+    assert listed["problems"][[one["kind"] for one in listed["problems"]].index("leak")]["records"] == [7, 303, 9, 304]
+
+
+def test_class_folders(tmp_path: Path) -> None:
+    """Real files: names of classes, equal files in two folders, a rare class, images of another size."""
+    for c, name in enumerate(("Traffic Light", "traffic_lights", "dog")):
+        for i in range(2 if c == 1 else 40):
+            draw(tmp_path / "src" / name / f"{i}.jpg", 100 * c + i, 40, 30)
+    (tmp_path / "src/dog/copy.jpg").write_bytes((tmp_path / "src/dog/0.jpg").read_bytes())
+    (tmp_path / "src/dog/wrong.jpg").write_bytes((tmp_path / "src/Traffic Light/0.jpg").read_bytes())
+    draw(tmp_path / "src/dog/icon.jpg", 7, 8, 6)
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--encode", "copy")
+    found = find_problems(open_pack(tmp_path / "pack")).found
+    assert [one.kind for one in found] == ["label-conflict", "class-names", "duplicate", "image-size", "rare-class"]
+    assert [one.kind for one in found] == sorted((one.kind for one in found), key=ORDER.index)
+    conflict = found[0].examples[0]
+    assert conflict.detail == "Traffic Light / dog (equal to dog/wrong.jpg)" and conflict.path == "Traffic Light/0.jpg"
+    assert found[1].text.startswith("Traffic Light (40) = traffic_lights (2):") and found[1].count == 2
+    assert found[3].examples[0].detail == "8 x 6 px"
+    lines = good("stats", tmp_path / "pack", "--problems").out.splitlines()
+    assert lines[0].endswith("85 records; 5 kinds of problems")
+    assert "--plot: has no effect" in refused(2, "stats", tmp_path / "pack", "--problems", "--plot", tmp_path / "a.png")
+
+
+def test_nothing_to_report(tmp_path: Path) -> None:
+    for i in range(24):
+        draw(tmp_path / "src" / ("cat", "dog")[i % 2] / f"{i}.png", i, format="PNG")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack")
+    assert good("stats", tmp_path / "pack", "--problems").out.splitlines()[0].endswith("24 records; no problems found")
+
+
+def test_names_that_mean_the_same() -> None:
+    alike = [("Dog", "dogs"), ("fire truck", "fire-truck"), ("Berry", "berries"), ("bus", "Bus")]
+    assert all(plain_name(a) == plain_name(b) for a, b in alike)
+    apart = [("bus", "bu"), ("glass", "gla"), ("cat", "car"), ("c", "cs"), ("1", "2")]
+    assert all(plain_name(a) != plain_name(b) for a, b in apart)
