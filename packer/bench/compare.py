@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from packer.bench.conclude import conclude
 from packer.bench.measure import Figure
 from packer.bench.options import BenchOptions, Job, machine
-from packer.bench.process import measuring, one_round
-from packer.bench.report import PACED, Report, Row, cold_notes, compared
+from packer.bench.process import measure_apart, measuring, one_round
+from packer.bench.report import PACED, PERFECT, YOURS, Batch, Report, Row
 from packer.bench.sample import Images, sample_images
 from packer.errors import StorageError, size_text
 from packer.format.lists import read_list
 from packer.packing import BuildOptions, build_pack
 from packer.sources.synthetic import draw_sample
+from packer.system.pool import Pool
 from packer.types import Progress
 
 LIMITS = {
@@ -35,6 +37,8 @@ LIMITS = {
 }
 """Name and kind of the limits of warm and of cold reads."""
 DRAWN_IMAGES, DRAWN_SIZE = 600, 256
+OWN_TIMES = 3
+"""A loader of the user's is measured this many times as long: its batches come in bursts, one from each worker."""
 
 
 def compare(source: str | None, options: BenchOptions, command: str, progress: Progress | None = None) -> Report:
@@ -54,14 +58,16 @@ def compare(source: str | None, options: BenchOptions, command: str, progress: P
         StorageError: If the disk is too full.
     """
     progress = progress or Progress()
-    with work_folder(options) as folder:
+    with work_folder(options) as folder, measuring() as pool:
+        own, options = own_rows(options, pool, progress)
         progress.stage("drawing a sample")
+        name = source or "drawn images"
         if source is None:
             source = os.path.join(folder, "drawn")
             draw_sample(source, "folder", options.images or DRAWN_IMAGES, DRAWN_SIZE, options.seed)
         images = sample_images(source, os.path.join(folder, "images"), options)
         _require_space(folder, images, options)
-        return _Comparison(source, images, options, folder).run(command, progress)
+        return _Comparison(name, images, options, folder).run(own, command, pool, progress)
 
 
 class _Comparison:
@@ -74,9 +80,9 @@ class _Comparison:
         self._packs = [f"{container}, {encoding}" for encoding in options.encodings for container in options.formats]
         self._build_s: dict[str, list[float]] = {name: [] for name in self._packs}
 
-    def run(self, command: str, progress: Progress) -> Report:
+    def run(self, own: list[Row], command: str, pool: Pool, progress: Progress) -> Report:
         options, images = self._options, self._images
-        self._add_rows()
+        self._add_rows(own)
         settings = {
             "images": len(images.files),
             "images_found": images.found,
@@ -87,29 +93,28 @@ class _Comparison:
             "cold": options.cold,
             "device": options.device,
             "step_ms": options.step_ms,
+            "loader": options.loader,
         }
         report = Report("compare", self._source, command, machine(), settings, list(self._rows.values()))
-        with measuring() as pool:
-            self._build(self._packs[0], Progress())  # loads libraries, which does not count as building
-            self._build_s[self._packs[0]].clear()
-            for number in range(1, options.rounds + 1):
-                total = len(self._rows) + len(self._packs)
-                progress.stage(f"round {number} of {options.rounds}", total, "steps")
-                for name in self._packs:
-                    self._build(name, progress)
-                if number == 1:
-                    self._read_only_what_is_packed()
-                one_round(pool, self._rows.values(), progress)
+        self._build(self._packs[0], Progress())  # loads libraries, which does not count as building
+        self._build_s[self._packs[0]].clear()
+        for number in range(1, options.rounds + 1):
+            total = len(self._rows) + len(self._packs)
+            progress.stage(f"round {number} of {options.rounds}", total, "steps")
+            for name in self._packs:
+                self._build(name, progress)
+            if number == 1:
+                self._read_only_what_is_packed()
+            one_round(pool, self._rows.values(), progress)
         for name in self._packs:
             self._rows[name].build_s = Figure(tuple(self._build_s[name]))
         rejected = len(images.files) - len(self._packed)
         if rejected:
             report.notes.append(f"{rejected} of {len(images.files)} images cannot be packed and are not measured")
-        report.notes += cold_notes(report)
-        report.conclusion = compared(report)
+        conclude(report)
         return report
 
-    def _add_rows(self) -> None:
+    def _add_rows(self, own: list[Row]) -> None:
         options, size = self._options, self._images.size
         job = Job(
             "", size, options.batch_size, options.threads, options.seconds,
@@ -126,6 +131,7 @@ class _Comparison:
             self._add(name, replace(job, kind=kind), files, limits["files"][0] if limits else None)
         if importlib.util.find_spec("PIL") is None:
             self._rows["folder, PIL"].left_out = "Pillow is not installed"
+        self._rows |= {row.name: row for row in own}
         for name in self._packs:
             limit = limits[name.split(", ")[1]][0] if limits else None
             self._add(name, replace(job, kind="pack", pack=self._path(name)), raw, limit)
@@ -164,11 +170,38 @@ class _Comparison:
         size = sum(os.path.getsize(file) for file in self._packed)
         packs = {self._path(name): self._rows[name].stored_bytes for name in self._packs}
         for row in self._rows.values():
+            if row.job.loader:
+                continue
             if row.job.pack:
                 row.stored_bytes = packs[row.job.pack]
             else:
                 row.job = replace(row.job, files=self._packed)
                 row.disk_bytes, row.stored_bytes = size, size / len(self._packed)
+
+
+def own_rows(options: BenchOptions, pool: Pool, progress: Progress) -> tuple[list[Row], BenchOptions]:
+    """Return the rows of the user's loader, if there is one, and options with its size of batches and images.
+
+    Its first batches are read for this, so that its errors come before all other work.
+    """
+    if options.loader is None:
+        return [], options
+    progress.stage("starting your loader")
+    job = Job(
+        "loader", (0, 0), 0, options.threads, OWN_TIMES * options.seconds, loader=options.loader, folder=os.getcwd(),
+        seed=options.seed,
+    )  # fmt: skip
+    ((_, first),) = pool.run(measure_apart, [replace(job, seconds=0.0)])
+    assert isinstance(first.batch, Batch)
+    size = options.resize if first.batch.size is None else "x".join(map(str, first.batch.size))
+    options = replace(options, batch_size=first.batch.images, resize=options.resize or size)
+    job = replace(job, batch_size=first.batch.images)
+    rows = [Row(YOURS, job, 0.0)]
+    if options.step_ms is not None:
+        paced = replace(job, step_s=options.step_ms / 1000)
+        rows.append(Row(f"{YOURS}{PACED}", paced, 0.0))
+        rows.append(Row(f"{PERFECT}{PACED}", replace(paced, kind="cached"), 0.0))
+    return rows, options
 
 
 @contextmanager

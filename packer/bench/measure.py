@@ -5,6 +5,7 @@ Every figure is a ratio or a rate with its spread over the rounds of one run; ot
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import statistics
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from packer.system import forget_pages
+from packer.system import TICKS_PER_SECOND, cpu_seconds, forget_pages
 
 ANONYMOUS = (b"Pss_Anon:", b"Pss_Shmem:")
 """Fields of /proc/PID/smaps_rollup: a process's own memory, without the page cache, which is released on demand."""
@@ -114,6 +115,38 @@ def memory_bytes(pid: int, fields: tuple[bytes, ...] = ANONYMOUS) -> int:
         with suppress(OSError, ValueError), open(f"/proc/{one}/smaps_rollup", "rb") as file:
             total += sum(int(line.split()[1]) * 1024 for line in file if line.startswith(fields))
     return total
+
+
+class Spent:
+    """Processor time since its creation: of this process with its descendants, and of all others (Linux)."""
+
+    def __init__(self) -> None:
+        self._started, self._own_s, self._all_s = time.perf_counter(), _own_cpu_seconds(), _all_cpu_seconds()
+
+    def until_now(self) -> tuple[float, float | None]:
+        """Return seconds of this process, and how many cores others used; None if the system does not report it."""
+        own_s, all_s = _own_cpu_seconds() - self._own_s, _all_cpu_seconds()
+        if self._all_s is None or all_s is None:
+            return own_s, None
+        return own_s, max(0.0, (all_s - self._all_s - own_s) / (time.perf_counter() - self._started))
+
+
+def _own_cpu_seconds() -> float:
+    ended, living = os.times(), processes_of(os.getpid())[1:]
+    if not living:  # not Linux
+        living = [child.pid or 0 for child in multiprocessing.active_children()]
+    return time.process_time() + ended.children_user + ended.children_system + sum(map(cpu_seconds, living))
+
+
+def _all_cpu_seconds() -> float | None:
+    """Return the time that all processors of the machine have worked."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            fields = file.readline().split()
+    except OSError:
+        return None
+    user, nice, system, _, _, *interrupts = map(int, fields[1:9])  # without idle and waiting for disks
+    return (user + nice + system + sum(interrupts)) / TICKS_PER_SECOND
 
 
 class Peak:

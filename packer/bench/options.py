@@ -40,6 +40,7 @@ class BenchOptions:
         seed: Random seed of the sample and of all orders.
         work_dir: Folder to build packs in. Default: the folder for temporary files.
         cache_dir: Cache folder of a pack at a URL. Default: as `packer.open_pack`.
+        loader: MODULE:FUNCTION that returns a loader of the user's, to measure that too.
 
     Raises:
         UsageError: If a value is out of range.
@@ -59,6 +60,7 @@ class BenchOptions:
     seed: int = 0
     work_dir: str | None = None
     cache_dir: str | None = None
+    loader: str | None = None
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -84,8 +86,17 @@ class BenchOptions:
                     raise UsageError(option, f"must be one of {', '.join(known)}, got {name!r}")
         if self.resize is not None:
             self.size_of(self.resize)
+        if self.loader is not None:
+            self._check_loader(self.loader)
         if self.device != "cpu":
             require_device(self.device)
+
+    def _check_loader(self, loader: str) -> None:
+        if not all(part.isidentifier() for part in loader.replace(":", ".", 1).split(".")) or ":" not in loader:
+            raise UsageError("--loader", f"must be MODULE:FUNCTION, got {loader!r}", "such as my_module:make_loader")
+        for option, used in (("--cold", self.cold), ("--device", self.device != "cpu")):
+            if used:
+                raise UsageError(option, "cannot be combined with --loader", "leave one of them out")
 
     @staticmethod
     def size_of(text: str) -> tuple[int, int]:
@@ -131,6 +142,8 @@ class Job:
         step_s: Time that the consumer takes for each batch.
         seed: Random seed of the order.
         images: Records of the pack that are read; None: see `sample_records`.
+        loader: MODULE:FUNCTION of a loader of the user's.
+        folder: The folder in which its module is looked for first.
     """
 
     kind: str
@@ -148,6 +161,8 @@ class Job:
     step_s: float = 0.0
     seed: int = 0
     images: int | None = None
+    loader: str = ""
+    folder: str = ""
 
 
 def machine() -> dict[str, Any]:

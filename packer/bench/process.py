@@ -77,7 +77,8 @@ def measure_apart(job: Job, report: Callable[[int, int], None], decoding: Any) -
             here.send(None)
     except EOFError:
         process.join()
-        raise PackerError("bench", f"the process of {job.kind} died ({process.exitcode})") from None
+        what = f"the process of {'your loader' if job.loader else job.kind} died ({process.exitcode})"
+        raise PackerError(job.loader or "bench", what) from None
     finally:
         here.close()
         process.join(END_S)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from packer.bench.compare import work_folder
+from packer.bench.compare import own_rows, work_folder
+from packer.bench.conclude import conclude
 from packer.bench.options import BenchOptions, Job, machine
 from packer.bench.process import measuring, one_round
-from packer.bench.report import Report, Row, cold_notes, swept, tuned
+from packer.bench.report import PACED, Report, Row
 from packer.bench.sample import batch_size_of, sample_images, sample_records
 from packer.errors import PackerError, UsageError, plural
 from packer.format.manifest import names_a_pack
@@ -60,8 +62,43 @@ def sweep(path: str, options: BenchOptions, command: str, progress: Progress | N
     report = Report("sweep", path, command, machine(), settings, rows)
     with measuring() as pool:
         _measure(pool, rows, options, progress or Progress())
-    report.notes += cold_notes(report)
-    report.conclusion = swept(report)
+    conclude(report)
+    return report
+
+
+def beside(path: str | None, options: BenchOptions, command: str, progress: Progress | None = None) -> Report:
+    """Measure the loader of `options`, and the pack at `path` beside it if there is one.
+
+    Args:
+        path: A pack with the same images, or its URL; None measures the loader alone.
+        options: `loader` is required; batches of the pack have its size, and its images if the pack needs a crop.
+        command: The command that repeats it, for the report.
+        progress: Receives the stages.
+
+    Raises:
+        UsageError: If the loader is not found.
+        LoaderFails: If it raises an exception, or yields batches of unknown size.
+        DamagedPack: If a record cannot be read.
+    """
+    progress = progress or Progress()
+    with measuring() as pool:
+        rows, options = own_rows(options, pool, progress)
+        settings: dict[str, Any] = {
+            "batch_size": options.batch_size, "threads": options.threads, "rounds": options.rounds, "cold": False,
+            "step_ms": options.step_ms, "loader": options.loader,
+        }  # fmt: skip
+        if path is not None:
+            pack = _opened(path, options, progress)
+            job = _job_of(pack, options)
+            settings |= {"size": list(job.size), "records": len(pack), "container": pack.manifest.container}
+            limit = _limit_of(pack, job)
+            row = _row_of(pack, f"pack, {pack.manifest.encoding}", job, limit)
+            rows = [*limit, *rows, row]
+            if options.step_ms is not None:
+                rows.append(_row_of(pack, f"{row.name}{PACED}", replace(job, step_s=options.step_ms / 1000)))
+        report = Report("loader", path or options.loader or "", command, machine(), settings, rows)
+        _measure(pool, rows, options, progress)
+    conclude(report)
     return report
 
 
@@ -150,8 +187,7 @@ class _Tuning:
     def _finished(self, best: Job) -> Report:
         names = ("threads", "prefetch", "window", "batch_size")
         self._report.settings["best"] = {name: getattr(best, name) for name in names}
-        self._report.notes += cold_notes(self._report)
-        self._report.conclusion = tuned(self._report, best)
+        conclude(self._report, best)
         return self._report
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,8 +27,9 @@ from packer.bench.limits import (
     packed_decodes,
     pages_in_memory,
 )
-from packer.bench.measure import drop_from_page_cache
+from packer.bench.measure import Spent, drop_from_page_cache
 from packer.bench.options import MANY_SAMPLES, Job
+from packer.bench.own_loader import CachedBatches, OwnLoader
 from packer.bench.report import Measured
 from packer.bench.sample import sample_records
 from packer.format.pack import open_pack
@@ -36,7 +37,6 @@ from packer.loading.crop import Resize
 from packer.loading.loader import PackedLoader
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler, SortedPackWarning
 from packer.samplers.order import Records
-from packer.system import cpu_seconds
 from packer.types import Int64
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -195,6 +195,8 @@ KINDS: dict[str, Callable[[Job], Reader]] = {
     "folder-pil": FolderReader,
     "folder-cv2": FolderReader,
     "pack": PackReader,
+    "loader": OwnLoader,
+    "cached": CachedBatches,
     **{name: partial(Limit, work) for name, work in LIMITS.items()},
 }
 
@@ -207,10 +209,11 @@ def measure(job: Job, watched: Callable[[], AbstractContextManager[None]]) -> Me
         watched: A context in which the memory of this process is watched, but never during the timing, because each
             look takes 10 ms of a core.
     """
-    cv2.setNumThreads(1)
-    torch.set_num_threads(1)
+    if not job.loader:  # the user's runs as in training
+        cv2.setNumThreads(1)
+        torch.set_num_threads(1)
     in_cache = _make_cold(job) if job.cold else None
-    started, cpu_s = time.perf_counter(), _cpu_s()
+    started, spent = time.perf_counter(), Spent()
     reader = KINDS[job.kind](job)
     batches = reader.epoch()
     images = next(batches)
@@ -219,7 +222,8 @@ def measure(job: Job, watched: Callable[[], AbstractContextManager[None]]) -> Me
         images += sum(batches)
         _synchronize(job)
         seconds = time.perf_counter() - started
-        measured = Measured(images, seconds, _cpu_s() - cpu_s, first_batch_s, 0, None, in_cache)
+        cpu_s, others = spent.until_now()
+        measured = Measured(images, seconds, cpu_s, first_batch_s, 0, None, in_cache, others)
         with watched():
             seen = 0
             for count in reader.epoch():
@@ -228,10 +232,21 @@ def measure(job: Job, watched: Callable[[], AbstractContextManager[None]]) -> Me
                     break
     else:
         with watched():
-            sum(batches)
+            _warm_up(batches, reader, job)
         measured = _steady(reader, job, first_batch_s)
+    if isinstance(reader, OwnLoader):
+        measured = replace(measured, epochs=reader.epochs, batch=reader.batch)
     reader.end()
     return measured
+
+
+def _warm_up(batches: Iterator[int], reader: Reader, job: Job) -> None:
+    """Read the first epoch; of a loader of the user's, which may be endless, as long as is measured then."""
+    started = time.perf_counter()
+    least = 2 * reader.burst if isinstance(reader, OwnLoader) else None
+    for number, _ in enumerate(batches, 1):
+        if least is not None and number >= least and time.perf_counter() - started >= job.seconds:
+            return
 
 
 def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
@@ -240,21 +255,24 @@ def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
     Batches of worker processes come in bursts, one from each: whole bursts are counted.
     """
     burst = max(1, job.threads) if job.kind.startswith("folder") else 1
-    started = cpu_s = waited = 0.0
+    if isinstance(reader, OwnLoader):
+        burst = reader.burst
+    started, waited, spent = 0.0, 0.0, Spent()
     images = batches = -1
     while True:
         for count, seconds in _timed(reader.epoch(), job):
             if batches < 0:
-                started, cpu_s, images, batches = time.perf_counter(), _cpu_s(), 0, 0
+                started, images, batches, spent = time.perf_counter(), 0, 0, Spent()
                 continue
             images += count
             waited += seconds
             batches += 1
             if batches % burst == 0 and time.perf_counter() - started >= job.seconds:
                 _synchronize(job)
-                wall_s, cpu_s = time.perf_counter() - started, _cpu_s() - cpu_s
+                wall_s = time.perf_counter() - started
+                cpu_s, others = spent.until_now()
                 share = waited / wall_s if job.step_s or job.device != "cpu" else None
-                return Measured(images, wall_s, cpu_s, first_batch_s, 0, share)
+                return Measured(images, wall_s, cpu_s, first_batch_s, 0, share, others=others)
 
 
 def _timed(batches: Iterator[int], job: Job) -> Iterator[tuple[int, float]]:
@@ -280,8 +298,3 @@ def _make_cold(job: Job) -> float | None:
     for file in files:
         drop_from_page_cache(file)
     return pages_in_memory(files)
-
-
-def _cpu_s() -> float:
-    """Return the processor time of this process and of its living children (workers of a DataLoader)."""
-    return time.process_time() + sum(cpu_seconds(child.pid or 0) for child in multiprocessing.active_children())

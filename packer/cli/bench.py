@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 )
 @click.option("--step-ms", type=float, help="Duration of a training step; shows how long it waits for data.")
 @click.option(
+    "--loader",
+    metavar="MODULE:FUNCTION",
+    help="Also measure the DataLoader (any iterable of batches) that this function returns.",
+)
+@click.option(
     "--device",
     default="cpu",
     show_default=True,
@@ -76,16 +81,18 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
 
     Compares a plain folder with packs of it, and both with the limits of the machine. Without an argument,
     drawn images are measured (one to two minutes). SRC measures a sample of your own images, PACK (a folder, or
-    a URL, which is fetched into the cache before) the loader with different threads and batches. Every figure is
-    the median of all rounds, with their spread.
+    a URL, which is fetched into the cache before) the loader with different threads and batches. --loader measures
+    your own loader, alone or beside SRC or PACK. Every figure is the median of all rounds, with their spread. If the
+    machine is too busy, the first line says UNRELIABLE.
 
     \b
     Examples:
       packer bench
       packer bench ./imgs --report ./bench
       packer bench imgs.lmdb --tune --step-ms 45
+      packer bench imgs.lmdb --loader my_module:make_loader --step-ms 45
     """
-    from packer.bench import BenchOptions, compare, sweep
+    from packer.bench import BenchOptions, beside, compare, sweep
     from packer.bench import tune as find_best
     from packer.errors import UsageError
     from packer.format.manifest import names_a_pack
@@ -102,11 +109,15 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
         prepare_report(report_dir)
     command = shlex.join(["packer", *map(os.fsdecode, sys.argv[1:])]) if sys.argv[1:2] == ["bench"] else "packer bench"
     is_pack = path is not None and (is_url(path) or names_a_pack(path))
-    if options.step_ms is not None and is_pack and not tune:
-        raise UsageError("--step-ms", "needs a folder or --tune", "add --tune")
+    if options.loader is not None and tune:
+        raise UsageError("--tune", "cannot be combined with --loader", "leave one of them out")
+    if options.step_ms is not None and is_pack and not tune and options.loader is None:
+        raise UsageError("--step-ms", "needs a folder, --tune or --loader", "add --tune")
     with ProgressBar(hidden=quiet or as_json) as progress:
         if tune:
             report = find_best(path or "", options, command, progress)
+        elif options.loader is not None and (is_pack or path is None):
+            report = beside(path, options, command, progress)
         elif is_pack:
             report = sweep(path or "", options, command, progress)
         else:
@@ -129,6 +140,8 @@ def lines(report: Report) -> Iterator[str]:
     from packer.bench.report import settings_text
 
     machine, settings = report.machine, report.settings
+    yield from _wrapped(printable(report.answer))
+    yield ""
     yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
     yield from _wrapped(", ".join(f"{name} {version}" for name, version in machine["versions"].items()))
     yield from _wrapped(settings_text(settings))
@@ -145,7 +158,8 @@ def lines(report: Report) -> Iterator[str]:
     )
     for note in [*(f"{row.name} is left out: {row.left_out}" for row in report.rows if row.left_out), *report.notes]:
         yield from _wrapped(f"note: {printable(note)}")
-    yield ""
+    if report.conclusion:
+        yield ""
     for line in report.conclusion:
         yield from [printable(line)] if line.startswith("paste: ") else _wrapped(printable(line))
 
@@ -166,9 +180,9 @@ def _cells(report: Report, row: Row) -> tuple[str, ...]:
         row.name,
         _figure(row.figure("images_per_s"), 0),
         "" if share is None else f"{share.median:,.2f}",
-        _plain(row.figure("megabytes_per_s").median),
+        _plain(row.figure("megabytes_per_s").median) if row.stored_bytes else "",
         _figure(row.figure("cpu_s_per_1000"), 2),
-        "" if limit else _figure(row.figure("first_batch_s"), 2),
+        "" if limit or row.job.kind == "cached" else _figure(row.figure("first_batch_s"), 2),
         "" if row.rounds[0].waiting is None else _figure(row.figure("waiting"), 2),
         "" if limit else _figure(row.figure("peak_mb"), 0),
         "" if row.in_cache is None else f"{row.in_cache:.0%}",

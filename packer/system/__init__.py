@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
+TICKS_PER_SECOND: int = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # of processor times in /proc
 PORTABLE = os.name != "posix" or os.environ.get("PACKER_PORTABLE", "0") not in ("", "0")
 """Whether to use the fallbacks: files are mapped one by one, locks are files, terminal signals are not blocked, etc."""
 READ_FLAGS = os.O_RDONLY | sum(
@@ -86,12 +87,10 @@ def load_average() -> float | None:
 
 def cpu_seconds(pid: int) -> float:
     """Return the processor time of another process; 0.0 if it has ended, or the system is not Linux."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # the name before it may contain anything
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()  # the name before it may contain anything
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+    return 0.0
 
 
 def at_fork(**hooks: Callable[[], Any]) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
-import statistics
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -116,17 +114,6 @@ def test_shares_are_of_the_best_round_of_the_limit(facts: Any) -> None:
             assert row["share_of_limit"] == pytest.approx([rate / most for rate in rates(row)])
 
 
-def test_medians_can_be_recomputed(facts: Any) -> None:
-    rows = {row["name"]: row for row in facts["rows"]}
-    line = next(line for line in facts["conclusion"] if "raw reads" in line)
-    found = re.fullmatch(r"(.+, raw) reads ([\d,.]+) \(([\d,.]+) to ([\d,.]+)\) times as many images/s as (.+)", line)
-    assert found
-    pairs = zip(rates(rows[found[1]]), rates(rows[found[5]]), strict=True)
-    ratios = [one / two for one, two in pairs]
-    said = [float(found[n].replace(",", "")) for n in (2, 3, 4)]
-    assert said == pytest.approx([statistics.median(ratios), min(ratios), max(ratios)], abs=0.051)
-
-
 def test_the_line_says_how_it_was_measured(facts: Any) -> None:
     machine = facts["machine"]
     assert machine["cores"] >= 1 and machine["versions"]["torch"] and machine["processor"] and machine["date"]
@@ -152,11 +139,16 @@ def test_the_table_fits_and_has_spreads(text: Ran) -> None:
     assert any("size 24x20" in line for line in lines)
 
 
-def test_steps_show_the_waiting(text: Ran) -> None:
-    lines = text.out.splitlines()
-    assert any(line.startswith("lmdb, jpeg + step") for line in lines)
-    said = [line for line in lines if line.startswith("with steps of 3 ms, ")]
-    assert [line.split(", ", 1)[1].split(" lets")[0] for line in said] == ["folder, cv2", "lmdb, jpeg"]
+def test_steps_have_rows(text: Ran) -> None:
+    names = [line.partition("  ")[0] for line in text.out.splitlines()]
+    assert [name for name in names if name.endswith(" + step")] == ["folder, cv2 + step", "lmdb, jpeg + step"]
+
+
+def test_the_answer_is_the_first_line(text: Ran, facts: Any) -> None:
+    """On a busy machine it is why the figures are unreliable, and then no ratio follows; see test_bench_conclude."""
+    assert text.out.startswith(("UNRELIABLE: ", "Pack as JPEG: ", "Keep your folder: ", "Your folder is enough"))
+    assert facts["reliable"] is not facts["answer"].startswith("UNRELIABLE: ")
+    assert facts["reliable"] == (not facts["reasons"]) == bool(facts["conclusion"])
 
 
 def test_images_that_cannot_be_packed_are_in_no_row(text: Ran) -> None:

@@ -52,13 +52,13 @@ def test_back_and_forward(opened: Any, boxed: Boxed) -> None:
     ones = matching(pack, lambda labels: 1 in labels)
     opened.select_option("#class", "1")
     until_count(opened, len(ones))
-    opened.select_option("#sort", "boxes")
+    opened.select_option("#sort", "most-boxes")
     opened.click(".tile[data-place='0']")
     opened.wait_for_selector("dialog[open] #large img")
     record = address(opened)["record"]
     opened.click("#close")
     opened.click("[data-tab=rejected]")
-    assert address(opened) == {"class": "1", "sort": "boxes", "down": "1", "tab": "rejected"}
+    assert address(opened) == {"class": "1", "sort": "most-boxes", "tab": "rejected"}
     opened.go_back()
     assert opened.is_visible("#scroller") and not opened.is_visible("#tab-rejected")
     opened.go_back()
@@ -67,7 +67,7 @@ def test_back_and_forward(opened: Any, boxed: Boxed) -> None:
     opened.go_back()
     opened.wait_for_selector("dialog", state="hidden")
     opened.go_back()
-    assert opened.input_value("#sort") == "record"
+    assert opened.input_value("#sort") == "packed"
     opened.go_back()
     until_count(opened, 150)
     assert opened.url == url and not opened.is_visible("#chips")
@@ -82,14 +82,13 @@ def test_reload_and_a_shared_address(opened: Any, page: Any) -> None:
     opened.select_option("#class", "2")
     opened.fill("#range-from", "2")
     opened.press("#range-from", "Tab")
-    opened.select_option("#sort", "image")
-    opened.click("#direction")
+    opened.select_option("#sort", "tallest-box")
     opened.evaluate("size.value = 240; size.dispatchEvent(new Event('change', { bubbles: true }))")
     opened.uncheck("#labels")
     opened.wait_for_function(looking.FILLED)
     opened.click(".tile[data-place='1']")
     opened.wait_for_selector("dialog[open] #large img")
-    expected = {"text": "1", "class": "2", "boxes": "2..", "sort": "image", "size": "240", "labels": "0"}
+    expected = {"text": "1", "class": "2", "boxes": "2..", "sort": "tallest-box", "size": "240", "labels": "0"}
     record = address(opened)["record"]
     assert address(opened) == {**expected, "record": record}
 

@@ -56,7 +56,7 @@ export async function toggleMark(record) {
 
 // Mark what is at two places of the grid, and all between them.
 export async function markRange(first, last) {
-  const after = await change(() => ({ range: [first, last], query: query() }));
+  const after = await change(() => ({ range: [first, last], query: Object.fromEntries(new URLSearchParams(query())) }));
   toast(after.size ? `Marked ${records(after.size)}` : "All of them are marked already", [...after.keys()]);
 }
 
