@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from packer.repack.split import split
     from packer.view.notebook import view
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "BuildOptions": "packer.packing",

@@ -52,8 +52,13 @@ def view(
 class View:
     """The page of a pack, served by a thread until `close`, or until the process ends.
 
-    Attributes:
-        url: Its address. It holds the token: whoever has it and is on this machine can see the pack.
+    `url` is its address. It holds the token: whoever has it and is on this machine can see the pack.
+
+    Args:
+        pack: An open pack.
+        height: Height of the frame, pixels.
+        port: The port of the page; 0: any free port.
+        token: The secret part of its address; default: a random one.
     """
 
     def __init__(self, pack: Pack, height: int = 720, port: int = 0, token: str | None = None) -> None:

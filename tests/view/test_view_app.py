@@ -255,6 +255,18 @@ def test_a_set_that_changes(boxed: Pack) -> None:
     assert catalog.find(query).tolist() == [2, 7]
 
 
+def test_one_pack_of_several(boxed: Pack, tmp_path: Path) -> None:
+    """Packs that are shown together can be told apart by a filter."""
+    draw_sample(tmp_path / "src", layout="yolo", count=5, size=48, seed=9)
+    good("build", tmp_path / "src", "-o", tmp_path / "val", "--labels", "yolo")
+    joined = join_packs([boxed, open_pack(tmp_path / "val")])
+    assert ask(joined, "place", at=0, set="pack:1") == {"record": 60, "at": 0}
+    shown = ask(joined, "tiles", set="pack:0", sort="last", count=1)
+    assert shown["count"] == 60 and shown["sets"] == {"pack:0": "pack"} and shown["tiles"][0]["record"] == 59
+    assert ask(joined, "tiles", set="pack:0,pack:1", count=0)["count"] == 0
+    assert get(joined, f"/{TOKEN}/api/tiles?set=pack:2").status_code == 400
+
+
 def test_places(boxed: Pack) -> None:
     found = brute(boxed, Query(sort="largest-box"))
     asked = {"sort": "largest-box"}
