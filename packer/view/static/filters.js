@@ -67,6 +67,7 @@ function draw() {
   $("filters-set").textContent = chips.length ? ` (${chips.length})` : "";
   $("pack").value = get("set").find((name) => name.startsWith("pack:")) ?? "";
   $("match-of").hidden = classes < 2;
+  $("sort").querySelector("[value=set]").hidden = !get("set").length && get("sort") !== "set";
   const [from, to] = (get(rangeOf) || "..").split("..");
   $("range-from").value = from; $("range-to").value = to;
   if (document.activeElement !== $("text")) $("text").value = get("text");
