@@ -1,4 +1,4 @@
-"""The files around the package: workflows, issue forms, the image, the citation. They agree, and what they name exists."""
+"""The files around the package: workflows, issue forms, image, citation. They agree, and what they name exists."""
 
 from __future__ import annotations
 
