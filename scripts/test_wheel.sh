@@ -28,7 +28,7 @@ unexpected=$(tar -tzf "$work/dist/dataset_packer-$version.tar.gz" | cut -d/ -f2 
 "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
 install() { "$bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
-read -ra names < <(sed -n 's/^pip install \(click .*\)$/\1/p' docs/index.md)
+read -ra names < <(sed ':a;/\\$/N;s/\\\n//;ta' docs/index.md | sed -n 's/^pip install \(click .*\)$/\1/p')
 install --constraint scripts/constraints.txt "${names[@]}"
 
 for file in "$work"/dist/*.whl "$work"/dist/*.tar.gz; do
