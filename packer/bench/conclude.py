@@ -8,6 +8,7 @@ from packer.bench.measure import Figure
 from packer.bench.options import Job
 from packer.bench.reliable import WHAT_TO_DO, reasons
 from packer.bench.report import PACED, PERFECT, YOURS, Report, Row
+from packer.errors import plural
 
 STILL_CACHED = 0.05
 """Share of pages in memory above which a read is not cold."""
@@ -17,6 +18,7 @@ GAIN = 1.1
 """Least ratio that is worth a pack."""
 SMALLER = 2.0
 """Least ratio of the sizes of raw and JPEG for which JPEG is recommended, although raw is faster."""
+NAMED_REASONS = 2
 BUSY_CORES = 0.85
 """Share of the cores above which a loader waits for the processor."""
 
@@ -30,7 +32,10 @@ def conclude(report: Report, best: Job | None = None) -> None:
     else:
         lines = {"compare": compared, "sweep": swept, "loader": compared}[report.what](report)
     if report.reasons:
-        report.answer = f"UNRELIABLE: {'; '.join(report.reasons)}; {WHAT_TO_DO}"
+        more = len(report.reasons) - NAMED_REASONS
+        named = report.reasons[:NAMED_REASONS] + ([f"and {plural(more, 'more reason')}"] if more > 0 else [])
+        report.answer = f"UNRELIABLE: {'; '.join(named)}; {WHAT_TO_DO}"
+        report.notes += report.reasons[NAMED_REASONS:]
         report.conclusion = lines if best is not None else []  # a search has found settings nevertheless
     elif lines:
         report.answer, *report.conclusion = lines
@@ -157,7 +162,9 @@ def _pack_answer(report: Report, base: Row, packs: dict[str, list[Row]]) -> list
     else:
         step = f"{'enough' if enough else 'not enough'} for a step of {step_ms:g} ms"
     folder_fed = feeds(report, base.name) if base.name != YOURS else None
-    return [f"{of} is enough for a step of {step_ms:g} ms", line] if folder_fed else [line, step]
+    if folder_fed:
+        return [f"{of} is enough for a step of {step_ms:g} ms", line]
+    return [f"{line} and {step}"] if base.name == YOURS else [line, step]
 
 
 def _own_details(report: Report, own: Row) -> list[str]:
