@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free port]")
 @click.option("--token", help="Secret part of the address, for one that stays the same.  [default: a random one]")
 @click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
+@click.option(
+    "--source",
+    type=LocalPath(),
+    help="Folder that the pack was built from, to compare images with their "
+    "originals.  [default: the folder called like the pack, without its suffix]",
+)
 @click.option("--export", type=LocalPath(), help="Export a contact sheet (one HTML file) and exit.")
 @click.option("--count", default=200, show_default=True, help="With --export: number of records.")
 @click.option("--seed", type=click.IntRange(0), help="With --export: sample with this seed.  [default: take the first]")
@@ -57,7 +63,7 @@ def view(packs: tuple[str, ...], as_json: bool, **given: Any) -> None:
         return
     from packer.view.server import Server, opened_in_browser
 
-    with Server(opened, given["port"], given["token"]) as server:
+    with Server(opened, given["port"], given["token"], source=given["source"]) as server:
         if as_json:
             echo(json.dumps({"url": server.url, "pack": names, "records": len(opened)}))
         else:
@@ -96,9 +102,9 @@ def _check_together(export: str | None, export_marks: str | None) -> None:
     """Raise UsageError for an option that would have no effect."""
     source = click.get_current_context().get_parameter_source
     if export is not None:
-        other, chosen = {"export_marks", "port", "token", "no_browser"}, "--export"
+        other, chosen = {"export_marks", "port", "token", "no_browser", "source"}, "--export"
     elif export_marks is not None:
-        other, chosen = {"count", "seed", "port", "token", "no_browser"}, "--export-marks"
+        other, chosen = {"count", "seed", "port", "token", "no_browser", "source"}, "--export-marks"
     else:
         other, chosen = {"count", "seed"}, ""
     for name in sorted(other):

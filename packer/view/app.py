@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -18,14 +17,17 @@ from typing import Any
 import numpy as np
 from werkzeug.wrappers import Request, Response
 
-from packer.errors import PackerError, UsageError
+from packer.errors import AnyPath, PackerError, UsageError
 from packer.format.pack import Pack
 from packer.stats.page import html_page, read_static, stylesheet
-from packer.view.catalog import RANGES, SORTS, Catalog, Query
-from packer.view.facts import pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.catalog import Catalog
+from packer.view.columns import Records
+from packer.view.facts import crop_facts, pack_facts, record_facts, rejected_facts, tile_facts
 from packer.view.marks import Marks, wanted_marks
+from packer.view.originals import Originals
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
 from packer.view.problems import ProblemSets
+from packer.view.queries import number, query_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
 """Accepted host names, with any port (a tunnel has its own). A page of another site whose name resolves to this
@@ -34,8 +36,6 @@ MOST_TILES = 64
 MOST_POSTED = 4 << 20
 """Maximum size of the body of a request, bytes."""
 SMALLEST_SIDE, LARGEST_TILE = 16, 512
-_MOST_PARTS = 100
-"""Maximum number of classes or of sets in a filter."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -64,9 +64,10 @@ class App:
         pack: The pack.
         token: The secret part of its address.
         framed: Whether pages of this machine may show it in a frame.
+        source: The folder that the pack was built from (`Originals`).
     """
 
-    def __init__(self, pack: Pack, token: str, framed: bool = False) -> None:
+    def __init__(self, pack: Pack, token: str, framed: bool = False, source: AnyPath | None = None) -> None:
         if len(token) < 16:
             raise ValueError("a token of fewer than 16 characters can be guessed")
         self._pack = pack
@@ -74,6 +75,7 @@ class App:
         self._headers = FRAMED_HEADERS if framed else HEADERS
         self._catalog = Catalog(pack)
         self._pictures = Pictures(pack)
+        self._originals = Originals(pack, source)
         self._marks = Marks(pack)
         problems = ProblemSets(pack, self._pictures)
         self._catalog.add_sets("marked", self._marks.set_of)
@@ -84,6 +86,7 @@ class App:
             "tiles": self._tiles,
             "record": self._record,
             "place": self._place,
+            "original": lambda given: self._originals.facts(self._number_of(given)),
             "charts": lambda given: self._charts,
             "batch": self._batch,
             "problems": lambda given: problems.facts(),
@@ -134,7 +137,12 @@ class App:
         return _json(changed)
 
     def _between(self, given: Mapping[str, str], first: int, end: int) -> list[int]:
-        return [int(record) for record in self._catalog.find(query_of(given))[first:end]]
+        return list(dict.fromkeys(self._found(given)[0][first:end].tolist()))
+
+    def _found(self, given: Mapping[str, str]) -> tuple[Records, Records | None]:
+        """Return the records that match, and the rows of their boxes if single boxes are shown."""
+        query = query_of(given)
+        return self._catalog.crops(query) if given.get("crops") == "1" else (self._catalog.find(query), None)
 
     def _list(self, given: Mapping[str, str]) -> Response:
         """Return the marks of one pack as a file to save."""
@@ -158,14 +166,17 @@ class App:
         return Response(text, 200, content_type=f"{kind}; charset=utf-8")
 
     def _tiles(self, given: Mapping[str, str]) -> Any:
-        """Return a range of the matching records: {"count": number of matches, "sets": titles, "tiles": [...]}."""
-        query = query_of(given)
-        found = self._catalog.find(query)
+        """Return a range of the matching records, or of their boxes: {"count", "sets": titles, "tiles": [...]}."""
         start = number(given, "start", 0, 0, 1 << 62)
         count = number(given, "count", MOST_TILES, 0, MOST_TILES)
         side = number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
-        tiles = [self._tile(i, side) for i in found[start : start + count].tolist()]
-        return {"count": len(found), "sets": self._catalog.titles(query.sets), "tiles": tiles}
+        found, rows = self._found(given)
+        if rows is not None:
+            shown = zip(found[start : start + count].tolist(), rows[start : start + count].tolist(), strict=True)
+            tiles = [self._crop(record, row, side) for record, row in shown]
+        else:
+            tiles = [self._tile(i, side) for i in found[start : start + count].tolist()]
+        return {"count": len(found), "sets": self._catalog.titles(query_of(given).sets), "tiles": tiles}
 
     def _tile(self, record: int, side: int) -> dict[str, Any]:
         try:
@@ -174,21 +185,38 @@ class App:
             return {"record": record, "key": str(record), "width": 1, "height": 1, "error": str(error)}
         return {**facts, **problem_of(lambda: self._pictures.uri(record, side))}
 
+    def _crop(self, record: int, row: int, side: int) -> dict[str, Any]:
+        box = self._catalog.box_number(record, row)
+        try:
+            facts, region = crop_facts(self._pack, record, box)
+        except PackerError as error:
+            return {"record": record, "box": box, "key": str(record), "width": 1, "height": 1, "error": str(error)}
+        return {**facts, **problem_of(lambda: self._pictures.crop(record, region, side))}
+
+    def _number_of(self, given: Mapping[str, str]) -> int:
+        return number(given, "record", 0, 0, len(self._pack) - 1)
+
     def _record(self, given: Mapping[str, str]) -> Any:
-        record = number(given, "record", 0, 0, len(self._pack) - 1)
-        return {**record_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))}
+        record = self._number_of(given)
+        picture = problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))
+        return {**record_facts(self._pack, record), "original": self._originals.where(record), **picture}
 
     def _place(self, given: Mapping[str, str]) -> Any:
-        """Return the record at a position among the matching ones, or the position of a record; None if no match."""
-        found = self._catalog.find(query_of(given))
+        """Return the record (and box) at a position among the matches, or the position of one; None if no match."""
+        found, rows = self._found(given)
         if "record" in given:
-            record = number(given, "record", 0, 0, len(self._pack) - 1)
-            places = np.flatnonzero(found == record)
+            record = self._number_of(given)
+            match = found == record
+            if rows is not None and given.get("object"):
+                match &= rows == self._catalog.row_of(record, number(given, "object", 0, 0, 1 << 40))
+            places = np.flatnonzero(match)
             return {"record": record, "at": int(places[0]) if len(places) else None}
         if not len(found):
             return {"record": None, "at": None}
         at = number(given, "at", 0, 0, len(found) - 1)
-        return {"record": int(found[at]), "at": at}
+        record = int(found[at])
+        box = {} if rows is None else {"box": self._catalog.box_number(record, int(rows[at]))}
+        return {"record": record, "at": at, **box}
 
     @cached_property
     def _charts(self) -> Any:
@@ -232,50 +260,3 @@ def _json(make: Callable[[], Any]) -> Response:
     # "<" is escaped in case anything shows it as HTML
     text = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
     return Response(text, status, content_type="application/json")
-
-
-def query_of(given: Mapping[str, str]) -> Query:
-    """Return the filter and order of a request; raise UsageError if they are invalid."""
-    sort = given.get("sort", "record")
-    if sort not in SORTS:
-        raise UsageError("sort", f"must be one of {', '.join(SORTS)}, got {sort!r}")
-    if given.get("match", "any") not in ("any", "all"):
-        raise UsageError("match", f"must be any or all, got {given['match'][:40]!r}")
-    most = 1 << 40
-    classes = [part for part in given.get("class", "").split(",") if part][:_MOST_PARTS]
-    return Query(
-        classes=tuple(number({"class": part}, "class", 0, -1, most) for part in classes),
-        all_classes=given.get("match") == "all",
-        ranges=tuple((name, *range_of(given, name)) for name in RANGES if given.get(name)),
-        text=given.get("text", "")[:1000],
-        sets=tuple(part for part in given.get("set", "").split(",") if part)[:_MOST_PARTS],
-        sort=sort,
-        descending=given.get("descending") == "1",
-    )
-
-
-def range_of(given: Mapping[str, str], name: str) -> tuple[float, float]:
-    """Return the ends of a range such as ``2..5``, ``2..`` or ``..5``; raise UsageError if it is not one."""
-    low, dots, high = given[name].partition("..")
-    try:
-        ends = float(low or "-inf"), float(high or "inf")
-    except ValueError:
-        ends = math.nan, math.nan
-    if not dots or not ends[0] <= ends[1]:
-        raise UsageError(name, f"must be a range such as 2..5, 2.. or ..5, got {given[name][:40]!r}")
-    return ends
-
-
-def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    """Return an integer argument of a request.
-
-    Raises:
-        UsageError: If it is not an integer from `low` to `high`.
-    """
-    text = given.get(name)
-    if text is None:
-        return default
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20) or not low <= int(text) <= high:
-        raise UsageError(name, f"must be {low} to {high}, got {text[:40]!r}")
-    return int(text)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple
@@ -13,14 +14,21 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
+from packer.errors import UsageError, printable
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
+from packer.view.columns import Columns, Records
 
-Records = NDArray[np.int64]
-SORTS = ("record", "box", "image", "boxes")
+SORTS = {
+    "packed": ("record", False), "last": ("record", True),
+    "largest-box": ("box", True), "smallest-box": ("box", False),
+    "widest-box": ("box_aspect", True), "tallest-box": ("box_aspect", False),
+    "most-boxes": ("boxes", True), "fewest-boxes": ("boxes", False),
+    "largest-image": ("image", True), "smallest-image": ("image", False),
+    "widest-image": ("image_aspect", True), "tallest-image": ("image_aspect", False),
+}  # fmt: skip
+"""What comes first -> by what it is sorted, and whether that descends."""
 RANGES = ("boxes", "box", "width", "height", "aspect")
-NO_CLASS = -1
+_OF_BOXES = ("box", "box_aspect")
 _CACHED_ORDERS = 4
 
 
@@ -42,8 +50,8 @@ class Query:
             the image, width and height in pixels, width / height. A record without boxes has no largest box.
         sets: Names of sets as `Catalog.add_sets` explains; a record must be in all of them.
         text: Part of the key or of the source's path, ignoring case.
-        sort: By record number, area of the largest box, area of the image, or number of boxes: a name of SORTS.
-        descending: Whether the largest comes first.
+        sort: What comes first, a name of SORTS. Boxes count if they are of `classes`; an image is where
+            its first box would be.
     """
 
     classes: tuple[int, ...] = ()
@@ -51,18 +59,18 @@ class Query:
     ranges: tuple[tuple[str, float, float], ...] = ()
     sets: tuple[str, ...] = ()
     text: str = ""
-    sort: str = "record"
-    descending: bool = False
+    sort: str = "packed"
 
 
-class Catalog:
-    """The columns of a pack that filters and sorting need. Threads may share it."""
+class Catalog(Columns):
+    """Finds records and boxes. Threads may share it."""
 
     def __init__(self, pack: Pack) -> None:
-        self._pack = pack
+        super().__init__(pack)
         self._cached: OrderedDict[tuple[Query, bytes], Records] = OrderedDict()
+        self._cached_crops: tuple[Query, Records, Records, Records] | None = None
         self._lock = Lock()
-        self._sets: dict[str, Callable[[str], RecordSet]] = {}
+        self._sets: dict[str, Callable[[str], RecordSet]] = {"pack": self._of_pack}
 
     def add_sets(self, kind: str, find: Callable[[str], RecordSet]) -> None:
         """Make sets of records known by the names ``KIND:NAME`` (``set=problem:3`` in the address).
@@ -80,6 +88,16 @@ class Catalog:
         if kind not in self._sets:
             raise UsageError("set", f"must begin with one of {', '.join(self._sets) or 'none'}, got {name[:40]!r}")
         return self._sets[kind](rest)
+
+    def _of_pack(self, name: str) -> RecordSet:
+        """Return the records of one of several packs that are shown together, by its number."""
+        packs = self._pack.packs
+        if not (name.isascii() and name.isdigit() and len(name) < 9 and int(name) < len(packs)):
+            raise UsageError("set", f"must be pack:0 to pack:{len(packs) - 1}, got {f'pack:{name}'[:40]!r}")
+        begin = sum(len(part) for part in packs[: int(name)])
+        part = packs[int(name)]
+        title = printable(os.path.basename(part.path.rstrip("/")) or part.path)
+        return RecordSet(title, np.arange(begin, begin + len(part), dtype=np.int64))
 
     def titles(self, names: Iterable[str]) -> dict[str, str]:
         """Return the title of each set."""
@@ -112,108 +130,85 @@ class Catalog:
             mask &= inside
         if query.text:
             text = query.text.lower().encode("utf-8", "surrogateescape")
-            mask &= self._containing("key", text) | self._containing("path", text)
+            mask &= self.containing("key", text) | self.containing("path", text)
         return self._sorted(np.flatnonzero(mask).astype(np.int64), query)
 
     def _sorted(self, found: Records, query: Query) -> Records:
-        if query.sort == "record":
-            return found[::-1] if query.descending else found
-        values = {"box": self._largest_boxes, "image": self.image_areas, "boxes": self.box_counts}
-        by = np.asarray(values[query.sort])[found].astype(np.float64)
-        by = np.where(by < 0, np.inf, -by if query.descending else by)  # without a box: last in both directions
-        return np.asarray(found[np.argsort(by, kind="stable")])
+        name, descending = SORTS[query.sort]
+        if name == "record":
+            return found[::-1] if descending else found
+        if name in _OF_BOXES:
+            by = self._first_boxes(query)[found]
+        else:
+            values = {"image": self.image_areas, "boxes": self.box_counts, "image_aspect": self.image_aspects}
+            by = np.asarray(values[name])[found].astype(np.float64)
+        return np.asarray(found[_order(by, descending)])
+
+    def crops(self, query: Query) -> tuple[Records, Records]:
+        """Return the boxes to cut out: those of the matching records, and of the class of the query if it has one.
+
+        Returns:
+            The record of each box, and the row of each box in `boxes`. They follow the order of the records, but where
+            that is by a property of boxes, each box has its own place.
+        """
+        # boxes have the order of the records, or one of their own
+        found = self.find(replace(query, sort="packed") if SORTS[query.sort][0] in _OF_BOXES else query)
+        cached = self._cached_crops
+        if cached is None or cached[0] != query or cached[1] is not found:
+            cached = self._cached_crops = (query, found, *self._crops(query, found))  # 16 MB for a million boxes
+        return cached[2:]
+
+    def _crops(self, query: Query, found: Records) -> tuple[Records, Records]:
+        name, descending = SORTS[query.sort]
+        rank = np.full(len(self._pack), -1, np.int64)
+        rank[found] = np.arange(len(found))
+        rows = self._rows_of(query)
+        records = self.records_of(rows)
+        matching = rank[records] >= 0
+        rows, records = rows[matching], records[matching]
+        order = np.arange(len(rows))
+        if name in _OF_BOXES:
+            order = _order(self.box_values(name)[rows], descending)
+        elif query.sort != "packed":
+            order = np.argsort(rank[records], kind="stable")
+        return records[order], rows[order]
+
+    def _rows_of(self, query: Query) -> Records:
+        """Return the rows of the boxes that a query means."""
+        if not query.classes:
+            return np.arange(len(self.boxes))
+        return np.flatnonzero(np.isin(self.box_labels, query.classes))
+
+    def _first_boxes(self, query: Query) -> NDArray[np.float64]:
+        """Return the value of the box of each record that would come first, (n,); NaN if it has none."""
+        name, descending = SORTS[query.sort]
+        values = self.box_values(name)
+        rows = self._rows_of(query)
+        rows = rows[~np.isnan(values[rows])]
+        first = np.full(len(self._pack), np.nan)
+        if len(rows):
+            records = self.records_of(rows)
+            starts = np.flatnonzero(np.diff(records, prepend=-1))
+            reduce = np.maximum if descending else np.minimum
+            first[records[starts]] = reduce.reduceat(values[rows], starts)
+        return first
+
+    @cached_property
+    def _largest_boxes(self) -> NDArray[np.float64]:
+        """Area of the largest box of each image, (n,); NaN if it has none."""
+        return self._first_boxes(Query(sort="largest-box"))
 
     def _values(self, name: str) -> NDArray[Any]:
         """Return the values of a name of RANGES, (n,); NaN, which is in no range, if a record has none."""
         if name == "boxes":
             return self.box_counts
         if name == "box":
-            shares = self._largest_boxes / np.maximum(self.image_areas, 1) * 100.0
-            return np.where(self._largest_boxes < 0, np.nan, shares)
+            return np.asarray(self._largest_boxes / np.maximum(self.image_areas, 1) * 100.0)
         if name == "aspect":
-            return np.asarray(self.widths / np.maximum(self.heights, 1))
+            return self.image_aspects
         return self.widths if name == "width" else self.heights
 
-    @cached_property
-    def labels(self) -> NDArray[Any]:
-        """Class id of each image, (n,); -1 for none."""
-        return np.asarray(self._pack.column("label"))
 
-    def ragged(self, name: str) -> Ragged:
-        """Return a column of lists."""
-        column = self._pack.column(name)
-        assert isinstance(column, Ragged)
-        return column
-
-    @cached_property
-    def box_counts(self) -> NDArray[Any]:
-        """Number of boxes of each image, (n,)."""
-        return self.ragged("boxes").lengths
-
-    @cached_property
-    def boxes(self) -> NDArray[np.float32]:
-        """Boxes of all images, float32 (m, 4)."""
-        return np.asarray(self.ragged("boxes").flat()).reshape(-1, 4)
-
-    @cached_property
-    def box_labels(self) -> NDArray[Any]:
-        """Class ids of the boxes of all images, (m,)."""
-        return np.asarray(self.ragged("box_labels").flat())
-
-    @cached_property
-    def box_areas(self) -> NDArray[np.float32]:
-        """Areas of the boxes of all images in pixels, (m,)."""
-        sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0)
-        return np.asarray(sides[:, 0] * sides[:, 1], np.float32)
-
-    @cached_property
-    def widths(self) -> NDArray[Any]:
-        """In pixels, (n,)."""
-        return np.asarray(self._pack.column("width"))
-
-    @cached_property
-    def heights(self) -> NDArray[Any]:
-        """In pixels, (n,)."""
-        return np.asarray(self._pack.column("height"))
-
-    @property
-    def image_areas(self) -> NDArray[np.int64]:
-        """Width x height of each image, (n,)."""
-        return np.asarray(self.widths.astype(np.int64) * self.heights)
-
-    @cached_property
-    def _largest_boxes(self) -> NDArray[np.float32]:
-        """Area of the largest box of each image, (n,); -1 if it has none."""
-        largest = np.full(len(self._pack), -1, np.float32)
-        filled = np.flatnonzero(self.box_counts)
-        if len(filled):
-            offsets = self.ragged("boxes").offsets
-            largest[filled] = np.maximum.reduceat(self.box_areas, (offsets[filled] - offsets[0]).astype(np.int64))
-        return largest
-
-    def of_class(self, class_id: int) -> NDArray[np.bool_]:
-        """Return which records are of that class or have a box of it, bool (n,)."""
-        if class_id == NO_CLASS:
-            return np.asarray((self.labels < 0) & (self.ragged("box_labels").lengths == 0))
-        mask = np.asarray(self.labels == class_id)
-        rows = self.ragged("box_labels").offsets
-        hits = np.flatnonzero(self.box_labels == class_id) + int(rows[0])
-        mask[np.searchsorted(rows, hits, side="right") - 1] = True
-        return mask
-
-    def _containing(self, name: str, text: bytes) -> NDArray[np.bool_]:
-        """Return which rows of a text column contain `text`, bool (n,); one search covers all rows."""
-        column = self.ragged(name)
-        flat = np.asarray(column.flat()).tobytes().lower()
-        offsets = column.offsets - column.offsets[0]
-        mask = np.zeros(len(column), np.bool_)
-        at = flat.find(text)
-        while at >= 0:
-            row = int(np.searchsorted(offsets, at, side="right")) - 1
-            end = int(offsets[row + 1])
-            if at + len(text) <= end:
-                mask[row] = True
-                at = flat.find(text, end)  # this row is found
-            else:
-                at = flat.find(text, at + 1)  # spans two rows
-        return mask
+def _order(by: NDArray[np.float64], descending: bool) -> NDArray[np.intp]:
+    """Return the stable order of values; NaN is last in both directions."""
+    return np.argsort(np.where(np.isnan(by), np.inf, -by if descending else by), kind="stable")

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from packer.errors import printable, size_text
 from packer.format.lists import read_list
 from packer.format.pack import Pack
+from packer.images.geometry import Geometry, move, select_boxes
 from packer.types import Annotation
 
 MOST_DRAWN = 300
@@ -21,6 +23,18 @@ MOST_DRAWN = 300
 MOST_POINTS = 400
 """Maximum number of points drawn of a polygon."""
 MOST_REJECTED = 2000
+
+COCO_FLIPS = (0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11, 14, 13, 16, 15)
+"""flip_index of the 17 points of a person in COCO, by which they are recognized: a pack does not store a skeleton."""
+_SIDES = ("eye", "ear", "shoulder", "elbow", "wrist", "hip", "knee", "ankle")
+COCO_POINTS = ["nose", *(f"{side} {name}" for name in _SIDES for side in ("left", "right"))]
+COCO_BONES = [
+    (15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8), (7, 9), (8, 10),
+    (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6),
+]  # fmt: skip
+"""The skeleton of COCO's annotation files, with points counted from 0."""
+_MARGIN = 0.1
+"""Share of a box's sides that is shown around it where it is cut out."""
 
 
 def pack_facts(pack: Pack) -> dict[str, Any]:
@@ -39,6 +53,8 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
         "fields": list(manifest.fields),
+        "skeleton": COCO_BONES if manifest.flip_index == COCO_FLIPS else None,
+        "points": COCO_POINTS if manifest.flip_index == COCO_FLIPS else None,
         "rejected": sum(part.manifest.counts["rejected"] for part in pack.packs),
     }
 
@@ -63,10 +79,38 @@ def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
     return {
         "record": record,
         "key": printable(pack.key(record)),
+        "file": printable(os.path.basename(bytes(pack.column("path")[record]))),
         "width": width,
         "height": height,
         **drawn_facts(pack.annotation(record)),
     }
+
+
+def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], tuple[int, int, int, int]]:
+    """Return the content of the tile of one box of a record, and the region to cut out: x, y, width, height.
+
+    Raises:
+        DamagedPack: The row is damaged.
+    """
+    height, width, _ = pack.shape_of(record)
+    annotation = pack.annotation(record)
+    one = np.arange(0 if annotation.boxes is None else len(annotation.boxes)) == box
+    annotation = select_boxes(replace(annotation, label=None, landmarks=None), one)
+    x1, y1, x2, y2 = map(float, np.nan_to_num(annotation.boxes[0])) if annotation.boxes is not None else (0.0,) * 4
+    side_x, side_y = max(2.0, _MARGIN * (x2 - x1)), max(2.0, _MARGIN * (y2 - y1))
+    left, top = (int(min(max(0, low), size - 1)) for low, size in ((x1 - side_x, width), (y1 - side_y, height)))
+    right, bottom = math.ceil(min(max(left + 1, x2 + side_x), width)), math.ceil(min(max(top + 1, y2 + side_y), height))
+    region = (left, top, right - left, bottom - top)
+    facts = {
+        "record": record,
+        "box": box,
+        "key": printable(pack.key(record)),
+        "file": printable(os.path.basename(bytes(pack.column("path")[record]))),
+        "width": region[2],
+        "height": region[3],
+        **drawn_facts(move(annotation, Geometry(1, 0, -left, 0, 1, -top, region[2], region[3]))),
+    }
+    return facts, region
 
 
 def drawn_facts(annotation: Annotation) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from packer.types import Image
 LARGEST_SIDE = 2048
 _SHARP_PIXELS = 64 * 64
 """Images of up to this number of pixels become PNG, because JPEG would blur tiny images."""
+EXACT_PIXELS = 1 << 20
+"""As _SHARP_PIXELS, for a picture that is looked at closely."""
 _GROUND = 160
 """Gray value behind transparent images."""
 _CACHED_BYTES = 32 << 20
@@ -34,6 +36,7 @@ class Pictures:
         self._pack = pack
         self._cached: OrderedDict[tuple[int, int], str] = OrderedDict()
         self._bytes = 0
+        self._whole: tuple[int, Image] = (-1, np.empty(0))
         self._lock = Lock()
 
     def uri(self, record: int, side: int) -> str:
@@ -49,7 +52,7 @@ class Pictures:
                 self._cached.move_to_end(name)
                 return found
         try:
-            made = data_uri(self._small(record, side))
+            made = data_uri(self._small(record, side), EXACT_PIXELS if side == LARGEST_SIDE else _SHARP_PIXELS)
         except DamagedPack:
             raise
         except PackerError as error:
@@ -63,11 +66,31 @@ class Pictures:
         return made
 
     @quiet_opencv()
+    def crop(self, record: int, region: tuple[int, int, int, int], side: int) -> str:
+        """Return a data: URI of a part of a record, x, y, width and height in pixels; else as `uri`."""
+        try:
+            with self._lock:
+                kept, image = self._whole
+            if kept != record:
+                image = self._pack.image(record)
+                with self._lock:
+                    self._whole = (record, image)  # the next crop is often of the same image
+            x, y, width, height = region
+            part = image[y : y + height, x : x + width]
+            if max(width, height) > side:
+                part = shrink(height, width, side).apply(np.ascontiguousarray(part))
+            return data_uri(part)
+        except DamagedPack:
+            raise
+        except PackerError as error:
+            raise self._pack.damage(record, f"cannot be shown: {error.problem}") from None
+
+    @quiet_opencv()
     def _small(self, record: int, side: int) -> Image:
         height, width, _ = self._pack.shape_of(record)
         if max(height, width) <= side:
             return self._pack.image(record)
-        resize = _shrink(height, width, side)
+        resize = shrink(height, width, side)
         if self._pack.encoding_of(record) != "jpeg" or self._pack.manifest.lenient:
             return resize.apply(self._pack.image(record))
         data, mode = bytes(self._pack.record(record)), cast("Mode", self._pack.manifest.mode)
@@ -75,20 +98,23 @@ class Pictures:
         return resize.apply(image, (width, height))
 
 
-def _shrink(height: int, width: int, side: int) -> Resize:
+def shrink(height: int, width: int, side: int) -> Resize:
     # a panorama must stay at least one pixel high
     scale = side / max(height, width)
     return Resize(max(1, round(width * scale)), max(1, round(height * scale)), "stretch")
 
 
 @quiet_opencv()
-def data_uri(image: Image) -> str:
-    """Return a data: URI of `image`, (height, width, 1..4), uint8 or uint16, shrunk to LARGEST_SIDE if it is larger."""
+def data_uri(image: Image, exact: int = _SHARP_PIXELS) -> str:
+    """Return a data: URI of `image`, (height, width, 1..4), uint8 or uint16, shrunk to LARGEST_SIDE if it is larger.
+
+    It has the exact pixels if there are no more than `exact`, apart from alpha and 16 bits.
+    """
     if max(image.shape[:2]) > LARGEST_SIDE:
-        image = _shrink(image.shape[0], image.shape[1], LARGEST_SIDE).apply(image)
+        image = shrink(image.shape[0], image.shape[1], LARGEST_SIDE).apply(image)
     plain = _plain(image)
-    kind: Literal["png", "jpeg"] = "png" if plain.shape[0] * plain.shape[1] <= _SHARP_PIXELS else "jpeg"
-    data = base64.b64encode(encode(plain, kind, 85)).decode("ascii")
+    kind: Literal["png", "jpeg"] = "png" if plain.shape[0] * plain.shape[1] <= exact else "jpeg"
+    data = base64.b64encode(encode(plain, kind, 85 if exact == _SHARP_PIXELS else 92)).decode("ascii")
     return f"data:image/{kind};base64,{data}"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from packer.errors import UsageError
+from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
 from packer.view.app import App
 
@@ -47,20 +47,23 @@ class Server(ThreadedWSGIServer):
         port: The port; 0 for any free port.
         token: The secret part of the address, at least 16 letters, digits, ``-`` or ``_``; default: a random one.
         framed: Whether another page of this machine, such as a notebook, may show this one in a frame.
+        source: The folder that the pack was built from; default: the one beside it that is called like it.
 
     Raises:
-        UsageError: If the port is in use, or the token can be guessed.
+        UsageError: If the port is in use, the token can be guessed, or the source is not a folder.
     """
 
     daemon_threads = True
 
-    def __init__(self, pack: Pack, port: int = 0, token: str | None = None, framed: bool = False) -> None:
+    def __init__(
+        self, pack: Pack, port: int = 0, token: str | None = None, framed: bool = False, source: AnyPath | None = None
+    ) -> None:
         if token is None:
             token = secrets.token_urlsafe(24)
         elif not TOKEN.fullmatch(token):
             step = f"for example {secrets.token_urlsafe(24)}"
             raise UsageError("--token", "must have 16 to 128 letters, digits, - or _, so that nobody guesses it", step)
-        super().__init__(ADDRESS, port, App(pack, token, framed), _Handler)
+        super().__init__(ADDRESS, port, App(pack, token, framed, source), _Handler)
         self.url = f"http://{ADDRESS}:{self.port}/{token}/"
 
     def server_bind(self) -> None:

@@ -23,7 +23,7 @@ from packer import PackedLoader, RandomResizedCrop, join_packs, open_pack
 from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
 from packer.view.app import App
-from packer.view.catalog import Catalog, Query, RecordSet
+from packer.view.catalog import SORTS, Catalog, Query, RecordSet
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -196,10 +196,24 @@ def brute(pack: Pack, query: Query) -> list[int]:
         wanted &= all(i in SETS[name.partition(":")[2]] for name in query.sets)
         wanted &= any(query.text.lower() in line for line in text.split("\n"))
         if wanted:
-            largest = max((np.float32(x2 - x1) * np.float32(y2 - y1) for x1, y1, x2, y2 in boxes), default=None)
-            value = {"record": i, "box": largest, "image": height * width, "boxes": len(boxes)}[query.sort]
-            found.append((value is None, (-value if query.descending else value) if value is not None else 0, i))
-    return [i for _, _, i in sorted(found)]
+            of = [box for box, label in zip(boxes, labels, strict=True) if not query.classes or label in query.classes]
+            found.append((i, first_of(query.sort, of, (width, height), len(boxes), i)))
+    return [i for i, value in sorted(found, key=lambda row: (row[1] is None, row[1] or 0, row[0]))]
+
+
+def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: int, i: int) -> float | None:
+    """The number by which a record is sorted, the lowest first; None: at the end."""
+    what, _, of = sort.partition("-")
+    if of == "boxes":
+        return -count if what == "most" else count
+    if of == "box":
+        sides = [(np.float32(x2) - np.float32(x1), np.float32(y2) - np.float32(y1)) for x1, y1, x2, y2 in boxes]
+    else:
+        sides = [size]
+    areas = [float(np.float32(w) * np.float32(h)) for w, h in sides]
+    aspects = [float(w) / float(h) for w, h in sides]
+    values = {"largest": [-a for a in areas], "smallest": areas, "widest": [-a for a in aspects], "tallest": aspects}
+    return {"packed": i, "last": -i}[sort] if not of else min(values[what], default=None)
 
 
 @given(
@@ -220,8 +234,7 @@ def brute(pack: Pack, query: Query) -> list[int]:
         ),
         sets=st.sampled_from([(), (), ("test:even",), ("test:even", "test:few"), ("test:none",)]),
         text=st.sampled_from(["", "1", "00", "IMAGES/", "train", "nothing", ".jp", "é"]),
-        sort=st.sampled_from(["record", "box", "image", "boxes"]),
-        descending=st.booleans(),
+        sort=st.sampled_from(list(SORTS)),
     )
 )
 @settings(max_examples=120, deadline=None)
@@ -242,9 +255,21 @@ def test_a_set_that_changes(boxed: Pack) -> None:
     assert catalog.find(query).tolist() == [2, 7]
 
 
+def test_one_pack_of_several(boxed: Pack, tmp_path: Path) -> None:
+    """Packs that are shown together can be told apart by a filter."""
+    draw_sample(tmp_path / "src", layout="yolo", count=5, size=48, seed=9)
+    good("build", tmp_path / "src", "-o", tmp_path / "val", "--labels", "yolo")
+    joined = join_packs([boxed, open_pack(tmp_path / "val")])
+    assert ask(joined, "place", at=0, set="pack:1") == {"record": 60, "at": 0}
+    shown = ask(joined, "tiles", set="pack:0", sort="last", count=1)
+    assert shown["count"] == 60 and shown["sets"] == {"pack:0": "pack"} and shown["tiles"][0]["record"] == 59
+    assert ask(joined, "tiles", set="pack:0,pack:1", count=0)["count"] == 0
+    assert get(joined, f"/{TOKEN}/api/tiles?set=pack:2").status_code == 400
+
+
 def test_places(boxed: Pack) -> None:
-    found = brute(boxed, Query(sort="box", descending=True))
-    asked = {"sort": "box", "descending": 1}
+    found = brute(boxed, Query(sort="largest-box"))
+    asked = {"sort": "largest-box"}
     assert ask(boxed, "place", at=3, **asked) == {"record": found[3], "at": 3}
     assert ask(boxed, "place", record=found[5], **asked) == {"record": found[5], "at": 5}
     without = brute(boxed, Query(ranges=(("boxes", 0, 0),)))[0]

@@ -154,7 +154,7 @@ def test_a_change_is_undone_by_what_was_before(pack: Pack) -> None:
 
 def test_a_range_is_in_the_order_of_the_page_and_keeps_reasons(pack: Pack) -> None:
     post(pack, {"set": {"6": "bad box"}})
-    answer = post(pack, {"range": [4, 2], "query": {"descending": 1, "text": "00"}})
+    answer = post(pack, {"range": [4, 2], "query": {"sort": "last", "text": "00"}})
     assert answer.json["before"] == {"5": None, "4": None}
     assert Marks(pack).all() == {6: "bad box", 5: "", 4: ""}
 

@@ -52,13 +52,13 @@ def test_back_and_forward(opened: Any, boxed: Boxed) -> None:
     ones = matching(pack, lambda labels: 1 in labels)
     opened.select_option("#class", "1")
     until_count(opened, len(ones))
-    opened.select_option("#sort", "boxes")
+    opened.select_option("#sort", "most-boxes")
     opened.click(".tile[data-place='0']")
     opened.wait_for_selector("dialog[open] #large img")
     record = address(opened)["record"]
     opened.click("#close")
     opened.click("[data-tab=rejected]")
-    assert address(opened) == {"class": "1", "sort": "boxes", "down": "1", "tab": "rejected"}
+    assert address(opened) == {"class": "1", "sort": "most-boxes", "tab": "rejected"}
     opened.go_back()
     assert opened.is_visible("#scroller") and not opened.is_visible("#tab-rejected")
     opened.go_back()
@@ -67,10 +67,10 @@ def test_back_and_forward(opened: Any, boxed: Boxed) -> None:
     opened.go_back()
     opened.wait_for_selector("dialog", state="hidden")
     opened.go_back()
-    assert opened.input_value("#sort") == "record"
+    assert opened.input_value("#sort") == "packed"
     opened.go_back()
     until_count(opened, 150)
-    assert opened.url == url and not opened.is_visible("#chips")
+    assert opened.url == url and not opened.is_visible("#chosen")
     opened.go_forward()
     until_count(opened, len(ones))
     assert opened.locator(".chip").count() == 1
@@ -82,14 +82,13 @@ def test_reload_and_a_shared_address(opened: Any, page: Any) -> None:
     opened.select_option("#class", "2")
     opened.fill("#range-from", "2")
     opened.press("#range-from", "Tab")
-    opened.select_option("#sort", "image")
-    opened.click("#direction")
+    opened.select_option("#sort", "tallest-box")
     opened.evaluate("size.value = 240; size.dispatchEvent(new Event('change', { bubbles: true }))")
     opened.uncheck("#labels")
     opened.wait_for_function(looking.FILLED)
     opened.click(".tile[data-place='1']")
     opened.wait_for_selector("dialog[open] #large img")
-    expected = {"text": "1", "class": "2", "boxes": "2..", "sort": "image", "size": "240", "labels": "0"}
+    expected = {"text": "1", "class": "2", "boxes": "2..", "sort": "tallest-box", "size": "240", "labels": "0"}
     record = address(opened)["record"]
     assert address(opened) == {**expected, "record": record}
 
@@ -158,7 +157,7 @@ def test_a_range_of_the_largest_box(opened: Any, boxed: Boxed) -> None:
     opened.fill("#range-to", "20")
     opened.press("#range-to", "Enter")
     until_count(opened, sum(100 * area <= 20 * 64 * 64 for area in largest))
-    assert "largest box" in opened.inner_text("#chips") and "20 or less" in opened.inner_text("#chips")
+    assert "largest box" in opened.inner_text("#chosen") and "20 or less" in opened.inner_text("#chosen")
 
 
 def test_no_match_shows_the_ways_out(opened: Any) -> None:
@@ -231,7 +230,7 @@ def at_size(page: Any) -> Iterator[Callable[[int, int, str], None]]:
     change(1280, 800, "light")
 
 
-TABS = ("records", "batches", "statistics", "rejected")
+TABS = ("records", "batches", "statistics", "problems", "rejected")
 STATES = (*(f"?tab={tab}" for tab in TABS), "?class=0,1&boxes=1..", "?text=nothing", "?record=3")
 
 

@@ -8,7 +8,7 @@ const RANGES = {
   boxes: "boxes", box: "largest box, % of image", width: "width, px", height: "height, px", aspect: "width / height",
 };
 const FILTERS = ["text", "class", "match", "set", ...Object.keys(RANGES)];
-declare({ text: "", class: [], match: "any", set: [], sort: "record", down: false });
+declare({ text: "", class: [], match: "any", set: [], sort: "packed", crops: false });
 for (const name of Object.keys(RANGES)) declare({ [name]: "" });
 
 let titles = {}; // of the sets, from the server
@@ -16,7 +16,8 @@ let rangeOf = "boxes";
 
 // What the server is asked for: the filters that are set, and the order.
 export function query() {
-  const given = { sort: get("sort"), descending: get("down") ? 1 : 0 };
+  const given = { sort: get("sort") };
+  if (get("crops")) given.crops = 1;
   for (const name of FILTERS) if (get(name).length) given[name] = get(name);
   return given;
 }
@@ -62,20 +63,20 @@ function clearAll() {
 function draw() {
   const chips = removers(), classes = get("class").length;
   $("chips").replaceChildren(...chips, ...(chips.length > 1 ? [clearAll()] : []));
-  $("chips").hidden = !chips.length;
+  $("chosen").hidden = !chips.length;
   $("filters-set").textContent = chips.length ? ` (${chips.length})` : "";
+  $("pack").value = get("set").find((name) => name.startsWith("pack:")) ?? "";
   $("match-of").hidden = classes < 2;
   const [from, to] = (get(rangeOf) || "..").split("..");
   $("range-from").value = from; $("range-to").value = to;
-  $("direction").textContent = get("down") ? "↓" : "↑";
-  $("direction").setAttribute("aria-label", get("down") ? "descending: change to ascending" : "ascending: change to descending");
   if (document.activeElement !== $("text")) $("text").value = get("text");
 }
 
 // Called with each first answer of the server.
 export function counted(count, sets = {}) {
   const records = `${pack.records.toLocaleString("en")} ${pack.records === 1 ? "record" : "records"}`;
-  $("count").textContent = count === pack.records ? records : `${count.toLocaleString("en")} of ${records}`;
+  if (get("crops")) $("count").textContent = `${count.toLocaleString("en")} ${count === 1 ? "box" : "boxes"}`;
+  else $("count").textContent = count === pack.records ? records : `${count.toLocaleString("en")} of ${records}`;
   titles = { ...titles, ...sets };
   if (Object.keys(sets).length) draw();
   // the button that was pressed goes
@@ -84,9 +85,9 @@ export function counted(count, sets = {}) {
   $("scroller").hidden = count === 0;
   if (count > 0 && lost) $("scroller").focus();
   if (count > 0) return;
-  const chips = removers();
-  if (!chips.length) $("empty").replaceChildren(element("p", {}, "The pack has no record."));
-  else $("empty").replaceChildren(element("p", {}, "No record matches. Remove a filter:"), element("div", { class: "chips" }, ...chips), clearAll());
+  const chips = removers(), what = get("crops") ? "box" : "record";
+  if (!chips.length) $("empty").replaceChildren(element("p", {}, `The pack has no ${what}.`));
+  else $("empty").replaceChildren(element("p", {}, `No ${what} matches. Remove a filter:`), element("div", { class: "chips" }, ...chips), clearAll());
 }
 
 function setRange() {
@@ -99,8 +100,12 @@ export function setUp(changed) {
   pack.classes.forEach((name, id) => $("class").append(element("option", { value: id }, nameOf(id))));
   $("class").append(element("option", { value: -1 }, "(without class)"));
   $("class").parentElement.hidden = !pack.classes.length;
+  pack.packs?.forEach(({ name }, n) => $("pack").append(element("option", { value: `pack:${n}` }, name)));
+  $("pack").parentElement.hidden = !(pack.packs?.length > 1);
+  $("pack").addEventListener("change", () => set({ set: [...get("set").filter((name) => !name.startsWith("pack:")), $("pack").value].filter(Boolean) }));
   const boxes = pack.fields.includes("boxes");
   for (const one of document.querySelectorAll(".boxes-only")) one.hidden = !boxes;
+  for (const one of document.querySelectorAll(".sizes-only")) one.hidden = Boolean(pack.shape); // all images have one size
   for (const [name, title] of Object.entries(RANGES)) if (boxes || !name.startsWith("box")) $("range-of").append(element("option", { value: name }, title));
   rangeOf = $("range-of").value;
 
@@ -117,13 +122,13 @@ export function setUp(changed) {
   $("range-of").addEventListener("change", () => { rangeOf = $("range-of").value; draw(); });
   for (const id of ["range-from", "range-to"]) $(id).addEventListener("change", setRange);
   bind($("match"), "match");
-  bind($("sort"), "sort", { changed: (sort) => ({ sort, down: sort !== "record" }) }); // the largest first
-  $("direction").addEventListener("click", () => set({ down: !get("down") }));
+  bind($("sort"), "sort");
+  bind($("crops"), "crops");
   $("filters-open").addEventListener("click", () => {
     const open = $("filter").classList.toggle("open");
     $("filters-open").setAttribute("aria-expanded", open);
   });
   $("filter").addEventListener("submit", (event) => event.preventDefault());
-  onchange([...FILTERS, "sort", "down"], () => { draw(); changed(); });
+  onchange([...FILTERS, "sort", "crops"], () => { draw(); changed(); });
   draw();
 }

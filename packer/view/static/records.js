@@ -6,15 +6,15 @@ import { Detail } from "./detail.js";
 import { bind, declare, get, onchange, set } from "./state.js";
 
 const $ = (id) => document.getElementById(id);
-declare({ record: -1, size: 160, labels: true });
+declare({ record: -1, object: -1, size: 160, labels: true });
 
 const detail = new Detail();
 const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted });
 
 async function openAt(place, { replace = false } = {}) {
   try {
-    const { record } = await ask("place", { ...query(), at: place });
-    if (record !== null) set({ record }, { replace });
+    const { record, box = -1 } = await ask("place", { ...query(), at: place });
+    if (record !== null) set({ record, object: box }, { replace });
   } catch (error) { complain(error); }
 }
 
@@ -26,14 +26,14 @@ function move(by) {
 
 // Show the record of the address, or none. It may have been opened elsewhere: its place in the grid is looked up.
 async function showRecord() {
-  const record = get("record");
+  const record = get("record"), object = get("object");
   if (record < 0) { if (detail.isOpen) detail.close(); return; }
   const among = get("tab") === "records";
-  detail.show(record, among ? move : null);
+  detail.show(record, among ? move : null, object);
   if (!among) return;
   try {
-    const { at } = await ask("place", { ...query(), record });
-    if (record === get("record") && at !== null) grid.select(at);
+    const { at } = await ask("place", { ...query(), record, ...(object < 0 ? {} : { object }) });
+    if (record === get("record") && object === get("object") && at !== null) grid.select(at);
   } catch (error) { complain(error); }
 }
 
@@ -71,8 +71,8 @@ export const tab = {
   },
 };
 
-onchange(["record"], showRecord);
-$("detail").addEventListener("close", () => set({ record: -1 }));
+onchange(["record", "object"], showRecord);
+$("detail").addEventListener("close", () => set({ record: -1, object: -1 }));
 export const openRecord = showRecord;
 export const detailKey = (event) => {
   if (!detail.isOpen) return false;
