@@ -24,7 +24,7 @@ from packer.format.pack import open_pack
 
 RUFF = Path(sys.executable).with_name("ruff")
 NOT_RUN = {
-    "README.md": 1, "bench.md": 1, "benchmarks.md": 2, "coming-from.md": 5, "extending.md": 1, "formats.md": 5,
+    "README.md": 1, "bench.md": 2, "benchmarks.md": 2, "coming-from.md": 5, "extending.md": 1, "formats.md": 5,
     "index.md": 3, "packs.md": 1, "preprocessing.md": 1, "remote.md": 3, "trainers.md": 6, "training.md": 6,
     "ultralytics.md": 3, "view.md": 1,
 }  # fmt: skip

@@ -8,7 +8,6 @@ from packer.bench.measure import Figure
 from packer.bench.options import Job
 from packer.bench.reliable import WHAT_TO_DO, reasons
 from packer.bench.report import PACED, PERFECT, YOURS, Report, Row
-from packer.errors import plural
 
 STILL_CACHED = 0.05
 """Share of pages in memory above which a read is not cold."""
@@ -18,7 +17,6 @@ GAIN = 1.1
 """Least ratio that is worth a pack."""
 SMALLER = 2.0
 """Least ratio of the sizes of raw and JPEG for which JPEG is recommended, although raw is faster."""
-NAMED_REASONS = 2
 BUSY_CORES = 0.85
 """Share of the cores above which a loader waits for the processor."""
 
@@ -32,10 +30,7 @@ def conclude(report: Report, best: Job | None = None) -> None:
     else:
         lines = {"compare": compared, "sweep": swept, "loader": compared}[report.what](report)
     if report.reasons:
-        more = len(report.reasons) - NAMED_REASONS
-        named = report.reasons[:NAMED_REASONS] + ([f"and {plural(more, 'more reason')}"] if more > 0 else [])
-        report.answer = f"UNRELIABLE: {'; '.join(named)}; {WHAT_TO_DO}"
-        report.notes += report.reasons[NAMED_REASONS:]
+        report.answer = f"UNRELIABLE: {'; '.join(report.reasons)}; {WHAT_TO_DO}"
         report.conclusion = lines if best is not None else []  # a search has found settings nevertheless
     elif lines:
         report.answer, *report.conclusion = lines
