@@ -1,5 +1,6 @@
 // One record large, with all its fields and where it came from.
-import { ask, complain, dot, element, nameOf, picture } from "./draw.js";
+import { dot, element, nameOf, picture } from "./draw.js";
+import { ask, complain } from "./server.js";
 
 const $ = (id) => document.getElementById(id);
 

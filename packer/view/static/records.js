@@ -1,15 +1,16 @@
 // The tab of records: the grid of all that match, and one record large.
-import { ask, complain } from "./draw.js";
+import { ask, complain } from "./server.js";
 import { counted, query, setUp } from "./filters.js";
 import { Grid } from "./grid.js";
 import { Detail } from "./detail.js";
+import { markForm, markKey, markRange } from "./marked.js";
 import { bind, declare, get, onchange, set } from "./state.js";
 
 const $ = (id) => document.getElementById(id);
 declare({ record: -1, object: -1, size: 160, labels: true });
 
 const detail = new Detail();
-const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted });
+const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted, marked: markRange });
 
 async function openAt(place, { replace = false } = {}) {
   try {
@@ -30,6 +31,7 @@ async function showRecord() {
   if (record < 0) { if (detail.isOpen) detail.close(); return; }
   const among = get("tab") === "records";
   detail.show(record, among ? move : null, object);
+  markForm(record);
   if (!among) return;
   try {
     const { at } = await ask("place", { ...query(), record, ...(object < 0 ? {} : { object }) });
@@ -63,6 +65,7 @@ export const tab = {
   },
   focus() { $("scroller").focus(); },
   key(event) {
+    if (markKey(event, grid.record())) return true;
     if (event.target.closest("button, a, summary")) return false;
     if (KEYS[event.key]) grid.select(KEYS[event.key]());
     else if (event.key === "Enter" && grid.count) openAt(grid.at);
@@ -79,6 +82,6 @@ export const detailKey = (event) => {
   if (event.target.matches("input, select, textarea")) return null;
   if (event.key === "ArrowRight" || event.key === "ArrowDown") detail.step?.(1);
   else if (event.key === "ArrowLeft" || event.key === "ArrowUp") detail.step?.(-1);
-  else return null; // Escape closes a dialog by itself
+  else if (!markKey(event, get("record"))) return null; // Escape closes a dialog by itself
   return true;
 };
