@@ -294,6 +294,7 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
     cache = [(os.path.realpath(os.environ[CACHE]), True)] if CACHE in os.environ else []
     if name == "view":
         cache.append((os.path.realpath(os.path.join(os.environ.get(STATE, "/nowhere"), "packer")), True))
+        cache += [(os.path.splitext(path)[0], False) for path, _ in named]  # the originals of a pack
     return named + cache + [(file, False) for path, _ in named for file in _linked(path)]
 
 

@@ -3,7 +3,8 @@ import { ask, complain } from "./draw.js";
 import { counted, query, setUp } from "./filters.js";
 import { Grid } from "./grid.js";
 import { Detail } from "./detail.js";
-import { bind, declare, get, onchange, set } from "./state.js";
+import { legend, onhidden } from "./legend.js";
+import { bind, declare, get, onchange, pack, set } from "./state.js";
 
 const $ = (id) => document.getElementById(id);
 declare({ record: -1, object: -1, size: 160, labels: true });
@@ -57,6 +58,11 @@ export const tab = {
     bind($("labels"), "labels", { replace: true });
     const look = () => document.body.classList.toggle("no-marks", !get("labels"));
     onchange(["labels"], look); look();
+    if (pack.classes.length && pack.fields.includes("boxes")) {
+      const switches = legend(new Map(pack.classes.slice(0, 300).map((_, id) => [id, null])));
+      $("legend").append(switches);
+      onhidden(() => { switches.update(); grid.redraw(); });
+    } else $("legend").hidden = true;
     grid.size = get("size");
     onchange(["size"], () => grid.resize(get("size")));
     await grid.show(query());
@@ -76,9 +82,5 @@ $("detail").addEventListener("close", () => set({ record: -1, object: -1 }));
 export const openRecord = showRecord;
 export const detailKey = (event) => {
   if (!detail.isOpen) return false;
-  if (event.target.matches("input, select, textarea")) return null;
-  if (event.key === "ArrowRight" || event.key === "ArrowDown") detail.step?.(1);
-  else if (event.key === "ArrowLeft" || event.key === "ArrowUp") detail.step?.(-1);
-  else return null; // Escape closes a dialog by itself
-  return true;
+  return detail.key(event);
 };
