@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from packer.repack.merge import merge
     from packer.repack.split import split
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "BuildOptions": "packer.packing",

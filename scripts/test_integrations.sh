@@ -54,7 +54,7 @@ if [ "$(cat "$writers/.installed" 2>/dev/null)" != "$want" ]; then
     fi
 fi
 [ $# -gt 0 ] || [ ! -x "$writers/bin/python" ] ||
-    "$writers/bin/python" -m pytest -rs tests/integration/test_adopted_writers.py || failed=$?
+    "$writers/bin/python" -m pytest -rs tests/integration/test_adopted_writers.py tests/integration/test_pages.py || failed=$?
 
 # Datumaro wants an older OpenCV, pillow, pandas and pyarrow than the trainers.
 if [ "$(cat "$datumaro/.installed" 2>/dev/null)" != "$want" ]; then

@@ -36,7 +36,7 @@ def test_help_has_an_example_and_a_text_for_each_option(name: str) -> None:
             assert parameter.help, parameter.name
             assert parameter.help.rstrip("]").rstrip()[-1] in '.0123456789"' or "[default" in parameter.help
     out = good(name, "--help").out
-    assert out.startswith(f"Usage: packer {name} [OPTIONS] ")
+    assert out.startswith(f"Usage: packer {name} [OPTIONS]")
     assert all(len(line) <= 78 for line in out.splitlines())
     assert good(name, "-h").out == out
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 import pytest
-from doc_blocks import PAGES, ROOT
+from doc_blocks import PAGES, ROOT, page_name
 from test_rooms import FLOORS
 
 import packer
@@ -26,6 +26,9 @@ from packer.packing.options import BOX_POLICIES
 from packer.sources import CHOICES
 from packer.sources.lists.columns import parse_columns
 from packer.sources.parquet.objects import FORMATS
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import write_benchmarks
 
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -48,7 +51,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[ -]+", "-", re.sub(r"[^\w -]", "", heading.lower())).strip("-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = COMMENT.sub("", FENCE.sub("", page.read_text()))
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -79,7 +82,28 @@ def test_links_of_the_readme_work_on_the_package_index() -> None:
 
 def test_every_page_is_in_the_navigation_once() -> None:
     listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md"))
+    assert sorted(listed) == sorted(page_name(page) for page in DOCS.rglob("*.md"))
+
+
+def test_figures_in_the_pages_of_other_loaders_are_those_of_the_benchmark() -> None:
+    benchmarks = (DOCS / "benchmarks.md").read_text()
+    shown = set()
+    for page in (DOCS / "peers").glob("*.md"):
+        text = page.read_text()
+        assert write_benchmarks.with_figures(text, benchmarks) == text, "run scripts/write_benchmarks.py --peers"
+        shown |= set(re.findall(r"<!-- figures: (\w+) -->\n\|", text))
+    assert shown == set(write_benchmarks.PEERS)
+
+
+def test_where_packer_is_slower_the_figure_is_bold() -> None:
+    head = (
+        "| {} | versions | goal | packer against it | images/s |\n|---|---|---|---|---|\n| **packer** | 1 | | | 8 |\n"
+    )
+    faster = head.format("work") + "| dali | nvidia-dali-cuda120 2 | >= 2 | **1.20** (1 to 2) | 7 |\n"
+    slower = head.format("other") + "| dali | nvidia-dali-cuda120 2 | | 0.80 (0.7 to 0.9) | 9 |\n"
+    page = f"<!-- bench_peers -->\n{faster}\n{slower}\n2026-01-01: a machine; versions.\n<!-- end -->"
+    rows = write_benchmarks.peer_table(page, "dali").splitlines()[2:4]
+    assert rows == ["| work | 8 | 7 | 1.20 (1 to 2) |", "| other | 8 | 9 | **0.80** (0.7 to 0.9) |"]
 
 
 # -- commands and options
@@ -102,7 +126,7 @@ def commands_in(text: str) -> Iterator[tuple[str, str]]:
             yield match[1], match[2].partition("#")[0]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_commands_have_the_options_that_are_shown_with_them(page: Path) -> None:
     added = {"keys"} if page.name == "extending.md" else set()
     for name, rest in commands_in(page.read_text()):
@@ -111,9 +135,9 @@ def test_commands_have_the_options_that_are_shown_with_them(page: Path) -> None:
             assert set(OPTION.findall(rest)) <= options_of(cli.commands[name]), f"packer {name}{rest}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_option_in_the_text_exists(page: Path) -> None:
-    others = r"^ *(pip install|torchrun|ray start|dask \w+|sbatch|array=\$\(sbatch|#SBATCH) .*$"
+    others = r"^ *(pip install|torchrun|ray start|dask \w+|sbatch|array=\$\(sbatch|#SBATCH) .*$|`(docker|rsync) [^`]*`"
     text = re.sub(others, "", page.read_text(), flags=re.MULTILINE)
     scripts = {ROOT / name for name in re.findall(r"scripts/\w+\.py", text)}
     for script in scripts:
@@ -238,7 +262,7 @@ def test_the_labels_page_has_every_kind_and_policy() -> None:
     assert set(policies) == set(BOX_POLICIES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_columns_that_are_shown_are_understood(page: Path) -> None:
     for columns in re.findall(r"--columns \"([^\"]+)\"", page.read_text()):
         if columns.removeprefix("boxes=") not in FORMATS:  # of the boxes in a Parquet file

@@ -6,7 +6,7 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "packer").rglob("*.py"))
-NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
@@ -91,6 +90,21 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_bytes(), str(file))
 
 
+def in_every_file(check: Callable[[Path], None]) -> Callable[[], None]:
+    """One test of all files, which names each that fails: thousands of tests of a millisecond take their time, too."""
+
+    def test() -> None:
+        wrong = []
+        for file in FILES:
+            try:
+                check(file)
+            except AssertionError as error:
+                wrong.append(f"{file.relative_to(ROOT)}: {error}")
+        assert not wrong, "\n".join(wrong)
+
+    return test
+
+
 def module_of(file: Path) -> str:
     """packer.format.index of packer/format/index.py."""
     parts = file.relative_to(ROOT).with_suffix("").parts
@@ -119,8 +133,9 @@ def test_a_newcomer_sees_all_rooms_at_once() -> None:
     assert rooms == set(FLOOR)
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_imports_go_downwards_only(module: str) -> None:
+@in_every_file
+def test_imports_go_downwards_only(file: Path) -> None:
+    module = module_of(file)
     if module in ("packer", "packer.__main__"):  # the doors
         return
     room = module.split(".")[1]
@@ -143,7 +158,7 @@ def test_no_import_goes_in_a_circle() -> None:
     assert not graph, f"in circles, or above one: {sorted(graph)}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
+@in_every_file
 def test_libraries_stay_in_their_rooms(file: Path) -> None:
     name = str(file.relative_to(ROOT))
     used = {module.partition(".")[0] for module in imported(parsed(file))}
@@ -162,14 +177,14 @@ POSIX_ONLY = {
 SEAM = {"packer/system/__init__.py", "packer/system/locks.py", "packer/system/sparse.py"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
+@in_every_file
 def test_what_only_posix_has_stands_behind_one_seam(file: Path) -> None:
     tree = parsed(file)
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | set(imported(tree))
     assert str(file.relative_to(ROOT)) in SEAM or not used & POSIX_ONLY
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
+@in_every_file
 def test_nothing_runs_what_it_reads(file: Path) -> None:
     for node in ast.walk(parsed(file)):
         if not isinstance(node, ast.Call):
@@ -187,7 +202,7 @@ def test_nothing_runs_what_it_reads(file: Path) -> None:
             assert options.get("allow_pickle") == "False", f"line {node.lineno}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
+@in_every_file
 def test_files_and_signatures_stay_small(file: Path) -> None:
     assert len(file.read_text("utf-8").splitlines()) <= LONGEST_FILE
     lines = file.read_text("utf-8").splitlines()
@@ -202,7 +217,7 @@ def test_files_and_signatures_stay_small(file: Path) -> None:
             assert len(names) <= MOST_PARAMETERS, f"{node.name} takes {len(names)}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
+@in_every_file
 def test_modules_say_what_they_are_for(file: Path) -> None:
     tree = parsed(file)
     assert not tree.body or ast.get_docstring(tree)

@@ -10,8 +10,10 @@ from packer.cli.bench import bench
 from packer.cli.build import build
 from packer.cli.cache import cache
 from packer.cli.clean import clean
+from packer.cli.completion import completion
 from packer.cli.convert import convert
 from packer.cli.diff import diff
+from packer.cli.doctor import doctor
 from packer.cli.extract import extract
 from packer.cli.hash import hash_command
 from packer.cli.help import CommandsInSections
@@ -35,7 +37,7 @@ SECTIONS = {
     "Look": (info, view, stats, diff, extract),
     "Check": (verify, repair, hash_command),
     "Move": (push, pull, cache, clean),
-    "Try and measure": (sample, bench),
+    "Try and measure": (sample, bench, doctor, completion),
 }
 """Heading of the help -> the commands below it."""
 

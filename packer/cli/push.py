@@ -17,7 +17,7 @@ from packer.errors import plural, size_text, time_text
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def push(pack: str, url: str, quiet: bool, as_json: bool) -> None:
-    """Copy PACK to URL in an object store, where no other pack may be.
+    """Copy PACK to URL in an object store, where no pack may be.
 
     Each file is verified before it is sent, and pack.json is written last. If it is interrupted, the same command
     resumes. Files elsewhere that an adopted pack refers to are copied along.

@@ -22,10 +22,11 @@ from packer.format.pack import Pack
 from packer.stats.page import html_page, read_static, stylesheet
 from packer.view.catalog import Catalog
 from packer.view.columns import Records
-from packer.view.facts import crop_facts, pack_facts, record_facts, rejected_facts, tile_facts
+from packer.view.facts import crop_facts, pack_facts, record_facts, rejected_facts, tag_set, tile_facts
 from packer.view.marks import Marks, wanted_marks
 from packer.view.originals import Originals
 from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
+from packer.view.pixels import PixelStats
 from packer.view.problems import ProblemSets
 from packer.view.queries import number, query_of
 
@@ -77,9 +78,10 @@ class App:
         self._pictures = Pictures(pack)
         self._originals = Originals(pack, source)
         self._marks = Marks(pack)
-        problems = ProblemSets(pack, self._pictures)
+        pixels, problems = PixelStats(pack), ProblemSets(pack, self._pictures)
         self._catalog.add_sets("marked", self._marks.set_of)
         self._catalog.add_sets("problem", problems.set_of)
+        self._catalog.add_sets("tag", lambda name: tag_set(pack, number({"tag": name}, "tag", 0, 0, 1 << 40)))
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
             "pack": lambda given: pack_facts(pack),
             "rejected": lambda given: rejected_facts(pack),
@@ -89,6 +91,7 @@ class App:
             "original": lambda given: self._originals.facts(self._number_of(given)),
             "charts": lambda given: self._charts,
             "batch": self._batch,
+            "pixels": lambda given: pixels.facts(given.get("start") == "1"),
             "problems": lambda given: problems.facts(),
             "problem": lambda given: problems.examples(given.get("kind", "")),
             "marks": lambda given: self._marks.facts(),

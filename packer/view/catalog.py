@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
+from packer.errors import UsageError, printable
 from packer.format.pack import Pack
 from packer.view.columns import Columns, Records
 
@@ -69,7 +70,7 @@ class Catalog(Columns):
         self._cached: OrderedDict[tuple[Query, bytes], Records] = OrderedDict()
         self._cached_crops: tuple[Query, Records, Records, Records] | None = None
         self._lock = Lock()
-        self._sets: dict[str, Callable[[str], RecordSet]] = {}
+        self._sets: dict[str, Callable[[str], RecordSet]] = {"pack": self._of_pack}
 
     def add_sets(self, kind: str, find: Callable[[str], RecordSet]) -> None:
         """Make sets of records known by the names ``KIND:NAME`` (``set=problem:3`` in the address).
@@ -87,6 +88,16 @@ class Catalog(Columns):
         if kind not in self._sets:
             raise UsageError("set", f"must begin with one of {', '.join(self._sets) or 'none'}, got {name[:40]!r}")
         return self._sets[kind](rest)
+
+    def _of_pack(self, name: str) -> RecordSet:
+        """Return the records of one of several packs that are shown together, by its number."""
+        packs = self._pack.packs
+        if not (name.isascii() and name.isdigit() and len(name) < 9 and int(name) < len(packs)):
+            raise UsageError("set", f"must be pack:0 to pack:{len(packs) - 1}, got {f'pack:{name}'[:40]!r}")
+        begin = sum(len(part) for part in packs[: int(name)])
+        part = packs[int(name)]
+        title = printable(os.path.basename(part.path.rstrip("/")) or part.path)
+        return RecordSet(title, np.arange(begin, begin + len(part), dtype=np.int64))
 
     def titles(self, names: Iterable[str]) -> dict[str, str]:
         """Return the title of each set."""

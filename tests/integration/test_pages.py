@@ -1,4 +1,4 @@
-"""The examples of docs/trainers.md, as they stand there: each in a process of its own, those for torchrun in two."""
+"""Examples of pages that need a trainer: each in a process of its own, those for torchrun in two."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Launch
-from doc_blocks import Block, blocks_of
+from conftest import Launch
+from doc_blocks import PAGES, Block, blocks_of
 from drawn import draw_classes
 
 from packer import BuildOptions, build_pack
 
-BLOCKS = [block for block in blocks_of(ROOT / "docs" / "trainers.md") if block.language == "python"]
-LIBRARIES = ("lightning", "accelerate", "torchdata", "transformers")
+BLOCKS = [block for page in PAGES for block in blocks_of(page) if "test_pages.py" in (block.reason or "")]
+LIBRARIES = ("lightning", "accelerate", "torchdata", "transformers", "tensorflow")
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,8 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, each in (("imgs", 16), ("val", 3)):
         draw_classes(home / name, each=each)
         build_pack(BuildOptions(str(home / name), str(home / f"{name}.lmdb"), "lmdb", workers=1, resize="32x32"))
+    how = {"encode": "jpeg", "resize": "64x64", "workers": 1}
+    build_pack(BuildOptions(str(home / "imgs"), str(home / "imgs.tfrecord"), "tfrecord", **how))
     return home
 
 
@@ -31,7 +33,7 @@ def test_the_examples_run(block: Block, packs: Path, tmp_path: Path, launch: Lau
     for library in LIBRARIES:
         if f"import {library}" in block.text or f"from {library}" in block.text:
             pytest.importorskip(library, reason=f"{library} is not installed")
-    for pack in packs.glob("*.lmdb"):
+    for pack in packs.glob("*.*"):
         shutil.copytree(pack, tmp_path / pack.name)
     script = tmp_path / (block.title or "example.py")
     script.write_text(block.text)

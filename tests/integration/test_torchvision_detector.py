@@ -1,4 +1,4 @@
-"""A detector of torchvision trains on the real cell images, as docs/training.md shows it."""
+"""A detector of torchvision trains on the real cell images, as docs/guides/coco.md shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from doc_blocks import ROOT, run_elsewhere
+from doc_blocks import ROOT, blocks_of, run_elsewhere, run_page
 from torch.utils.data import DataLoader
 
 from packer import BuildOptions, PackedDataset, PackedLoader, RandomResizedCrop, as_tv_tensors, build_pack, collate
@@ -114,7 +114,17 @@ def test_the_page_runs(real_data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     build_pack(BuildOptions("src", "cells.lmdb", labels=("voc",), boxes="drop", resize="320x240", workers=1))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert run_elsewhere(ROOT / "docs" / "training.md", "test_torchvision_detector.py") == 2
+    assert run_elsewhere(ROOT / "docs" / "training.md", "test_torchvision_detector.py") == 1
+
+
+def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/guides/coco.md shows, from drawing to COCO's evaluation."""
+    pytest.importorskip("pycocotools", reason="pycocotools is optional, and not installed here")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    page = ROOT / "docs" / "guides" / "coco.md"
+    ran = run_page(page, elsewhere="test_torchvision_detector.py")
+    assert ran == len(blocks_of(page))
 
 
 def test_predictions_are_led_back_to_their_images(cells: Path) -> None:

@@ -427,7 +427,7 @@ def test_shrunk_photos_are_close_to_their_letterbox(real_data: Path, tmp_path: P
 
 def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
     draw_yolo(tmp_path / "coco", count=8)
-    page = ROOT / "docs" / "ultralytics.md"
+    page = ROOT / "docs" / "guides" / "yolo.md"
     ran = 0
     for block in blocks_of(page):
         for line in block.before:

@@ -15,7 +15,7 @@ from drawn import draw_plain, draw_shots
 from packs import WIDE
 from running import digests, good, refused
 
-from packer import BuildOptions, build_pack, open_pack
+from packer import BuildOptions, __version__, build_pack, open_pack
 from packer.errors import StorageError, TooManyBad
 from packer.packing.journal import Journal
 from packer.packing.publish import Output
@@ -171,7 +171,7 @@ def test_another_source_is_refused(unfinished: Path, tmp_path: Path) -> None:
 def test_another_version_begins_anew(unfinished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packer.__version__", "9.9.9")
     notes, made = go_on(unfinished)
-    assert "was made with packer 0.1.0, now 9.9.9" in notes.texts[0] and notes.kept == ""
+    assert f"was made with packer {__version__}, now 9.9.9" in notes.texts[0] and notes.kept == ""
     assert made == oracle(unfinished)
 
 

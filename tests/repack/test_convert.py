@@ -32,7 +32,7 @@ from packer.packing.journal import Journal
 from packer.packing.publish import Output
 from packer.types import Annotation, Progress, Record
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "kinds"
+GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "0.1.0"
 KINDS = ("raw", "jpeg", "ragged", "boxes", "gray16", "copy")
 
 

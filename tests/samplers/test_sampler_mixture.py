@@ -62,7 +62,7 @@ def test_every_world_size_reads_the_same_and_resumes_what_another_left(drop_last
 
     expected = mixture(num_samples=1387)
     for world in range(1, 17):
-        for other in range(1, 17):
+        for other in (1, 7, world, 16) if drop_last else range(1, 17):
             stop = math.lcm(world, other) * max(1, 700 // math.lcm(world, other))
             here, there = ranks(world), ranks(other)
             got = np.empty(stop, np.int64)

@@ -30,7 +30,7 @@ from packer.sources.base import SourceOptions, Tree
 from packer.types import Point, Polygon, RawAnnotation
 
 TESTS = Path(__file__).resolve().parent.parent
-GOLDEN = TESTS / "golden" / "kinds"
+GOLDEN = TESTS / "golden" / "0.1.0"
 CORPUS = Path(__file__).resolve().parent / "corpus"
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packs import WIDE
 from PIL import Image
-from running import good, refused
+from running import good, refused, until
 from werkzeug.test import Client, TestResponse
 
 from packer import PackedLoader, RandomResizedCrop, join_packs, open_pack
 from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
+from packer.stats.pixels import channel_stats
 from packer.view.app import App
 from packer.view.catalog import SORTS, Catalog, Query, RecordSet
+from packer.view.charts import _whole_histogram
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -255,6 +259,18 @@ def test_a_set_that_changes(boxed: Pack) -> None:
     assert catalog.find(query).tolist() == [2, 7]
 
 
+def test_one_pack_of_several(boxed: Pack, tmp_path: Path) -> None:
+    """Packs that are shown together can be told apart by a filter."""
+    draw_sample(tmp_path / "src", layout="yolo", count=5, size=48, seed=9)
+    good("build", tmp_path / "src", "-o", tmp_path / "val", "--labels", "yolo")
+    joined = join_packs([boxed, open_pack(tmp_path / "val")])
+    assert ask(joined, "place", at=0, set="pack:1") == {"record": 60, "at": 0}
+    shown = ask(joined, "tiles", set="pack:0", sort="last", count=1)
+    assert shown["count"] == 60 and shown["sets"] == {"pack:0": "pack"} and shown["tiles"][0]["record"] == 59
+    assert ask(joined, "tiles", set="pack:0,pack:1", count=0)["count"] == 0
+    assert get(joined, f"/{TOKEN}/api/tiles?set=pack:2").status_code == 400
+
+
 def test_places(boxed: Pack) -> None:
     found = brute(boxed, Query(sort="largest-box"))
     asked = {"sort": "largest-box"}
@@ -316,15 +332,62 @@ def test_charts_count_everything(boxed: Pack) -> None:
     facts = ask(boxed, "charts")
     annotations = [boxed.annotation(i) for i in range(len(boxed))]
     boxes = np.concatenate([a.boxes for a in annotations])
-    assert facts["boxes"] == len(boxes) and sum(facts["box_sizes"]["counts"]) == len(boxes)
     lengths = [len(a.boxes) for a in annotations]
+    assert facts["images"] == len(boxed) and facts["boxes"] == len(boxes)
+    assert facts["without_boxes"] == lengths.count(0) > 0 and facts["equal"] == 0
     assert facts["boxes_per_image"]["counts"] == np.bincount(lengths).tolist()
-    assert sum(facts["image_sizes"]["counts"]) == len(boxed) == sum(facts["image_aspects"]["counts"])
-    sides = boxes[:, 2:] - boxes[:, :2]
-    assert facts["box_sizes"]["median"] == pytest.approx(np.median(np.sqrt(sides.prod(axis=1))), abs=0.01)
+    sizes = Counter(boxed.shape_of(i)[1::-1] for i in range(len(boxed)))
+    assert facts["image_sizes"]["distinct"] == len(sizes) and sum(facts["image_sizes"]["size"]["counts"]) == len(boxed)
+    assert all(sizes[width, height] == many for width, height, many in facts["image_sizes"]["common"])
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    assert facts["box_sizes"] == [int((area < 1024).sum()), int((area >= 1024).sum()), 0]
     (classes,) = facts["classes"]
+    of_images = [set(a.box_labels.tolist()) for a in annotations]
     labels = np.concatenate([a.box_labels for a in annotations])
     assert {row["id"]: row["count"] for row in classes["rows"]} == dict(enumerate(np.bincount(labels).tolist()))
+    assert all(row["images"] == sum(row["id"] in ids for ids in of_images) for row in classes["rows"])
+    together = facts["together"]
+    for a, row in zip(together["ids"], together["counts"], strict=True):
+        assert row == [sum({a, b} <= ids for ids in of_images) for b in together["ids"]]
+    expected = {(a, b): n for a in range(4) for b in range(a + 1, 4) if (n := sum({a, b} <= i for i in of_images))}
+    assert {(a, b): n for a, b, n in together["pairs"]} == expected
+    centers, density = np.zeros((32, 32), int), np.zeros((32, 32), int)
+    x, y = facts["box_density"]["x"], facts["box_density"]["y"]
+    owners = np.repeat(np.arange(len(boxed)), lengths).tolist()
+    for i, (x1, y1, x2, y2) in zip(owners, boxes.tolist(), strict=True):
+        height, width, _ = boxed.shape_of(i)
+        centers[int((y1 + y2) / 2 / height * 32), int((x1 + x2) / 2 / width * 32)] += 1
+        # the edges are sent with two decimals
+        column, row = (sum(edge <= side for edge in edges[1:-1]) for side, edges in ((x2 - x1, x), (y2 - y1, y)))
+        density[row, column] += 1
+    assert np.abs(np.array(facts["centers"]["counts"]) - centers).sum() <= 4
+    assert np.abs(np.array(facts["box_density"]["counts"]) - density).sum() <= 4
+
+
+@pytest.mark.parametrize("highest", [0, 1, 29, 30, 31, 60, 61, 1000])
+def test_zero_has_a_bar_of_its_own(highest: int) -> None:
+    """Previously, 1 was counted in the bar of 0 if an image had more than 30 boxes."""
+    values = np.concatenate([np.arange(highest + 1), [0, 0, highest]])
+    found = _whole_histogram(values)
+    edges = found["edges"]
+    assert edges[:2] == [0, 1] and edges[-1] > highest and len(found["counts"]) <= 31
+    counted = [sum(low <= value < high for value in values.tolist()) for low, high in itertools.pairwise(edges)]
+    assert found["counts"] == counted and found["counts"][0] == int((values == 0).sum())
+
+
+def test_mean_and_std_in_the_background(boxed: Pack) -> None:
+    client = Client(App(boxed, TOKEN))
+
+    def facts(more: str = "") -> Any:
+        return json.loads(client.get(f"/{TOKEN}/api/pixels{more}").text)
+
+    assert facts() == {"begun": False, "done": 0, "images": len(boxed)}
+    facts("?start=1")
+    until(lambda: "channels" in facts(), 30)
+    [found], [expected] = facts()["channels"], channel_stats(boxed)
+    assert (tuple(found["mean"]), tuple(found["std"])) == (expected.mean, expected.std) and facts()["done"] == len(
+        boxed
+    )
 
 
 def test_the_mean_shape(tmp_path: Path) -> None:

@@ -145,7 +145,10 @@ def test_statistics(opened: Any) -> None:
     opened.click("[data-tab=statistics]")
     opened.wait_for_selector("#charts .card")
     titles = opened.locator("#charts h3").all_inner_texts()
-    assert {"Classes, boxes", "Boxes per image", "Box size: square root of its area"} <= set(titles)
+    assert {"Totals", "Classes, boxes", "Boxes per image", "Width and height of boxes"} <= set(titles)
+    opened.get_by_role("button", name="Compute mean and std").click()
+    opened.wait_for_selector("#charts code")
+    assert opened.inner_text("#charts code").startswith("mean=(0.")
     rows = opened.locator(".class-row")
     rows.first.click()  # leads to the records of that class
     opened.wait_for_function("() => document.getElementById('count').textContent.includes(' of 150')")

@@ -70,7 +70,7 @@ def test_back_and_forward(opened: Any, boxed: Boxed) -> None:
     assert opened.input_value("#sort") == "packed"
     opened.go_back()
     until_count(opened, 150)
-    assert opened.url == url and not opened.is_visible("#chips")
+    assert opened.url == url and not opened.is_visible("#chosen")
     opened.go_forward()
     until_count(opened, len(ones))
     assert opened.locator(".chip").count() == 1
@@ -157,7 +157,7 @@ def test_a_range_of_the_largest_box(opened: Any, boxed: Boxed) -> None:
     opened.fill("#range-to", "20")
     opened.press("#range-to", "Enter")
     until_count(opened, sum(100 * area <= 20 * 64 * 64 for area in largest))
-    assert "largest box" in opened.inner_text("#chips") and "20 or less" in opened.inner_text("#chips")
+    assert "largest box" in opened.inner_text("#chosen") and "20 or less" in opened.inner_text("#chosen")
 
 
 def test_no_match_shows_the_ways_out(opened: Any) -> None:
@@ -230,7 +230,7 @@ def at_size(page: Any) -> Iterator[Callable[[int, int, str], None]]:
     change(1280, 800, "light")
 
 
-TABS = ("records", "batches", "statistics", "rejected")
+TABS = ("records", "batches", "statistics", "problems", "rejected")
 STATES = (*(f"?tab={tab}" for tab in TABS), "?class=0,1&boxes=1..", "?text=nothing", "?record=3")
 
 

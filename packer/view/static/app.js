@@ -15,7 +15,7 @@ import { tab as problems } from "./problems.js";
 import { tab as statistics } from "./charts.js";
 import { tab as rejected } from "./rejected.js";
 
-const TABS = [records, batches, problems, statistics, rejected];
+const TABS = [records, batches, statistics, problems, rejected];
 const $ = (id) => document.getElementById(id);
 
 document.addEventListener("keydown", (event) => {

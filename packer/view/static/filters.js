@@ -63,8 +63,9 @@ function clearAll() {
 function draw() {
   const chips = removers(), classes = get("class").length;
   $("chips").replaceChildren(...chips, ...(chips.length > 1 ? [clearAll()] : []));
-  $("chips").hidden = !chips.length;
+  $("chosen").hidden = !chips.length;
   $("filters-set").textContent = chips.length ? ` (${chips.length})` : "";
+  $("pack").value = get("set").find((name) => name.startsWith("pack:")) ?? "";
   $("match-of").hidden = classes < 2;
   const [from, to] = (get(rangeOf) || "..").split("..");
   $("range-from").value = from; $("range-to").value = to;
@@ -84,9 +85,9 @@ export function counted(count, sets = {}) {
   $("scroller").hidden = count === 0;
   if (count > 0 && lost) $("scroller").focus();
   if (count > 0) return;
-  const chips = removers();
-  if (!chips.length) $("empty").replaceChildren(element("p", {}, "The pack has no record."));
-  else $("empty").replaceChildren(element("p", {}, "No record matches. Remove a filter:"), element("div", { class: "chips" }, ...chips), clearAll());
+  const chips = removers(), what = get("crops") ? "box" : "record";
+  if (!chips.length) $("empty").replaceChildren(element("p", {}, `The pack has no ${what}.`));
+  else $("empty").replaceChildren(element("p", {}, `No ${what} matches. Remove a filter:`), element("div", { class: "chips" }, ...chips), clearAll());
 }
 
 function setRange() {
@@ -99,6 +100,9 @@ export function setUp(changed) {
   pack.classes.forEach((name, id) => $("class").append(element("option", { value: id }, nameOf(id))));
   $("class").append(element("option", { value: -1 }, "(without class)"));
   $("class").parentElement.hidden = !pack.classes.length;
+  pack.packs?.forEach(({ name }, n) => $("pack").append(element("option", { value: `pack:${n}` }, name)));
+  $("pack").parentElement.hidden = !(pack.packs?.length > 1);
+  $("pack").addEventListener("change", () => set({ set: [...get("set").filter((name) => !name.startsWith("pack:")), $("pack").value].filter(Boolean) }));
   const boxes = pack.fields.includes("boxes");
   for (const one of document.querySelectorAll(".boxes-only")) one.hidden = !boxes;
   for (const one of document.querySelectorAll(".sizes-only")) one.hidden = Boolean(pack.shape); // all images have one size

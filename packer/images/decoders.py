@@ -1,0 +1,106 @@
+"""Measures which JPEG decoders work on this machine, and how fast; none of them has to be installed."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+SIZE = 500, 375
+"""Width and height of the measured image, as of ImageNet's photos."""
+ROUNDS = 3
+
+
+def decoder_rates(seconds: float = 0.3) -> dict[str, float | str]:
+    """Return the images/s of each JPEG decoder in one thread, or why it does not work.
+
+    Args:
+        seconds: How long to measure each.
+    """
+    found: dict[str, float | str] = {}
+    try:
+        data = _jpeg()
+    except Exception as error:  # a broken library may raise anything
+        return dict.fromkeys(DECODERS, f"no JPEG could be made: {_reason(error)}")
+    for _ in range(ROUNDS):  # in turns, so that other programs slow all of them
+        for name, load in DECODERS.items():
+            before = found.get(name, 0.0)
+            if isinstance(before, float):
+                try:
+                    found[name] = max(before, _rate(load(), data, seconds / ROUNDS))
+                except Exception as error:
+                    found[name] = _reason(error)
+    return found
+
+
+def _rate(decode: Callable[[bytes], Any], data: bytes, seconds: float) -> float:
+    height, width = decode(data).shape[:2]
+    if (width, height) != SIZE:
+        raise ValueError(f"decodes to {width}x{height}")
+    count, started = 0, time.perf_counter()
+    while (passed := time.perf_counter() - started) < seconds:
+        decode(data)
+        count += 1
+    return count / passed
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no text'}"
+
+
+def _jpeg() -> bytes:
+    """Return a JPEG with about the bytes of a photo: soft noise."""
+    import numpy as np
+
+    width, height = SIZE
+    coarse = np.random.default_rng(0).integers(0, 256, (-(-height // 8), -(-width // 8), 3), np.uint8)
+    pixels = np.ascontiguousarray(np.kron(coarse, np.ones((8, 8, 1), np.uint8))[:height, :width])
+    try:
+        import simplejpeg
+
+        return bytes(simplejpeg.encode_jpeg(pixels, 90))
+    except ImportError:
+        from PIL import Image
+
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=90)
+        return file.getvalue()
+
+
+def _simplejpeg() -> Callable[[bytes], Any]:
+    import simplejpeg
+
+    return lambda data: simplejpeg.decode_jpeg(data, "RGB")
+
+
+def _jpeg4py() -> Callable[[bytes], Any]:
+    import jpeg4py
+    import numpy as np
+    from jpeg4py import _cffi
+
+    _cffi.initialize()  # raises OSError if the system has no libturbojpeg
+    return lambda data: jpeg4py.JPEG(np.frombuffer(data, np.uint8)).decode()
+
+
+def _opencv() -> Callable[[bytes], Any]:
+    import cv2
+    import numpy as np
+
+    return lambda data: cv2.cvtColor(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+
+
+def _pillow() -> Callable[[bytes], Any]:
+    import numpy as np
+    from PIL import Image
+
+    return lambda data: np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+DECODERS: dict[str, Callable[[], Callable[[bytes], Any]]] = {
+    "simplejpeg": _simplejpeg,
+    "jpeg4py": _jpeg4py,
+    "opencv": _opencv,
+    "pillow": _pillow,
+}
+"""Name -> a function that loads it and returns its decoder to RGB."""
