@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from packer.repack.extract import extract
     from packer.repack.merge import merge
     from packer.repack.split import split
+    from packer.view.notebook import view
 
 __version__ = "0.2.0"
 
@@ -54,8 +55,8 @@ _HOMES = {
     "split": "packer.repack.split",
 }
 
-_ADAPTERS = frozenset(("ultralytics",))
-"""Modules that need another project, and are imported with it on first use."""
+_MODULES = frozenset(("ultralytics", "view"))
+"""Modules that are imported on first use; `packer.view` can be called."""
 
 __all__ = [
     "BuildOptions",
@@ -82,11 +83,12 @@ __all__ = [
     "options_from",
     "options_like",
     "split",
+    "view",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ADAPTERS:
+    if name in _MODULES:
         return importlib.import_module(f"packer.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'packer' has no attribute {name!r}")

@@ -84,7 +84,7 @@ def measure(path: Path, rounds: int, scrolls: int) -> dict[str, Figure]:
             note("memory of its own, MB", used["RssAnon"])
             note("memory with mapped pages, MB", used["VmRSS"])
             page.click("[data-tab=batches]")
-            page.wait_for_selector("#loop-grid img")
+            page.wait_for_selector("#batch-grid img")
             note("memory of its own after batches, MB", memory(served.pid)["RssAnon"])
     return {name: Figure(tuple(values)) for name, values in found.items()}
 

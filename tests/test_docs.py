@@ -28,6 +28,7 @@ from packer.sources.lists.columns import parse_columns
 from packer.sources.parquet.objects import FORMATS
 
 sys.path.insert(0, str(ROOT / "scripts"))
+import draw_readme
 import write_benchmarks
 
 DOCS = ROOT / "docs"
@@ -36,8 +37,9 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+(?![\w>-])")
 
 
-def test_the_cli_reference_is_what_the_commands_say() -> None:
-    script = ROOT / "scripts" / "write_cli_docs.py"
+@pytest.mark.parametrize("name", ["write_cli_docs.py", "write_llms.py"])
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    script = ROOT / "scripts" / name
     done = subprocess.run([sys.executable, script, "--check"], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -104,6 +106,15 @@ def test_where_packer_is_slower_the_figure_is_bold() -> None:
     page = f"<!-- bench_peers -->\n{faster}\n{slower}\n2026-01-01: a machine; versions.\n<!-- end -->"
     rows = write_benchmarks.peer_table(page, "dali").splitlines()[2:4]
     assert rows == ["| work | 8 | 7 | 1.20 (1 to 2) |", "| other | 8 | 9 | **0.80** (0.7 to 0.9) |"]
+
+
+def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
+    ratio, packed, plain, machine = draw_readme.figures((DOCS / "benchmarks.md").read_text())
+    picture = draw_readme.TARGET.read_text()
+    assert all(f">{figure}<" in picture for figure in (f"{ratio} times", packed, plain)), "run scripts/draw_readme.py"
+    median, lowest, highest = (f"{float(number):.1f}" for number in re.findall(r"[\d.]+", ratio))
+    readme = (ROOT / "README.md").read_text()
+    assert f"**{median} times ({lowest} to {highest}) the images/s**" in readme and machine.split(",")[0] in readme
 
 
 # -- commands and options
@@ -173,7 +184,8 @@ def found(path: str) -> Any:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    public = {f"packer.{name}" for name in packer.__all__ if name != "__version__"}
+    public = {f"packer.{name}" for name in packer.__all__ if name not in ("__version__", "view")}
+    public.add("packer.view.notebook.view")  # packer.view is its module, which can be called
     for room in (samplers, salvage, stats, bench):
         public |= {f"{room.__name__}.{name}" for name in room.__all__}
     # a function whose module has the same name is packer.samplers.subset.subset there

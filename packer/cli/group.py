@@ -12,6 +12,7 @@ from packer.cli.cache import cache
 from packer.cli.clean import clean
 from packer.cli.completion import completion
 from packer.cli.convert import convert
+from packer.cli.demo import demo
 from packer.cli.diff import diff
 from packer.cli.doctor import doctor
 from packer.cli.extract import extract
@@ -37,7 +38,7 @@ SECTIONS = {
     "Look": (info, view, stats, diff, extract),
     "Check": (verify, repair, hash_command),
     "Move": (push, pull, cache, clean),
-    "Try and measure": (sample, bench, doctor, completion),
+    "Try and measure": (demo, sample, bench, doctor, completion),
 }
 """Heading of the help -> the commands below it."""
 

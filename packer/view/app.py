@@ -135,7 +135,7 @@ class App:
 
         def changed() -> Any:
             wanted = wanted_marks(request.get_json(silent=True), self._marks, self._between)
-            return {"before": self._marks.change(wanted)}
+            return {"before": self._marks.change(wanted), "after": wanted}
 
         return _json(changed)
 

@@ -37,14 +37,19 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
         StorageError: If the file cannot be written.
         DamagedPack: If an index is damaged.
     """
+    write_beside(pack, out, (part.encode() for part in sheet_page(pack, count, seed)), "--export")
+    return min(count, len(pack))
+
+
+def sheet_page(pack: Pack, count: int, seed: int | None = None) -> Iterator[str]:
+    """Yield the parts of the page; arguments and errors as for `export`."""
     if not 1 <= count <= MOST:
         raise UsageError("--count", f"must be 1 to {MOST:,}, got {count:,}")
     count = min(count, len(pack))
     sampled = np.arange(count)
     if seed is not None:
         sampled = np.sort(np.random.default_rng(seed).choice(len(pack), count, replace=False))
-    write_beside(pack, out, (part.encode() for part in _page(pack, sampled.tolist(), seed)), "--export")
-    return count
+    return _page(pack, sampled.tolist(), seed)
 
 
 def write_beside(pack: Pack, out: AnyPath, parts: Iterable[bytes], option: str) -> None:

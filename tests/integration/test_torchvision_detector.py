@@ -123,8 +123,7 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     page = ROOT / "docs" / "guides" / "coco.md"
-    ran = run_page(page, elsewhere="test_torchvision_detector.py")
-    assert ran == len(blocks_of(page))
+    assert run_page(page, elsewhere="test_torchvision_detector.py") == len(blocks_of(page))
 
 
 def test_predictions_are_led_back_to_their_images(cells: Path) -> None:

@@ -14,6 +14,14 @@ from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Marks are kept in a folder of the tests, not in that of the user."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def page() -> Iterator[Any]:
     with looking.browser() as page:

@@ -71,12 +71,17 @@ def browser(width: int = 1280, height: int = 800) -> Iterator[Any]:
             page = started.new_page(viewport={"width": width, "height": height})
             page.set_default_timeout(30_000)
             page.said = []
-            page.on("console", lambda message: page.said.append(message.text))
+            page.on("console", lambda message: _noted(page, message.text))
             page.on("pageerror", lambda error: page.said.append(str(error)))
             page.on("request", lambda request: _elsewhere(page, request.url))
             yield page
         finally:
             started.close()
+
+
+def _noted(page: Any, text: str) -> None:
+    if "ERR_CONNECTION_REFUSED" not in text:  # the page asks again whether a server that has ended is back
+        page.said.append(text)
 
 
 def _elsewhere(page: Any, url: str) -> None:

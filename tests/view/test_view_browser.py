@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -121,24 +122,51 @@ def test_filters_and_order(opened: Any, boxed: tuple[Pack, str]) -> None:
     assert records(opened) == []
 
 
-def test_shuffled_batches(opened: Any) -> None:
+def test_batches_beside_their_sources(opened: Any) -> None:
     opened.click("[data-tab=batches]")
-    opened.wait_for_function("() => document.querySelectorAll('#loop-grid img').length === 16")
-    first = opened.eval_on_selector_all("#loop-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
-    line = opened.inner_text("#loop-line")
-    assert "RandomResizedCrop(64)" in line and "flip=True" in line
+    opened.wait_for_function("() => document.querySelectorAll('#batch-grid img').length === 32")
+    first = opened.eval_on_selector_all("#batch-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
+    assert len(set(first)) == 16
+    opened.click("#batch-made summary")
+    code = opened.inner_text("#batch-code code")
+    assert "RandomResizedCrop(64)" in code and "flip=True" in code
+    opened.focus("#tab-batches")
     opened.keyboard.press("ArrowRight")
-    opened.wait_for_function("() => document.getElementById('loop-line').textContent.includes('# batch 1')")
-    second = opened.eval_on_selector_all("#loop-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
+    opened.wait_for_function("() => document.getElementById('batch-code').textContent.includes('# batch 1')")
+    second = opened.eval_on_selector_all("#batch-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
     assert not set(first) & set(second)
-    opened.click("#loop-grid .tile")
+    opened.uncheck("#batch-sources")
+    assert not opened.locator(".half").first.is_visible() and opened.locator(".half").nth(1).is_visible()
+    opened.click("#batch-grid .tile")
     opened.wait_for_selector("dialog[open] #large img")
     opened.click("#close")
-    opened.fill("#loop-side", "0")
-    opened.press("#loop-side", "Tab")
-    opened.wait_for_selector("#problem:not([hidden])")
-    assert "side" in opened.inner_text("#problem")
+
+
+def test_a_wrong_number_keeps_the_batch_and_marks_its_field(opened: Any) -> None:
+    opened.click("[data-tab=batches]")
+    opened.wait_for_function("() => document.querySelectorAll('#batch-grid img').length === 32")
+    first = opened.inner_html("#batch-grid")
+    opened.fill("#batch-side", "0")
+    opened.press("#batch-side", "Tab")
+    opened.wait_for_selector("#batch-side[aria-invalid=true]")
+    assert opened.inner_text("#batch-side-wrong") == "must be 1 to 1024, got '0'"
+    assert opened.inner_html("#batch-grid") == first and opened.locator("#problem").is_hidden()
+    opened.fill("#batch-side", "64")
+    opened.press("#batch-side", "Tab")
+    opened.wait_for_selector("#batch-side:not([aria-invalid])")
+    assert opened.locator(".wrong").count() == 0
     opened.said[:] = [text for text in opened.said if "400" not in text]  # the browser notes the refusal itself
+
+
+def test_a_batch_is_there_when_the_page_has_been_idle(opened: Any) -> None:
+    """It was asked for in advance: the click asks for nothing."""
+    with opened.expect_response(lambda answer: "/api/batch?" in answer.url):
+        pass
+    asked: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.click("[data-tab=batches]")
+    opened.wait_for_function("() => document.querySelectorAll('#batch-grid img').length === 32", timeout=5000)
+    assert [url for url in asked if "/api/batch" in url] == []
 
 
 def test_statistics(opened: Any) -> None:
@@ -189,15 +217,22 @@ def test_hostile_names_are_text(page: Any, tmp_path: Path) -> None:
     assert page.said == []
 
 
-def test_a_server_that_has_ended_is_said(page: Any, tmp_path: Path) -> None:
+def test_a_server_that_has_stopped_and_is_started_again(page: Any, tmp_path: Path) -> None:
     draw_plain(tmp_path / "src", 3)
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
-    with looking.served(tmp_path / "pack") as served:
-        page.goto(served.url)
-        page.wait_for_function(looking.FILLED)
-    page.click("[data-tab=statistics]")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with looking.served(tmp_path / "pack", "--port", port, "--token", "0123456789-token") as served:
+        page.goto(f"{served.url}?tab=statistics")
+        page.wait_for_selector("#charts .card")
+    page.click("[data-tab=rejected]")
     page.wait_for_selector("#problem:not([hidden])")
-    assert "has it ended?" in page.inner_text("#problem")
+    assert "packer view has stopped; start it again" in page.inner_text("#problem")
+    with looking.served(tmp_path / "pack", "--port", port, "--token", "0123456789-token"):
+        page.wait_for_function("() => document.getElementById('tab-rejected')?.textContent.includes('No input')")
+        assert page.locator("#problem").is_hidden()
+        page.goto("about:blank")
     page.said.clear()
 
 

@@ -112,12 +112,12 @@ def test_reload_and_a_shared_address(opened: Any, page: Any) -> None:
 
 def test_batches_are_in_the_address(opened: Any, boxed: Boxed) -> None:
     opened.goto(f"{boxed[1]}?tab=batches&samples=4&seed=7&batch=3")
-    opened.wait_for_function("() => document.querySelectorAll('#loop-grid img').length >= 4")
-    assert opened.input_value("#loop-seed") == "7" and opened.input_value("#loop-batch") == "3"
-    opened.click("#loop-next")
+    opened.wait_for_function("() => document.querySelectorAll('#batch-grid img').length >= 4")
+    assert opened.input_value("#batch-seed") == "7" and opened.input_value("#batch-batch") == "3"
+    opened.click("#batch-next")
     until(opened, "location.search.includes('batch=4')")
     opened.go_back()
-    until(opened, "document.getElementById('loop-batch').value === '3'")
+    until(opened, "document.getElementById('batch-batch').value === '3'")
 
 
 def test_an_address_with_nonsense_opens(opened: Any, boxed: Boxed) -> None:
@@ -188,7 +188,7 @@ def test_a_place_without_a_match_is_no_error(opened: Any) -> None:
 def test_tabs_by_keys(opened: Any) -> None:
     opened.focus("[data-tab=records]")
     ids = opened.eval_on_selector_all("[role=tab]", "all => all.map((tab) => tab.dataset.tab)")
-    assert ids[:3] == ["records", "batches", "statistics"] and ids[-1] == "rejected"
+    assert ids == ["records", "marked", "batches", "statistics", "problems", "rejected"]
     for key, name in [("End", "rejected"), ("ArrowRight", "records"), ("ArrowLeft", "rejected"), ("Home", "records")]:
         opened.keyboard.press(key)
         assert opened.evaluate("document.activeElement.dataset.tab") == name

@@ -90,9 +90,8 @@ def test_wheel_zooms_at_the_pointer_and_boxes_stay_on_the_image(stage: Any) -> N
     assert (y - image["y"]) / image["height"] == pytest.approx(share[1], abs=0.01)
     assert "pixels" in stage.get_attribute(".layer", "class")
     scale = image["width"] / SIZE[0]
-    drawn = stage.evaluate(
-        "(() => { const b = document.querySelectorAll('#large rect.box')[3].getBoundingClientRect(); return [b.x, b.y, b.right, b.bottom] })()"
-    )
+    bounds = stage.locator("#large rect.box").nth(3).bounding_box()
+    drawn = [bounds["x"], bounds["y"], bounds["x"] + bounds["width"], bounds["y"] + bounds["height"]]
     expected = [
         BOXES[3][0] * scale + image["x"],
         BOXES[3][1] * scale + image["y"],
@@ -230,7 +229,8 @@ def test_the_original_lies_over_the_packed_image(stage: Any) -> None:
     settle(stage)
     whole = frame_of(stage, "img.original")
     assert whole == pytest.approx(frame_of(stage, ".layer img"), abs=0.5)
-    cut = "[...document.querySelectorAll('.layer img')].map((i) => i.style.clipPath.match(/[\\d.]+/g).map(Number).reduce((a, b) => a + b))"
+    cut = """[...document.querySelectorAll('.layer img')].map((image) =>
+      image.style.clipPath.match(/[\\d.]+/g).map(Number).reduce((a, b) => a + b))"""
     assert stage.evaluate(cut) == pytest.approx([100, 100], abs=1)
     view = frame_of(stage, ".view")
     stage.mouse.move(view["x"] + view["width"] / 2, view["y"] + 60)

@@ -4,18 +4,21 @@
 //   count(pack)  a number beside the name (optional); later changes by setCount of tabs.js
 //   key(event)   handle a key and return whether it did (optional)
 //   focus()      focus what the keys move (optional)
+//   prepare()    called when the page is there, for what takes long (optional)
 // It is imported here and listed in TABS, in the order of the buttons. It reads and changes what the address holds by
 // state.js, and leads to records by showRecords of filters.js or set({ record }).
-import { ask, complain, drawn, names } from "./draw.js";
+import { drawn, names } from "./draw.js";
+import { ask, complain } from "./server.js";
 import { get, onchange, pack, set } from "./state.js";
 import { choose, current, setUpTabs } from "./tabs.js";
 import { detailKey, openRecord, tab as records } from "./records.js";
-import { tab as batches } from "./loop.js";
+import { setUpMarks, tab as marked } from "./marked.js";
+import { tab as batches } from "./batches.js";
 import { tab as problems } from "./problems.js";
 import { tab as statistics } from "./charts.js";
 import { tab as rejected } from "./rejected.js";
 
-const TABS = [records, batches, statistics, problems, rejected];
+const TABS = [records, marked, batches, statistics, problems, rejected];
 const $ = (id) => document.getElementById(id);
 
 document.addEventListener("keydown", (event) => {
@@ -51,6 +54,8 @@ async function begin() {
   await choose();
   current().focus?.();
   if (get("record") >= 0) await openRecord();
+  await setUpMarks();
+  for (const tab of TABS) tab.prepare?.();
 }
 
 begin();

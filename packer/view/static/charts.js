@@ -1,6 +1,7 @@
 // Statistics of the whole pack: totals, classes, boxes, sizes, classes that are together, the mean shape of the landmarks.
-import { ask, colorOf, complain, dot, element, nameOf, svg } from "./draw.js";
+import { colorOf, dot, element, nameOf, svg } from "./draw.js";
 import { showRecords } from "./filters.js";
+import { ask, complain } from "./server.js";
 import { pack, set } from "./state.js";
 
 const WIDTH = 360, HEIGHT = 180, LEFT = 8, BASE = 150, TOP = 16;

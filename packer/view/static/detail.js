@@ -1,6 +1,7 @@
 // One record large, with all its fields and where it came from.
-import { ask, dot, drawn, element, nameOf, picture } from "./draw.js";
+import { dot, drawn, element, nameOf, picture } from "./draw.js";
 import { legend, onhidden } from "./legend.js";
+import { ask } from "./server.js";
 import { Stage } from "./stage.js";
 
 const $ = (id) => document.getElementById(id);

@@ -199,18 +199,3 @@ export function caption(facts) {
   if (!ids.length) made.append(facts.file ?? facts.source?.split("/").pop() ?? facts.key ?? "");
   return made;
 }
-
-export async function ask(what, given = {}, signal = undefined) {
-  const said = await fetch(`api/${what}?${new URLSearchParams(given)}`, { signal });
-  let facts;
-  try { facts = await said.json(); } catch { facts = { error: `the server said ${said.status}` }; }
-  if (!said.ok) throw new Error(facts.error ?? `the server said ${said.status}`);
-  return facts;
-}
-
-export function complain(error) {
-  if (error?.name === "AbortError") return;
-  const place = document.getElementById("problem");
-  place.hidden = !error;
-  place.textContent = error ? (error instanceof TypeError ? "packer view does not answer: has it ended?" : error.message) : "";
-}

@@ -1,5 +1,7 @@
 // The grid of tiles: only those in sight are in the document; tiles are fetched in blocks as one scrolls.
-import { ask, caption, complain, drawn, element, picture } from "./draw.js";
+import { caption, drawn, element, picture } from "./draw.js";
+import { isMarked } from "./marked.js";
+import { ask, complain } from "./server.js";
 
 const BLOCK = 24;
 const BLOCKS_KEPT = 60;
@@ -9,15 +11,18 @@ const CAPTION = 28;
 const HIGHEST = 8_000_000;
 
 export class Grid {
-  constructor(scroller, canvas, { open, counted }) {
-    Object.assign(this, { scroller, canvas, open, counted });
+  constructor(scroller, canvas, { open, counted, marked }) {
+    Object.assign(this, { scroller, canvas, open, counted, marked });
     this.query = {}; this.count = 0; this.size = 160; this.at = 0; this.wish = 0;
     this.tiles = new Map(); this.blocks = new Map(); this.asked = new Map();
     scroller.addEventListener("scroll", () => this.schedule());
     new ResizeObserver(() => { this.keep(() => this.measure()); }).observe(scroller);
     canvas.addEventListener("click", (event) => {
       const tile = event.target.closest(".tile");
-      if (tile) { this.select(Number(tile.dataset.place)); this.open(this.at); }
+      if (!tile) return;
+      const before = this.at;
+      this.select(Number(tile.dataset.place));
+      if (event.shiftKey) this.marked(before, this.at); else this.open(this.at);
     });
   }
 
@@ -125,10 +130,14 @@ export class Grid {
     tile.facts = facts; tile.look = look;
     tile.dataset.record = facts.record;
     tile.title = `${facts.file ?? facts.key}  ${facts.width} x ${facts.height}`;
+    tile.classList.toggle("marked", isMarked(facts.record));
     tile.replaceChildren(picture(facts, { room: [this.width - 6, this.size] }), caption(facts));
     tile.setAttribute("aria-label", facts.error ? `${facts.key}, damaged` : `${tile.title} ${tile.textContent}`);
     tile.setAttribute("aria-posinset", place + 1); tile.setAttribute("aria-setsize", this.count);
   }
+
+  // The record of the selected tile; -1 if that is not there yet.
+  record() { return this.blocks.get(Math.floor(this.at / BLOCK))?.[this.at % BLOCK]?.record ?? -1; }
 
   fetchBlocks(first, last) {
     const from = Math.floor(first / BLOCK), to = Math.ceil(last / BLOCK);

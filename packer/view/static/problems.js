@@ -1,6 +1,7 @@
 // The tab of problems: a card for each kind, with examples; a click shows its records.
-import { ask, element, picture } from "./draw.js";
+import { element, picture } from "./draw.js";
 import { showRecords } from "./filters.js";
+import { ask } from "./server.js";
 import { pack, set } from "./state.js";
 import { setCount } from "./tabs.js";
 

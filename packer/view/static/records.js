@@ -1,16 +1,17 @@
 // The tab of records: the grid of all that match, and one record large.
-import { ask, complain } from "./draw.js";
+import { ask, complain } from "./server.js";
 import { counted, query, setUp } from "./filters.js";
 import { Grid } from "./grid.js";
 import { Detail } from "./detail.js";
 import { legend, onhidden } from "./legend.js";
+import { markForm, markKey, markRange } from "./marked.js";
 import { bind, declare, get, onchange, pack, set } from "./state.js";
 
 const $ = (id) => document.getElementById(id);
 declare({ record: -1, object: -1, size: 160, labels: true });
 
 const detail = new Detail();
-const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted });
+const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted, marked: markRange });
 
 async function openAt(place, { replace = false } = {}) {
   try {
@@ -31,6 +32,7 @@ async function showRecord() {
   if (record < 0) { if (detail.isOpen) detail.close(); return; }
   const among = get("tab") === "records";
   detail.show(record, among ? move : null, object);
+  markForm(record);
   if (!among) return;
   try {
     const { at } = await ask("place", { ...query(), record, ...(object < 0 ? {} : { object }) });
@@ -69,6 +71,7 @@ export const tab = {
   },
   focus() { $("scroller").focus(); },
   key(event) {
+    if (markKey(event, grid.record())) return true;
     if (event.target.closest("button, a, summary")) return false;
     if (KEYS[event.key]) grid.select(KEYS[event.key]());
     else if (event.key === "Enter" && grid.count) openAt(grid.at);
@@ -82,5 +85,6 @@ $("detail").addEventListener("close", () => set({ record: -1, object: -1 }));
 export const openRecord = showRecord;
 export const detailKey = (event) => {
   if (!detail.isOpen) return false;
-  return detail.key(event);
+  const handled = detail.key(event);
+  return handled === null && !event.target.matches("input, select, textarea") && markKey(event, get("record")) ? true : handled;
 };

@@ -1,5 +1,6 @@
 // The tab of inputs that are not in the pack, with reasons, and of the notes of the build.
-import { ask, element } from "./draw.js";
+import { element } from "./draw.js";
+import { ask } from "./server.js";
 
 function content({ total, rejected, notes }) {
   const parts = notes.map((note) => element("p", { class: "note" }, note));

@@ -1,5 +1,6 @@
 // The row of tabs: one is shown, arrows move between them (the tabs pattern of WAI-ARIA).
-import { complain, element } from "./draw.js";
+import { element } from "./draw.js";
+import { complain } from "./server.js";
 import { declare, get, pack, set } from "./state.js";
 
 declare({ tab: "records" });
