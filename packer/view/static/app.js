@@ -18,7 +18,7 @@ import { tab as problems } from "./problems.js";
 import { tab as statistics } from "./charts.js";
 import { tab as rejected } from "./rejected.js";
 
-const TABS = [records, marked, batches, statistics, problems, rejected];
+const TABS = [records, batches, statistics, problems, marked, rejected];
 const $ = (id) => document.getElementById(id);
 
 document.addEventListener("keydown", (event) => {
