@@ -23,7 +23,10 @@ export function query() {
 }
 
 // Show the records that match these filters only, for example {class: [3]} or {set: ["problem:2"]}.
-export function showRecords(filters) { reset(FILTERS, { ...filters, tab: "records", record: -1 }); }
+export function showRecords(filters) {
+  const sort = get("sort") === "set" ? "packed" : get("sort"); // that is the order of a set
+  reset(FILTERS, { sort, ...filters, tab: "records", record: -1 });
+}
 
 export function clearFilters() { reset(FILTERS); }
 
