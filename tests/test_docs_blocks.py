@@ -24,7 +24,7 @@ from packer.format.pack import open_pack
 
 RUFF = Path(sys.executable).with_name("ruff")
 NOT_RUN = {
-    "README.md": 2, "bench.md": 1, "benchmarks.md": 2, "build.md": 1, "extending.md": 1,
+    "README.md": 2, "bench.md": 2, "benchmarks.md": 2, "build.md": 1, "extending.md": 1,
     "formats.md": 5, "guides/coco.md": 2,
     "guides/dali.md": 1, "guides/hugging-face.md": 3, "guides/keras.md": 1, "guides/lightning.md": 1,
     "guides/yolo.md": 3, "index.md": 2, "packs.md": 1, "peers/dali.md": 1, "peers/ffcv.md": 2, "peers/folder.md": 2,
