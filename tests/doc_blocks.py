@@ -24,6 +24,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def _command(block: Block, words: list[str]) -> str:
     assert words[0] == "packer", f"{block}: {words[0]} is not run by the tests; say why before the block"
     if words[1] == "view" and "--export" not in words:
         check(block)
-        words = [*words[:3], "--export", "sheet.html"]
+        words = [*takewhile(lambda word: not word.startswith("-"), words), "--export", "sheet.html"]
     ran = run(*words[1:])
     assert ran.code == 0, f"{block}: {shlex.join(words)}\n{ran.err}"
     return ran.out

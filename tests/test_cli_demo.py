@@ -32,6 +32,8 @@ def test_names_and_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "packed 9 images: " in out and "look at it: packer view " in out and f"everything is in {tmp_path}/a" in out
     assert {path: path.read_bytes() for path in source.iterdir()} == before
     assert "exists; choose another --out" in refused(2, "demo", source, "--out", tmp_path / "a", "--seed", "1")
+    assert "no such folder" in refused(2, "demo", tmp_path / "absent", "--out", tmp_path / "d")
+    assert not (tmp_path / "d").exists()
 
     def broken(*given: Any) -> Any:
         yield Step("a promise", "this", "that", "nothing", False)

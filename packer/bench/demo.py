@@ -54,6 +54,7 @@ def make_demo(source: str | None, folder: str, images: int, seed: int, progress:
     Raises:
         UsageError: The folder exists, or the source has no images.
     """
+    chosen = None if source is None else _sampled(source, images, seed)
     try:
         os.makedirs(folder)
     except FileExistsError:
@@ -66,7 +67,7 @@ def make_demo(source: str | None, folder: str, images: int, seed: int, progress:
         progress.stage("drawing", min(images, DRAWN))
         draw_sample(source, "voc", min(images, DRAWN), DRAWN_SIZE, seed, progress.advance)
         given |= {"labels": ("voc",), "fit": "pad"}
-    elif (chosen := _sampled(source, images, seed)) is not None:
+    elif chosen is not None:
         given["include"] = os.path.join(folder, "images.txt")
         with open(given["include"], "wb") as file:
             file.writelines(path + b"\n" for path in chosen)

@@ -50,13 +50,15 @@ def demo(context: click.Context, /, folder: str | None, as_json: bool, **given: 
     """
     from packer.bench.breaking import break_pack
     from packer.bench.demo import before_and_after, make_demo
+    from packer.system import load_average, usable_cores
 
     seed = random.SystemRandom().randrange(MOST_SEED) if given["seed"] is None else given["seed"]
-    home = given["out"] or _new_name()
+    home, load = given["out"] or _new_name(), load_average()
+    facts: dict[str, Any] = {"load_before": load, "cores": usable_cores()}
     with ProgressBar(hidden=as_json) as progress:
         made = make_demo(folder, home, given["images"], seed, progress)
         summary = made.summary
-        facts: dict[str, Any] = {"folder": home, "seed": seed, "pack": summary.path, "images": summary.manifest.records}
+        facts |= {"folder": home, "seed": seed, "pack": summary.path, "images": summary.manifest.records}
         facts |= {"files_bytes": made.files_bytes, "pack_bytes": summary.pack_bytes, "build_s": summary.seconds}
         progress.close()
         records = plural(summary.manifest.records, "image")
@@ -73,7 +75,10 @@ def demo(context: click.Context, /, folder: str | None, as_json: bool, **given: 
                 progress.note(f"{row.name:<28} {row.left_out or row.rate.text(0) + ' images/s'}")
             if all(row.rounds for row in rows):
                 facts["times"] = rows[1].rate.median / rows[0].rate.median
-                progress.note(f"the pack is read {facts['times']:.1f} times as fast")
+                if load is not None and load > usable_cores():
+                    progress.note(f"warning: UNRELIABLE, so no ratio: other programs use the cores (load {load:g})")
+                else:
+                    progress.note(f"the pack is read {facts['times']:.1f} times as fast")
         facts["steps"] = []
         if given["breaking"]:
             progress.note(f"\nbreaking copies in {printable(home)}, --seed {seed}:")
