@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
 install() { "$bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
-read -ra names < <(sed -n 's/^pip install \(click .*\)$/\1/p' docs/index.md)
+read -ra names < <(sed ':a;/\\$/N;s/\\\n//;ta' docs/index.md | sed -n 's/^pip install \(click .*\)$/\1/p')
 install --constraint scripts/constraints.txt "${names[@]}"
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' packer/__init__.py)
 

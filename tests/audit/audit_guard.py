@@ -294,6 +294,7 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
     cache = [(os.path.realpath(os.environ[CACHE]), True)] if CACHE in os.environ else []
     if name == "view":
         cache.append((os.path.realpath(os.path.join(os.environ.get(STATE, "/nowhere"), "packer")), True))
+        cache += [(os.path.splitext(path)[0], False) for path, _ in named]  # the originals of a pack
     if name == "completion":  # the user's own start files
         variables = ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR")
         cache += [(os.path.realpath(os.environ[name]), True) for name in variables if os.environ.get(name)]

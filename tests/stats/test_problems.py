@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from drawn import draw
 from large_packs import labeled_pack, random_labels
+from packs import MakePack
 from running import good, refused
 
 from packer import join_packs, open_pack
@@ -230,3 +231,26 @@ def test_names_that_mean_the_same() -> None:
     assert all(plain_name(a) == plain_name(b) for a, b in alike)
     apart = [("bus", "bu"), ("glass", "gla"), ("cat", "car"), ("c", "cs"), ("1", "2")]
     assert all(plain_name(a) != plain_name(b) for a, b in apart)
+
+
+@pytest.mark.parametrize("kind", ["raw", "ragged", "boxes", "gray16", "copy"])
+def test_every_kind_of_pack(make_pack: MakePack, kind: str) -> None:
+    """Whatever fields a pack has; and twice the same pack, of which everything is a leak."""
+    path = make_pack(kind, "lmdb")
+    pack, again = open_pack(path), open_pack(make_pack(kind, "tfrecord"))
+    assert not {"label-conflict", "leak", "duplicate"} & problems(pack).keys()
+    assert problems(join_packs([pack, again]))["leak"].objects == len(pack)
+
+
+def test_tags(tmp_path: Path) -> None:
+    """Images with equal bytes and other tags; an image without any."""
+    rows = ["image,old,large"]
+    for i in range(8):
+        draw(tmp_path / "src" / f"{i}.png", i // 2, format="PNG")  # two of each
+        rows.append(f"{i}.png,{int(i in (2, 3, 4))},{int(i < 6)}")
+    (tmp_path / "src/tags.csv").write_text("\n".join(rows) + "\n")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", f"list:{tmp_path / 'src/tags.csv'}")
+    found = problems(open_pack(tmp_path / "pack"))
+    assert found["label-conflict"].records.tolist() == [4, 5] and found["no-object"].records.tolist() == [6, 7]
+    assert found["label-conflict"].examples[0].detail == "old, large / large (equal to 5.png)"
+    assert found["duplicate"].records.tolist() == [0, 1, 2, 3, 6, 7]

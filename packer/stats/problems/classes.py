@@ -142,8 +142,9 @@ def image_problems(columns: Columns) -> Iterator[Problem]:
     if "label" in columns.fields:
         bare &= columns.labels < 0
     if "tags" in columns.fields:
-        flags = np.asarray(columns.ragged("tags").flat()).reshape(len(bare), -1)
-        bare &= ~flags.any(axis=1)
+        tags = columns.ragged("tags")
+        flags = np.asarray(tags.flat()).reshape(-1, max(1, len(columns.pack.manifest.tags)))
+        bare[np.flatnonzero(tags.lengths)[flags.any(axis=1)]] = False  # a record may lack tags, and then has no flags
     if (lists or columns.fields) and bare.any() and not bare.all():
         records = np.flatnonzero(bare)
         title = "Images without objects" if "boxes" in lists else "Images without labels"

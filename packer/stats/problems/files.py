@@ -135,9 +135,11 @@ def _differences(columns: Columns, equal: EqualFiles) -> tuple[NDArray[np.bool_]
         labels = columns.labels[records]
         classes |= labels != labels[firsts]
     if "tags" in columns.fields:
-        flags = np.asarray(columns.ragged("tags").flat()).reshape(-1, max(1, len(columns.pack.manifest.tags)))
-        if len(flags) == len(columns.pack):
-            classes |= (flags[records] != flags[records[firsts]]).any(axis=1)
+        tags = columns.ragged("tags")
+        flags = np.asarray(tags.flat()).reshape(-1, max(1, len(columns.pack.manifest.tags)))
+        row = np.where(tags.lengths > 0, np.cumsum(tags.lengths > 0) - 1, len(flags))[records]  # the last: no tags
+        flags = np.concatenate([flags, np.zeros_like(flags[:1])])
+        classes |= (flags[row] != flags[row[firsts]]).any(axis=1)
     if "boxes" in columns.fields:
         items = items_of(columns.firsts, records)
         owners = np.repeat(np.arange(len(records)), np.diff(columns.firsts)[records])

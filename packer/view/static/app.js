@@ -7,7 +7,7 @@
 //   prepare()    called when the page is there, for what takes long (optional)
 // It is imported here and listed in TABS, in the order of the buttons. It reads and changes what the address holds by
 // state.js, and leads to records by showRecords of filters.js or set({ record }).
-import { names } from "./draw.js";
+import { drawn, names } from "./draw.js";
 import { ask, complain } from "./server.js";
 import { get, onchange, pack, set } from "./state.js";
 import { choose, current, setUpTabs } from "./tabs.js";
@@ -18,7 +18,7 @@ import { tab as problems } from "./problems.js";
 import { tab as statistics } from "./charts.js";
 import { tab as rejected } from "./rejected.js";
 
-const TABS = [records, marked, batches, statistics, problems, rejected];
+const TABS = [records, batches, statistics, problems, marked, rejected];
 const $ = (id) => document.getElementById(id);
 
 document.addEventListener("keydown", (event) => {
@@ -45,7 +45,7 @@ $("help").addEventListener("click", (event) => { if (event.target === $("help"))
 
 async function begin() {
   try { Object.assign(pack, await ask("pack")); } catch (error) { complain(error); return; }
-  names.classes = pack.classes;
+  names.classes = pack.classes; drawn.skeleton = pack.skeleton; drawn.points = pack.points;
   $("name").textContent = pack.name; $("name").title = pack.path;
   const shape = pack.shape ? `${pack.shape[1]} x ${pack.shape[0]}` : "different sizes";
   $("about").textContent = `${pack.container}, ${pack.encoding}, ${shape}, ${pack.size}`;

@@ -30,38 +30,149 @@ export function dot(id) {
   return made;
 }
 
-const known = (point) => point[0] !== null && point[1] !== null;
+// What is drawn: not the classes that are switched off; those that no filter asks for are faint.
+export const drawn = { hidden: new Set(), focus: new Set(), skeleton: null, points: null };
+export const isDrawn = (facts, n) => !drawn.hidden.has(facts.box_labels?.[n] ?? -1);
+export const isFaint = (facts, n) => drawn.focus.size > 0 && !drawn.focus.has(facts.box_labels?.[n]);
 
-// `tagged`: class names beside the boxes; `chosen`: the number of a box that stands out
-export function marks(facts, { tagged = false, chosen = null } = {}) {
+const known = (point) => point[0] !== null && point[1] !== null;
+const SIDES = { left: "#38bdf8", right: "#fb923c" };
+const sideOf = (n) => SIDES[drawn.points?.[n]?.split(" ")[0]] ?? "#fde047";
+
+// All lines of an object as one path: those of its box, its outline, its bones.
+function objects(facts) {
+  const all = [];
+  const count = Math.max(facts.boxes?.length ?? 0, facts.polygons?.length ?? 0, facts.keypoints?.length ?? 0);
+  for (let n = 0; n < count; n += 1) {
+    if (!isDrawn(facts, n)) continue;
+    const box = facts.boxes?.[n], outline = facts.polygons?.[n]?.filter(known) ?? [], points = facts.keypoints?.[n] ?? [];
+    const seen = (at) => points[at] && known(points[at]) && points[at][2] !== 0;
+    const whole = box && !box.includes(null);
+    const bones = drawn.skeleton && points.length === drawn.points.length ? drawn.skeleton.filter(([a, b]) => seen(a) && seen(b)) : [];
+    all.push({ n, box: whole ? box : null, outline, points, bones });
+  }
+  return all;
+}
+
+function pathOf({ box, outline, points, bones }) {
+  let path = "";
+  if (box) path += `M${box[0]} ${box[1]}H${box[2]}V${box[3]}H${box[0]}Z`;
+  if (outline.length) path += `M${outline.map((p) => p.join(" ")).join("L")}Z`;
+  for (const [a, b] of bones) path += `M${points[a][0]} ${points[a][1]}L${points[b][0]} ${points[b][1]}`;
+  return path;
+}
+
+// The lines and points of all objects, in pixels of the image, which is shown `scale` times as large. Lines have a dark
+// and a light casing, so that each color is seen on each picture. `chosen`: the number of an object that stands out.
+export function shapes(facts, { scale, chosen = null, width = 2 }) {
+  const group = svg("g", { class: "shapes" }), all = objects(facts);
+  const line = { fill: "none", "vector-effect": "non-scaling-stroke", "stroke-linejoin": "round" };
+  const cased = all.filter(({ n }) => n === chosen || (chosen === null && !isFaint(facts, n))).map(pathOf).join("");
+  if (cased) for (const [color, more] of [["#fff", 3], ["#000", 1.6]]) group.append(svg("path", { class: "casing", d: cased, ...line, stroke: color, "stroke-width": width + more, "stroke-opacity": color === "#fff" ? 0.55 : 0.8 }));
+  for (const { n, box, outline, points, bones } of all) {
+    const faint = n !== chosen && (chosen !== null || isFaint(facts, n)), color = colorOf(facts.box_labels?.[n]);
+    const one = svg("g", faint ? { class: "faint" } : {});
+    const own = { ...line, stroke: color, "stroke-width": faint ? 1 : n === chosen ? width + 1 : width };
+    const filled = { fill: color, "fill-opacity": n === chosen ? 0.3 : outline.length && !faint ? 0.2 : 0 };
+    if (outline.length) one.append(svg("polygon", { class: "outline", points: outline.join(" "), ...own, ...filled }));
+    if (box) one.append(svg("rect", { class: "box", x: box[0], y: box[1], width: Math.max(0, box[2] - box[0]), height: Math.max(0, box[3] - box[1]), ...own, ...(outline.length ? {} : filled) }));
+    for (const [a, b] of bones) one.append(svg("path", { class: "bone", d: `M${points[a][0]} ${points[a][1]}L${points[b][0]} ${points[b][1]}`, ...own, stroke: sideOf(Math.max(a, b)) }));
+    points.forEach((point, at) => { if (point[2] !== 0) one.append(...dotAt(point, at, scale, sideOf(at), width, drawn.points?.[at])); });
+    group.append(one);
+  }
+  (facts.landmarks ?? []).forEach((point, at) => group.append(...dotAt(point, at, scale, "#ff2f6d", width)));
+  return group;
+}
+
+// A point that is marked as not visible is hollow.
+function dotAt(point, at, scale, color, width, name = String(at + 1)) {
+  if (!known(point)) return [];
+  const hollow = point[2] === 1;
+  const made = svg("circle", { class: "landmark", cx: point[0], cy: point[1], r: (width + 1) / scale, fill: hollow ? "#000" : color, stroke: hollow ? color : "#fff", "stroke-width": hollow ? 2 : 1, "vector-effect": "non-scaling-stroke" });
+  made.append(Object.assign(svg("title"), { textContent: name }));
+  return [made];
+}
+
+const ruler = document.createElement("canvas").getContext("2d");
+const widths = new Map();
+function widthOf(text, size) {
+  const key = `${size} ${text}`;
+  if (!widths.has(key)) {
+    if (widths.size > 5000) widths.clear();
+    ruler.font = `600 ${size}px ${getComputedStyle(document.body).fontFamily}`;
+    widths.set(key, Math.ceil(ruler.measureText(text).width));
+  }
+  return widths.get(key);
+}
+
+// black or white, whichever is read better on an sRGB color
+function inkOn(color) {
+  ruler.fillStyle = "#000"; ruler.fillStyle = toRgb(color);
+  const [r, g, b] = [1, 3, 5].map((at) => (parseInt(ruler.fillStyle.slice(at, at + 2), 16) / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
+}
+const toRgb = (color) => color.replace(/hsl\(([\d.]+) ([\d.]+)% ([\d.]+)%\)/, "hsl($1, $2%, $3%)");
+
+// Names of boxes (and, with `numbers`, of points) as tags that do not cover each other: each has a few places; it takes the
+// first that is free, and is left out if none is. Coordinates are those of the screen: `at` = [x, y] of the image there,
+// `room` = [width, height] of what is seen. Returns the tags, and how many were left out.
+export function tags(facts, { scale, at = [0, 0], room, chosen = null, size = 12, most = 300, numbers = false }) {
+  const group = svg("g", { class: "tags" }), taken = [], high = size + 5;
+  const [wide, tall] = room;
+  const free = (x, y, w, h) => x >= 0 && y >= 0 && x + w <= wide && y + h <= tall && taken.every(([a, b, c, d]) => x >= a + c || a >= x + w || y >= b + d || b >= y + h);
+  const onScreen = ([x, y]) => [x * scale + at[0], y * scale + at[1]];
+  const named = new Set();
+  let left = 0;
+  const objectsSeen = objects(facts).filter(({ n, box }) => box && facts.box_labels && (n === chosen || !isFaint(facts, n))).map(({ n, box }) => {
+    const [x1, y1] = onScreen(box), [x2, y2] = onScreen([box[2], box[3]]);
+    // of a box that is partly in sight, the part in sight is named
+    return { n, x1: Math.max(0, x1), y1: Math.max(0, y1), x2: Math.min(wide, x2), y2: Math.min(tall, y2) };
+  }).filter(({ x1, y1, x2, y2 }) => x2 > x1 && y2 > y1);
+  objectsSeen.sort((a, b) => (b.n === chosen) - (a.n === chosen) || (b.x2 - b.x1) * (b.y2 - b.y1) - (a.x2 - a.x1) * (a.y2 - a.y1));
+  for (const { n, x1, y1, x2, y2 } of objectsSeen) {
+    const name = nameOf(facts.box_labels[n]), text = name.length > 28 ? `${name.slice(0, 27)}…` : name, w = widthOf(text, size) + 8;
+    const places = [[x1 - 1, y1 - high], [x1, y1], [x1 - 1, y2], [x1, y2 - high], [x2 - w + 1, y1 - high], [x2 - w, y1], [x2 - w + 1, y2], [x2 - w, y2 - high], [x2, y1], [x1 - w, y1]];
+    // in a tile, a tag must leave most of its object in sight, and many objects of a class need no more than one
+    const crowded = size < 12 && (group.childElementCount >= most || w * high > 0.5 * (x2 - x1) * (y2 - y1) || (objectsSeen.length > most && named.has(name)));
+    named.add(name);
+    const place = crowded ? null : places.find(([x, y]) => free(x, y, w, high));
+    if (!place) { left += 1; continue; }
+    taken.push([place[0], place[1], w, high]);
+    const color = colorOf(facts.box_labels[n]);
+    const tag = svg("g", { class: "tag", "data-n": n }, svg("rect", { x: place[0], y: place[1], width: w, height: high, rx: 3, fill: color, stroke: "#000", "stroke-opacity": 0.55 }), Object.assign(svg("text", { x: place[0] + 4, y: place[1] + size + 0.5, "font-size": size, fill: inkOn(color) }), { textContent: text }));
+    group.append(tag);
+  }
+  if (numbers) left += numbersOf(facts, group, free, taken, onScreen);
+  return [group, left];
+}
+
+function numbersOf(facts, group, free, taken, onScreen) {
+  let left = 0;
+  const visible = (facts.keypoints ?? []).filter((_, n) => isDrawn(facts, n) && !isFaint(facts, n));
+  for (const points of [facts.landmarks ?? [], ...visible]) {
+    points.forEach((point, number) => {
+      if (!known(point) || point[2] === 0) return;
+      const [x, y] = onScreen(point), text = String(number + 1), w = widthOf(text, 11) + 4;
+      const place = [[x + 4, y - 15], [x + 4, y + 2], [x - 4 - w, y - 15], [x - 4 - w, y + 2]].find(([a, b]) => free(a, b, w, 13));
+      if (!place) { left += 1; return; }
+      taken.push([...place, w, 13]);
+      group.append(Object.assign(svg("text", { class: "number", x: place[0] + 2, y: place[1] + 10.5, "font-size": 11 }), { textContent: text }));
+    });
+  }
+  return left;
+}
+
+// The drawing over a small picture that is fitted into `room` = [width, height] pixels of the screen.
+export function marks(facts, { room = null } = {}) {
   const { width, height } = facts;
   const over = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "xMidYMid meet", "aria-hidden": "true" });
-  const line = (n) => ({
-    fill: n === chosen ? colorOf(facts.box_labels?.[n]) : "none", "fill-opacity": 0.3,
-    stroke: colorOf(facts.box_labels?.[n]), "stroke-width": tagged ? 2.5 : 1.8, "vector-effect": "non-scaling-stroke",
-  });
-  (facts.polygons ?? []).forEach((points, n) => {
-    if (points.length) over.append(svg("polygon", { class: "outline", points: points.filter(known).join(" "), ...line(n), "fill-opacity": 0.25, fill: colorOf(facts.box_labels?.[n]) }));
-  });
-  (facts.boxes ?? []).forEach((box, n) => {
-    if (box.includes(null)) return;
-    const [x1, y1, x2, y2] = box;
-    over.append(svg("rect", { class: "box", x: x1, y: y1, width: Math.max(0, x2 - x1), height: Math.max(0, y2 - y1), ...line(n) }));
-    if (tagged && facts.box_labels) {
-      const size = Math.max(width, height) / 45;
-      const text = svg("text", { x: x1 + size * 0.2, y: y1 > size * 1.2 ? y1 - size * 0.3 : y1 + size, "font-size": size, fill: "#fff", stroke: "#000", "stroke-width": size / 5, "paint-order": "stroke" });
-      text.textContent = nameOf(facts.box_labels[n]);
-      over.append(text);
-    }
-  });
-  const radius = Math.max(width, height) / (tagged ? 130 : 70);
-  const dots = [...(facts.landmarks ?? []), ...(facts.keypoints ?? []).flat().filter((point) => point[2] !== 0)];
-  dots.forEach((point, n) => {
-    if (!known(point)) return;
-    const made = svg("circle", { class: "landmark", cx: point[0], cy: point[1], r: radius, fill: "#ff2f6d", stroke: "#fff", "stroke-width": 1, "vector-effect": "non-scaling-stroke" });
-    made.append(Object.assign(svg("title"), { textContent: String(n + 1) }));
-    over.append(made);
-  });
+  const scale = room ? Math.min(room[0] / width, room[1] / height) : 160 / Math.max(width, height);
+  over.append(shapes(facts, { scale, width: 1.6 }));
+  if (room && facts.boxes?.length && facts.box === undefined) {
+    const [named] = tags(facts, { scale, room: [width * scale, height * scale], size: 10, most: 6 });
+    named.setAttribute("transform", `scale(${1 / scale})`);
+    over.append(named);
+  }
   return over;
 }
 
@@ -77,11 +188,14 @@ export function picture(facts, options) {
   return frame;
 }
 
+// The classes, or the name of the file where there is none.
 export function caption(facts) {
   const made = element("div", { class: "caption" });
   const ids = facts.label === null || facts.label === undefined ? [] : [facts.label];
   for (const id of facts.box_labels ?? []) if (!ids.includes(id)) ids.push(id);
+  ids.sort((a, b) => drawn.focus.has(b) - drawn.focus.has(a));
   for (const id of ids.slice(0, 4)) made.append(dot(id), nameOf(id));
-  if (!ids.length) made.append(facts.key ?? "");
+  if (ids.length > 4) made.append(` +${ids.length - 4}`);
+  if (!ids.length) made.append(facts.file ?? facts.source?.split("/").pop() ?? facts.key ?? "");
   return made;
 }

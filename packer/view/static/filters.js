@@ -106,8 +106,11 @@ export function setUp(changed) {
   const boxes = pack.fields.includes("boxes");
   for (const one of document.querySelectorAll(".boxes-only")) one.hidden = !boxes;
   for (const one of document.querySelectorAll(".sizes-only")) one.hidden = Boolean(pack.shape); // all images have one size
-  for (const [name, title] of Object.entries(RANGES)) if (boxes || !name.startsWith("box")) $("range-of").append(element("option", { value: name }, title));
-  rangeOf = $("range-of").value;
+  for (const [name, title] of Object.entries(RANGES)) {
+    if (name.startsWith("box") ? boxes : !pack.shape) $("range-of").append(element("option", { value: name }, title));
+  }
+  rangeOf = $("range-of").value || "width";
+  $("range-of").parentElement.hidden = !$("range-of").options.length;
 
   let typed, typing = false;
   const type = () => { clearTimeout(typed); set({ text: $("text").value }, { replace: typing }); typing = true; };

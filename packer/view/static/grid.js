@@ -1,5 +1,5 @@
 // The grid of tiles: only those in sight are in the document; tiles are fetched in blocks as one scrolls.
-import { caption, element, picture } from "./draw.js";
+import { caption, drawn, element, picture } from "./draw.js";
 import { isMarked } from "./marked.js";
 import { ask, complain } from "./server.js";
 
@@ -30,6 +30,7 @@ export class Grid {
 
   async show(query) {
     this.query = query; this.wish += 1;
+    drawn.focus = new Set((query.class ?? []).map(Number).filter((id) => id >= 0));
     const wish = this.wish;
     this.forget();
     try {
@@ -53,6 +54,9 @@ export class Grid {
   }
 
   clear() { for (const tile of this.tiles.values()) tile.remove(); this.tiles.clear(); }
+
+  // Draw the tiles again, as other classes are drawn.
+  redraw() { for (const tile of this.tiles.values()) tile.look = null; this.schedule(); }
 
   resize(size) { this.keep(() => { this.size = size; this.forget(); this.clear(); this.measure(); }); }
 
@@ -121,11 +125,13 @@ export class Grid {
 
   fill(tile, place) {
     const facts = this.blocks.get(Math.floor(place / BLOCK))?.[place % BLOCK];
-    if (!facts || tile.dataset.record === String(facts.record)) return;
+    const look = `${this.width} ${this.size}`; // names are placed for this size
+    if (!facts || (tile.facts === facts && tile.look === look)) return;
+    tile.facts = facts; tile.look = look;
     tile.dataset.record = facts.record;
-    tile.title = `${facts.key}  ${facts.width} x ${facts.height}`;
+    tile.title = `${facts.file ?? facts.key}  ${facts.width} x ${facts.height}`;
     tile.classList.toggle("marked", isMarked(facts.record));
-    tile.replaceChildren(picture(facts), caption(facts));
+    tile.replaceChildren(picture(facts, { room: [this.width - 6, this.size] }), caption(facts));
     tile.setAttribute("aria-label", facts.error ? `${facts.key}, damaged` : `${tile.title} ${tile.textContent}`);
     tile.setAttribute("aria-posinset", place + 1); tile.setAttribute("aria-setsize", this.count);
   }

@@ -3,8 +3,9 @@ import { ask, complain } from "./server.js";
 import { counted, query, setUp } from "./filters.js";
 import { Grid } from "./grid.js";
 import { Detail } from "./detail.js";
+import { legend, onhidden } from "./legend.js";
 import { markForm, markKey, markRange } from "./marked.js";
-import { bind, declare, get, onchange, set } from "./state.js";
+import { bind, declare, get, onchange, pack, set } from "./state.js";
 
 const $ = (id) => document.getElementById(id);
 declare({ record: -1, object: -1, size: 160, labels: true });
@@ -59,6 +60,11 @@ export const tab = {
     bind($("labels"), "labels", { replace: true });
     const look = () => document.body.classList.toggle("no-marks", !get("labels"));
     onchange(["labels"], look); look();
+    if (pack.classes.length && pack.fields.includes("boxes")) {
+      const switches = legend(new Map(pack.classes.slice(0, 300).map((_, id) => [id, null])));
+      $("legend").append(switches);
+      onhidden(() => { switches.update(); grid.redraw(); });
+    } else $("legend").hidden = true;
     grid.size = get("size");
     onchange(["size"], () => grid.resize(get("size")));
     await grid.show(query());
@@ -79,9 +85,6 @@ $("detail").addEventListener("close", () => set({ record: -1, object: -1 }));
 export const openRecord = showRecord;
 export const detailKey = (event) => {
   if (!detail.isOpen) return false;
-  if (event.target.matches("input, select, textarea")) return null;
-  if (event.key === "ArrowRight" || event.key === "ArrowDown") detail.step?.(1);
-  else if (event.key === "ArrowLeft" || event.key === "ArrowUp") detail.step?.(-1);
-  else if (!markKey(event, get("record"))) return null; // Escape closes a dialog by itself
-  return true;
+  const handled = detail.key(event);
+  return handled === null && !event.target.matches("input, select, textarea") && markKey(event, get("record")) ? true : handled;
 };

@@ -4,7 +4,7 @@ import { ask } from "./server.js";
 
 function content({ total, rejected, notes }) {
   const parts = notes.map((note) => element("p", { class: "note" }, note));
-  if (!total) return [...parts, element("p", { class: "nothing" }, "No input was rejected: every image of the source is in the pack.")];
+  if (!total) return [...parts, element("p", { class: "nothing" }, "No input was rejected.")];
   const body = element("tbody");
   for (const row of rejected) body.append(element("tr", {}, ...[row.path, row.reason, row.problem].map((text) => element("td", {}, text))));
   const head = element("thead", {}, element("tr", {}, ...["input", "kind", "why"].map((text) => element("th", { scope: "col" }, text))));

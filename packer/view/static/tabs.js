@@ -51,6 +51,7 @@ export async function choose() {
     $(`tab-of-${id}`).setAttribute("aria-selected", id === tab.id);
     $(`tab-of-${id}`).tabIndex = id === tab.id ? 0 : -1;
   }
+  $(`tab-of-${tab.id}`).scrollIntoView({ block: "nearest", inline: "nearest" }); // a phone shows some of the tabs
   document.title = tab === tabs[0] ? `${pack.name} - packer view` : `${pack.name}: ${tab.name} - packer view`;
   complain(null);
   if (tab.once && shown.has(tab.id)) return;
