@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the wheel and the source distribution, installs each into a fresh environment without torch, as docs/index.md says, and
-# packs with it. PYTHON=/path/to/python chooses the interpreter.
+# Builds the source distribution and the wheel, builds the wheel once more from the unpacked source distribution and compares the
+# bytes, installs each into a fresh environment without torch, as docs/index.md says, and packs with it.
+# usage: scripts/test_wheel.sh [FOLDER]   FOLDER gets the two files; PYTHON=/path/to/python chooses the interpreter
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/venv.sh
@@ -8,13 +9,27 @@ make_venv dev
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/packer-wheel.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-.venv/bin/python -m build --outdir "$work/dist" . >"$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)}
+export SOURCE_DATE_EPOCH
+umask 022  # a wheel keeps the permissions of files, so a checkout that others may not read gives other bytes
+build() { .venv/bin/python -m build "$@" >"$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }; }
+build --outdir "$work/dist" .
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' packer/__init__.py)
+wheel=dataset_packer-$version-py3-none-any.whl
+tar -xzf "$work/dist/dataset_packer-$version.tar.gz" -C "$work"
+cp -R "$work/dataset_packer-$version" "$work/again"  # another path, and other times
+build --wheel --outdir "$work/twice" "$work/again"
+cmp "$work/dist/$wheel" "$work/twice/$wheel"
+echo "$wheel: built twice, the same bytes"
+unexpected=$(tar -tzf "$work/dist/dataset_packer-$version.tar.gz" | cut -d/ -f2 | sort -u |
+    grep -vxE 'packer|dataset_packer.egg-info|[A-Z-]+(\.md|\.in)?|CITATION.cff|pyproject.toml|setup.cfg|' || true)
+[ -z "$unexpected" ] || { echo "the source distribution also holds $unexpected" >&2; exit 1; }
+
 "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
 install() { "$bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 read -ra names < <(sed ':a;/\\$/N;s/\\\n//;ta' docs/index.md | sed -n 's/^pip install \(click .*\)$/\1/p')
 install --constraint scripts/constraints.txt "${names[@]}"
-version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' packer/__init__.py)
 
 for file in "$work"/dist/*.whl "$work"/dist/*.tar.gz; do
     install --no-deps --force-reinstall "$file"
@@ -31,3 +46,7 @@ for file in "$work"/dist/*.whl "$work"/dist/*.tar.gz; do
     )
     echo "${file##*/}: installs and packs"
 done
+if [ $# -gt 0 ]; then
+    mkdir -p "$1"
+    cp "$work"/dist/* "$1"
+fi

@@ -157,7 +157,9 @@ def _pack_answer(report: Report, base: Row, packs: dict[str, list[Row]]) -> list
     else:
         step = f"{'enough' if enough else 'not enough'} for a step of {step_ms:g} ms"
     folder_fed = feeds(report, base.name) if base.name != YOURS else None
-    return [f"{of} is enough for a step of {step_ms:g} ms", line] if folder_fed else [line, step]
+    if folder_fed:
+        return [f"{of} is enough for a step of {step_ms:g} ms", line]
+    return [f"{line} and {step}"] if base.name == YOURS else [line, step]
 
 
 def _own_details(report: Report, own: Row) -> list[str]:

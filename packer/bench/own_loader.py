@@ -133,7 +133,8 @@ def images_in(batch: Any) -> int | None:
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     if isinstance(batch, Mapping):
-        return next(filter(None, map(images_in, batch.values())), None)
+        arrays_first = sorted(batch.values(), key=lambda value: getattr(value, "shape", None) is None)
+        return next(filter(None, map(images_in, arrays_first)), None)
     if not isinstance(batch, list | tuple) or not batch:
         return None
     if _are_samples(batch):

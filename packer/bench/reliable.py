@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable
 
 from packer.bench.report import PACED, Report, Row
+from packer.errors import plural
 
 MOST_SHARE = 1.15
 """Share of its limit above which a row is impossible: the limit was slowed down by something else."""
@@ -20,7 +21,6 @@ MOST_TAKEN = 0.2
 """Share of the cores that a measurement needs, but that others used."""
 MOST_CROWDED = 0.25
 """Share of measurements in which others may have used these cores."""
-NAMED = 2
 WHAT_TO_DO = "measure again while nothing else runs; more --rounds and --seconds help"
 
 
@@ -47,8 +47,7 @@ def _crowded(report: Report, rows: list[Row]) -> Iterable[str]:
 
 def _above_limits(report: Report, rows: list[Row]) -> Iterable[str]:
     shares = [(row.name, share.median) for row in rows if (share := report.share(row)) is not None]
-    found = [f"{name} reaches {share:.2f} of its limit" for name, share in shares if share > MOST_SHARE]
-    return _first(found)
+    return _worst([(share, f"{name} reaches {share:.2f} of its limit") for name, share in shares if share > MOST_SHARE])
 
 
 def _unequal(report: Report, rows: list[Row]) -> Iterable[str]:
@@ -73,12 +72,14 @@ def _unsteady(rows: list[Row]) -> Iterable[str]:
         if len(rounds) >= TRIMMED_ROUNDS:
             rounds = rounds[1:-1]
         if not row.name.startswith("limit") and rounds[-1] > MOST_SPREAD * rounds[0]:  # limits count by their best
-            found.append(f"{row.name} differs by a factor of {rounds[-1] / rounds[0]:.1f} between rounds")
-    return _first(found)
+            ratio = rounds[-1] / rounds[0]
+            found.append((ratio, f"{row.name} differs by a factor of {ratio:.1f} between rounds"))
+    return _worst(found)
 
 
-def _first(found: list[str]) -> list[str]:
-    more = len(found) - NAMED
-    if more <= 0:
-        return found
-    return [*found[:NAMED], "one more row does, too" if more == 1 else f"{more} more rows do, too"]
+def _worst(found: list[tuple[float, str]]) -> list[str]:
+    """Return the worst of the same kind as one reason."""
+    if not found:
+        return []
+    others = f" (and {plural(len(found) - 1, 'more row')})" if len(found) > 1 else ""
+    return [max(found)[1] + others]

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     "--report",
     "report_dir",
     type=LocalPath(),
-    help="Write a page with charts to this folder; needs matplotlib.",
+    help="Write a page with the answer and charts to this folder.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every round.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")

@@ -44,19 +44,6 @@ def figure_class(option: str) -> Any:
     return Figure
 
 
-def save_figure(figure: Any, path: AnyPath) -> None:
-    """Write a figure in the format of the extension of `path`.
-
-    Raises:
-        StorageError: If the file cannot be written.
-        ValueError: If matplotlib does not know the extension.
-    """
-    try:
-        figure.savefig(os.fsdecode(path), dpi=120)
-    except OSError as error:
-        raise StorageError(path, f"cannot write: {error.strerror or error}") from error
-
-
 def plot_stats(stats: PackStats, file: AnyPath, pack: Pack | None = None) -> None:
     """Draw class counts, boxes, their places and sizes, landmarks and image sizes.
 
@@ -71,7 +58,9 @@ def plot_stats(stats: PackStats, file: AnyPath, pack: Pack | None = None) -> Non
     """
     figure = draw_stats(stats, pack or open_pack(stats.path))
     try:
-        save_figure(figure, file)
+        figure.savefig(os.fsdecode(file), dpi=120)
+    except OSError as error:
+        raise StorageError(file, f"cannot write: {error.strerror or error}") from error
     except ValueError as error:  # an unknown extension
         raise UsageError("--plot", str(error).partition("\n")[0], "end the name in .png, .svg or .pdf") from None
 

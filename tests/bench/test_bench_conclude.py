@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from packer.bench.charts import Scale, groups_of
 from packer.bench.conclude import conclude
-from packer.bench.options import Job
+from packer.bench.options import Job, machine
+from packer.bench.page import write_report
 from packer.bench.reliable import reasons
 from packer.bench.report import Batch, Measured, Report, Row
 
@@ -62,7 +65,7 @@ def test_quiet_figures_are_reliable_and_lead_to_an_answer() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({RAW: (420_000, 410_000, 400_000), "hdf5, raw": (400_000,) * 3}, "lmdb, raw reaches 1.58 of its limit"),
+        ({RAW: (420e3, 410e3, 4e5), "hdf5, raw": (4e5,) * 3}, "lmdb, raw reaches 1.58 of its limit (and 1 more row)"),
         ({JPEG: (9000, 9100, 9200)}, "hdf5, jpeg reads 1.5 times as fast as lmdb, jpeg, with the same bytes and code"),
         ({FOLDER: (2000, 900, 1800)}, "folder, cv2 differs by a factor of 2.2 between rounds"),
     ],
@@ -160,6 +163,40 @@ def test_a_loader_beside_a_pack() -> None:
     report.what = "loader"
     conclude(report)
     assert report.answer == (
-        "Your loader: 500 images/s, enough for a step of 128 ms or more; the pack: 10x your loader; "
+        "Your loader: 500 images/s, enough for a step of 128 ms or more; the pack: 10x your loader and "
         "enough for a step of 13 ms or more"
     )
+
+
+def written(report: Report, folder: Path) -> str:
+    report.machine = {**machine(), "cores": 2}
+    report.settings |= {"rounds": 3}
+    conclude(report)
+    write_report(report, str(folder))
+    return (folder / "index.html").read_text("utf-8")
+
+
+def test_the_page_begins_with_the_answer(tmp_path: Path) -> None:
+    page = written(report_of(QUIET), tmp_path)
+    assert "<h1>Pack as JPEG: 6.9x your folder, 18x smaller than raw; enough for a step of 4.6 ms or more</h1>" in page
+    assert page.count('<circle class="dot"') == len(QUIET) and "Size on disk" in page
+    busy = written(report_of({**QUIET, FOLDER: (2000, 900, 1800)}), tmp_path)
+    assert '<h1 class="unreliable">UNRELIABLE: folder, cv2 differs by a factor of 2.2' in busy
+    assert "x your folder" not in busy
+
+
+def test_equal_containers_are_one_group() -> None:
+    groups = [(group.title, [row.name for row in group.rows]) for group in groups_of(report_of(QUIET))]
+    assert groups == [
+        ("Plain folder", [FOLDER]), ("Packs, raw", [RAW, "hdf5, raw"]), ("Packs, JPEG", [JPEG, "hdf5, jpeg"]),
+        ("Limits of this machine", ["limit: memory copy", "limit: jpeg decode"]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lowest", "highest"), [(900, 1000), (1, 10), (30, 200_000), (0.5, 2e6), (0, 100)])
+def test_scales_have_a_few_round_ticks_inside(lowest: float, highest: float) -> None:
+    scale = Scale(lowest, highest)
+    places = [place for place, _ in scale.ticks()]
+    assert 2 <= len(places) <= 9 and places == sorted(places) and places[0] >= 1.5 and places[-1] <= 98.5
+    assert 1.5 <= scale.place(lowest) < scale.place(highest) <= 98.5
+    assert scale.is_log is (lowest > 0 and highest / lowest > 12)

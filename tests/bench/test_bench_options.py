@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -74,17 +73,7 @@ def test_errors_as_json(tmp_path: Path) -> None:
     assert ran.code == 2 and facts["error"] == "UsageError" and facts["exit_code"] == 2 and facts["next_step"]
 
 
-def test_a_report_that_cannot_be_made_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_plain(tmp_path / "src", 8)
-    (tmp_path / "taken").write_bytes(b"a file")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    line = refused(2, "bench", tmp_path / "src", "--report", tmp_path / "r")
-    assert line == 'packer: error: --report: needs matplotlib; pip install "dataset-packer[report]"'
-    assert not (tmp_path / "r").exists()
-
-
 def test_a_report_where_nothing_can_be_written(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     draw_plain(tmp_path / "src", 8)
     (tmp_path / "taken").write_bytes(b"a file")
     assert "cannot write" in refused(3, "bench", tmp_path / "src", "--report", tmp_path / "taken")

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import cv2
 import pytest
 from running import digests, good, jobs_here, run_apart
 
-from packer.format.pack import open_pack
+from packer import build_pack
+from packer.containers import CONTAINERS
+from packer.format.content import content_digest
+from packer.format.digests import sha256_of
+from packer.format.pack import Pack, open_pack
 from packer.packing import BuildOptions, plan_pack
 from packer.samplers.order import derive, permutation
+from packer.sources.synthetic import draw_sample
 
 pytestmark = pytest.mark.workers
 
@@ -169,3 +177,34 @@ def test_bad_inputs_do_not_move_the_others(sources: Path, tmp_path: Path) -> Non
     assert len(pack) == 11 and [r.path for r in pack.manifest.rejected] == ["005.jpg"]
     assert pack.paths == [b"%03d.jpg" % i for i in range(12) if i != 5]
     assert pack.keys[5] == "00000006"  # a key is the number of the input
+
+
+def test_the_published_digests(tmp_path: Path) -> None:
+    """Those of docs/formats.md, with which anybody can compare."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text("utf-8")
+    section = page[page.index("<!-- same bytes: ") :]
+    contents = re.findall(r"^\| `(\w+)(?: --resize 64x64)?` \| `([0-9a-f]{64})` \|$", section, re.MULTILINE)
+    shards = re.findall(r"^\| `(\w+)` \| `([\w.-]+)` \| `([0-9a-f]{64})` \|$", section, re.MULTILINE)
+    assert len(contents) == 4 and {container for container, _, _ in shards} == set(CONTAINERS) - {"parquet"}
+    draw_sample(tmp_path / "twenty", count=20, seed=0)
+    names = sorted(f"./{path.relative_to(tmp_path / 'twenty')}" for path in (tmp_path / "twenty").rglob("*.*"))
+    lines = "".join(f"{sha256_of(str(tmp_path / 'twenty' / name))}  {name}\n" for name in names)
+    if hashlib.sha256(lines.encode()).hexdigest() not in section:
+        assert not cv2.__version__.startswith("5.0.")
+        pytest.skip(f"OpenCV {cv2.__version__} draws other pixels")
+    made: dict[tuple[str, str], Pack] = {}
+    with jobs_here():
+        for container, encode in [
+            *((name, "raw") for name in CONTAINERS),
+            *(("lmdb", kind) for kind, _ in contents[1:]),
+        ]:
+            size = None if encode == "copy" else "64x64"
+            out = tmp_path / f"{container}-{encode}"
+            source = str(tmp_path / "twenty")
+            build_pack(BuildOptions(source, str(out), container, encode=encode, resize=size, workers=1))
+            made[container, encode] = open_pack(out)
+    for encode, digest in contents:
+        mine = [pack for (_, kind), pack in made.items() if kind == encode]
+        assert {content_digest(pack.indexes, pack.manifest) for pack in mine} == {digest}, encode
+    for container, name, digest in shards:
+        assert sha256_of(str(tmp_path / f"{container}-raw" / name)) == digest, container
