@@ -19,7 +19,7 @@ from packer.format.pack import Pack
 from packer.view.columns import Columns, Records
 
 SORTS = {
-    "packed": ("record", False), "last": ("record", True),
+    "packed": ("record", False), "last": ("record", True), "set": ("set", False),
     "largest-box": ("box", True), "smallest-box": ("box", False),
     "widest-box": ("box_aspect", True), "tallest-box": ("box_aspect", False),
     "most-boxes": ("boxes", True), "fewest-boxes": ("boxes", False),
@@ -51,7 +51,7 @@ class Query:
         sets: Names of sets as `Catalog.add_sets` explains; a record must be in all of them.
         text: Part of the key or of the source's path, ignoring case.
         sort: What comes first, a name of SORTS. Boxes count if they are of `classes`; an image is where
-            its first box would be.
+            its first box would be. ``set`` is the order of the first of `sets`.
     """
 
     classes: tuple[int, ...] = ()
@@ -131,11 +131,14 @@ class Catalog(Columns):
         if query.text:
             text = query.text.lower().encode("utf-8", "surrogateescape")
             mask &= self.containing("key", text) | self.containing("path", text)
+        if query.sort == "set" and query.sets:  # its own order: equal images side by side, the worst box first
+            first = next(iter(sets))
+            return np.asarray(first[mask[first]])
         return self._sorted(np.flatnonzero(mask).astype(np.int64), query)
 
     def _sorted(self, found: Records, query: Query) -> Records:
         name, descending = SORTS[query.sort]
-        if name == "record":
+        if name in ("record", "set"):
             return found[::-1] if descending else found
         if name in _OF_BOXES:
             by = self._first_boxes(query)[found]

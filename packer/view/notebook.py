@@ -116,6 +116,10 @@ class Sheet:
 
         self.html = "".join(sheet_page(pack, count, seed))
         self._height = int(height)
+        self._pack = repr(pack)
+
+    def __repr__(self) -> str:
+        return f"<Sheet of {self._pack}>"
 
     def _repr_html_(self) -> str:
         # in a frame of its own: its style must not change the notebook's, and nothing in it may run

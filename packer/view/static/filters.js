@@ -23,7 +23,10 @@ export function query() {
 }
 
 // Show the records that match these filters only, for example {class: [3]} or {set: ["problem:2"]}.
-export function showRecords(filters) { reset(FILTERS, { ...filters, tab: "records", record: -1 }); }
+export function showRecords(filters) {
+  const sort = get("sort") === "set" ? "packed" : get("sort"); // that is the order of a set
+  reset(FILTERS, { sort, ...filters, tab: "records", record: -1 });
+}
 
 export function clearFilters() { reset(FILTERS); }
 
@@ -67,6 +70,7 @@ function draw() {
   $("filters-set").textContent = chips.length ? ` (${chips.length})` : "";
   $("pack").value = get("set").find((name) => name.startsWith("pack:")) ?? "";
   $("match-of").hidden = classes < 2;
+  $("sort").querySelector("[value=set]").hidden = !get("set").length && get("sort") !== "set";
   const [from, to] = (get(rangeOf) || "..").split("..");
   $("range-from").value = from; $("range-to").value = to;
   if (document.activeElement !== $("text")) $("text").value = get("text");

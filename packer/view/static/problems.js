@@ -14,7 +14,7 @@ function card(problem) {
   made.append(element("h3", {}, element("span", { class: "level" }, LEVELS[problem.level]), problem.title), element("p", {}, problem.text), examples);
   if (problem.records) {
     const show = element("button", { type: "button" }, `Show ${counted(problem.records, "record")}`);
-    show.addEventListener("click", () => showRecords({ set: [`problem:${problem.kind}`] }));
+    show.addEventListener("click", () => showRecords({ set: [`problem:${problem.kind}`], sort: "set" }));
     made.append(show);
     fill(examples, problem.kind);
   }
