@@ -162,7 +162,7 @@ def _classes(manifest: Manifest) -> str:
         parts.append(f"{printable(name)} ({' / '.join(numbers)})" if numbers else printable(name))
     more = len(manifest.classes) - SHOWN_CLASSES
     unit = {"label": "images", "boxes": "boxes"}
-    of = " / ".join(unit[name] for name in manifest.class_counts)
+    of = " / ".join(unit.get(name, printable(name)) for name in manifest.class_counts)
     if more > 0:
         parts.append(f"and {more} more")
     return f"{len(manifest.classes):,}, with {of or 'none used'}: {', '.join(parts)}"

@@ -206,11 +206,11 @@ def _flag(name: str) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    """Return the value of an option as on the command line."""
-    if name == "shard_bytes" and value is not None:
+    """Return the value of an option as on the command line; a manifest may hold any value."""
+    if name == "shard_bytes" and isinstance(value, int):
         unit = next((unit for unit in (("GB", 30), ("MB", 20), ("KB", 10)) if value % (1 << unit[1]) == 0), None)
         return str(value) if unit is None else f"{value >> unit[1]}{unit[0]}"
-    if name == "decode_timeout" and value is not None:
+    if name == "decode_timeout" and isinstance(value, int | float):
         return f"{value:g}"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -56,7 +56,7 @@ KINDS = {".js": "text/javascript", ".css": "text/css"}
 FILES = frozenset(os.listdir(os.path.join(os.path.dirname(__file__), "static")))
 LINKS = '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="style.css">\n'
 LINKS += '<link rel="stylesheet" href="view.css">\n<script type="module" src="app.js"></script>\n'
-# all at once, not each when the one that imports it is there
+# fetched together, not one after the other as they import each other
 LINKS += "\n".join(f'<link rel="modulepreload" href="{name}">' for name in sorted(FILES) if name.endswith(".js"))
 
 

@@ -134,7 +134,7 @@ def _here(numbers: Sequence[int], run: Callable[[int], str]) -> Iterator[tuple[i
         try:
             yield number, run(number), ""
         except AssertionError as error:
-            yield number, "", str(error)
+            yield number, "", str(error) or traceback.format_exc()  # an assert of a module that pytest did not rewrite
         except Exception:
             yield number, "", traceback.format_exc()
 

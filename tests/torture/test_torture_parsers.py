@@ -91,13 +91,15 @@ def test_failures_name_the_command_that_repeats_them(torture, monkeypatch: pytes
         elif what == "hang":
             signal.alarm(1)
             time.sleep(60)
+        elif what == "silent":
+            raise AssertionError
         return str(1 // number)
 
-    cases = [("good", 1), ("raise", 0), ("crash", 1), ("hang", 1), ("good", 2)]
+    cases = [("good", 1), ("raise", 0), ("crash", 1), ("hang", 1), ("silent", 1)]
     with pytest.raises(AssertionError) as raised:
         torture.each(cases, run, 5, apart=True)
     text = str(raised.value)
-    assert "3 of 5 cases failed" in text and "ZeroDivisionError" in text
+    assert "4 of 5 cases failed" in text and "ZeroDivisionError" in text and "silent 1: Traceback" in text
     assert "crash 1: the process ended with SIGKILL" in text and "hang 1: the process hung" in text
     seed = re.search(r"PACKER_TORTURE_SEEDS=(\d+:1) python -m pytest '(.*)'", text[text.index("raise 0: ") :])
     assert seed is not None and seed[2] == torture.node
