@@ -1,7 +1,7 @@
 // Batches as a training loop gets them, after crop and flip, beside their sources.
 import { copyable } from "./copy.js";
 import { caption, element, picture } from "./draw.js";
-import { ask, complain } from "./server.js";
+import { ask, complain, isBusy } from "./server.js";
 import { bind, declare, get, onchange, pack, set } from "./state.js";
 
 const OPTIONS = ["crop", "side", "flip", "samples", "seed", "epoch", "batch"];
@@ -81,12 +81,12 @@ function pair(sample) {
 let batches;
 const made = () => (batches ??= new Batches());
 
-// Call `work` once when nobody has touched the page for a while.
+// Call `work` once when nobody has touched the page for a while, and it has what it shows.
 function whenIdle(work) {
   const events = ["pointermove", "pointerdown", "wheel", "scroll", "keydown"];
   let timer;
   const again = () => { clearTimeout(timer); timer = setTimeout(done, IDLE_MS); };
-  const done = () => { for (const name of events) removeEventListener(name, again, true); work(); };
+  const done = () => { if (isBusy()) { again(); return; } for (const name of events) removeEventListener(name, again, true); work(); };
   for (const name of events) addEventListener(name, again, { capture: true, passive: true });
   again();
 }

@@ -137,7 +137,8 @@ function bar() {
 }
 
 function uses() {
-  const path = /^[\w./:@%+-]+$/.test(pack.path) ? pack.path : `'${pack.path.replaceAll("'", "'\\''")}'`;
+  // each of several packs has a list of its own
+  const path = packs.length > 1 ? "PACK" : /^[\w./:@%+-]+$/.test(pack.path) ? pack.path : `'${pack.path.replaceAll("'", "'\\''")}'`;
   return element("details", {}, element("summary", {}, "What to do with the list"),
     element("p", {}, "Leave the marked records out of a copy of this pack:"), copyable(`packer convert ${path} clean --exclude marks.txt`, "command"),
     element("p", {}, "Build again without them, with the same options:"), copyable(`packer build SRC -o clean --like ${path} --exclude marks.txt`, "command"),

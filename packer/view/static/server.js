@@ -1,7 +1,10 @@
 // Questions to packer view, and what the page says when it has stopped.
 const $ = (id) => document.getElementById(id);
 const AGAIN_MS = 2000;
-let stopped = false;
+let stopped = false, asked = 0;
+
+// Whether an answer is awaited.
+export const isBusy = () => asked > 0;
 
 export async function ask(what, given = {}, signal = undefined) {
   return answer(await reach(`api/${what}?${new URLSearchParams(given)}`, { signal }));
@@ -12,10 +15,11 @@ export async function post(what, body) {
 }
 
 async function reach(address, options) {
+  asked += 1;
   try { return await fetch(address, options); } catch (error) {
     if (error.name !== "AbortError") wait();
     throw error;
-  }
+  } finally { asked -= 1; }
 }
 
 // The error has `where`: the name of the value that is wrong.
