@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType, ModuleType
 
 from torture_rows import ROOT
@@ -69,7 +70,8 @@ def fuzz(name: str, options: list[str], core: bool) -> None:
 
     # -timeout is of the clock, which goes on while another program has stopped this one
     settings = ["-timeout=900", f"-artifact_prefix={corpus}-", f"-dict={dictionary}", "-rss_limit_mb=1024"]
-    atheris.Setup([sys.argv[0], *settings, *options, str(corpus)], read)
+    inputs_given = any(Path(option).is_file() for option in options)  # these alone, once each
+    atheris.Setup([sys.argv[0], *settings, *options, *([] if inputs_given else [str(corpus)])], read)
     atheris.Fuzz()
 
 

@@ -246,8 +246,12 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
         raise ValueError(f"{manifest.records} records, but its shards have another number, or none")
     if any(len(counts) != len(manifest.classes) for counts in manifest.class_counts.values()):
         raise ValueError(f"other counts than one for each of {len(manifest.classes)} classes")
-    if not manifest.counts.keys() >= _INPUTS or not isinstance(manifest.options["labels"], list):
-        raise ValueError("the counts of the inputs or the labels are missing")
+    if not manifest.counts.keys() >= _INPUTS:
+        raise ValueError("the counts of the inputs are missing")
+    labels = manifest.options["labels"]
+    files = manifest.options.get("label_files") or [""] * len(labels)
+    if not _are_texts(labels) or not _are_texts(files) or len(files) != len(labels):
+        raise ValueError(f"the labels are {labels!r:.80}, of {files!r:.80}")
     index = manifest.flip_index
     if index is not None and sorted(index) != list(range(len(index))):
         raise ValueError(f"the flip_index is {index}")
@@ -271,6 +275,10 @@ _CHOICES = {
     "dtype": (None, "uint8", "uint16"),
 }
 _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _check_file(file: FileEntry) -> None:

@@ -129,7 +129,7 @@ def read_manifest(data: bytes) -> str:
     """pack.json: raw bytes, bytes whose digest is made anew, or edits of a good one; and what `packer info` says."""
     how, text = data[0] % 3 if data else 0, data[1:]
     if how:
-        with suppress(ValueError, RecursionError):  # json.loads of anything, json.dumps of 10**400
+        with suppress(ValueError, RecursionError, AttributeError):  # json.loads of anything, json.dumps of 10**400
             content = json.loads(text) if how == 1 else _edited(text)
             content.pop("digest", None)
             whole = {**content, "digest": digest_of(content)}
