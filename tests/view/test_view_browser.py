@@ -281,3 +281,14 @@ def test_outlines_and_landmarks_are_drawn_where_they_are(page: Any, tmp_path: Pa
         )
         assert np.allclose(drawn, open_pack(tmp_path / "points").annotation(2).landmarks, atol=0.01) and len(drawn) == 5
     assert page.said == []
+
+
+def test_drawings_lie_over_their_pictures_in_problems(opened: Any) -> None:
+    """The style of charts, which are in cards too, must not resize what is drawn over the pictures of examples."""
+    opened.click("#tab-of-problems")
+    opened.wait_for_selector(".example .picture svg")
+    sizes = "(e) => [e.previousElementSibling, e].map((one) => JSON.stringify(one.getBoundingClientRect()))"
+    pictures = opened.locator(".example .picture svg")
+    for at in range(min(3, pictures.count())):
+        image, drawing = pictures.nth(at).evaluate(sizes)
+        assert image == drawing
