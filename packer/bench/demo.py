@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,18 +44,21 @@ class Demo:
     files_bytes: int
 
 
-def make_demo(source: str | None, folder: str, images: int, seed: int, progress: Progress) -> Demo:
+def make_demo(
+    source: str | None, folder: str, images: int, seed: int, progress: Progress, labels: tuple[str, ...] = ()
+) -> Demo:
     """Draw or sample images, and pack them in `folder`.
 
     Args:
         source: A folder of images, which is only read. None: shapes are drawn.
-        folder: A new folder, for all that the demo makes.
+        folder: A new folder, for all that the demo makes. If this fails, it is removed.
         images: The most images to pack.
         seed: Of the drawing and of the sample.
         progress: Receives the stages and notes.
+        labels: Kinds of the labels of `source`; none: they are recognized.
 
     Raises:
-        UsageError: The folder exists, or the source has no images.
+        UsageError: The folder exists, or the source has no images, or several kinds of labels.
     """
     chosen = None if source is None else _sampled(source, images, seed)
     try:
@@ -61,24 +67,35 @@ def make_demo(source: str | None, folder: str, images: int, seed: int, progress:
         raise UsageError(folder, "exists", "choose another --out, or remove it") from None
     except OSError as error:
         raise StorageError(folder, error.strerror or str(error)) from None
-    given: dict[str, Any] = {"resize": f"{MOST_SIDE}x{MOST_SIDE}"}
-    if source is None:
-        source = os.path.join(folder, "shapes")
-        progress.stage("drawing", min(images, DRAWN))
-        draw_sample(source, "voc", min(images, DRAWN), DRAWN_SIZE, seed, progress.advance)
-        given |= {"labels": ("voc",), "fit": "pad"}
-    elif chosen is not None:
-        given["include"] = os.path.join(folder, "images.txt")
-        with open(given["include"], "wb") as file:
-            file.writelines(path + b"\n" for path in chosen)
-    out = os.path.join(folder, "demo.lmdb")
-    summary = build_pack(BuildOptions(source, out, on_bad="skip", **given), progress)
-    words = [source, "--on-bad", "skip"]
-    for name, value in given.items():
-        words += [f"--{name}", value[0] if isinstance(value, tuple) else value]
-    pack = open_pack(out)
-    files = [os.path.getsize(os.path.join(os.fsencode(source), path)) for path in pack.paths]
-    return Demo(source, words, summary, sum(files))
+    with _removed_on_failure(folder):
+        given: dict[str, Any] = {"resize": f"{MOST_SIDE}x{MOST_SIDE}"} | ({"labels": labels} if labels else {})
+        if source is None:
+            source = os.path.join(folder, "shapes")
+            progress.stage("drawing", min(images, DRAWN))
+            draw_sample(source, "voc", min(images, DRAWN), DRAWN_SIZE, seed, progress.advance)
+            given |= {"labels": ("voc",), "fit": "pad"}
+        elif chosen is not None:
+            given["include"] = os.path.join(folder, "images.txt")
+            with open(given["include"], "wb") as file:
+                file.writelines(path + b"\n" for path in chosen)
+        out = os.path.join(folder, "demo.lmdb")
+        summary = build_pack(BuildOptions(source, out, on_bad="skip", **given), progress)
+        words = [source, "--on-bad", "skip"]
+        for name, value in given.items():
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [f"--{name}", one]
+        pack = open_pack(out)
+        files = [os.path.getsize(os.path.join(os.fsencode(source), path)) for path in pack.paths]
+        return Demo(source, words, summary, sum(files))
+
+
+@contextmanager
+def _removed_on_failure(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _sampled(source: str, images: int, seed: int) -> list[bytes] | None:

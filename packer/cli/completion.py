@@ -65,8 +65,8 @@ add_completion_class(Bash)
 def completion(context: click.Context, shell: str | None, install: bool, uninstall: bool, as_json: bool) -> None:
     """Print or install the completion of SHELL: bash, zsh or fish.
 
-    Completes commands, options, their values and the names of packs. Without SHELL, it is that of $SHELL. --install
-    prints which files it has written; it counts in shells that are started after it.
+    Completes commands, options, their values and the names of packs. Without SHELL, $SHELL decides. --install prints
+    which files it has written; it works in shells that are started afterwards.
 
     \b
     Examples:
@@ -96,9 +96,9 @@ def completion(context: click.Context, shell: str | None, install: bool, uninsta
     for file in files:
         echo(f"{'written' if install else 'removed from'}: {printable(file)}")
     if install:
-        echo(f"it counts in the next {name}; remove it with: packer completion {name} --uninstall")
+        echo(f"it works in each {name} that starts from now on; remove it with: packer completion {name} --uninstall")
     elif uninstall and not files:
-        echo(f"no completion of {name} is installed")
+        echo(f"completion for {name} was not installed")
 
 
 def _script_file(shell: str) -> Path:

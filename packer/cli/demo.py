@@ -15,10 +15,11 @@ from typing import Any
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, echo
-from packer.errors import EXIT_BAD_DATA, plural, printable, size_text
+from packer.errors import EXIT_BAD_DATA, UsageError, plural, printable, size_text
 
 MOST_SEED = 1_000_000
 HOME = "packer-demo"
+SEEN = {True: "as expected", False: "NOT AS EXPECTED", None: "NOT TESTED"}
 
 
 @click.command()
@@ -28,10 +29,18 @@ HOME = "packer-demo"
     "--out",
     type=LocalPath(),
     metavar="DIR",
-    help="New folder for all that it makes.  [default: packer-demo here]",
+    help="New folder for everything that it makes.  [default: packer-demo]",
 )
-@click.option("--images", type=click.IntRange(8), default=1000, show_default=True, help="Most images to pack.")
-@click.option("--break", "breaking", is_flag=True, help="Break copies of the pack, and look at what packer says.")
+@click.option(
+    "--images", type=click.IntRange(8), default=1000, show_default=True, help="Maximum number of images to pack."
+)
+@click.option(
+    "--labels",
+    metavar="KIND",
+    multiple=True,
+    help="With FOLDER: labels to read, as in packer build.  [default: those that it has]",
+)
+@click.option("--break", "breaking", is_flag=True, help="Break copies of the pack, and check what packer says.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of what is drawn and broken.  [default: a random one]")
 @click.option("--no-browser", is_flag=True, help="Only print the command that shows the pack.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -40,7 +49,7 @@ def demo(context: click.Context, /, folder: str | None, as_json: bool, **given: 
     """Pack FOLDER, or drawn images, and show before and after.
 
     Reads the folder and its pack as a training script does, then opens the pack in the browser. --break flips a
-    bit, kills a build and truncates a shard, all in copies, and looks whether packer keeps its promises; the exit
+    bit, kills a build and truncates a shard, all in copies, and checks whether packer keeps its promises; the exit
     code is 1 if it does not. FOLDER is only read. Everything else is in one new folder, which the demo names.
 
     \b
@@ -52,11 +61,13 @@ def demo(context: click.Context, /, folder: str | None, as_json: bool, **given: 
     from packer.bench.demo import before_and_after, make_demo
     from packer.system import load_average, usable_cores
 
+    if given["labels"] and folder is None:
+        raise UsageError("--labels", "needs FOLDER", "name the folder, or leave --labels out")
     seed = random.SystemRandom().randrange(MOST_SEED) if given["seed"] is None else given["seed"]
     home, load = given["out"] or _new_name(), load_average()
     facts: dict[str, Any] = {"load_before": load, "cores": usable_cores()}
     with ProgressBar(hidden=as_json) as progress:
-        made = make_demo(folder, home, given["images"], seed, progress)
+        made = make_demo(folder, home, given["images"], seed, progress, given["labels"])
         summary = made.summary
         facts |= {"folder": home, "seed": seed, "pack": summary.path, "images": summary.manifest.records}
         facts |= {"files_bytes": made.files_bytes, "pack_bytes": summary.pack_bytes, "build_s": summary.seconds}
@@ -86,10 +97,10 @@ def demo(context: click.Context, /, folder: str | None, as_json: bool, **given: 
             os.mkdir(broken)
             for step in break_pack(summary.path, made.build, broken, seed):
                 facts["steps"].append(asdict(step))
-                progress.note(f"\n{step.name}: {'as expected' if step.good else 'NOT AS EXPECTED'}")
+                progress.note(f"\n{step.name}: {SEEN[step.good]}")
                 for what in ("done", "expected", "seen"):
                     progress.note(f"  {what:<9} {printable(getattr(step, what))}")
-    failed = [step["name"] for step in facts["steps"] if not step["good"]]
+    failed = [step["name"] for step in facts["steps"] if step["good"] is False]
     if as_json:
         echo(json.dumps(facts))
     else:
