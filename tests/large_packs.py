@@ -111,7 +111,7 @@ def labeled_pack(folder: Path, facts: dict[str, Any], classes: Sequence[str], sh
                 offsets = pa.array((ends[start : stop + 1] - ends[start]).astype(np.int32))
                 items = pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), width)
                 columns[field] = pa.ListArray.from_arrays(offsets, items)
-                if field == "boxes":
+                if field == "boxes" and "box_labels" in facts:
                     ids = pa.array(np.asarray(facts["box_labels"], np.int64)[ends[start] : ends[stop]])
                     columns["box_labels"] = pa.ListArray.from_arrays(offsets, ids)
         table = pa.table([columns[field] for field in TAGGED_SCHEMA.names], schema=TAGGED_SCHEMA)

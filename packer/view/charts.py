@@ -56,10 +56,9 @@ def _present(pack: Pack, catalog: Catalog) -> NDArray[np.int64]:
     """Return which classes are in which image: record * classes + class, sorted, each once."""
     classes, codes = len(pack.manifest.classes), [np.zeros(0, np.int64)]
     if "box_labels" in pack.manifest.fields:
-        rows = catalog.ragged("box_labels")
         ids = np.asarray(catalog.box_labels, np.int64)
         known = (ids >= 0) & (ids < classes)
-        codes.append((np.repeat(np.arange(len(pack)) * classes, rows.lengths) + ids)[known])
+        codes.append((np.repeat(np.arange(len(pack)) * classes, catalog.box_counts) + ids)[known])
     if "label" in pack.manifest.fields:
         labels = np.asarray(catalog.labels, np.int64)
         labelled = np.flatnonzero((labels >= 0) & (labels < classes))
@@ -218,6 +217,10 @@ def _mean_shape(catalog: Catalog) -> dict[str, Any] | None:
     rows = rows[:: -(-len(rows) // _MOST_SHAPES)]
     at = column.offsets[rows][:, None] + np.arange(points)
     shapes = np.asarray(column.values)[at].astype(np.float64)
+    known = np.isfinite(shapes).all(axis=(1, 2))  # a source may have written points as not a number
+    if not known.any():
+        return None
+    shapes, rows = shapes[known], rows[known]
     shapes /= np.stack([catalog.widths[rows], catalog.heights[rows]], axis=1)[:, None, :]
     aspect = float(np.median(catalog.widths[rows] / catalog.heights[rows]))
     mean, spread = shapes.mean(axis=0), shapes.std(axis=0)

@@ -44,8 +44,14 @@ class Columns:
 
     @cached_property
     def box_labels(self) -> NDArray[Any]:
-        """Class ids of the boxes of all images, (m,)."""
-        return np.asarray(self.ragged("box_labels").flat())
+        """Class id of each of `boxes`, (m,); -1 for none."""
+        column = self.ragged("box_labels")
+        known = np.asarray(column.flat())
+        if len(known) == len(self.boxes):
+            return known
+        ids = np.full(len(self.boxes), NO_CLASS, known.dtype)  # some images have boxes without classes
+        ids[np.repeat(column.lengths > 0, self.box_counts)] = known
+        return ids
 
     @cached_property
     def box_areas(self) -> NDArray[np.float32]:
@@ -78,9 +84,7 @@ class Columns:
         if class_id == NO_CLASS:
             return np.asarray((self.labels < 0) & (self.ragged("box_labels").lengths == 0))
         mask = np.asarray(self.labels == class_id)
-        rows = self.ragged("box_labels").offsets
-        hits = np.flatnonzero(self.box_labels == class_id) + int(rows[0])
-        mask[np.searchsorted(rows, hits, side="right") - 1] = True
+        mask[self.records_of(np.flatnonzero(self.box_labels == class_id))] = True
         return mask
 
     def containing(self, name: str, text: bytes) -> NDArray[np.bool_]:

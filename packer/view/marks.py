@@ -186,7 +186,7 @@ def wanted_marks(body: Any, marks: Marks, records_of: Callable[[Mapping[str, str
     """
     try:
         return dict(_wanted(body, marks, records_of))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, OverflowError, KeyError, AttributeError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError("marks", "are not in the form that the page sends") from None

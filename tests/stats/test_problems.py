@@ -198,6 +198,31 @@ def test_several_packs(tmp_path: Path) -> None:
     assert listed["problems"][[one["kind"] for one in listed["problems"]].index("leak")]["records"] == [7, 303, 9, 304]
 
 
+def test_a_pack_without_labels_contradicts_nobody(tmp_path: Path) -> None:
+    """Only records of packs that have a field are compared in it, also if the first of their group is of another."""
+    known, bare = random_labels(60, 2, 3), random_labels(20, 2, 3, 1)
+    known["label"], known["landmarks"] = np.arange(60) % 3, (np.ones((60, 2)), np.ones(60, int))
+    known["source_xxh3"] = np.random.default_rng(2).integers(0, 256, (60, 16), np.uint8)
+    known["source_xxh3"][8] = known["source_xxh3"][7]  # of another class
+    bare["source_xxh3"] = known["source_xxh3"][:20].copy()
+    bare["boxes"] = tuple(part[:n] for part, n in zip(known["boxes"], (known["boxes"][1][:20].sum(), 20), strict=True))
+    bare["source_xxh3"][8] = 0
+    del bare["box_labels"]
+    packs = [labeled_pack(tmp_path / "bare", bare, ()), labeled_pack(tmp_path / "known", known, CLASSES)]
+    found = problems(join_packs(packs))
+    assert found["label-conflict"].records.tolist() == [7, 27, 28] and found["leak"].objects == 19
+    assert "class-in-one-pack" not in found
+
+
+def test_numbers_that_cannot_be_squared(tmp_path: Path) -> None:
+    """pytest makes errors of NumPy's warnings, which a user would see in the terminal."""
+    facts = random_labels(60, 2, 3)
+    facts["source_xxh3"][:4] = 7
+    facts["landmarks"] = np.array([[np.inf, 1], [np.inf, 1], [-np.inf, 1], [1, 1]] * 15), np.ones(60, int)
+    found = problems(open_pack(labeled_pack(tmp_path / "pack", facts, CLASSES)))
+    assert found["label-conflict"].records[:4].tolist() == [0, 1, 2, 3]
+
+
 def test_class_folders(tmp_path: Path) -> None:
     """Real files: names of classes, equal files in two folders, a rare class, images of another size."""
     for c, name in enumerate(("Traffic Light", "traffic_lights", "dog")):

@@ -16,6 +16,7 @@ import pytest
 from drawn import draw, draw_classes, draw_landmarks, draw_plain, pixels, voc_xml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from large_packs import labeled_pack, random_labels
 from packs import WIDE
 from PIL import Image
 from running import good, refused, until
@@ -402,6 +403,35 @@ def test_the_mean_shape(tmp_path: Path) -> None:
     facts = ask(pack, "charts")["mean_shape"]
     assert np.allclose(facts["mean"], np.mean(shapes, axis=0), atol=1e-4) and facts["records"] == len(pack)
     assert np.allclose(facts["spread"], np.std(shapes, axis=0), atol=1e-4)
+
+
+def test_landmarks_that_are_not_numbers(tmp_path: Path) -> None:
+    points = np.arange(60.0).reshape(30, 2)
+    points[3, 1], points[8, 0] = np.nan, np.inf
+    facts = {"width": np.full(10, 64), "height": np.full(10, 64), "landmarks": (points, np.full(10, 3))}
+    shape = ask(open_pack(labeled_pack(tmp_path / "pack", facts, ())), "charts")["mean_shape"]
+    whole = np.delete(points.reshape(10, 3, 2), [1, 2], axis=0) / 64
+    assert shape["records"] == 8 and np.allclose(shape["mean"], whole.mean(axis=0), atol=1e-4)
+
+
+def test_boxes_of_which_some_have_no_class(tmp_path: Path) -> None:
+    """Rows of box_labels are not those of boxes then."""
+    without, known = random_labels(5, 3, 2, 1), random_labels(6, 3, 2, 2)
+    del without["box_labels"]
+    packs = [labeled_pack(tmp_path / "a", without, ()), labeled_pack(tmp_path / "b", known, ("ant", "bee"))]
+    pack = join_packs(packs)
+    classes = [pack.annotation(i).box_labels for i in range(len(pack))]
+    ids = [[-1] * len(pack.annotation(i).boxes) if of is None else of.tolist() for i, of in enumerate(classes)]
+    for class_id in (-1, 0, 1):
+        wanted = [(i, n) for i, of in enumerate(ids) for n, one in enumerate(of) if one == class_id]
+        catalog = Catalog(pack)
+        records, rows = catalog.crops(Query(classes=(class_id,)))
+        numbers = [catalog.box_number(*pair) for pair in zip(records.tolist(), rows.tolist(), strict=True)]
+        assert list(zip(records.tolist(), numbers, strict=True)) == wanted
+        if class_id >= 0:
+            assert catalog.find(Query(classes=(class_id,))).tolist() == sorted({i for i, _ in wanted})
+    images = {row["id"]: row["images"] for row in ask(pack, "charts")["classes"][0]["rows"]}
+    assert images == {i: len(Catalog(pack).find(Query(classes=(i,)))) for i in (0, 1)}
 
 
 def test_rejected_inputs_with_reasons(tmp_path: Path) -> None:

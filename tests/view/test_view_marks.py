@@ -176,6 +176,7 @@ def test_marked_records_are_a_set_of_the_page(pack: Pack) -> None:
         ({"set": {"0": "x" * 201}}, "reason: must have at most 200 characters, got 201"),
         ({"set": {str(n): "" for n in range(10_001)}}, "at most 10,000"),
         ({"range": [0, 10_000], "query": {}}, "at most 10,000"),
+        ({"range": [0, float("inf")], "query": {}}, "marks: are not in the form"),
         ({"range": [0, 1], "query": {"sort": "x"}}, "sort: must be one of"),
         ({"set": {"0": 5}}, "form"),
         ({"set": {"a": ""}}, "form"),

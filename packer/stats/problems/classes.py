@@ -115,7 +115,8 @@ def _missing(columns: Columns, counts: NDArray[np.int64]) -> Iterator[Problem]:
     """Yield classes that one of several packs has, and another does not."""
     if len(counts) < 2:
         return
-    lacking = (counts == 0) & (counts.sum(axis=0) > 0)
+    labeled = np.array([bool({"label", "box_labels"} & {*pack.manifest.fields}) for pack in columns.pack.packs])
+    lacking = (counts == 0) & (counts.sum(axis=0) > 0) & labeled[:, None]  # a pack without labels says nothing
     ids = np.flatnonzero(lacking.any(axis=0))
     if not len(ids):
         return

@@ -14,6 +14,8 @@ from packer.stats.problems.base import CHECK, EXAMPLES, WRONG, Columns, Example,
 
 SAME_PLACE = 0.01
 """Boxes and landmarks that differ by less, as a share of the image's sides, count as equal."""
+FAR = 1e9
+"""Stands for infinity, whose square cannot be computed with."""
 
 
 def file_problems(columns: Columns) -> Iterator[Problem]:
@@ -125,38 +127,65 @@ def _duplicates(columns: Columns, equal: EqualFiles, chosen: NDArray[np.bool_], 
 def _differences(columns: Columns, equal: EqualFiles) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the groups whose records differ in classes, and those that differ in boxes or landmarks.
 
-    The objects of a record are compared in any order, by sums over them in which each class has a random weight.
+    Records of a pack without a field say nothing about it. The objects of a record are compared in any order, by sums
+    over them in which each class has a random weight.
     """
-    records, firsts = equal.records, np.repeat(equal.starts[:-1], np.diff(equal.starts))
-    sizes = columns.sizes[:, records]
-    alike = (sizes == sizes[:, firsts]).all(axis=0)  # boxes of an image that was cropped otherwise may differ
-    classes, places = np.zeros(len(records), np.bool_), np.zeros(len(records), np.bool_)
+    classes, places = np.zeros(equal.groups, np.bool_), np.zeros(equal.groups, np.bool_)
     if "label" in columns.fields:
+        records, firsts, groups = _having(columns, equal, "label")
         labels = columns.labels[records]
-        classes |= labels != labels[firsts]
+        classes[groups[labels != labels[firsts]]] = True
     if "tags" in columns.fields:
+        records, firsts, groups = _having(columns, equal, "tags")
         tags = columns.ragged("tags")
         flags = np.asarray(tags.flat()).reshape(-1, max(1, len(columns.pack.manifest.tags)))
         row = np.where(tags.lengths > 0, np.cumsum(tags.lengths > 0) - 1, len(flags))[records]  # the last: no tags
         flags = np.concatenate([flags, np.zeros_like(flags[:1])])
-        classes |= (flags[row] != flags[row[firsts]]).any(axis=1)
+        classes[groups[(flags[row] != flags[row[firsts]]).any(axis=1)]] = True
+    weights = np.random.default_rng(0).uniform(1, 2, len(columns.classes) + 1)
+    if {"boxes", "box_labels"} <= columns.fields:
+        records, firsts, groups = _having(columns, equal, "box_labels")
+        items, owners = _items(columns.firsts, records)
+        sums = np.bincount(owners, weights[columns.box_classes[items]], len(records))
+        classes[groups[_one_size(columns, records, firsts) & (np.abs(sums - sums[firsts]) > 1e-9 * (1 + sums))]] = True
+        if not all("box_labels" in pack.manifest.fields for pack in columns.pack.packs):
+            weights[:] = 1
     if "boxes" in columns.fields:
-        items = items_of(columns.firsts, records)
-        owners = np.repeat(np.arange(len(records)), np.diff(columns.firsts)[records])
-        ids = columns.box_classes[items]
-        weights = np.random.default_rng(0).uniform(1, 2, len(columns.classes) + 1)[ids]
-        sums = np.bincount(owners, weights, len(records))
-        classes |= alike & (np.abs(sums - sums[firsts]) > 1e-9 * (1 + sums))
-        relative = columns.boxes[items] / np.tile(sizes, (2, 1)).T[owners]
-        places |= alike & _differ(relative, owners, weights, firsts)
+        records, firsts, groups = _having(columns, equal, "boxes")
+        items, owners = _items(columns.firsts, records)
+        relative = columns.boxes[items] / np.tile(columns.sizes[:, records], (2, 1)).T[owners]
+        differ = _differ(relative, owners, weights[columns.box_classes[items]], firsts)
+        places[groups[_one_size(columns, records, firsts) & differ]] = True
     if "landmarks" in columns.fields:
+        records, firsts, groups = _having(columns, equal, "landmarks")
         column = columns.ragged("landmarks")
-        items = items_of(column.offsets, records)
-        owners = np.repeat(np.arange(len(records)), column.lengths[records])
-        relative = np.asarray(column.values)[items] / sizes.T[owners]
+        items, owners = _items(column.offsets, records)
+        relative = np.asarray(column.values)[items] / columns.sizes[:, records].T[owners]
         turn = np.arange(len(items)) - np.searchsorted(owners, owners)  # the order of landmarks matters
-        places |= alike & _differ(relative, owners, 1 + np.modf(0.618 * turn)[0], firsts)
-    return _any(classes, equal), _any(places, equal)
+        differ = _differ(relative, owners, 1 + np.modf(0.618 * turn)[0], firsts)
+        places[groups[_one_size(columns, records, firsts) & differ]] = True
+    return classes, places
+
+
+def _having(
+    columns: Columns, equal: EqualFiles, field: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the records of packs with a field, the place of the first of each one's group, and its group."""
+    has = np.array([field in pack.manifest.fields for pack in columns.pack.packs])
+    chosen = has[columns.pack_numbers(equal.records)]
+    groups = equal.group_of[chosen]
+    return equal.records[chosen], np.searchsorted(groups, groups), groups
+
+
+def _items(offsets: NDArray[Any], records: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the items of these records, and the place among the records that each belongs to."""
+    return items_of(offsets, records), np.repeat(np.arange(len(records)), np.diff(offsets)[records])
+
+
+def _one_size(columns: Columns, records: NDArray[np.int64], firsts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which images have the size of the first one: boxes of one that was cropped otherwise may differ."""
+    sizes = columns.sizes[:, records]
+    return np.asarray((sizes == sizes[:, firsts]).all(axis=0))
 
 
 def _differ(
@@ -165,12 +194,9 @@ def _differ(
     """Return which rows differ from the first of their group in the sums of values, or of their squares."""
     count = np.bincount(owners, minlength=len(firsts))
     found = np.asarray(count != count[firsts])
-    for column in np.nan_to_num(values.astype(np.float64)).T:
+    finite = np.nan_to_num(values.astype(np.float64), posinf=FAR, neginf=-FAR)
+    for column in finite.T:
         for power in (column, column * column):
             sums = np.bincount(owners, power * weights, len(firsts))
             found |= np.abs(sums - sums[firsts]) > SAME_PLACE
     return found
-
-
-def _any(flags: NDArray[np.bool_], equal: EqualFiles) -> NDArray[np.bool_]:
-    return np.asarray(np.logical_or.reduceat(flags, equal.starts[:-1]))
