@@ -59,7 +59,7 @@ class Pack(Records):
         return f"<Pack {printable(self.path)}: {plural(len(self), 'record')}, {how}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.manifest.digest, *self._cache_options)
+        return _reopen, (self.path, self.manifest.digest, *self.cache_options)
 
     @property
     def packs(self) -> tuple[Pack, ...]:

@@ -44,7 +44,7 @@ class Places:
     def __init__(self, path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> None:
         self.remote: Remote | None = None
         """What fetches a pack at a URL; None: it is in a directory."""
-        self._cache_options = cache_dir, cache_bytes
+        self.cache_options = cache_dir, cache_bytes
         """As they were given, to open the pack again."""
         try:
             self._open(path)
@@ -62,7 +62,7 @@ class Places:
             from packer.format.remote import open_remote
 
             self.path = clean_url(path)
-            self.remote = open_remote(path, *self._cache_options)
+            self.remote = open_remote(path, *self.cache_options)
             self.folder = self.remote.folder
             """Where its files are on this machine; "" if they are in memory, or in the folders of several packs."""
             self.manifest: Manifest = self.remote.manifest
