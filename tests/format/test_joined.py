@@ -19,8 +19,8 @@ from packer.format.ragged import Ragged
 from packer.system import PORTABLE
 
 ONE_OF_ITS_OWN = {
-    "by_pack", "cache_options", "classes", "folder", "indexes", "is_remote", "manifest", "note_whole", "open_all", "packs", "path",
-    "record_bytes", "region", "remote", "shards",
+    "by_pack", "cache_options", "classes", "folder", "indexes", "is_remote", "manifest", "note_whole", "open_all",
+    "packs", "path", "record_bytes", "region", "remote", "shards",
 }  # fmt: skip
 """What a test of its own shows."""
 OF_A_RECORD = {
