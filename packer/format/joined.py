@@ -68,6 +68,7 @@ class JoinedPack(Pack):
         self.shards = tuple(chain.from_iterable(pack.shards for pack in packs))
         self.region = self._region = JoinedRegion([pack.region for pack in packs])
         self.remote, self._is_remote = None, any(pack.is_remote for pack in packs)
+        self.cache_options = None, None  # each pack has its own
         self._begins = np.cumsum([0, *(len(pack) for pack in packs)])
         self._columns: dict[str, NDArray[Any] | Ragged] = {}
         ids = {name: number for number, name in enumerate(self.manifest.classes)}

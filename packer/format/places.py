@@ -44,7 +44,7 @@ class Places:
     def __init__(self, path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> None:
         self.remote: Remote | None = None
         """What fetches a pack at a URL; None: it is in a directory."""
-        self.cache_options = cache_dir, cache_bytes
+        self.cache_options: tuple[AnyPath | None, int | str | None] = cache_dir, cache_bytes
         """As they were given, to open the pack again."""
         try:
             self._open(path)

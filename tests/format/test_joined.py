@@ -19,8 +19,8 @@ from packer.format.ragged import Ragged
 from packer.system import PORTABLE
 
 ONE_OF_ITS_OWN = {
-    "by_pack", "classes", "folder", "indexes", "is_remote", "manifest", "note_whole", "open_all", "packs", "path",
-    "record_bytes", "region", "remote", "shards",
+    "by_pack", "cache_options", "classes", "folder", "indexes", "is_remote", "manifest", "note_whole", "open_all",
+    "packs", "path", "record_bytes", "region", "remote", "shards",
 }  # fmt: skip
 """What a test of its own shows."""
 OF_A_RECORD = {
@@ -140,6 +140,7 @@ def test_what_it_is(joined: JoinedPack) -> None:
 def test_packs_at_urls(make_pack: Callable[[str, str], Path]) -> None:
     first, second = (open_pack(make_pack("raw", name).as_uri(), cache_bytes=0) for name in ("tfrecord", "lmdb"))
     joined, own = join_packs([first, second]), open_pack(make_pack("raw", "lmdb"))
+    assert joined.cache_options == (None, None) and joined.packs[1].cache_options == (None, 0)
     assert joined.is_remote and first.remote is not None and second.remote is not None
     assert bytes(joined.record(len(first) + 3)) == bytes(own.record(3))
     with first.remote.all_pinned(), second.remote.all_pinned():
