@@ -191,11 +191,13 @@ def _together(codes: NDArray[np.int64], classes: int) -> dict[str, Any] | None:
     images = np.bincount(ids, minlength=classes)
     shown = np.flatnonzero(images)
     if len(shown) <= _MOST_MATRIX:
-        matrix = np.zeros((classes, classes), np.int64)
-        matrix[names // classes, names % classes] = counts
-        matrix += matrix.T + np.diag(images)
         shown = shown[np.argsort(-images[shown], kind="stable")]
-        facts.update(ids=shown.tolist(), counts=matrix[np.ix_(shown, shown)].tolist())
+        places = np.zeros(classes, np.int64)
+        places[shown] = np.arange(len(shown))
+        matrix = np.diag(images[shown])
+        one, other = places[names // classes], places[names % classes]
+        matrix[one, other] = matrix[other, one] = counts
+        facts.update(ids=shown.tolist(), counts=matrix.tolist())
     return facts
 
 

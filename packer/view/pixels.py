@@ -55,3 +55,5 @@ class PixelStats(Progress):
             self._found = channel_stats(self._pack, self)
         except PackerError as error:
             self._error = str(error)
+        except Exception as error:  # the page would wait for a thread that has ended
+            self._error = f"{type(error).__name__}: {error}"

@@ -22,6 +22,7 @@ from packer.format.pack import Pack
 from packer.view.app import App
 
 ADDRESS = "127.0.0.1"
+MOST_PORT = 65_535
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
 
 
@@ -63,6 +64,8 @@ class Server(ThreadedWSGIServer):
         elif not TOKEN.fullmatch(token):
             step = f"for example {secrets.token_urlsafe(24)}"
             raise UsageError("--token", "must have 16 to 128 letters, digits, - or _, so that nobody guesses it", step)
+        if not 0 <= port <= MOST_PORT:  # the system would take another one, modulo 65,536
+            raise UsageError("--port", f"must be 0 to {MOST_PORT:,}, got {port:,}", "leave it out for any free port")
         super().__init__(ADDRESS, port, App(pack, token, framed, source), _Handler)
         self.url = f"http://{ADDRESS}:{self.port}/{token}/"
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,32 @@ def test_mean_and_std_in_the_background(boxed: Pack) -> None:
     assert (tuple(found["mean"]), tuple(found["std"])) == (expected.mean, expected.std) and facts()["done"] == len(
         boxed
     )
+
+
+def test_mean_and_std_that_fail_for_any_reason(boxed: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page would ask forever how far a thread is that has ended."""
+
+    def fails(*given: Any) -> Any:
+        raise MemoryError("no memory")
+
+    client = Client(App(boxed, TOKEN))
+    monkeypatch.setattr("packer.view.pixels.channel_stats", fails)
+    client.get(f"/{TOKEN}/api/pixels?start=1")
+    until(lambda: client.get(f"/{TOKEN}/api/pixels").json.get("error") == "MemoryError: no memory", 10)
+
+
+def test_few_of_many_classes_need_no_memory(tmp_path: Path) -> None:
+    facts = random_labels(40, 4, 5)
+    pack = open_pack(labeled_pack(tmp_path / "pack", facts, [str(i) for i in range(2000)]))
+    tracemalloc.start()
+    try:
+        together = ask(pack, "charts")["together"]
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    of_images = [set(pack.annotation(i).box_labels.tolist()) for i in range(40)]
+    for a, row in zip(together["ids"], together["counts"], strict=True):
+        assert row == [sum({a, b} <= ids for ids in of_images) for b in together["ids"]]
 
 
 def test_the_mean_shape(tmp_path: Path) -> None:

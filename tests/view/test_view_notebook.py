@@ -58,6 +58,9 @@ def test_an_address_that_stays(pack: Path) -> None:
         assert again.url == shown.url
     with pytest.raises(UsageError, match="token: must have 16 to 128"):
         packer.view(pack, token="short")
+    for wrong in (-1, 65_536, 99_999):
+        with pytest.raises(UsageError, match="port: must be 0 to 65,535, got "):
+            packer.view(pack, port=wrong)
 
 
 def test_a_contact_sheet_needs_no_server(pack: Path) -> None:

@@ -132,6 +132,13 @@ def test_an_address_with_nonsense_opens(opened: Any, boxed: Boxed) -> None:
     opened.said[:] = [text for text in opened.said if "400" not in text]  # the browser notes the refusals itself
 
 
+@pytest.mark.parametrize("size", ["0", "-8", "5", "1e9"])
+def test_tiles_of_no_size(opened: Any, boxed: Boxed, size: str) -> None:
+    opened.goto(f"{boxed[1]}?size={size}")
+    opened.wait_for_function(looking.FILLED)
+    assert 79 <= opened.evaluate("document.querySelector('.tile').clientHeight - 28") <= 320
+
+
 # -- filters
 
 

@@ -7,6 +7,8 @@ import { pack, set } from "./state.js";
 const WIDTH = 360, HEIGHT = 180, LEFT = 8, BASE = 150, TOP = 16;
 const short = (n) => (Math.abs(n) >= 100 ? Math.round(n).toLocaleString("en") : String(Number(Number(n).toPrecision(3))));
 const many = (n) => n.toLocaleString("en");
+const plural = (count, one, several = `${one}s`) => (count === 1 ? one : several);
+const counted = (count, one, several) => `${many(count)} ${plural(count, one, several)}`;
 const share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "");
 const titled = (node, text) => { node.append(Object.assign(svg("title"), { textContent: text })); return node; };
 
@@ -14,7 +16,7 @@ function charts(facts) {
   const cards = [totals(facts), ...facts.classes.map(classes)];
   const add = (title, histogram, unit) => { if (histogram?.counts.length) cards.push(card(title, bars(histogram, unit, title), `median ${short(histogram.median)} ${unit}`.trim())); };
   if (facts.boxes) {
-    cards.push(inWords("Boxes per image", facts.boxes_per_image, "box") ?? card("Boxes per image", bars(facts.boxes_per_image, "", "boxes per image"), `median ${short(facts.boxes_per_image.median)}; ${many(facts.without_boxes)} images without a box`));
+    cards.push(inWords("Boxes per image", facts.boxes_per_image, "box") ?? card("Boxes per image", bars(facts.boxes_per_image, "", "boxes per image"), `median ${short(facts.boxes_per_image.median)}; ${counted(facts.without_boxes, "image")} without a box`));
     if (facts.box_density) cards.push(sizes(facts));
     cards.push(centers(facts));
     add("Box width / height", facts.box_aspects, "");
@@ -46,7 +48,6 @@ function totals(facts) {
     if (!go) row.append(element("div", {}, ...inside));
     else { const made = link("", go, { title: "show them" }); made.append(...inside); row.append(made); }
   };
-  const plural = (count, one, several = `${one}s`) => (count === 1 ? one : several);
   add(many(facts.images), plural(facts.images, "image"));
   if (facts.boxes !== undefined) add(many(facts.boxes), plural(facts.boxes, "box", "boxes"));
   if (pack.classes.length) add(many(pack.classes.length), plural(pack.classes.length, "class", "classes"));
@@ -65,7 +66,7 @@ function classes({ of, rows, more, without, empty }) {
   for (const row of rows) {
     const fill = element("div", { class: "fill" });
     fill.style.width = `${(100 * row.count) / most}%`; fill.style.background = of === "tags" ? "var(--accent)" : colorOf(row.id);
-    const inImages = of === "boxes" ? `, in ${many(row.images)} images` : "";
+    const inImages = of === "boxes" ? `, in ${counted(row.images, "image")}` : "";
     const line = element("button", { class: "class-row", type: "button", title: `${row.name}: ${many(row.count)} ${of} (${share(row.count, all)})${inImages}; show them` },
       element("span", {}, row.name), element("span", { class: "track" }, fill), element("span", {}, many(row.count)));
     if (of === "boxes" && !long) line.append(element("span", {}, many(row.images)));
@@ -73,7 +74,7 @@ function classes({ of, rows, more, without, empty }) {
     list.append(line);
   }
   const present = rows.map((row) => row.count).filter(Boolean);
-  const notes = [present.length > 1 && !more ? `class imbalance ${short(present[0] / present.at(-1))} : 1` : "", more ? `and ${many(more)} more` : "", empty ? `${many(empty)} without any` : "", without ? `${many(without)} ${of === "boxes" ? "boxes" : "images"} have none` : ""];
+  const notes = [present.length > 1 && !more ? `class imbalance ${short(present[0] / present.at(-1))} : 1` : "", more ? `and ${many(more)} more` : "", empty ? `${many(empty)} without any` : "", without ? `${of === "boxes" ? counted(without, "box has", "boxes have") : counted(without, "image has", "images have")} none` : ""];
   const head = of === "boxes" && !long ? [element("div", { class: "class-head" }, element("span", {}, "boxes"), element("span", {}, "images"))] : [];
   return card(of === "tags" ? "Tags, images" : `Classes, ${of}`, element("div", { class: head.length ? "two" : "" }, ...head, list), notes.filter(Boolean).join("; "), long ? "wide" : "");
 }
@@ -126,15 +127,15 @@ function centers({ centers: { counts, aspect }, boxes }) {
   const chart = svg("svg", { viewBox: `-2 -2 ${wide + 4} ${high + 4}`, role: "img", class: "heat" });
   chart.append(svg("rect", { class: "frame", x: 0, y: 0, width: wide, height: high }));
   const percent = (k) => Math.round((100 * (k + 0.5)) / n);
-  cells(chart, counts, (x, y) => ({ x: (x * wide) / n, y: (y * high) / n, width: wide / n + 0.3, height: high / n + 0.3 }), (x, y, count) => `${percent(x)} % from the left, ${percent(y)} % from the top: ${many(count)} boxes`);
-  return card("Centers of boxes", axes(chart, "where in the image the centers of boxes are"), `${many(boxes)} boxes; the frame is the image`);
+  cells(chart, counts, (x, y) => ({ x: (x * wide) / n, y: (y * high) / n, width: wide / n + 0.3, height: high / n + 0.3 }), (x, y, count) => `${percent(x)} % from the left, ${percent(y)} % from the top: ${counted(count, "box", "boxes")}`);
+  return card("Centers of boxes", axes(chart, "where in the image the centers of boxes are"), `${counted(boxes, "box", "boxes")}; the frame is the image`);
 }
 
 function sizes({ box_density: { x, y, counts }, box_sizes: [small, medium, large], boxes_without_area: empty, boxes }) {
   const side = 250, from = 36, n = counts.length;
   const chart = svg("svg", { viewBox: `0 0 ${from + side + 12} ${side + 40}`, role: "img", class: "heat" });
   chart.append(svg("rect", { class: "frame", x: from, y: 6, width: side, height: side }));
-  cells(chart, counts, (i, j) => ({ x: from + (i * side) / n, y: 6 + side - ((j + 1) * side) / n, width: side / n + 0.3, height: side / n + 0.3 }), (i, j, count) => `${short(x[i])} to ${short(x[i + 1])} px wide, ${short(y[j])} to ${short(y[j + 1])} px high: ${many(count)} boxes`);
+  cells(chart, counts, (i, j) => ({ x: from + (i * side) / n, y: 6 + side - ((j + 1) * side) / n, width: side / n + 0.3, height: side / n + 0.3 }), (i, j, count) => `${short(x[i])} to ${short(x[i + 1])} px wide, ${short(y[j])} to ${short(y[j + 1])} px high: ${counted(count, "box", "boxes")}`);
   const at = (value, edges) => (Math.log(value / edges[0]) / Math.log(edges[n] / edges[0])) * side;
   const label = (left, top, text, anchor) => chart.append(Object.assign(svg("text", { x: left, y: top, "text-anchor": anchor }), { textContent: text }));
   for (const tick of [1, 3, 10, 30, 100, 300, 1000, 3000, 10000]) {
@@ -148,7 +149,7 @@ function sizes({ box_density: { x, y, counts }, box_sizes: [small, medium, large
     chart.append(svg("line", { class: "limit", x1: from + at(left, x), y1: 6 + side - at(area / left, y), x2: from + at(right, x), y2: 6 + side - at(area / right, y) }));
   }
   const parts = [["small, below 32 x 32 px", small], ["medium", medium], ["large, 96 x 96 px and more", large]].map(([name, count]) => `${many(count)} ${name} (${share(count, boxes)})`);
-  return card("Width and height of boxes", axes(chart, "width and height of boxes"), `${parts.join("; ")}: COCO's sizes, the dashed lines.${empty ? ` ${many(empty)} without area are not shown.` : ""}`);
+  return card("Width and height of boxes", axes(chart, "width and height of boxes"), `${parts.join("; ")}: COCO's sizes, the dashed lines.${empty ? ` ${counted(empty, "box", "boxes")} without area ${plural(empty, "is", "are")} not shown.` : ""}`);
 }
 
 function imageSizes({ distinct, common, size, aspect }, images) {
@@ -177,7 +178,7 @@ function together({ ids, counts, pairs }) {
         if (n === m || !count) return;
         const made = svg("rect", { class: "bar-of cell", ...place, "fill-opacity": (0.1 + (0.9 * count) / counts[n][n]).toFixed(3) });
         made.addEventListener("click", () => both(id, ids[m]));
-        chart.append(titled(made, `${many(count)} of ${many(counts[n][n])} images with ${nameOf(id)} also have ${nameOf(ids[m])}`));
+        chart.append(titled(made, `${many(count)} of ${counted(counts[n][n], "image")} with ${nameOf(id)} also ${plural(count, "has", "have")} ${nameOf(ids[m])}`));
       });
     });
     parts.push(element("div", { class: "across", tabindex: 0, role: "group", "aria-label": "matrix of classes" }, axes(chart, "classes in the same image")), element("p", { class: "note" }, "How many of the images with the class of the row also have the class of the column."));
@@ -191,7 +192,7 @@ function pair(a, b, count, most, both) {
   const fill = element("div", { class: "fill" });
   fill.style.width = `${(100 * count) / most}%`; fill.style.background = "var(--accent)";
   const name = element("span", {}, dot(a), nameOf(a), " + ", dot(b), nameOf(b));
-  const made = link("", () => both(a, b), { class: "class-row", title: `${nameOf(a)} and ${nameOf(b)}: ${many(count)} images; show them` });
+  const made = link("", () => both(a, b), { class: "class-row", title: `${nameOf(a)} and ${nameOf(b)}: ${counted(count, "image")}; show them` });
   made.append(name, element("span", { class: "track" }, fill), element("span", {}, many(count)));
   return made;
 }
@@ -205,7 +206,7 @@ function shape({ mean, spread, aspect, records }) {
     chart.append(svg("circle", { cx: x * width, cy: y * height, r: 3.5, fill: "#ff2f6d", stroke: "#fff" }));
     chart.append(Object.assign(svg("text", { x: x * width + 6, y: y * height - 5 }), { textContent: String(n + 1) }));
   });
-  return card("Landmarks: mean shape", chart, `${records.toLocaleString("en")} records; the ellipses are one standard deviation; the frame is the image`);
+  return card("Landmarks: mean shape", chart, `${counted(records, "record")}; the ellipses are one standard deviation; the frame is the image`);
 }
 
 // Mean and std of all pixels: all images are read, so only when asked for, in the background of the server.
@@ -235,7 +236,7 @@ function results({ channels, padded }) {
       try { await navigator.clipboard.writeText(text); copy.textContent = "Copied"; } catch { getSelection().selectAllChildren(code); }
     });
     const code = element("code", {}, text);
-    const of = channels.length > 1 ? `${many(one.images)} images of ${one.channels} channels, ${one.dtype}: ` : "";
+    const of = channels.length > 1 ? `${counted(one.images, "image")} of ${counted(one.channels, "channel")}, ${one.dtype}: ` : "";
     return element("p", {}, of, code, " ", copy);
   });
   return [...made, element("p", { class: "note" }, `For values from 0 to 1, as PackedLoader(pack, ..., mean=..., std=...) takes them.${padded ? " Includes the padding of --fit pad." : ""}`)];

@@ -10,6 +10,9 @@ import { bind, declare, get, onchange, pack, set } from "./state.js";
 const $ = (id) => document.getElementById(id);
 declare({ record: -1, object: -1, size: 160, labels: true });
 
+// The side of a tile: an address may hold any number.
+const side = () => Math.max(80, Math.min(320, get("size")));
+
 const detail = new Detail();
 const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted, marked: markRange });
 
@@ -65,8 +68,8 @@ export const tab = {
       $("legend").append(switches);
       onhidden(() => { switches.update(); grid.redraw(); });
     } else $("legend").hidden = true;
-    grid.size = get("size");
-    onchange(["size"], () => grid.resize(get("size")));
+    grid.size = side();
+    onchange(["size"], () => grid.resize(side()));
     await grid.show(query());
   },
   focus() { $("scroller").focus(); },
