@@ -243,7 +243,7 @@ def check_size(path: str, size: int) -> None:
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
     if found != size:
-        raise DamagedPack(path, f"has {found} bytes, but the pack says {size}", RESTORE)
+        raise DamagedPack(path, f"has {found:,} bytes, but the pack says {size:,}", RESTORE)
 
 
 def _reserve(total: int) -> NDArray[np.uint8]:
@@ -273,7 +273,7 @@ def _with_file(path: str, size: int, call: Any) -> Any:
         raise StorageError(path, error.strerror or str(error)) from None
     try:
         if (found := os.fstat(descriptor).st_size) != size:
-            raise DamagedPack(path, f"has {found} bytes, but the pack says {size}", RESTORE)
+            raise DamagedPack(path, f"has {found:,} bytes, but the pack says {size:,}", RESTORE)
         try:
             return call(descriptor)
         except OSError as error:

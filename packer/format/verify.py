@@ -121,7 +121,7 @@ def check_file(folder: str, manifest: Manifest, file: FileEntry, progress: Progr
             return Problem(file.name, None, "is not a file" if os.path.lexists(path) else "is missing")
         size = os.path.getsize(path)
         if size != file.bytes:
-            return Problem(file.name, None, f"has {size} bytes, but the pack says {file.bytes}")
+            return Problem(file.name, None, f"has {size:,} bytes, but the pack says {file.bytes:,}")
         if sha256_of(path, progress.advance) != file.sha256:
             return Problem(file.name, None, ALTERED)
         if isinstance(file, IndexEntry) and crc32c_of(path) != file.crc32c:

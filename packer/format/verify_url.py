@@ -75,7 +75,7 @@ class _Check:
         try:
             found = self._store.size(file.name).size
             if found != file.bytes:
-                return [Problem(file.name, None, f"has {found} bytes, but the pack says {file.bytes}")]
+                return [Problem(file.name, None, f"has {found:,} bytes, but the pack says {file.bytes:,}")]
             for start in range(0, file.bytes, RANGE_BYTES):
                 data = self._objects.read(number, start, min(start + RANGE_BYTES, file.bytes))
                 digest.update(data)

@@ -50,7 +50,7 @@ class Objects:
         except ObjectChanged:
             raise self._replaced(where) from None
         if found.size != size:
-            problem = f"has {found.size} bytes, but the pack says {size}"
+            problem = f"has {found.size:,} bytes, but the pack says {size:,}"
             raise DamagedPack(where, problem, "restore it or build the pack again")
         if known is None:
             known = self._etags[file] = self._etags[file] or found.etag

@@ -39,7 +39,7 @@ class Originals:
     def __init__(self, pack: Pack, source: AnyPath | None = None) -> None:
         self._pack = pack
         if source is not None and not os.path.isdir(source):
-            raise UsageError("source", f"is not a folder: {printable(source)}", "name the folder that was packed")
+            raise UsageError("--source", f"is not a folder: {printable(source)}", "name the folder that was packed")
         self._folders = {
             one.path: os.fsencode(os.path.splitext(one.path)[0] if source is None else source) for one in pack.packs
         }

@@ -91,7 +91,7 @@ def test_read_only_for_good(files):
 @pytest.mark.parametrize("change", [-1, 1, PAGE])
 def test_another_size(files, change):
     path, size = files[4]
-    with pytest.raises(DamagedPack, match=f"has {size} bytes, but the pack says {size + change}"):
+    with pytest.raises(DamagedPack, match=f"has {size:,} bytes, but the pack says {size + change:,}"):
         map_files([*files[:4], (path, size + change), *files[5:]])
 
 

@@ -61,7 +61,9 @@ def test_truncated_or_appended(copied, container, which, change):
     path = shard_files(pack, 1)[which]
     size = path.stat().st_size
     os.truncate(path, max(0, size + change))
-    assert f"has {max(0, size + change)} bytes, but the pack says {size}" in str(damaged(path, lambda: open_pack(pack)))
+    assert f"has {max(0, size + change):,} bytes, but the pack says {size:,}" in str(
+        damaged(path, lambda: open_pack(pack))
+    )
 
 
 def test_every_truncation_is_found_before_mapping(copied, container):

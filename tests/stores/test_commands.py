@@ -165,7 +165,7 @@ def test_verify_of_cut_objects_and_indexes(copied):
     ran = run("verify", url_of(folder))
     size = container.stat().st_size
     assert ran.code == 4 and [line.removeprefix(f"packer: {url_of(folder)}: ") for line in ran.error_lines] == [
-        f"{container.name}: has {size} bytes, but the pack says {size + 1}",
+        f"{container.name}: has {size:,} bytes, but the pack says {size + 1:,}",
         f"{index.name}: was altered: its digest does not match the manifest",
     ]
 

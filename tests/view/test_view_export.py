@@ -110,5 +110,8 @@ def test_mistakes(tmp_path: Path) -> None:
     assert "--count" in refused(2, "view", pack, "--export", out, "--count", 0)
     assert "--export" in refused(2, "view", pack, "--count", 3)
     assert "--no-browser" in refused(2, "view", pack, "--export", out, "--no-browser")
+    assert "error: --source: is not a folder" in refused(
+        2, "view", pack, "--source", pack / "pack.json", "--no-browser"
+    )
     assert "no such pack" in refused(2, "view", tmp_path / "none", "--export", out) and not out.exists()
     refused(3, "view", pack, "--export", tmp_path / "none" / "sheet.html")
