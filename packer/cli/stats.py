@@ -103,7 +103,7 @@ def _problems(packs: Sequence[Pack], as_json: bool) -> None:
         echo(json.dumps({"packs": names, "records": sum(map(len, packs)), "problems": listed, "notes": found.notes}))
         return
     names = [printable(pack.path) for pack in packs]
-    kinds = f"{plural(len(found.found), 'kind')} of problems" if found.found else "no problems found"
+    kinds = plural(len(found.found), "kind of problem", "kinds of problems") if found.found else "no problems found"
     echo(f"{' and '.join(names)}: {plural(sum(map(len, packs)), 'record')}; {kinds}")
     for line in problem_lines(found):
         echo(line)

@@ -50,7 +50,7 @@ def parse_parts(text: str) -> Shares:
             raise UsageError("--parts", f"has a share that is not above 0 in {quoted(item)}", step)
     total = sum(shares.values())
     if total != 1:
-        raise UsageError("--parts", f"are {float(total):g} in sum, not 1", "no record may be left over: name all parts")
+        raise UsageError("--parts", f"add up to {float(total):g}, not 1", "no record may be left over: name all parts")
     return shares
 
 

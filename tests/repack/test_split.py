@@ -119,7 +119,7 @@ def test_lists(pack: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ("train=0.8", "are 0.8 in sum, not 1"),
+        ("train=0.8", "add up to 0.8, not 1"),
         ("train=0.8,val", 'has no share in "val"'),
         ("train=0.8,train=0.2", 'has no valid name in "train=0.2", or has it twice'),
         ("../x=0.5,b=0.5", 'has no valid name in "../x=0.5"'),

@@ -249,6 +249,9 @@ def test_nothing_to_report(tmp_path: Path) -> None:
         draw(tmp_path / "src" / ("cat", "dog")[i % 2] / f"{i}.png", i, format="PNG")
     good("build", tmp_path / "src", "-o", tmp_path / "pack")
     assert good("stats", tmp_path / "pack", "--problems").out.splitlines()[0].endswith("24 records; no problems found")
+    (tmp_path / "src/cat/copy.png").write_bytes((tmp_path / "src/cat/0.png").read_bytes())
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--overwrite")
+    assert good("stats", tmp_path / "pack", "--problems").out.splitlines()[0].endswith("25 records; 1 kind of problem")
 
 
 def test_names_that_mean_the_same() -> None:
