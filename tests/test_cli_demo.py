@@ -18,6 +18,7 @@ from packer.bench.report import Row
 from packer.cli.demo import has_screen
 from packer.packing import BuildOptions, build_pack
 from packer.system.command import Ran
+from packer.types import Progress
 
 
 @pytest.fixture
@@ -47,6 +48,14 @@ def test_names_and_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ran = run("demo", source, "--out", tmp_path / "c", "--break", "--json")
     assert ran.code == 1 and json.loads(ran.out)["steps"][0]["good"] is False
     assert not has_screen()  # this is no terminal
+
+
+def test_a_sample_of_any_names(tmp_path: Path) -> None:
+    source = draw_plain(tmp_path / "src", 5)
+    for i, name in enumerate(("new\nline.jpg", "tab\t.jpg", " lead.jpg", "back\\slash\\x41.jpg")):
+        (source / name).write_bytes((source / f"00{i}.jpg").read_bytes()[:-2] + bytes([255, 217, i]))
+    made = making.make_demo(str(source), str(tmp_path / "out"), 8, 0, Progress())
+    assert made.summary.manifest.records == 8
 
 
 @pytest.mark.usefixtures("no_measuring")

@@ -14,7 +14,7 @@ from packer import __version__
 from packer.cli.doctor import advice
 from packer.images.decoders import DECODERS, decoder_rates
 from packer.system import usable_cores
-from packer.system.machine import LIBRARIES, file_system_of
+from packer.system.machine import LIBRARIES
 
 COMMAND = re.compile(r"\b(packer (build|bench)|pip install|docker run|taskset|cp -r|top shows)\b")
 
@@ -97,8 +97,3 @@ def test_advice(facts: dict[str, Any]) -> None:
     ):  # fmt: skip
         assert sum(part in line for line in lines) == 1, part
     assert all(COMMAND.search(line) for line in lines)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_file_systems() -> None:
-    assert file_system_of("/proc/self") == "proc"

@@ -16,6 +16,7 @@ from packer.bench.process import measuring, one_round
 from packer.bench.report import Row
 from packer.bench.sample import MOST_SIDE
 from packer.errors import StorageError, UsageError
+from packer.format.lists import cell_of
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, BuildSummary, build_pack
 from packer.sources.synthetic import draw_sample
@@ -76,8 +77,9 @@ def make_demo(
             given |= {"labels": ("voc",), "fit": "pad"}
         elif chosen is not None:
             given["include"] = os.path.join(folder, "images.txt")
-            with open(given["include"], "wb") as file:
-                file.writelines(path + b"\n" for path in chosen)
+            with open(given["include"], "wb") as file:  # with the escapes of a list of packer, for any name
+                file.write(b"path\t\n")
+                file.writelines(cell_of(os.fsdecode(path)).encode() + b"\t\n" for path in chosen)
         out = os.path.join(folder, "demo.lmdb")
         summary = build_pack(BuildOptions(source, out, on_bad="skip", **given), progress)
         words = [source, "--on-bad", "skip"]

@@ -12,7 +12,8 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
-from packer.system import PORTABLE, available_bytes, load_average, memory_bytes, usable_cores
+from packer.system import available_bytes, load_average, memory_bytes, usable_cores
+from packer.system.sparse import file_system
 
 LIBRARIES = {
     "numpy": "numpy", "opencv": "cv2", "pillow": "PIL", "simplejpeg": "simplejpeg", "jpeg4py": "jpeg4py",
@@ -118,22 +119,6 @@ def _disk(what: str, path: str) -> dict[str, Any] | None:
     except OSError:
         return None
     return {
-        "what": what, "path": path, "file_system": file_system_of(path), "total_bytes": usage.total,
+        "what": what, "path": path, "file_system": file_system(path) or None, "total_bytes": usage.total,
         "free_bytes": usage.free,
     }  # fmt: skip
-
-
-def file_system_of(path: str) -> str | None:
-    """Return the type of the file system of a path, such as ext4 or nfs4; None if the system does not tell."""
-    if PORTABLE:
-        return None
-    real = os.path.realpath(path)
-    best: tuple[str, str | None] = ("", None)
-    with suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            _, place, kind, *_ = line.split(" ")
-            place = place.encode("utf-8", "surrogateescape").decode("unicode_escape", "surrogateescape")
-            inside = real == place or real.startswith(place.rstrip("/") + "/")
-            if inside and len(place) >= len(best[0]):
-                best = place, kind
-    return best[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import struct
 import sys
@@ -22,6 +23,9 @@ with suppress(ImportError):  # Windows
 HAS_BYTE_LOCKS = not PORTABLE and sys.platform.startswith("linux")
 """Whether files can be shared between processes block by block."""
 OPEN_FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW"))
+MOUNTS = "/proc/self/mounts"
+OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
+"""How a space in the name of a folder is written there."""
 PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 FLOCK = struct.Struct("hhqqi4x")
 """struct flock of Linux: type, whence, start, length, pid."""
@@ -41,12 +45,13 @@ def is_own_file(descriptor: int, size: int) -> bool:
 def file_system(path: str) -> str:
     """Return the type of the file system of a folder, such as ``ext4``; empty if the system does not say it."""
     path, found = os.path.realpath(path), ("", "")
-    with suppress(OSError), open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
+    with suppress(OSError), open(MOUNTS, "rb") as file:
         for line in file:
-            _, place, kind = line.split()[:3]
+            _, escaped, kind = line.split()[:3]
+            place = os.fsdecode(OCTAL.sub(lambda code: bytes([int(code[1], 8)]), escaped))
             inside = (path + "/").startswith(place.rstrip("/") + "/")
             if inside and len(place) >= len(found[0]):
-                found = place, kind
+                found = place, os.fsdecode(kind)
     return found[1]
 
 

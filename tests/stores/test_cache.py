@@ -353,6 +353,16 @@ def test_the_type_of_a_file_system():
     assert sparse.file_system("/proc/self") == "proc"
 
 
+def test_the_type_of_a_file_system_at_any_place(tmp_path, monkeypatch):
+    """A mount point may have spaces, which the list escapes, and any letters."""
+    inside = tmp_path / "Ünsere Bilder" / "x"
+    inside.mkdir(parents=True)
+    place = str(inside.parent).replace(" ", r"\040")
+    (tmp_path / "mounts").write_text(f"/dev/sda / ext4 rw 0 0\nnas:/data {place} nfs4 rw 0 0\n", "utf-8")
+    monkeypatch.setattr(sparse, "MOUNTS", str(tmp_path / "mounts"))
+    assert sparse.file_system(str(inside)) == "nfs4" and sparse.file_system(str(tmp_path)) == "ext4"
+
+
 def test_locks_end_with_their_descriptor(tmp_path):
     path = str(tmp_path / "file")
     one, two = sparse.open_own(path), sparse.open_own(path)
