@@ -226,6 +226,12 @@ def test_a_pack_without_labels_contradicts_nobody(tmp_path: Path) -> None:
     assert "class-in-one-pack" not in found
 
 
+def test_boxes_that_are_points(tmp_path: Path) -> None:
+    boxes = np.array([[5, 5, 9, 9], [7, 7, 7, 7], [3, 4, 3, 9]])
+    facts = {"width": np.full(1, 64), "height": np.full(1, 64), "boxes": (boxes, [3])}
+    assert problems(open_pack(labeled_pack(tmp_path / "pack", facts, ())))["box-area"].objects == 2
+
+
 def test_numbers_that_cannot_be_squared(tmp_path: Path) -> None:
     """pytest makes errors of NumPy's warnings, which a user would see in the terminal."""
     facts = random_labels(60, 2, 3)

@@ -51,9 +51,9 @@ class BoxFacts:
             self.outside[rows] = (x1 < -1) | (y1 < -1) | (x2 > width + 1) | (y2 > height + 1)
             self.cut[rows] = (x1 <= BORDER_PX) | (y1 <= BORDER_PX)
             self.cut[rows] |= (x2 >= width - BORDER_PX) | (y2 >= height - BORDER_PX)
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore"):  # points, and numbers that are not finite
                 wide, high = np.log(wide), np.log(high)
-            self.side[rows], self.aspect[rows] = (wide + high) / 2, wide - high
+                self.side[rows], self.aspect[rows] = (wide + high) / 2, wide - high
             pairs.append(_near_pairs((x1, y1, x2, y2), images) + rows.start)
         self.pairs = np.concatenate(pairs) if pairs else np.zeros((0, 2), np.int64)
         self.tiny &= ~self.empty
