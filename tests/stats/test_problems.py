@@ -87,6 +87,18 @@ def test_against_loops(tmp_path: Path, seed: int) -> None:
     assert find_problems(pack).notes == ("equal images: 5 records have no digest of the source file",)
 
 
+def test_near_boxes_that_reach_out_of_their_images(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    corner, sides = draw.uniform(-300, 100, (400, 2)), draw.uniform(5, 300, (400, 2))
+    boxes = np.concatenate([corner, corner + sides], axis=1)
+    boxes[1::2] = boxes[::2] + draw.normal(0, 0.01, (200, 4)) * np.tile(sides[::2], 2)
+    boxes = boxes[draw.permutation(400)].astype(np.float32)
+    facts = {"width": np.full(10, 64), "height": np.full(10, 64), "boxes": (boxes, np.full(10, 40))}
+    found = problems(open_pack(labeled_pack(tmp_path / "pack", facts, ())))["double-box"]
+    images = boxes.reshape(10, 40, 4).astype(float).tolist()
+    assert found.objects == sum(iou(a, b) >= 0.9 for its in images for n, a in enumerate(its) for b in its[:n])
+
+
 def test_equal_labels_in_another_order_are_no_conflict(tmp_path: Path) -> None:
     facts = random_labels(200, 3, 3, 1)
     values, lengths = facts["boxes"]
@@ -214,6 +226,12 @@ def test_a_pack_without_labels_contradicts_nobody(tmp_path: Path) -> None:
     assert "class-in-one-pack" not in found
 
 
+def test_boxes_that_are_points(tmp_path: Path) -> None:
+    boxes = np.array([[5, 5, 9, 9], [7, 7, 7, 7], [3, 4, 3, 9]])
+    facts = {"width": np.full(1, 64), "height": np.full(1, 64), "boxes": (boxes, [3])}
+    assert problems(open_pack(labeled_pack(tmp_path / "pack", facts, ())))["box-area"].objects == 2
+
+
 def test_numbers_that_cannot_be_squared(tmp_path: Path) -> None:
     """pytest makes errors of NumPy's warnings, which a user would see in the terminal."""
     facts = random_labels(60, 2, 3)
@@ -255,9 +273,17 @@ def test_nothing_to_report(tmp_path: Path) -> None:
 
 
 def test_names_that_mean_the_same() -> None:
-    alike = [("Dog", "dogs"), ("fire truck", "fire-truck"), ("Berry", "berries"), ("bus", "Bus")]
+    alike = [
+        ("Dog", "dogs"),
+        ("fire truck", "fire-truck"),
+        ("Berry", "berries"),
+        ("bus", "Bus"),
+        ("1-1", "1_1"),
+        ("-dog", "dog"),
+    ]
     assert all(plain_name(a) == plain_name(b) for a, b in alike)
-    apart = [("bus", "bu"), ("glass", "gla"), ("cat", "car"), ("c", "cs"), ("1", "2")]
+    apart = [("bus", "bu"), ("glass", "gla"), ("cat", "car"), ("c", "cs"), ("1", "2"), ("C", "C++"), ("A+", "A-")]
+    apart += [("3", "-3"), ("1.1", "11"), ("class 1-2", "class 12")]
     assert all(plain_name(a) != plain_name(b) for a, b in apart)
 
 

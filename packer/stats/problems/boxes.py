@@ -51,9 +51,9 @@ class BoxFacts:
             self.outside[rows] = (x1 < -1) | (y1 < -1) | (x2 > width + 1) | (y2 > height + 1)
             self.cut[rows] = (x1 <= BORDER_PX) | (y1 <= BORDER_PX)
             self.cut[rows] |= (x2 >= width - BORDER_PX) | (y2 >= height - BORDER_PX)
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore"):  # points, and numbers that are not finite
                 wide, high = np.log(wide), np.log(high)
-            self.side[rows], self.aspect[rows] = (wide + high) / 2, wide - high
+                self.side[rows], self.aspect[rows] = (wide + high) / 2, wide - high
             pairs.append(_near_pairs((x1, y1, x2, y2), images) + rows.start)
         self.pairs = np.concatenate(pairs) if pairs else np.zeros((0, 2), np.int64)
         self.tiny &= ~self.empty
@@ -89,8 +89,9 @@ def _near_pairs(corners: tuple[NDArray[np.float32], ...], images: NDArray[np.int
     alone[1:] &= ~same
     alone[:-1] &= ~same
     some = np.flatnonzero(~alone & (x2 > x1) & (y2 > y1))
-    # one key for image and place is sorted several times as fast as two: 2^23 steps of 1/8 pixel
-    order = some[np.argsort(images[some] << 23 | np.clip(where[some] * 8, 0, (1 << 23) - 1).astype(np.int64))]
+    # one key for image and place is sorted several times as fast as two: 2^23 steps of 1/8 pixel, half of them below 0
+    steps = np.clip(where[some] * 8, -(1 << 22), (1 << 22) - 1).astype(np.int64) + (1 << 22)
+    order = some[np.argsort(images[some] << 23 | steps)]
     images, where, span = images[order], where[order], span[order]
     found, at = [np.zeros((0, 2), np.int64)], np.arange(len(order))
     for step in range(1, MOST_NEIGHBORS + 1):

@@ -15,6 +15,7 @@ from packer.stats.problems.base import CHECK, EXAMPLES, NOTE, WRONG, Columns, Pr
 RARE = 10
 """Objects below which a class is rare, if it has less than a quarter of the mean, too."""
 FEWEST = 30
+PUNCTUATION = re.compile(r"(?P<sign>[+#*%]|^-(?=\d)|(?<=^\w)-$)|(?P<between>(?<=\d)[\W_]+(?=\d))|[\W_]")
 SIZE_FACTOR, ASPECT_FACTOR, DEVIATIONS = 3.0, 3.0, 6.0
 
 
@@ -85,8 +86,11 @@ def _classes_text(columns: Columns, record: int, ids: set[int]) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without case, spaces, punctuation and the ending of a plural."""
-    plain = re.sub(r"[\W_]+", "", name).casefold()
+    """Return a name without case, spaces, punctuation and the ending of a plural.
+
+    Signs stay (A+ and A-, C and C++, 3 and -3), and what divides numbers (1.1 and 11).
+    """
+    plain = PUNCTUATION.sub(lambda found: found["sign"] or ("." if found["between"] else ""), name.strip()).casefold()
     if len(plain) > 4 and plain.endswith("ies"):
         return plain[:-3] + "y"
     return plain[:-1] if len(plain) > 3 and plain.endswith("s") and not plain.endswith("ss") else plain
