@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from running import good, run
+from running import good, refused, run
 
 from packer import __version__
 from packer.cli.build import SECTIONS, build
@@ -114,3 +114,7 @@ def test_options_of_build_stand_in_sections_once() -> None:
         if isinstance(parameter, click.Option):
             assert len(re.findall(rf"^  (?:-o, )?{parameter.opts[-1]}\b", out, re.MULTILINE)) == 1
     assert {name for names in SECTIONS.values() for name in names} <= {p.name for p in build.params}
+
+
+def test_a_misspelled_command_is_suggested() -> None:
+    assert "No such command 'docter'. Did you mean 'doctor'? See packer --help" in refused(2, "docter")

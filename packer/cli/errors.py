@@ -89,4 +89,5 @@ def failure_facts(error: BaseException) -> dict[str, Any]:
 def _usage_line(error: click.ClickException) -> str:
     """Return a usage error of click in packer's form."""
     command = getattr(getattr(error, "ctx", None), "command_path", "packer")
-    return f"{printable(error.format_message()).rstrip('.')}; see {command} --help"
+    text = printable(error.format_message()).rstrip(".")
+    return f"{text} See {command} --help" if text.endswith("?") else f"{text}; see {command} --help"
