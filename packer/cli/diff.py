@@ -56,7 +56,11 @@ def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool, **cached: Any) 
 def lines(report: DiffReport) -> Iterator[str]:
     """Return the lines of the report."""
     for name, (before, now) in report.options.items():
-        yield f"option {name}: {_option(before)}, now {_option(now)}"
+        if name in ("include", "exclude"):  # the value is the name of a file in the pack
+            lists = ["none" if value is None else "a list" for value in (before, now)]
+            yield f"option {name}: {lists[0]}, now {'another list' if lists[0] == lists[1] else lists[1]}"
+        else:
+            yield f"option {name}: {_option(before)}, now {_option(now)}"
     for name, names in report.classes.items():
         what = "tags" if name.startswith("tags_") else "classes"
         kind = {"only_a": "only in A", "only_b": "only in B", "order": "in another order in B"}

@@ -25,3 +25,5 @@ class _CallableModule(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CallableModule
+# help(packer.view) shows that of a module
+__doc__ = f"{__doc__}\n{'packer.view' + str(inspect.signature(view)).replace(chr(39), '')}\n\n{inspect.getdoc(view)}\n"

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import html
+import operator
+import os
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 
-from packer.errors import AnyPath
+from packer.errors import AnyPath, UsageError
+from packer.format.joined import join_packs
 from packer.format.pack import Pack, open_pack
+from packer.samplers.ranks import check_int
 
 FRAME = '<iframe {source} width="100%" height="{height}" style="border: 1px solid #8884" {more}></iframe>'
 COUNT = 60
 
 
 def view(
-    pack: AnyPath | Pack,
+    pack: AnyPath | Pack | Sequence[AnyPath | Pack],
     *,
     height: int = 720,
     sheet: bool | int = False,
@@ -29,7 +34,7 @@ def view(
     become part of the notebook.
 
     Args:
-        pack: The directory or URL of a pack, or an open pack.
+        pack: The directory or URL of a pack, or an open pack; or a list of them, which are shown together.
         height: Height of the frame, pixels.
         sheet: Show a contact sheet, which needs no server: a number of records, or True for 60.
         seed: Samples the records of the sheet; default: the first ones.
@@ -40,13 +45,47 @@ def view(
         A `View`, which has `url` and `close`, or a `Sheet`.
 
     Raises:
-        UsageError: The pack, the port or the token cannot be used.
+        UsageError: A pack cannot be used, or a value is wrong or would have no effect.
         DamagedPack: As for `open_pack`.
     """
-    opened = pack if isinstance(pack, Pack) else open_pack(pack)
-    if not sheet:
-        return View(opened, height, port, token)
-    return Sheet(opened, COUNT if sheet is True else sheet, seed, height)
+    height = check_int("height", height, 1)
+    if sheet is False:
+        if seed is not None:
+            raise UsageError("seed", "needs sheet", "add sheet=True, or leave it out")
+        if token is not None and not isinstance(token, str):
+            raise UsageError("token", f"must be text, got {token!r}", "leave it out for a random one")
+        from packer.view.server import MOST_PORT
+
+        return View(_opened(pack), height, check_int("port", port, 0, MOST_PORT), token)
+    for name, given in (("port", port != 0), ("token", token is not None)):
+        if given:
+            raise UsageError(name, "has no effect with sheet", "leave one of them out")
+    seed = None if seed is None else check_int("seed", seed, 0)
+    return Sheet(_opened(pack), _count(sheet), seed, height)
+
+
+def _opened(pack: AnyPath | Pack | Sequence[AnyPath | Pack]) -> Pack:
+    if isinstance(pack, Pack):
+        return pack
+    if isinstance(pack, str | bytes | os.PathLike):
+        return open_pack(pack)
+    if not isinstance(pack, list | tuple):
+        raise UsageError("pack", f"must be a pack, its path or URL, or a list of them, got {pack!r}")
+    return _opened(pack[0]) if len(pack) == 1 else join_packs(pack)
+
+
+def _count(sheet: bool | int) -> int:
+    """Return the number of records of a sheet; 1 is a number, though it is equal to True."""
+    from packer.view.export import MOST
+
+    try:
+        count = COUNT if sheet is True else operator.index(sheet)
+    except TypeError:
+        count = 0
+    if not 1 <= count <= MOST:
+        problem = f"must be True, False or a number of records from 1 to {MOST:,}, got {sheet!r}"
+        raise UsageError("sheet", problem, "leave it out for the page")
+    return count
 
 
 class View:

@@ -111,7 +111,7 @@ def test_command(make_pack: MakePack, tmp_path: Path) -> None:
     ran = run("diff", pack, tmp_path / "b.lmdb", "--limit", 2)
     assert (ran.code, ran.err) == (1, "")
     assert ran.out.splitlines() == [
-        "option exclude: none, now exclude.txt",
+        "option exclude: none, now a list",
         "6 records only in A:",
         "  ant/2.png",
         "  ant/3.png",

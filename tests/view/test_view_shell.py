@@ -122,14 +122,25 @@ def test_batches_are_in_the_address(opened: Any, boxed: Boxed) -> None:
 
 def test_an_address_with_nonsense_opens(opened: Any, boxed: Boxed) -> None:
     opened.goto(f"{boxed[1]}?tab=nothing&size=big&record=99999&unknown=1")
-    opened.wait_for_selector("dialog[open] .broken")
-    opened.click("#close")
+    opened.wait_for_selector("#problem:not([hidden])")
     opened.wait_for_function(looking.FILLED)
     assert opened.get_attribute("[data-tab=records]", "aria-selected") == "true"
     opened.goto(f"{boxed[1]}?boxes=5..2")
     opened.wait_for_selector("#problem:not([hidden])")
     assert "range such as" in opened.inner_text("#problem")
     opened.said[:] = [text for text in opened.said if "400" not in text]  # the browser notes the refusals itself
+
+
+def test_an_address_of_another_pack(opened: Any) -> None:
+    """A record that is not in the pack cannot be opened and marked, and a class that is not is not a bare number."""
+    opened.goto(f"{opened.url}?class=0,77&record=99999")
+    opened.wait_for_selector("#problem:not([hidden])")
+    assert opened.inner_text("#problem") == "The pack has no record 99999: its records are 0 to 149."
+    assert not opened.is_visible("#detail") and "record=" not in opened.url
+    chips = opened.locator("#chips .chip").all_inner_texts()
+    assert len(chips) == 2 and "class 77 (not in this pack)" in chips[1] and "not in" not in chips[0]
+    opened.click(".tile[data-record]")  # the page can be used
+    opened.wait_for_selector("dialog[open] #large img")
 
 
 @pytest.mark.parametrize("size", ["0", "-8", "5", "1e9"])

@@ -35,7 +35,10 @@ function active() {
   const found = [];
   const add = (label, without, color) => found.push({ label, without, color });
   if (get("text")) add(`“${get("text")}”`, { text: "" });
-  for (const id of get("class")) add(id === "-1" ? "without class" : nameOf(Number(id)), { class: get("class").filter((other) => other !== id) }, Number(id));
+  for (const id of get("class")) {
+    const known = Number(id) in pack.classes, name = known ? nameOf(Number(id)) : `class ${id} (not in this pack)`;
+    add(id === "-1" ? "without class" : name, { class: get("class").filter((other) => other !== id) }, known ? Number(id) : undefined);
+  }
   for (const [name, title] of Object.entries(RANGES)) if (get(name)) add(rangeText(title, get(name)), { [name]: "" });
   for (const name of get("set")) add(titles[name] ?? name, { set: get("set").filter((other) => other !== name) });
   return found;

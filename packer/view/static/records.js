@@ -33,6 +33,11 @@ function move(by) {
 async function showRecord() {
   const record = get("record"), object = get("object");
   if (record < 0) { if (detail.isOpen) detail.close(); return; }
+  if (record >= pack.records || !Number.isInteger(record)) { // of an address that was typed, or of another pack
+    set({ record: -1, object: -1 }, { replace: true });
+    complain(new Error(`The pack has no record ${record}: its records are 0 to ${pack.records - 1}.`));
+    return;
+  }
   const among = get("tab") === "records";
   detail.show(record, among ? move : null, object);
   markForm(record);
