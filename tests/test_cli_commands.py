@@ -153,7 +153,7 @@ def test_two_lists_that_contradict_each_other(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("000.jpg x\n001.jpg y\n002.jpg x\n")
     lists = ["--labels", f"list:{tmp_path}/a.txt", "--labels", f"list:{tmp_path}/b.txt"]
     ran = run("build", tmp_path / "src", *lists, "--columns", "path label", "-o", tmp_path / "p")
-    assert ran.code == 1 and "1 of 3 inputs are bad" in ran.err
+    assert ran.code == 1 and "1 of 3 inputs is bad" in ran.err
     assert "001.jpg: b.txt:2: gives another label than a.txt:2" in ran.err
 
 

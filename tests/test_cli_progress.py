@@ -70,7 +70,7 @@ def test_quiet_and_json_show_no_bar(source: Path, tmp_path: Path) -> None:
 def test_an_error_stands_on_its_own_line(source: Path, tmp_path: Path) -> None:
     printable, code = on_a_terminal("build", str(source), "-o", f"{tmp_path}/p", "--workers", "1", "--encode", "png")
     lines = [line.rpartition("\r")[2] for line in printable.replace("\r\n", "\n").split("\n")]
-    assert code == 1 and any(line.startswith(f"packer: error: {source}: 1 of 60 inputs are bad") for line in lines)
+    assert code == 1 and any(line.startswith(f"packer: error: {source}: 1 of 60 inputs is bad") for line in lines)
 
 
 def test_colors(source: Path, tmp_path: Path) -> None:

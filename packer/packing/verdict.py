@@ -11,8 +11,12 @@ from packer.packing.table import Inputs
 from packer.types import Progress
 
 MOST_IN_ERROR = 100_000
-REMEDIES = {"bad-box": "--boxes drop", "no-label": "--missing-labels skip", "animation": "--on-animation first"}
-"""Reason -> the option with which such an input is no longer bad."""
+REMEDIES = {
+    "bad-box": ("drop bad boxes", "--boxes drop"),
+    "no-label": ("skip images without a label", "--missing-labels skip"),
+    "animation": ("take the first frame of animations", "--on-animation first"),
+}
+"""Reason -> (what would help, the option that does it)."""
 
 
 def check_not_empty(options: BuildOptions, inputs: Inputs) -> None:
@@ -54,17 +58,22 @@ def fail(options: BuildOptions, inputs: Inputs, asked: int, decoded: bool, progr
     rejected = inputs.rejected
     bad = inputs.bad
     allowed = options.bad_allowed(asked)
-    problem = f"{bad:,} of {asked:,} {'input is' if asked == 1 else 'inputs are'} bad"
+    problem = f"{bad:,} of {asked:,} {'input' if asked == 1 else 'inputs'} {'is' if bad == 1 else 'are'} bad"
     problem += f", {allowed:,} allowed" if bad > allowed else ": no image is left to pack"
     if not decoded:
         problem += " (images were not decoded to the end: there may be more)"
-    remedies = [option for reason, option in REMEDIES.items() if rejected.counts[reason]]
+    them = "it" if bad == 1 else "them"
+    remedies = [remedy for reason, remedy in REMEDIES.items() if rejected.counts[reason]]
     rest = sum(count for reason, count in rejected.counts.items() if reason not in REMEDIES)
     if rest:
-        remedies.append(f"--max-bad {rest}")
-    fix = "fix them"
+        remedies.append(("skip the others" if remedies else f"skip {them}", f"--max-bad {rest}"))
+    fix = f"fix {them}"
     if rest < asked:
-        instead = "skip them with" if remedies == [f"--max-bad {rest}"] else "pack the others with"
-        fix += f", or {instead} {' '.join(remedies)}"
+        fix += f", or {_in_turn([what for what, _ in remedies])} with {' '.join(option for _, option in remedies)}"
     reasons = [(reason, count, rejected.examples[reason]) for reason, count in rejected.counts.most_common()]
     return TooManyBad(options.source, problem, fix, tuple(islice(rejected, MOST_IN_ERROR)), reasons)
+
+
+def _in_turn(steps: list[str]) -> str:
+    *others, last = steps
+    return f"{', '.join(others)} and {last}" if others else last

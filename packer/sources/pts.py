@@ -66,7 +66,7 @@ class PtsSource:
         """
         path = self._matches.of(image)
         if path is None:
-            raise NoLabel(image, f"there is no {printable(stem_of(image))}.pts for it", "add it, or remove the image")
+            raise NoLabel(image, f"has no label file {printable(stem_of(image))}.pts", "add it, or remove the image")
         return RawAnnotation(origin=as_text(path), landmarks=read_points(self._tree, path))
 
     def for_images(self, images: Sequence[bytes]) -> PtsSource | None:

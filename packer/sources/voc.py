@@ -98,7 +98,7 @@ class VocSource:
         """
         path = self._matches.of(image)
         if path is None:
-            raise NoLabel(image, f"there is no {printable(stem_of(image))}.xml for it", "add it, or remove the image")
+            raise NoLabel(image, f"has no label file {printable(stem_of(image))}.xml", "add it, or remove the image")
         root = parse_xml(read_file(self._tree, path, MOST_XML_BYTES), path)
         annotation = read_annotation(root, path)
         name, stem = as_text(image.rpartition(b"/")[2]), as_text(stem_of(image))

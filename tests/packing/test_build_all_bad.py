@@ -37,8 +37,8 @@ def test_all_bad_inputs_are_listed_by_reason_in_one_run(voc: Path, tmp_path: Pat
     ran = run("build", voc, "-o", tmp_path / "p", "--labels", "voc")
     head, *lines = ran.error_lines
     assert ran.code == 1 and head == (
-        f"packer: error: {voc}: 6 of 9 inputs are bad, 0 allowed; fix them, or pack the others with "
-        "--boxes drop --missing-labels skip --max-bad 4"
+        f"packer: error: {voc}: 6 of 9 inputs are bad, 0 allowed; fix them, or drop bad boxes, "
+        "skip images without a label and skip the others with --boxes drop --missing-labels skip --max-bad 4"
     )
     assert [line.partition(":")[0].strip() for line in lines] == ["bad-image"] * 3 + ["bad-box"] * 2 + [
         "no-label",
@@ -99,7 +99,7 @@ def test_a_dry_run_says_what_it_reads(tmp_path: Path) -> None:
     truncate(source / "003.jpg")
     assert "0 rejected" in good(*asked).out
     ran = run(*asked, "--deep")
-    assert ran.code == 1 and "1 of 6 inputs are bad" in ran.err and "bad-image: 003.jpg: truncated" in ran.err
+    assert ran.code == 1 and "1 of 6 inputs is bad" in ran.err and "bad-image: 003.jpg: truncated" in ran.err
     out = good(*asked, "--deep", "--max-bad", 1).out
     assert "plan: 5 images" in out and "1 rejected" in out and "rejected: 003.jpg" in out
     assert len(plan_pack(BuildOptions(str(source), out=str(tmp_path / "p"), max_bad="1"), deep=True).table) == 5

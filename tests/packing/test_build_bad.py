@@ -43,7 +43,9 @@ def test_max_bad(tmp_path: Path, bad: int, option: str, code: int) -> None:
     ran = run("build", source, "-o", tmp_path / "p", "--max-bad", option)
     assert ran.code == code
     if code:
-        assert f"{bad} of 10 inputs are bad" in ran.err and f"skip them with --max-bad {bad}" in ran.err
+        verb, them = ("is", "it") if bad == 1 else ("are", "them")
+        assert f"{bad} of 10 inputs {verb} bad" in ran.err
+        assert f"; fix {them}, or skip {them} with --max-bad {bad}" in ran.err
         assert os.listdir(tmp_path) == ["src"]
     else:
         assert f"10 found = {10 - bad} packed + {bad} rejected + 0 skipped" in ran.out

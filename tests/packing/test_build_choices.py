@@ -181,7 +181,7 @@ def voc(tmp_path: Path) -> Path:
 
 def test_missing_labels_are_an_error(voc: Path, tmp_path: Path) -> None:
     ran = run("build", voc, "-o", tmp_path / "p", "--labels", "voc")
-    assert ran.code == 1 and "pack the others with --missing-labels skip" in ran.err
+    assert ran.code == 1 and "fix it, or skip images without a label with --missing-labels skip" in ran.err
 
 
 def test_images_without_labels_are_negatives(voc: Path, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_many_in_any_shards_with_any_threads(source: Path, workers: int, shard_b
 
 def test_by_default_it_ends_the_build_with_its_name(source: Path) -> None:
     mark(source / "004.jpg", "SIGSEGV")
-    with pytest.raises(TooManyBad, match="1 of 12 inputs are bad, 0 allowed") as caught:
+    with pytest.raises(TooManyBad, match="1 of 12 inputs is bad, 0 allowed") as caught:
         build_pack(options(source))
     assert "004.jpg: crashed the decoder twice (killed by SIGSEGV); re-save it" in str(caught.value)
     assert not (source.parent / "p").exists()

@@ -419,7 +419,7 @@ def test_a_part_does_not_decode_the_images_of_others_to_list_them(source: Path) 
     data = (source / "000.jpg").read_bytes()
     (source / "000.jpg").write_bytes(data[:20])  # found when its header is read
     (source / "001.jpg").write_bytes(data[:-40] + bytes(38) + data[-2:])  # found when it is decoded
-    with pytest.raises(TooManyBad, match=r"1 of 12 inputs are bad, 0 allowed \(images were not decoded to the end"):
+    with pytest.raises(TooManyBad, match=r"1 of 12 inputs is bad, 0 allowed \(images were not decoded to the end"):
         build_part(options(source, part="2/2"))
     with pytest.raises(TooManyBad, match="2 of 12 inputs are bad, 0 allowed;"):
         build_pack(options(source))

@@ -265,5 +265,5 @@ def test_too_many_bad_ends_the_build_early(many: Path, tmp_path: Path) -> None:
     ran = run_apart(
         "build", source, "-o", tmp_path / "p", "--encode", "png", "--shard-size", "8MB", "--workers", "1", "--fail-fast"
     )
-    assert ran.code == 1 and f"1 of {IMAGES:,} inputs are bad, 0 allowed" in ran.err
+    assert ran.code == 1 and f"1 of {IMAGES:,} inputs is bad, 0 allowed" in ran.err
     assert os.listdir(tmp_path) == ["src"]

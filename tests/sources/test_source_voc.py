@@ -165,7 +165,7 @@ def test_matching_prefers_the_nearest(make_tree):
         try:
             got[image] = source.annotate(image).box_labels
         except NoLabel as error:
-            assert image == b"d/5.jpg" and "there is no 5.xml" in str(error)
+            assert image == b"d/5.jpg" and "has no label file 5.xml" in str(error)
     assert got == {
         b"JPEGImages/a/1.jpg": ("mirrored",), b"JPEGImages/b/1.jpg": ("b",), b"c/2.jpg": ("beside",),
         b"c/3.png": ("anywhere",), b"d/4.jpg": ("below",),

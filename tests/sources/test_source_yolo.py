@@ -111,7 +111,7 @@ def test_places_of_labels(make_tree):
         annotation = source.annotate(image)
         assert annotation.box_labels == ("y",) and annotation.relative and annotation.polygons is None
     assert source.annotate(b"train/images/c.JPG").boxes == ()
-    with pytest.raises(NoLabel, match=r"^images/e\.jpg: there is no e\.txt"):
+    with pytest.raises(NoLabel, match=r"^images/e\.jpg: has no label file e\.txt; add an empty file"):
         source.annotate(b"images/e.jpg")
     with pytest.raises(BadLabel, match=r"labels/f\.txt fits 2 images equally well"):
         source.annotate(b"images/f.jpg")

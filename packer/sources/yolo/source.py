@@ -112,7 +112,7 @@ class YoloSource:
         """
         if (path := label_of(image, self._files)) is None:
             step = "add an empty file if nothing is in the image"
-            raise NoLabel(image, f"there is no {printable(stem_of(image))}.txt for it", step)
+            raise NoLabel(image, f"has no label file {printable(stem_of(image))}.txt", step)
         if len(self._claims[path]) > 1:
             images = self._claims[path]
             problem = f"{printable(path)} fits {len(images)} images equally well: {named(images)}"
