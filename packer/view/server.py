@@ -27,8 +27,6 @@ TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
 
 
 class _Handler(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"  # one connection for many requests
-
     def log_request(self, code: Any = "-", size: Any = "-") -> None:
         """Print nothing: the terminal is the user's."""
 

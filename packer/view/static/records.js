@@ -6,6 +6,7 @@ import { Detail } from "./detail.js";
 import { legend, onhidden } from "./legend.js";
 import { markForm, markKey, markRange } from "./marked.js";
 import { bind, declare, get, onchange, pack, set } from "./state.js";
+import { current } from "./tabs.js";
 
 const $ = (id) => document.getElementById(id);
 declare({ record: -1, object: -1, size: 160, labels: true });
@@ -23,20 +24,26 @@ async function openAt(place, { replace = false } = {}) {
   } catch (error) { complain(error); }
 }
 
-function move(by) {
+let located = Promise.resolve();
+
+async function move(by) {
+  await located; // a key may be faster than the answer
   const before = grid.at;
   grid.select(grid.at + by);
   if (grid.at !== before) openAt(grid.at, { replace: true });
 }
 
 // Show the record of the address, or none. It may have been opened elsewhere: its place in the grid is looked up.
-async function showRecord() {
+function showRecord() {
   const record = get("record"), object = get("object");
   if (record < 0) { if (detail.isOpen) detail.close(); return; }
-  const among = get("tab") === "records";
+  const among = current() === tab;
   detail.show(record, among ? move : null, object);
   markForm(record);
-  if (!among) return;
+  if (among) located = locate(record, object);
+}
+
+async function locate(record, object) {
   try {
     const { at } = await ask("place", { ...query(), record, ...(object < 0 ? {} : { object }) });
     if (record === get("record") && object === get("object") && at !== null) grid.select(at);
