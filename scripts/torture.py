@@ -4,7 +4,8 @@
     scripts/torture.py kills --seed 17            run one case, and say what happened
     scripts/torture.py kills --runs 400           run seeds 0 to 399, and append a line to docs/evidence/kills.jsonl
     scripts/torture.py flips --runs all           run every case there is
-    scripts/torture.py core:yolo --runs 2000000   fuzz one parser (needs atheris); other options go to libFuzzer
+    scripts/torture.py core:yolo --runs 2000000   fuzz one parser (needs atheris: pip install -e ".[torture]");
+                                                  other options go to libFuzzer
 
 A seed is a case: each seed below the number of cases is another one, and those above repeat cases with other random
 numbers. For fuzzing, the seed is libFuzzer's, and so many inputs follow from it. scripts/write_reliability.py makes the
@@ -14,7 +15,7 @@ page from docs/evidence.
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -149,7 +150,7 @@ def list_rows() -> None:
     """Print all rows."""
     width = max(map(len, ROWS))
     for row in ROWS.values():
-        note = "" if row.file or ":" in row.name else " (of the past: other tests check it now)"
+        note = "" if row.can_run else " (cannot be run: its past runs are kept, and other tests check it now)"
         print(f"{row.name:{width}}  {row.what}{note}")
 
 
@@ -165,10 +166,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         list_rows()
         return 0
     row = ROWS.get(given.row)
-    if row is None or not (row.file or ":" in row.name):
+    if row is None or not row.can_run:
         parser.error(f"{given.row!r} is not a row that can be run; scripts/torture.py lists them")
     group = row.name.partition(":")[0]
     fuzzed = group in ("fuzz", "core")
+    if fuzzed and importlib.util.find_spec("atheris") is None:
+        sys.exit(f'{row.name}: atheris is not installed; pip install -e ".[torture]" (Python 3.13 or older)')
     if others and not fuzzed:
         parser.error(f"unknown options: {' '.join(others)}")
     if given.runs == "all" and not row.file:

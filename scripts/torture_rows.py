@@ -22,6 +22,11 @@ class Row:
     """Which tests of the file, as pytest's -k."""
 
     @property
+    def can_run(self) -> bool:
+        """Whether it has cases; rows of the past are replaced by other tests."""
+        return bool(self.file) or ":" in self.name
+
+    @property
     def group(self) -> str:
         """The table that it stands in: what comes before the colon of its name, or the folder of its test."""
         group, colon, _ = self.name.partition(":")

@@ -117,3 +117,18 @@ def test_a_series_of_runs_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[s
     with pytest.raises(SystemExit, match="2"):
         torture.main(["bombs"])
     assert "'bombs' is not a row that can be run" in capfd.readouterr().err
+
+
+def test_fuzzing_needs_atheris(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"^fuzz:yolo: atheris is not installed; pip install -e "):
+        torture.main(["fuzz:yolo"])
+
+
+def test_the_list_says_which_rows_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert torture.main([]) == 0
+    noted = {line.split()[0] for line in capsys.readouterr().out.splitlines() if "(cannot be run: " in line}
+    assert noted == {row.name for row in ROWS_OF_PAGE.values() if not row.can_run} and "bombs" in noted
+    assert torture.__doc__ is not None
+    examples = re.findall(r"scripts/torture.py ([a-z:-]+) --", torture.__doc__)
+    assert len(examples) == 4 and all(ROWS_OF_PAGE[name].can_run for name in examples)

@@ -166,7 +166,8 @@ def _own_details(report: Report, own: Row) -> list[str]:
     """Return what the user's loader yields, and what it waits for."""
     batch, cores = own.rounds[-1].batch, own.figure("cores").median
     usable = report.machine["cores"]
-    lines = [f"your loader: {own.rate.text(0)} images/s, batches of {batch.text if batch else own.job.batch_size}"]
+    each = f"each batch is {batch.text}" if batch else f"batches of {own.job.batch_size}"
+    lines = [f"your loader: {own.rate.text(0)} images/s, {each}"]
     if cores >= BUSY_CORES * usable:
         why = "the processor is what it waits for"
     elif 0.9 <= cores <= 1.1:

@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NoReturn
 
 from packer.bench.options import Job
@@ -16,6 +17,8 @@ from packer.errors import PackerError, UsageError
 
 OPTION = "--loader"
 CACHED_BATCHES = 4
+MOST_SHOWN = 3
+"""Items of a batch that its description names."""
 CHANNELS = (1, 3, 4)
 """Numbers by which the axis of the channels is recognized."""
 NOT_OWN = re.compile(r"[/\\](?:site-packages|importlib|packer[/\\]bench)[/\\]|^<")
@@ -176,14 +179,19 @@ def _size(shape: tuple[int, ...]) -> tuple[int, int] | None:
 
 
 def described(value: Any) -> str:
-    """Return the kind of a batch as text: ``float32 64x3x224x224``, ``tuple of ...``."""
+    """Return the kind of a batch as text: ``float32 64x3x224x224``, ``a list of uint8 8x3x64x64, int64 8``."""
     shape = getattr(value, "shape", None)
     if shape is not None:
         dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.").removeprefix("<dtype: '")
         return f"{dtype.removesuffix(chr(39) + '>')} {'x'.join(map(str, shape)) or 'scalar'}"
     if isinstance(value, Mapping | list | tuple) and value:
-        first = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
-        return f"{type(value).__name__} of {len(value)}: {described(first)}, ..."
+        names = [f"{name}: " for name in value] if isinstance(value, Mapping) else [""] * len(value)
+        items = value.values() if isinstance(value, Mapping) else value
+        shown = [f"{name}{described(one)}" for name, one in islice(zip(names, items, strict=True), MOST_SHOWN)]
+        kind = type(value).__name__
+        article = "an" if kind[0] in "AEIOUaeiou" else "a"
+        more = f", ... ({len(value):,} in all)" if len(value) > MOST_SHOWN else ""
+        return f"{article} {kind} of {', '.join(shown)}{more}"
     return type(value).__name__
 
 

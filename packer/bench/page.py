@@ -10,7 +10,7 @@ from html import escape
 
 from packer.bench.charts import size_chart, speed_chart, waiting_chart
 from packer.bench.report import Report, settings_text
-from packer.errors import StorageError, printable
+from packer.errors import StorageError, UsageError, printable
 from packer.stats.page import one_file_page, read_static
 
 COLUMNS = (
@@ -20,16 +20,44 @@ COLUMNS = (
     ("first batch, s", "first_batch_s", 2),
     ("peak memory, MB", "peak_mb", 0),
 )
+PAGE, FIGURES = "index.html", "report.json"
+MARK = '<meta name="generator" content="packer bench">\n'
+"""Is in the head of each page, by which a report is recognized: only a report is replaced by another one."""
 
 
 def prepare_report(folder: str) -> None:
-    """Check in advance that a report can be written to `folder`; raise StorageError if nothing can."""
+    """Check in advance that a report can be written to `folder`.
+
+    Raises:
+        UsageError: The folder has a page or figures that are not those of a report.
+        StorageError: Nothing can be written.
+    """
     try:
         os.makedirs(folder, exist_ok=True)
+        for name, ours in ((PAGE, _is_page), (FIGURES, _is_figures)):
+            path = os.path.join(folder, name)
+            if os.path.exists(path) and not ours(path):
+                raise UsageError(
+                    "--report", f"{printable(path)} was not written by packer bench", "name another folder"
+                )
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise StorageError(folder, f"cannot write: {error.strerror or error}", "choose another folder") from error
+
+
+def _is_page(path: str) -> bool:
+    with open(path, "rb") as file:
+        return MARK.encode() in file.read(4096)
+
+
+def _is_figures(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            facts = json.load(file)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(facts, dict) and {"answer", "rows", "machine"} <= facts.keys()
 
 
 def write_report(report: Report, folder: str) -> str:
@@ -43,12 +71,12 @@ def write_report(report: Report, folder: str) -> str:
     """
     try:
         os.makedirs(folder, exist_ok=True)
-        page = os.path.join(folder, "index.html")
-        with open(os.path.join(folder, "report.json"), "w", encoding="utf-8") as file:
+        page = os.path.join(folder, PAGE)
+        with open(os.path.join(folder, FIGURES), "w", encoding="utf-8") as file:
             json.dump(report.facts(), file, indent=1)
         with open(page, "w", encoding="utf-8", errors="backslashreplace") as file:
             style = read_static(__file__, "report.css")
-            file.write(one_file_page("packer bench", _body(report), "report", style))
+            file.write(one_file_page("packer bench", _body(report), "report", style, MARK))
     except OSError as error:
         raise StorageError(error.filename or folder, f"cannot write: {error.strerror or error}") from error
     return page

@@ -101,6 +101,8 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     if importlib.util.find_spec("torch") is None:  # the measuring processes import it
         raise ModuleNotFoundError("torch", name="torch")
     options = BenchOptions(**{name: value for name, value in given.items() if value not in (None, ())})
+    if options.loader is not None and tune:
+        raise UsageError("--tune", "cannot be combined with --loader", "leave one of them out")
     if tune and path is None:
         raise UsageError("--tune", "needs a pack or a folder", "name one")
     if report_dir is not None:
@@ -109,8 +111,6 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
         prepare_report(report_dir)
     command = shlex.join(["packer", *map(os.fsdecode, sys.argv[1:])]) if sys.argv[1:2] == ["bench"] else "packer bench"
     is_pack = path is not None and (is_url(path) or names_a_pack(path))
-    if options.loader is not None and tune:
-        raise UsageError("--tune", "cannot be combined with --loader", "leave one of them out")
     if options.step_ms is not None and is_pack and not tune and options.loader is None:
         raise UsageError("--step-ms", "needs a folder, --tune or --loader", "add --tune")
     with ProgressBar(hidden=quiet or as_json) as progress:
@@ -151,11 +151,8 @@ def lines(report: Report) -> Iterator[str]:
     used = [i for i, name in enumerate(HEAD) if i < 2 or (name != hidden and any(row[i] for row in cells))]
     head = ("cold" if settings["cold"] else "warm", *HEAD[1:])
     yield from table_text([[row[i] for i in used] for row in (head, *cells)], right=range(1, len(used)))
-    limit = "of limit: by its best round; " if any(row.limit for row in report.rows) else ""
-    yield from _wrapped(
-        f"median of {settings['rounds']} rounds ±half their range; {limit}MB/s: stored bytes, spread as images/s; "
-        "first s: until the first batch; peak MB: memory of its own, without the page cache"
-    )
+    meanings = [f"{HEAD[i]}: {MEANINGS[HEAD[i]]}" for i in used if HEAD[i] in MEANINGS]
+    yield from _wrapped("; ".join([f"median of {settings['rounds']} rounds ±half their range", *meanings]))
     for note in [*(f"{row.name} is left out: {row.left_out}" for row in report.rows if row.left_out), *report.notes]:
         yield from _wrapped(f"note: {printable(note)}")
     if report.conclusion:
@@ -169,6 +166,13 @@ def _wrapped(line: str) -> list[str]:
 
 
 HEAD = ("", "images/s", "of limit", "MB/s", "CPU s/1k", "first s", "waiting", "peak MB", "cached", "disk MB", "build s")
+MEANINGS = {
+    "of limit": "by its best round",
+    "MB/s": "stored bytes, spread as images/s",
+    "first s": "until the first batch",
+    "peak MB": "memory of its own, without the page cache",
+}
+"""Column -> what its name does not say."""
 
 
 def _cells(report: Report, row: Row) -> tuple[str, ...]:

@@ -33,9 +33,9 @@ def html_page(title: str, body: str, head: str, kind: str) -> str:
     return Template(read_static(__file__, "page.html")).substitute(title=escape(title), head=head, kind=kind, body=body)
 
 
-def one_file_page(title: str, body: str, kind: str, style: str = "") -> str:
-    """Return a self-contained page with more rules of `style`; other arguments as for `html_page`."""
+def one_file_page(title: str, body: str, kind: str, style: str = "", mark: str = "") -> str:
+    """Return a self-contained page with more rules of `style`, after an element `mark`; see `html_page`."""
     # allow only the style and images of this file, whatever names in the data contain
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{stylesheet()}{style}</style>'
+    head = f'{mark}<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{stylesheet()}{style}</style>'
     return html_page(title, body, head, kind)

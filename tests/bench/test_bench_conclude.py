@@ -12,9 +12,11 @@ import pytest
 from packer.bench.charts import Scale, groups_of
 from packer.bench.conclude import conclude
 from packer.bench.options import Job, machine
-from packer.bench.page import write_report
+from packer.bench.page import prepare_report, write_report
 from packer.bench.reliable import reasons
 from packer.bench.report import Batch, Measured, Report, Row
+from packer.cli.bench import lines
+from packer.errors import UsageError
 
 FOLDER, RAW, JPEG = "folder, cv2", "lmdb, raw", "lmdb, jpeg"
 QUIET: dict[str, Sequence[float]] = {
@@ -153,7 +155,7 @@ def test_a_loader_that_is_too_slow() -> None:
         "with a perfect loader"
     )
     assert report.conclusion[:2] == [
-        "your loader: 500 (490 to 510) images/s, batches of float32 64x3x224x224",
+        "your loader: 500 (490 to 510) images/s, each batch is float32 64x3x224x224",
         "it uses 1.9 of 2 cores: the processor is what it waits for",
     ]
 
@@ -168,11 +170,15 @@ def test_a_loader_beside_a_pack() -> None:
     )
 
 
-def written(report: Report, folder: Path) -> str:
+def measured(report: Report) -> Report:
     report.machine = {**machine(), "cores": 2}
     report.settings |= {"rounds": 3}
     conclude(report)
-    write_report(report, str(folder))
+    return report
+
+
+def written(report: Report, folder: Path) -> str:
+    write_report(measured(report), str(folder))
     return (folder / "index.html").read_text("utf-8")
 
 
@@ -183,6 +189,26 @@ def test_the_page_begins_with_the_answer(tmp_path: Path) -> None:
     busy = written(report_of({**QUIET, FOLDER: (2000, 900, 1800)}), tmp_path)
     assert '<h1 class="unreliable">UNRELIABLE: folder, cv2 differs by a factor of 2.2' in busy
     assert "x your folder" not in busy
+
+
+def test_only_a_report_is_replaced(tmp_path: Path) -> None:
+    prepare_report(str(tmp_path / "new"))
+    written(report_of(QUIET), tmp_path)
+    prepare_report(str(tmp_path))
+    for name in ("report.json", "index.html"):
+        (tmp_path / name).write_text("{}")
+        with pytest.raises(UsageError, match=rf"^--report: .*{name} was not written by packer bench; name another"):
+            prepare_report(str(tmp_path))
+        assert (tmp_path / name).read_text() == "{}"
+
+
+def test_the_legend_is_about_the_columns() -> None:
+    report = report_of({"your loader": (500, 510, 490)})
+    report.what = "loader"
+    report.rows[0].stored_bytes = 0  # unknown: the table has no such column
+    text, full = (" ".join(lines(measured(one))) for one in (report, report_of(QUIET)))
+    assert "MB/s" not in text and "of limit" not in text and "range; first s: until the first batch; peak MB: " in text
+    assert "range; of limit: by its best round; MB/s: stored bytes, spread as images/s; first s: " in full
 
 
 def test_equal_containers_are_one_group() -> None:

@@ -99,7 +99,7 @@ def test_a_loader_alone_with_a_step() -> None:
     assert list(rows) == ["your loader", "your loader + step", "perfect loader + step"]
     for one in rows["your loader"]["rounds"]:
         assert one["images"] % 4 == 0 and one["cpu_s"] > 0 and one["epochs"] >= 1 and one["waiting"] is None
-        assert one["batch"] == {"images": 4, "size": [40, 30], "text": "list of 2: float32 4x3x30x40, ..."}
+        assert one["batch"] == {"images": 4, "size": [40, 30], "text": "a list of float32 4x3x30x40, int64 4"}
     perfect = rows["perfect loader + step"]["rounds"]
     assert max(one["waiting"] for one in perfect) < 0.5  # only a busy machine makes it wait
     assert max(one["images"] / one["seconds"] for one in perfect) <= 4 / 0.004
@@ -130,7 +130,7 @@ def test_mistakes_are_named(loader: str) -> None:
 
 
 def test_options_that_do_not_go_together() -> None:
-    for words in (["--cold"], ["--tune", "pack"]):
+    for words in (["--cold"], ["--tune", "pack"], ["--tune"]):
         line = refused(2, "bench", "--loader", "own:workers", *words)
         assert line == f"packer: error: {words[0]}: cannot be combined with --loader; leave one of them out"
     for name in ("own", "own:", "a-b:f"):
@@ -155,6 +155,7 @@ def test_images_in_a_batch(number: int) -> None:
 
 
 def test_kinds_of_batches_as_text() -> None:
-    assert described((BATCH.half(), LABELS)) == "tuple of 2: float16 7x3x4x5, ..."
-    assert described({"image": np.zeros((7, 2), np.uint8)}) == "dict of 1: uint8 7x2, ..."
+    assert described((BATCH.half(), LABELS)) == "a tuple of float16 7x3x4x5, float32 7"
+    assert described({"image": np.zeros((7, 2), np.uint8)}) == "a dict of image: uint8 7x2"
+    assert described([IMAGE] * 6) == "a list of float32 3x4x5, float32 3x4x5, float32 3x4x5, ... (6 in all)"
     assert described(torch.tensor(1)) == "int64 scalar" and described(None) == "NoneType"
