@@ -125,7 +125,7 @@ def test_copies_are_counted_shown_and_measured(images, animations, tmp_path):
 
 @pytest.mark.parametrize("encode", ["raw", "copy", "jpeg"])
 def test_animations_are_refused_or_their_first_frame_is_packed(animations, tmp_path, encode):
-    with pytest.raises(TooManyBad, match='pack the others with on_animation="first"') as error:
+    with pytest.raises(TooManyBad, match='take the first frame of animations with on_animation="first"') as error:
         build(animations, tmp_path / "p", encode=encode)
     assert [(reason, count) for reason, count, _ in error.value.reasons] == [("animation", 6)]
     pack = build(animations, tmp_path / "p", encode=encode, on_animation="first")

@@ -236,7 +236,7 @@ def test_json_of_a_failed_build(source: Path, tmp_path: Path) -> None:
     facts = json.loads(ran.out)
     assert ran.code == facts["exit_code"] == 1 and facts["error"] == "TooManyBad"
     assert [(r["path"], r["reason"]) for r in facts["rejected"]] == [("a.jpg", "not-an-image")]
-    assert facts["next_step"] == "fix them, or skip them with --max-bad 1"
+    assert facts["next_step"] == "fix it, or skip it with --max-bad 1"
 
 
 def test_quiet_prints_nothing(source: Path, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_splits_of_class_folders_lead_to_the_option(make_tree):
 
 @pytest.mark.parametrize("spec", ["cooc", "", "list", "list:", "voc:x", "none:", "cvat:"])
 def test_unknown_names(make_tree, spec):
-    with pytest.raises(UsageError, match="choose one of auto, none, folder, voc, yolo, "):
+    with pytest.raises(UsageError, match="must be one of auto, none, folder, voc, yolo, "):
         open_source(spec, make_tree(FOLDER), SourceOptions())
 
 

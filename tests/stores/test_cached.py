@@ -85,7 +85,7 @@ def test_verify_drops_what_is_wrong_and_it_is_fetched_again(make_pack):
     before = listed()[0]["bytes"]
     ran = run("cache", "--verify")
     assert ran.code == 4
-    assert ran.err == f"packer: error: {url}: {path.name}: record {pack.key(row)} does not match its checksum\n"
+    assert ran.err == f"packer: {url}: {path.name}: record {pack.key(row)} does not match its checksum\n"
     assert f"{url}: 24 of 24 records are here; " in ran.out and "to be fetched again" in ran.out
     assert before - 4 * Layout.BLOCK_BYTES <= listed()[0]["bytes"] < before
     assert f"{url}: good: " in good("cache", "--verify").out
