@@ -41,7 +41,7 @@ def test_facts(facts: dict[str, Any]) -> None:
 
 def test_lines(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packer.system.machine.gpu_facts", lambda: facts["gpu"])  # without loading torch here
-    monkeypatch.setattr("packer.system.machine.library_facts", lambda: facts["libraries"])
+    monkeypatch.setattr("packer.system.machine.version_facts", lambda: facts["libraries"])
     monkeypatch.setattr("packer.images.decoders.decoder_rates", lambda: facts["decoders"])
     out = good("doctor").out
     names = ("packer", "python", "system", "cores", "memory", "disk", "libraries", "gpu", "decoders", "extras")

@@ -30,9 +30,9 @@ def doctor(as_json: bool) -> None:
       packer doctor --json
     """
     from packer.images.decoders import decoder_rates
-    from packer.system.machine import extra_facts, gpu_facts, library_facts, machine_facts
+    from packer.system.machine import extra_facts, gpu_facts, machine_facts, version_facts
 
-    facts: dict[str, Any] = {"packer": __version__, **machine_facts(), "libraries": library_facts()}
+    facts: dict[str, Any] = {"packer": __version__, **machine_facts(), "libraries": version_facts()}
     facts |= {"gpu": gpu_facts(), "decoders": decoder_rates(), "extras": extra_facts()}
     facts["advice"] = list(advice(facts))
     if as_json:

@@ -50,7 +50,7 @@ def machine_facts() -> dict[str, Any]:
 SHM = "/dev/shm"
 
 
-def library_facts() -> dict[str, dict[str, str | None]]:
+def version_facts() -> dict[str, dict[str, str | None]]:
     """Return version and problem of each library; importing it is the test."""
     found: dict[str, dict[str, str | None]] = {}
     for name, module in LIBRARIES.items():
