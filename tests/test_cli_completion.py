@@ -16,19 +16,19 @@ import pytest
 from drawn import draw_plain
 from running import ROOT, good, refused, run
 
-from packer.cli.completion import SHELLS
+from packer.cli.completion import PROGRAMS, SHELLS
 
 WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home directory with a pack, a program `packer`, and the completion of each shell."""
+    """A home directory with a pack, the program under both its names, and their completion in each shell."""
     home = tmp_path_factory.mktemp("home")
-    program = home / "bin" / "packer"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m packer "$@"\n')
-    program.chmod(0o755)
+    (home / "bin").mkdir()
+    for program in (home / "bin" / name for name in PROGRAMS):
+        program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m packer "$@"\n')
+        program.chmod(0o755)
     (home / ".bashrc").write_text("PS1='ready '")  # without a line break at its end
     (home / ".zshrc").write_text("PS1='ready '\n")
     work = home / "work"
@@ -38,8 +38,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR"):
             patched.delenv(name, raising=False)
         patched.setenv("HOME", str(home))
-        for shell in SHELLS:
-            good("completion", shell, "--install")
+        for program in PROGRAMS:
+            patched.setattr(sys, "argv", [f"/usr/bin/{program}"])
+            for shell in SHELLS:
+                good("completion", shell, "--install")
     return home
 
 
@@ -75,6 +77,7 @@ CASES = {
     "packer build imgs --labels wid": "widerface ",
     "packer build imgs --labels list:imgs/na": "list:imgs/names.txt",
     "packer info im": "imgs.lmdb ",
+    "dataset-packer info im": "imgs.lmdb ",
     "packer build imgs --like im": "imgs.lmdb ",
 }
 

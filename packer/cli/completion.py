@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from packer.errors import UsageError, printable
 SHELLS = ("bash", "zsh", "fish")
 START_FILES = {"bash": ("HOME", ".bashrc"), "zsh": ("ZDOTDIR", ".zshrc")}
 """Shell -> (variable of a folder, file there that it reads when it starts); fish reads its completions by itself."""
-MARK = "# packer completion"
+PROGRAMS = ("packer", "dataset-packer")
+"""The names of the command; the second is for machines where another program is called packer."""
 DIVIDING = (":", "=")
 BEFORE = {
     "bash": "((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)) && return 0 2>/dev/null  # as macOS has it\n",
@@ -81,12 +83,14 @@ def completion(context: click.Context, shell: str | None, install: bool, uninsta
         raise UsageError("SHELL", problem, "name one: packer completion bash")
     make = get_completion_class(name)
     assert make is not None
-    script = BEFORE.get(name, "") + make(context.find_root().command, {}, "packer", "_PACKER_COMPLETE").source()
+    program = os.path.basename(sys.argv[0]).removesuffix(".exe")
+    program = program if program in PROGRAMS else PROGRAMS[0]
+    script = BEFORE.get(name, "") + make(context.find_root().command, {}, program, "_PACKER_COMPLETE").source()
     files = []
     if install:
-        files = _install(name, script)
+        files = _install(program, name, script)
     elif uninstall:
-        files = _uninstall(name)
+        files = _uninstall(program, name)
     elif not as_json:
         echo(script)
     if as_json:
@@ -96,16 +100,17 @@ def completion(context: click.Context, shell: str | None, install: bool, uninsta
     for file in files:
         echo(f"{'written' if install else 'removed from'}: {printable(file)}")
     if install:
-        echo(f"it works in each {name} that starts from now on; remove it with: packer completion {name} --uninstall")
+        remove = f"{program} completion {name} --uninstall"
+        echo(f"it works in each {name} that starts from now on; remove it with: {remove}")
     elif uninstall and not files:
         echo(f"completion for {name} was not installed")
 
 
-def _script_file(shell: str) -> Path:
+def _script_file(program: str, shell: str) -> Path:
     home = Path.home()
     if shell == "fish":
-        return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions" / "packer.fish"
-    return Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "packer" / f"completion.{shell}"
+        return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions" / f"{program}.fish"
+    return Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / program / f"completion.{shell}"
 
 
 def _start_file(shell: str) -> Path | None:
@@ -115,31 +120,33 @@ def _start_file(shell: str) -> Path | None:
     return Path(os.environ.get(variable) or Path.home()) / name
 
 
-def _install(shell: str, script: str) -> list[str]:
-    file, start = _script_file(shell), _start_file(shell)
+def _install(program: str, shell: str, script: str) -> list[str]:
+    file, start = _script_file(program, shell), _start_file(shell)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"# made by: packer completion {shell} --install\n{script}\n", "utf-8")
+    file.write_text(f"# made by: {program} completion {shell} --install\n{script}\n", "utf-8")
     written = [str(file)]
     if start is not None:
         before = start.read_bytes() if start.exists() else b""
-        if MARK.encode() not in before:
+        mark = f"# {program} completion"
+        if mark.encode() not in before:
             quoted = shlex.quote(str(file))
-            line = f"[ -f {quoted} ] && . {quoted}  {MARK}\n"
+            line = f"[ -f {quoted} ] && . {quoted}  {mark}\n"
             with open(start, "ab") as opened:  # not replaced: it may be a link
                 opened.write((b"" if before.endswith(b"\n") or not before else b"\n") + os.fsencode(line))
             written.append(str(start))
     return written
 
 
-def _uninstall(shell: str) -> list[str]:
-    file, start = _script_file(shell), _start_file(shell)
+def _uninstall(program: str, shell: str) -> list[str]:
+    file, start = _script_file(program, shell), _start_file(shell)
     removed = []
     with suppress(FileNotFoundError):
         file.unlink()
         removed.append(str(file))
     if start is not None and start.exists():
+        mark = f"# {program} completion".encode()
         lines = start.read_bytes().splitlines(keepends=True)
-        others = [line for line in lines if MARK.encode() not in line]
+        others = [line for line in lines if mark not in line]
         if others != lines:
             start.write_bytes(b"".join(others))
             removed.append(str(start))

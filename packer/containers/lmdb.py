@@ -26,7 +26,7 @@ from packer.containers.npy import (
     npy_payload_offset,
 )
 from packer.containers.storage import mapped, storage_errors
-from packer.errors import DamagedPack, printable
+from packer.errors import DamagedPack, StorageError, printable
 from packer.system import sync_path
 from packer.types import Record
 
@@ -213,6 +213,8 @@ def _opened(path: str, **options: Any) -> Any:
         return lmdb.open(os.fsencode(path), subdir=False, lock=False, mode=0o644, **options)
     except lmdb.Error as error:
         if options.get("readonly"):
+            if error.code > 0 and error.code not in (errno.ENOENT, errno.EINVAL):  # of the system, not of the content
+                raise StorageError(path, f"cannot read: {os.strerror(error.code)}") from error
             raise DamagedPack(path, f"not a whole LMDB file: {error}") from error
         with storage_errors(path):
             raise _disk_error(path, error) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, printable
+from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.view.columns import Columns, Records
 
@@ -91,13 +90,12 @@ class Catalog(Columns):
 
     def _of_pack(self, name: str) -> RecordSet:
         """Return the records of one of several packs that are shown together, by its number."""
-        packs = self._pack.packs
+        packs = self.pack.packs
         if not (name.isascii() and name.isdigit() and len(name) < 9 and int(name) < len(packs)):
             raise UsageError("set", f"must be pack:0 to pack:{len(packs) - 1}, got {f'pack:{name}'[:40]!r}")
         begin = sum(len(part) for part in packs[: int(name)])
         part = packs[int(name)]
-        title = printable(os.path.basename(part.path.rstrip("/")) or part.path)
-        return RecordSet(title, np.arange(begin, begin + len(part), dtype=np.int64))
+        return RecordSet(self.pack_names[int(name)], np.arange(begin, begin + len(part), dtype=np.int64))
 
     def titles(self, names: Iterable[str]) -> dict[str, str]:
         """Return the title of each set."""
@@ -117,7 +115,7 @@ class Catalog(Columns):
         return found
 
     def _found(self, query: Query, sets: Iterable[Records]) -> Records:
-        mask = np.ones(len(self._pack), np.bool_)
+        mask = np.ones(len(self.pack), np.bool_)
         if query.classes:
             join = np.logical_and if query.all_classes else np.logical_or
             mask &= join.reduce([self.of_class(class_id) for class_id in query.classes])
@@ -125,7 +123,7 @@ class Catalog(Columns):
             values = self._values(name)
             mask &= (values >= low) & (values <= high)
         for records in sets:
-            inside = np.zeros(len(self._pack), np.bool_)
+            inside = np.zeros(len(self.pack), np.bool_)
             inside[records] = True
             mask &= inside
         if query.text:
@@ -163,7 +161,7 @@ class Catalog(Columns):
 
     def _crops(self, query: Query, found: Records) -> tuple[Records, Records]:
         name, descending = SORTS[query.sort]
-        rank = np.full(len(self._pack), -1, np.int64)
+        rank = np.full(len(self.pack), -1, np.int64)
         rank[found] = np.arange(len(found))
         rows = self._rows_of(query)
         records = self.records_of(rows)
@@ -188,7 +186,7 @@ class Catalog(Columns):
         values = self.box_values(name)
         rows = self._rows_of(query)
         rows = rows[~np.isnan(values[rows])]
-        first = np.full(len(self._pack), np.nan)
+        first = np.full(len(self.pack), np.nan)
         if len(rows):
             records = self.records_of(rows)
             starts = np.flatnonzero(np.diff(records, prepend=-1))

@@ -8,50 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.format.pack import Pack
-from packer.format.ragged import Ragged
+from packer.format.flat_columns import NO_CLASS, FlatColumns
 
 Records = NDArray[np.int64]
-NO_CLASS = -1
 
 
-class Columns:
+class Columns(FlatColumns):
     """The columns of all images and all boxes of a pack, each read when it is first needed."""
-
-    def __init__(self, pack: Pack) -> None:
-        self._pack = pack
-
-    @cached_property
-    def labels(self) -> NDArray[Any]:
-        """Class id of each image, (n,); -1 for none."""
-        return np.asarray(self._pack.column("label"))
-
-    def ragged(self, name: str) -> Ragged:
-        """Return a column of lists."""
-        column = self._pack.column(name)
-        assert isinstance(column, Ragged)
-        return column
 
     @cached_property
     def box_counts(self) -> NDArray[Any]:
         """Number of boxes of each image, (n,)."""
         return self.ragged("boxes").lengths
-
-    @cached_property
-    def boxes(self) -> NDArray[np.float32]:
-        """Boxes of all images, float32 (m, 4)."""
-        return np.asarray(self.ragged("boxes").flat()).reshape(-1, 4)
-
-    @cached_property
-    def box_labels(self) -> NDArray[Any]:
-        """Class id of each of `boxes`, (m,); -1 for none."""
-        column = self.ragged("box_labels")
-        known = np.asarray(column.flat())
-        if len(known) == len(self.boxes):
-            return known
-        ids = np.full(len(self.boxes), NO_CLASS, known.dtype)  # some images have boxes without classes
-        ids[np.repeat(column.lengths > 0, self.box_counts)] = known
-        return ids
 
     @cached_property
     def box_areas(self) -> NDArray[np.float32]:
@@ -62,12 +30,12 @@ class Columns:
     @cached_property
     def widths(self) -> NDArray[Any]:
         """In pixels, (n,)."""
-        return np.asarray(self._pack.column("width"))
+        return np.asarray(self.pack.column("width"))
 
     @cached_property
     def heights(self) -> NDArray[Any]:
         """In pixels, (n,)."""
-        return np.asarray(self._pack.column("height"))
+        return np.asarray(self.pack.column("height"))
 
     @property
     def image_areas(self) -> NDArray[np.int64]:
@@ -106,18 +74,11 @@ class Columns:
 
     def box_number(self, record: int, row: int) -> int:
         """Return which box of its record the one in a row of `boxes` is."""
-        offsets = self.ragged("boxes").offsets
-        return row + int(offsets[0]) - int(offsets[record])
+        return row - int(self.firsts[record])
 
     def row_of(self, record: int, box: int) -> int:
         """Return the row in `boxes` of a box of a record."""
-        offsets = self.ragged("boxes").offsets
-        return box + int(offsets[record]) - int(offsets[0])
-
-    def records_of(self, rows: Records) -> Records:
-        """Return the record of each of these rows of `boxes`."""
-        offsets = self.ragged("boxes").offsets
-        return np.asarray(np.searchsorted(offsets, rows + int(offsets[0]), side="right") - 1, np.int64)
+        return box + int(self.firsts[record])
 
     def box_values(self, name: str) -> NDArray[np.float64]:
         """Return what boxes are sorted by, (m,); NaN for an aspect ratio of a box without area."""

@@ -10,7 +10,7 @@ import pytest
 from container_records import picture, spec_of
 
 from packer.containers import lmdb
-from packer.errors import DamagedPack
+from packer.errors import DamagedPack, StorageError
 from packer.types import Annotation, Record
 
 
@@ -49,6 +49,11 @@ def test_the_map_grows_and_no_record_is_lost(
     found = list(lmdb.CONTAINER.scan(str(tmp_path / "small")))
     shard = (tmp_path / "small").read_bytes()
     assert [(key, shard[a : a + n]) for key, a, n, _ in found] == [(r.key, r.data) for r in records]
+
+
+def test_what_the_system_does_not_read_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot read: Is a directory"):  # the first error of LMDB itself to be had
+        lmdb._opened(str(tmp_path), readonly=True, create=False)
 
 
 def test_the_file_does_not_depend_on_the_plan(records: list[Record], tmp_path: Path) -> None:

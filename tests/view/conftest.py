@@ -46,3 +46,14 @@ def opened(page: Any, boxed: tuple[Pack, str]) -> Iterator[Any]:
     page.wait_for_function(looking.FILLED)
     yield page
     assert page.said == []
+
+
+@pytest.fixture(scope="session")
+def sixty(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    """60 images with none to several boxes."""
+    folder = tmp_path_factory.mktemp("sixty")
+    draw_sample(folder / "src", layout="yolo", count=60, size=48, seed=3)
+    for number in range(0, 60, 7):  # without a box
+        sorted((folder / "src").rglob("labels/**/*.txt"))[number].write_text("")
+    good("build", folder / "src", "-o", folder / "pack", "--labels", "yolo")
+    return open_pack(folder / "pack")

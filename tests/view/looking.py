@@ -79,8 +79,12 @@ def browser(width: int = 1280, height: int = 800) -> Iterator[Any]:
             started.close()
 
 
+ENDED = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
+"""What the browser says of a server that ends while the page asks it; the page asks again whether it is back."""
+
+
 def _noted(page: Any, text: str) -> None:
-    if "ERR_CONNECTION_REFUSED" not in text:  # the page asks again whether a server that has ended is back
+    if not any(error in text for error in ENDED):
         page.said.append(text)
 
 

@@ -54,56 +54,45 @@ def seen(uri: str) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
 
 
-@pytest.fixture(scope="module")
-def boxed(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    """60 images with none to several boxes."""
-    folder = tmp_path_factory.mktemp("boxed")
-    draw_sample(folder / "src", layout="yolo", count=60, size=48, seed=3)
-    for number in range(0, 60, 7):  # without a box
-        sorted((folder / "src").rglob("labels/**/*.txt"))[number].write_text("")
-    good("build", folder / "src", "-o", folder / "pack", "--labels", "yolo")
-    return open_pack(folder / "pack")
-
-
 # -- who may ask
 
 
 @pytest.mark.parametrize("host", ["example.org", "example.org:8123", "127.0.0.1.example.org", "10.0.0.1:8123", ""])
-def test_another_host_is_refused(boxed: Pack, host: str) -> None:
+def test_another_host_is_refused(sixty: Pack, host: str) -> None:
     """A page of another site whose name leads to this machine."""
-    said = get(boxed, f"/{TOKEN}/api/pack", host=host)
+    said = get(sixty, f"/{TOKEN}/api/pack", host=host)
     assert said.status_code == 403 and "class" not in said.text
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9999"])
-def test_this_machine_may_ask(boxed: Pack, host: str) -> None:
-    assert get(boxed, f"/{TOKEN}/api/pack", host=host).status_code == 200
+def test_this_machine_may_ask(sixty: Pack, host: str) -> None:
+    assert get(sixty, f"/{TOKEN}/api/pack", host=host).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/index.html", "/api/pack", f"/{TOKEN[:-1]}/", f"/{TOKEN}x/", "/%ff/api/pack"])
-def test_without_the_token_nothing_is_said(boxed: Pack, path: str) -> None:
-    said = get(boxed, path)
-    assert said.status_code == 403 and boxed.classes[0] not in said.text
+def test_without_the_token_nothing_is_said(sixty: Pack, path: str) -> None:
+    said = get(sixty, path)
+    assert said.status_code == 403 and sixty.classes[0] not in said.text
 
 
-def test_a_token_that_can_be_guessed_is_a_bug(boxed: Pack) -> None:
+def test_a_token_that_can_be_guessed_is_a_bug(sixty: Pack) -> None:
     with pytest.raises(ValueError, match="16"):
-        App(boxed, "short")
+        App(sixty, "short")
 
 
 @pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "/etc/passwd", "static", "api", "x.js"])
-def test_only_the_files_of_the_page(boxed: Pack, name: str) -> None:
-    assert get(boxed, f"/{TOKEN}/{name}").status_code == 404
+def test_only_the_files_of_the_page(sixty: Pack, name: str) -> None:
+    assert get(sixty, f"/{TOKEN}/{name}").status_code == 404
 
 
-def test_only_reading(boxed: Pack) -> None:
+def test_only_reading(sixty: Pack) -> None:
     for method in ("POST", "PUT", "DELETE"):
-        assert get(boxed, f"/{TOKEN}/api/pack", method=method).status_code == 405
+        assert get(sixty, f"/{TOKEN}/api/pack", method=method).status_code == 405
 
 
 @pytest.mark.parametrize("path", ["", "style.css", "app.js", "api/pack", "api/nothing"])
-def test_every_answer_forbids_what_comes_from_elsewhere(boxed: Pack, path: str) -> None:
-    said = get(boxed, f"/{TOKEN}/{path}")
+def test_every_answer_forbids_what_comes_from_elsewhere(sixty: Pack, path: str) -> None:
+    said = get(sixty, f"/{TOKEN}/{path}")
     policy = said.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
     assert said.headers["X-Content-Type-Options"] == "nosniff" and said.headers["Referrer-Policy"] == "no-referrer"
@@ -125,8 +114,8 @@ def test_the_page_names_nothing_elsewhere() -> None:
         "batch?samples=0", "batch?side=0", "batch?seed=²",
     ],
 )  # fmt: skip
-def test_a_senseless_question_gets_one_line(boxed: Pack, question: str) -> None:
-    said = get(boxed, f"/{TOKEN}/api/{question}")
+def test_a_senseless_question_gets_one_line(sixty: Pack, question: str) -> None:
+    said = get(sixty, f"/{TOKEN}/api/{question}")
     problem = json.loads(said.text)["error"]
     assert said.status_code == 400 and "\n" not in problem and question.partition("?")[2].partition("=")[0] in problem
 
@@ -181,7 +170,7 @@ def test_other_pixels_are_shown_too(tmp_path: Path, mode: str) -> None:
         assert np.array_equal(printable.reshape(30, 40, -1)[..., 0], plain)
 
 
-SETS = {"even": range(0, 60, 2), "few": [59, 3, 4], "none": []}
+SETS = {"even": range(0, 60, 2), "sixty": [59, 3, 4], "none": []}
 
 
 def brute(pack: Pack, query: Query) -> list[int]:
@@ -238,22 +227,22 @@ def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: 
                 (("aspect", 1.5, math.inf),),
             ]
         ),
-        sets=st.sampled_from([(), (), ("test:even",), ("test:even", "test:few"), ("test:none",)]),
+        sets=st.sampled_from([(), (), ("test:even",), ("test:even", "test:sixty"), ("test:none",)]),
         text=st.sampled_from(["", "1", "00", "IMAGES/", "train", "nothing", ".jp", "é"]),
         sort=st.sampled_from([sort for sort in SORTS if sort != "set"]),
     )
 )
 @settings(max_examples=120, deadline=None)
-def test_filters_and_orders(boxed: Pack, query: Query) -> None:
-    catalog = Catalog(boxed)
+def test_filters_and_orders(sixty: Pack, query: Query) -> None:
+    catalog = Catalog(sixty)
     catalog.add_sets("test", lambda name: RecordSet(name.title(), np.array(SETS[name], np.int64)))
-    assert catalog.find(query).tolist() == brute(boxed, query)
+    assert catalog.find(query).tolist() == brute(sixty, query)
     assert catalog.titles(query.sets) == {name: name.partition(":")[2].title() for name in query.sets}
 
 
-def test_a_set_that_changes(boxed: Pack) -> None:
+def test_a_set_that_changes(sixty: Pack) -> None:
     """What was found earlier is not what the set is now, as when a record is marked."""
-    catalog, marked = Catalog(boxed), [7]
+    catalog, marked = Catalog(sixty), [7]
     catalog.add_sets("mark", lambda name: RecordSet("Marked", np.array(marked, np.int64)))
     query = Query(sets=("mark:all",))
     assert catalog.find(query).tolist() == [7]
@@ -261,11 +250,11 @@ def test_a_set_that_changes(boxed: Pack) -> None:
     assert catalog.find(query).tolist() == [2, 7]
 
 
-def test_one_pack_of_several(boxed: Pack, tmp_path: Path) -> None:
+def test_one_pack_of_several(sixty: Pack, tmp_path: Path) -> None:
     """Packs that are shown together can be told apart by a filter."""
     draw_sample(tmp_path / "src", layout="yolo", count=5, size=48, seed=9)
     good("build", tmp_path / "src", "-o", tmp_path / "val", "--labels", "yolo")
-    joined = join_packs([boxed, open_pack(tmp_path / "val")])
+    joined = join_packs([sixty, open_pack(tmp_path / "val")])
     assert ask(joined, "place", at=0, set="pack:1") == {"record": 60, "at": 0}
     shown = ask(joined, "tiles", set="pack:0", sort="last", count=1)
     assert shown["count"] == 60 and shown["sets"] == {"pack:0": "pack"} and shown["tiles"][0]["record"] == 59
@@ -273,17 +262,17 @@ def test_one_pack_of_several(boxed: Pack, tmp_path: Path) -> None:
     assert get(joined, f"/{TOKEN}/api/tiles?set=pack:2").status_code == 400
 
 
-def test_places(boxed: Pack) -> None:
-    found = brute(boxed, Query(sort="largest-box"))
+def test_places(sixty: Pack) -> None:
+    found = brute(sixty, Query(sort="largest-box"))
     asked = {"sort": "largest-box"}
-    assert ask(boxed, "place", at=3, **asked) == {"record": found[3], "at": 3}
-    assert ask(boxed, "place", record=found[5], **asked) == {"record": found[5], "at": 5}
-    without = brute(boxed, Query(ranges=(("boxes", 0, 0),)))[0]
-    assert ask(boxed, "place", record=without, boxes="1..") == {"record": without, "at": None}
+    assert ask(sixty, "place", at=3, **asked) == {"record": found[3], "at": 3}
+    assert ask(sixty, "place", record=found[5], **asked) == {"record": found[5], "at": 5}
+    without = brute(sixty, Query(ranges=(("boxes", 0, 0),)))[0]
+    assert ask(sixty, "place", record=without, boxes="1..") == {"record": without, "at": None}
 
 
-def test_places_without_a_match(boxed: Pack) -> None:
-    assert ask(boxed, "place", at=0, text="nothing") == {"record": None, "at": None}
+def test_places_without_a_match(sixty: Pack) -> None:
+    assert ask(sixty, "place", at=0, text="nothing") == {"record": None, "at": None}
 
 
 def test_search_does_not_run_over_two_names(tmp_path: Path) -> None:
@@ -330,16 +319,16 @@ def test_a_damaged_record_shows_its_error_and_the_others_their_image(tmp_path: P
 # -- the other pages
 
 
-def test_charts_count_everything(boxed: Pack) -> None:
-    facts = ask(boxed, "charts")
-    annotations = [boxed.annotation(i) for i in range(len(boxed))]
+def test_charts_count_everything(sixty: Pack) -> None:
+    facts = ask(sixty, "charts")
+    annotations = [sixty.annotation(i) for i in range(len(sixty))]
     boxes = np.concatenate([a.boxes for a in annotations])
     lengths = [len(a.boxes) for a in annotations]
-    assert facts["images"] == len(boxed) and facts["boxes"] == len(boxes)
+    assert facts["images"] == len(sixty) and facts["boxes"] == len(boxes)
     assert facts["without_boxes"] == lengths.count(0) > 0 and facts["equal"] == 0
     assert facts["boxes_per_image"]["counts"] == np.bincount(lengths).tolist()
-    sizes = Counter(boxed.shape_of(i)[1::-1] for i in range(len(boxed)))
-    assert facts["image_sizes"]["distinct"] == len(sizes) and sum(facts["image_sizes"]["size"]["counts"]) == len(boxed)
+    sizes = Counter(sixty.shape_of(i)[1::-1] for i in range(len(sixty)))
+    assert facts["image_sizes"]["distinct"] == len(sizes) and sum(facts["image_sizes"]["size"]["counts"]) == len(sixty)
     assert all(sizes[width, height] == many for width, height, many in facts["image_sizes"]["common"])
     area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     assert facts["box_sizes"] == [int((area < 1024).sum()), int((area >= 1024).sum()), 0]
@@ -355,9 +344,9 @@ def test_charts_count_everything(boxed: Pack) -> None:
     assert {(a, b): n for a, b, n in together["pairs"]} == expected
     centers, density = np.zeros((32, 32), int), np.zeros((32, 32), int)
     x, y = facts["box_density"]["x"], facts["box_density"]["y"]
-    owners = np.repeat(np.arange(len(boxed)), lengths).tolist()
+    owners = np.repeat(np.arange(len(sixty)), lengths).tolist()
     for i, (x1, y1, x2, y2) in zip(owners, boxes.tolist(), strict=True):
-        height, width, _ = boxed.shape_of(i)
+        height, width, _ = sixty.shape_of(i)
         centers[int((y1 + y2) / 2 / height * 32), int((x1 + x2) / 2 / width * 32)] += 1
         # the edges are sent with two decimals
         column, row = (sum(edge <= side for edge in edges[1:-1]) for side, edges in ((x2 - x1, x), (y2 - y1, y)))
@@ -377,28 +366,28 @@ def test_zero_has_a_bar_of_its_own(highest: int) -> None:
     assert found["counts"] == counted and found["counts"][0] == int((values == 0).sum())
 
 
-def test_mean_and_std_in_the_background(boxed: Pack) -> None:
-    client = Client(App(boxed, TOKEN))
+def test_mean_and_std_in_the_background(sixty: Pack) -> None:
+    client = Client(App(sixty, TOKEN))
 
     def facts(more: str = "") -> Any:
         return json.loads(client.get(f"/{TOKEN}/api/pixels{more}").text)
 
-    assert facts() == {"begun": False, "done": 0, "images": len(boxed)}
+    assert facts() == {"begun": False, "done": 0, "images": len(sixty)}
     facts("?start=1")
     until(lambda: "channels" in facts(), 30)
-    [found], [expected] = facts()["channels"], channel_stats(boxed)
+    [found], [expected] = facts()["channels"], channel_stats(sixty)
     assert (tuple(found["mean"]), tuple(found["std"])) == (expected.mean, expected.std) and facts()["done"] == len(
-        boxed
+        sixty
     )
 
 
-def test_mean_and_std_that_fail_for_any_reason(boxed: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mean_and_std_that_fail_for_any_reason(sixty: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page would ask forever how far a thread is that has ended."""
 
     def fails(*given: Any) -> Any:
         raise MemoryError("no memory")
 
-    client = Client(App(boxed, TOKEN))
+    client = Client(App(sixty, TOKEN))
     monkeypatch.setattr("packer.view.pixels.channel_stats", fails)
     client.get(f"/{TOKEN}/api/pixels?start=1")
     until(lambda: client.get(f"/{TOKEN}/api/pixels").json.get("error") == "MemoryError: no memory", 10)
@@ -470,9 +459,9 @@ def test_rejected_inputs_with_reasons(tmp_path: Path) -> None:
     assert facts["total"] == 1 and row["path"] == "bad\\x1b[31m.jpg" and row["reason"] == "bad-image" and row["problem"]
 
 
-def test_a_batch_is_what_a_training_loop_gets(boxed: Pack) -> None:
-    facts = ask(boxed, "batch", batch=2, epoch=1, seed=7, samples=12, side=32, crop="random", flip=1)
-    loader = PackedLoader(boxed, 12, shuffle=True, seed=7, crop=RandomResizedCrop(32), flip=True)
+def test_a_batch_is_what_a_training_loop_gets(sixty: Pack) -> None:
+    facts = ask(sixty, "batch", batch=2, epoch=1, seed=7, samples=12, side=32, crop="random", flip=1)
+    loader = PackedLoader(sixty, 12, shuffle=True, seed=7, crop=RandomResizedCrop(32), flip=True)
     loader.set_epoch(1)
     images, targets = list(loader)[2]
     assert facts["batches"] == len(loader)
@@ -481,16 +470,16 @@ def test_a_batch_is_what_a_training_loop_gets(boxed: Pack) -> None:
         assert np.allclose(np.reshape(sample["boxes"], (-1, 4)), target["boxes"], atol=0.01)
         assert sample["box_labels"] == target["labels"].tolist()
         before = sample["before"]
-        assert np.array_equal(seen(before["picture"]), boxed.image(sample["record"]))
-        assert np.allclose(np.reshape(before["boxes"], (-1, 4)), boxed.annotation(sample["record"]).boxes, atol=0.01)
+        assert np.array_equal(seen(before["picture"]), sixty.image(sample["record"]))
+        assert np.allclose(np.reshape(before["boxes"], (-1, 4)), sixty.annotation(sample["record"]).boxes, atol=0.01)
     for crop in ("center", "resize"):
-        assert len(ask(boxed, "batch", crop=crop, side=20)["samples"]) == 16
+        assert len(ask(sixty, "batch", crop=crop, side=20)["samples"]) == 16
 
 
 @pytest.fixture(scope="module")
-def of_one_size(boxed: Pack, tmp_path_factory: pytest.TempPathFactory) -> Pack:
+def of_one_size(sixty: Pack, tmp_path_factory: pytest.TempPathFactory) -> Pack:
     out = tmp_path_factory.mktemp("one size") / "it's one.lmdb"
-    good("convert", boxed.path, out, "--resize", "40x32")
+    good("convert", sixty.path, out, "--resize", "40x32")
     return open_pack(out)
 
 
@@ -504,16 +493,16 @@ def of_one_size(boxed: Pack, tmp_path_factory: pytest.TempPathFactory) -> Pack:
     ],
 )
 def test_the_code_makes_the_batch_that_is_shown(
-    boxed: Pack, of_one_size: Pack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, options: dict[str, Any]
+    sixty: Pack, of_one_size: Pack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, options: dict[str, Any]
 ) -> None:
     """It is run as it is, and in another folder than that of the page."""
-    pack = boxed
+    pack = sixty
     if kind == "joined":
-        pack = join_packs([boxed, of_one_size])
+        pack = join_packs([sixty, of_one_size])
     elif kind == "of one size":
         pack = of_one_size
     elif kind == "relative":
-        monkeypatch.chdir(Path(boxed.path).parent)
+        monkeypatch.chdir(Path(sixty.path).parent)
         pack = open_pack("pack")
     facts = ask(pack, "batch", **options)
     monkeypatch.chdir(tmp_path)
@@ -532,8 +521,8 @@ def test_the_code_makes_the_batch_that_is_shown(
         *(("seed", ""), ("crop", "x")),
     ],
 )
-def test_an_error_names_its_field(boxed: Pack, name: str, value: Any) -> None:
-    said = get(boxed, f"/{TOKEN}/api/batch?{name}={value}")
+def test_an_error_names_its_field(sixty: Pack, name: str, value: Any) -> None:
+    said = get(sixty, f"/{TOKEN}/api/batch?{name}={value}")
     assert said.status_code == 400 and said.json["where"] == name and said.json["error"].startswith(f"{name}: must be")
 
 

@@ -172,7 +172,7 @@ def test_a_batch_is_there_when_the_page_has_been_idle(opened: Any) -> None:
 def test_statistics(opened: Any) -> None:
     opened.click("[data-tab=statistics]")
     opened.wait_for_selector("#charts .card")
-    titles = opened.locator("#charts h3").all_inner_texts()
+    titles = opened.locator("#charts h2").all_inner_texts()
     assert {"Totals", "Classes, boxes", "Boxes per image", "Width and height of boxes"} <= set(titles)
     opened.get_by_role("button", name="Compute mean and std").click()
     opened.wait_for_selector("#charts code")

@@ -17,35 +17,22 @@ from werkzeug.test import Client
 
 from packer import open_pack
 from packer.format.pack import Pack
-from packer.sources.synthetic import draw_sample
 from packer.view.app import App
 from packer.view.catalog import SORTS, Catalog, Query
-
-
-@pytest.fixture(scope="module")
-def boxed(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    """40 images with none to several boxes, kept as they are."""
-    folder = tmp_path_factory.mktemp("boxed")
-    draw_sample(folder / "src", layout="yolo", count=40, size=64, seed=5)
-    for number in range(0, 40, 6):  # without a box
-        sorted((folder / "src").rglob("labels/**/*.txt"))[number].write_text("")
-    good("build", folder / "src", "-o", folder / "pack", "--labels", "yolo")
-    return open_pack(folder / "pack")
-
 
 # -- boxes cut out
 
 
 @pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("class_id", [None, 1])
-def test_every_box_once_in_the_order_of_the_sort(boxed: Pack, sort: str, class_id: int | None) -> None:
+def test_every_box_once_in_the_order_of_the_sort(sixty: Pack, sort: str, class_id: int | None) -> None:
     query = Query(classes=() if class_id is None else (class_id,), sort=sort, ranges=(("boxes", 0, 4),))
-    catalog = Catalog(boxed)
+    catalog = Catalog(sixty)
     records, rows = catalog.crops(query)
     found = list(zip(records.tolist(), map(catalog.box_number, records.tolist(), rows.tolist()), strict=True))
     expected = []
     for record in catalog.find(query).tolist():
-        annotation = boxed.annotation(record)
+        annotation = sixty.annotation(record)
         assert annotation.boxes is not None and annotation.box_labels is not None
         labels = annotation.box_labels.tolist()
         expected += [(record, n) for n, label in enumerate(labels) if class_id in (None, label)]
@@ -53,33 +40,33 @@ def test_every_box_once_in_the_order_of_the_sort(boxed: Pack, sort: str, class_i
         assert found == expected
         return
     assert sorted(found) == sorted(expected)
-    sides = [np.diff(boxed.annotation(i).boxes[n].reshape(2, 2), axis=0)[0].astype(np.float64) for i, n in found]
+    sides = [np.diff(sixty.annotation(i).boxes[n].reshape(2, 2), axis=0)[0].astype(np.float64) for i, n in found]
     values = [w * h if sort.startswith(("largest", "smallest")) else w / h for w, h in sides]
     descending = sort.startswith(("largest", "widest"))
     assert np.allclose(values, sorted(values, reverse=descending), rtol=1e-6)
 
 
-def test_a_crop_is_the_box_and_a_margin(boxed: Pack) -> None:
-    answer = ask(boxed, "tiles", crops=1, sort="largest-box", count=30, side=512)
-    assert answer["count"] == sum(len(boxed.annotation(i).boxes) for i in range(len(boxed)))
+def test_a_crop_is_the_box_and_a_margin(sixty: Pack) -> None:
+    answer = ask(sixty, "tiles", crops=1, sort="largest-box", count=30, side=512)
+    assert answer["count"] == sum(len(sixty.annotation(i).boxes) for i in range(len(sixty)))
     for tile in answer["tiles"]:
-        image, box = boxed.image(tile["record"]), boxed.annotation(tile["record"]).boxes[tile["box"]]
+        image, box = sixty.image(tile["record"]), sixty.annotation(tile["record"]).boxes[tile["box"]]
         ((x1, y1, x2, y2),) = tile["boxes"]
         left, top = round(box[0] - x1), round(box[1] - y1)
         assert np.allclose([left + x1, top + y1, left + x2, top + y2], box, atol=0.02)
         assert 0 <= x1 <= 2 + 0.1 * (x2 - x1) + 1 and 0 <= y1 <= 2 + 0.1 * (y2 - y1) + 1
         part = image[top : top + tile["height"], left : left + tile["width"]]
         assert np.array_equal(seen(tile["picture"]), part)
-        assert tile["box_labels"] == [boxed.annotation(tile["record"]).box_labels[tile["box"]]]
+        assert tile["box_labels"] == [sixty.annotation(tile["record"]).box_labels[tile["box"]]]
 
 
-def test_the_place_of_a_crop_and_none(boxed: Pack) -> None:
-    tiles = ask(boxed, "tiles", crops=1, class_=1)["tiles"]
+def test_the_place_of_a_crop_and_none(sixty: Pack) -> None:
+    tiles = ask(sixty, "tiles", crops=1, class_=1)["tiles"]
     for at in (0, 7):
-        assert ask(boxed, "place", crops=1, class_=1, at=at)["box"] == tiles[at]["box"]
-        assert ask(boxed, "place", crops=1, class_=1, record=tiles[at]["record"], object=tiles[at]["box"])["at"] == at
-    assert ask(boxed, "tiles", crops=1, text="no such name")["count"] == 0
-    assert ask(boxed, "place", crops=1, text="no such name")["record"] is None
+        assert ask(sixty, "place", crops=1, class_=1, at=at)["box"] == tiles[at]["box"]
+        assert ask(sixty, "place", crops=1, class_=1, record=tiles[at]["record"], object=tiles[at]["box"])["at"] == at
+    assert ask(sixty, "tiles", crops=1, text="no such name")["count"] == 0
+    assert ask(sixty, "place", crops=1, text="no such name")["record"] is None
 
 
 def test_boxes_beyond_the_border_are_cut_at_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import printable
+from packer.format.flat_columns import NO_CLASS, FlatColumns
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
 
 EXAMPLES = 6
 WRONG, CHECK, NOTE = "wrong", "check", "note"
@@ -57,56 +56,19 @@ class Problem:
         return len(self.records)
 
 
-class Columns:
+class Columns(FlatColumns):
     """The columns of a pack in which problems are looked for. Nothing is read but the index."""
 
     def __init__(self, pack: Pack) -> None:
-        self.pack = pack
+        super().__init__(pack)
         self.fields = frozenset(pack.manifest.fields)
         self.classes = [printable(name) for name in pack.manifest.classes]
 
     @cached_property
-    def sizes(self) -> NDArray[np.float32]:
-        """Width and height of each image, (2, n)."""
-        return np.stack([np.asarray(self.pack.column(name), np.float32) for name in ("width", "height")])
-
-    @cached_property
-    def labels(self) -> NDArray[Any]:
-        """Class id of each image, (n,); -1 for none."""
-        return np.asarray(self.pack.column("label"))
-
-    def ragged(self, name: str) -> Ragged:
-        """Return a column of lists."""
-        column = self.pack.column(name)
-        assert isinstance(column, Ragged)
-        return column
-
-    @cached_property
-    def boxes(self) -> NDArray[np.float32]:
-        """The boxes of all images, (m, 4)."""
-        return np.asarray(self.ragged("boxes").flat(), np.float32).reshape(-1, 4)
-
-    @cached_property
-    def firsts(self) -> NDArray[Any]:
-        """The first box of each image, and the end: (n + 1,)."""
-        offsets = self.ragged("boxes").offsets
-        return np.asarray(offsets - offsets[0])
-
-    @cached_property
     def box_classes(self) -> NDArray[np.int32]:
-        """Class id of each box, (m,); -1 for none."""
-        column, classes = self.ragged("box_labels"), np.full(len(self.boxes), -1, np.int32)
-        labels = np.asarray(column.flat())
-        if np.array_equal(column.lengths, np.diff(self.firsts)):
-            classes[:] = labels
-        else:  # some images have boxes without classes
-            classes[items_of(self.firsts, np.flatnonzero(column.lengths))[: len(labels)]] = labels
-        classes[(classes < 0) | (classes >= len(self.classes))] = -1
-        return classes
-
-    def records_of(self, boxes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the record of each of these boxes."""
-        return np.asarray(np.searchsorted(self.firsts, boxes, side="right") - 1, np.int64)
+        """Class id of each box, (m,); -1 for none, and for one that is not among the classes."""
+        ids = self.box_labels
+        return np.where((ids >= 0) & (ids < len(self.classes)), ids, NO_CLASS).astype(np.int32)
 
     def class_name(self, class_id: int) -> str:
         """Return the name of a class; ``without class`` for -1."""
@@ -118,11 +80,6 @@ class Columns:
         inside = tuple(int(box - self.firsts[record]) for box in boxes)
         its_pack = self.pack_names[int(self.pack_numbers(np.array([record]))[0])] if len(self.pack_names) > 1 else ""
         return Example(record, self.pack.key(record), printable(bytes(path[record])), detail, inside, its_pack)
-
-    @cached_property
-    def pack_names(self) -> list[str]:
-        """The names of the packs that this one is joined from, or its own."""
-        return [printable(os.path.basename(pack.path.rstrip("/")) or pack.path) for pack in self.pack.packs]
 
     def pack_numbers(self, records: NDArray[Any]) -> NDArray[np.int64]:
         """Return which of `pack.packs` each of these records is in."""

@@ -30,7 +30,7 @@ function charts(facts) {
 }
 
 function card(title, content, note = "", kind = "") {
-  const made = element("div", { class: `card ${kind}`.trim() }, element("h3", {}, title), content);
+  const made = element("div", { class: `card ${kind}`.trim() }, element("h2", {}, title), content);
   if (note) made.append(element("div", { class: "note" }, note));
   return made;
 }

@@ -11,7 +11,7 @@ const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count ===
 function card(problem) {
   const examples = element("div", { class: "examples" });
   const made = element("article", { class: `card problem is-${problem.level}`, "data-kind": problem.kind, "aria-label": problem.title });
-  made.append(element("h3", {}, element("span", { class: "level" }, LEVELS[problem.level]), problem.title), element("p", {}, problem.text), examples);
+  made.append(element("h2", {}, element("span", { class: "level" }, LEVELS[problem.level]), problem.title), element("p", {}, problem.text), examples);
   if (problem.records) {
     const show = element("button", { type: "button" }, `Show ${counted(problem.records, "record")}`);
     show.addEventListener("click", () => showRecords({ set: [`problem:${problem.kind}`], sort: "set" }));
