@@ -86,21 +86,36 @@ def test_path_of_any_bytes(container: str, tmp_path: Path) -> None:
 _WRITE_ALL = """
 import sys
 from container_records import *
-container, folder = sys.argv[1:]
-for kind in IMAGES:
-    write_shard(container, f"{folder}/{kind}", kind, records_of(kind, ANNOTATIONS.values()))
+folder, *containers = sys.argv[1:]
+for container in containers:
+    for kind in IMAGES:
+        write_shard(container, f"{folder}/{container}-{kind}", kind, records_of(kind, ANNOTATIONS.values()))
 """
 
 
-def test_same_bytes_in_another_process(container: str, tmp_path: Path) -> None:
-    digests = []
-    for number in (1, 2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        env = {**os.environ, "PYTHONHASHSEED": str(number), "TZ": f"UTC+{number}", "LC_ALL": "C"}
-        env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-        subprocess.run([sys.executable, "-c", _WRITE_ALL, container, str(folder)], check=True, env=env)
-        digests.append({kind: sha256((folder / kind).read_bytes()).hexdigest() for kind in IMAGES})
+def in_a_process(program: str, *given: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that knows `container_records`."""
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    env = {**os.environ, "PYTHONPATH": paths, **environment}
+    return subprocess.run([sys.executable, "-c", program, *given], check=False, env=env, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="session")
+def written_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders in which two processes have written every kind into every container."""
+    folders = [tmp_path_factory.mktemp("process") for _ in range(2)]
+    for number, folder in enumerate(folders):
+        other = {"PYTHONHASHSEED": str(number), "TZ": f"UTC+{number}", "LC_ALL": "C"}
+        done = in_a_process(_WRITE_ALL, str(folder), *CONTAINERS, **other)
+        assert done.returncode == 0, done.stderr
+    return folders
+
+
+def test_same_bytes_in_another_process(container: str, written_elsewhere: list[Path]) -> None:
+    digests = [
+        {kind: sha256((folder / f"{container}-{kind}").read_bytes()).hexdigest() for kind in IMAGES}
+        for folder in written_elsewhere
+    ]
     assert digests[0] == digests[1]
 
 
@@ -179,35 +194,34 @@ _FULL_DISK = """
 import resource, signal, sys
 from container_records import *
 from packer.errors import StorageError
-container, folder = sys.argv[1:]
+folder, *containers = sys.argv[1:]
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 records = records_of("png", list(ANNOTATIONS.values()) * 40)
-write_shard(container, folder + "/whole", "png", records)
-size = os.path.getsize(folder + "/whole")
-for number, limit in enumerate([0, 1, 4096, *range(5000, size, size // 15), size - 1]):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    try:
-        write_shard(container, f"{folder}/{number}", "png", records)
-    except StorageError as error:
-        assert str(number) in str(error), error
-    else:
-        raise SystemExit(f"no error at {limit} of {size} bytes")
-print("refused")
+for container in containers:
+    write_shard(container, f"{folder}/{container}", "png", records)
+    size = os.path.getsize(f"{folder}/{container}")
+    for number, limit in enumerate([0, 1, 4096, *range(5000, size, size // 15), size - 1]):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            write_shard(container, f"{folder}/{container}{number}", "png", records)
+        except StorageError as error:
+            assert str(number) in str(error), error
+        else:
+            raise SystemExit(f"{container}: no error at {limit} of {size} bytes")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(container, flush=True)
 """
 
 
-def test_full_disk_is_an_error_and_no_crash(container: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def full_disk(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """What a process says that writes into each container, and has less room every time."""
     # a limit on the file's size fails a write as a full disk does, without root
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    program = "import os\n" + _FULL_DISK
-    done = subprocess.run(
-        [sys.executable, "-c", program, container, str(tmp_path)],
-        check=False,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+    return in_a_process("import os\n" + _FULL_DISK, str(tmp_path_factory.mktemp("full")), *CONTAINERS)
+
+
+def test_full_disk_is_an_error_and_no_crash(container: str, full_disk: subprocess.CompletedProcess[str]) -> None:
+    assert container in full_disk.stdout.split(), full_disk.stderr
 
 
 def test_table(container: str) -> None:
