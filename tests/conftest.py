@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     audit_guard.install()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Use one process more than there are cores: for a fifth of the time, a test waits for a process or a server."""
     return (os.cpu_count() or 1) + 1

@@ -334,12 +334,14 @@ def test_odd_names(tmp_path: Path, layout: str) -> None:
     assert found == wanted
 
 
-def test_images_without_labels(tmp_path: Path) -> None:
+def test_labels_that_a_layout_does_not_hold(tmp_path: Path) -> None:
     source = draw_plain(tmp_path / "src")
     pack = build(source, tmp_path / "p.lmdb", labels=("none",))
     assert "but the pack has no labels; choose folder" in refused(
         2, "extract", pack, tmp_path / "o", "--layout", "list"
     )
+    boxed = build(draw_voc(tmp_path / "voc"), tmp_path / "boxed.lmdb", labels=("voc",))
+    assert "boxes; choose voc, yolo, coco or list" in refused(2, "extract", boxed, tmp_path / "o")
     report = extract(pack, tmp_path / "out")
     assert (report.renamed, report.lost) == (0, {})
     new = again(report, tmp_path / "again.lmdb")

@@ -66,10 +66,10 @@ class Layout:
         fields = {name for name in self.manifest.fields if name != "box_labels"}
         if self.needs and not fields & self.needs:
             has = ", ".join(sorted(fields)) or "no labels"
-            raise UsageError(
-                "--layout", f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}",
-                "choose another layout" if fields else "choose folder",
-            )  # fmt: skip
+            problem = f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}"
+            listed = fields & {"landmarks", "tags", "extras"}
+            step = "voc, yolo, coco or list" if "boxes" in fields else "list" if listed else "folder"
+            raise UsageError("--layout", problem, f"choose {step}")
         for name in self.classes:
             if not name.isprintable() or name != name.strip() or not name:
                 raise UsageError("--layout", f"{self.name} cannot hold a class called {quoted(name)}", "choose coco")
