@@ -83,6 +83,13 @@ class Region:
             chosen = np.flatnonzero(numbers == number)
             yield number, chosen, offsets[chosen] - self.starts[number]
 
+    def addresses(self, offsets: Int64) -> NDArray[np.uint64]:
+        """Return where the bytes at these offsets are in the memory of this process, uint64 (n,)."""
+        found = np.empty(len(offsets), np.uint64)
+        for number, chosen, places in self.by_part(offsets):
+            found[chosen] = self.parts[number].ctypes.data + places
+        return found
+
     def gather(self, offsets: Int64, size: int) -> NDArray[np.uint8]:
         """Return a copy of the `size` bytes at each offset, uint8 (n, size)."""
         out = np.empty(len(offsets), f"V{size}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from packer.errors import BadImage, UsageError
 from packer.images import jpeg, pillow, png_header, tiff_header
 from packer.images.base import Header, bad
+from packer.images.fast import load_native
 from packer.images.header import (
     DEFAULT_MAX_PIXELS,
     Mode,
@@ -22,8 +23,9 @@ from packer.images.jpeg import extents, reduction
 from packer.images.opencv import cv2
 from packer.types import Image
 
-Decoder = Literal["auto", "simplejpeg", "opencv", "jpeg4py", "lenient"]
-DECODERS: tuple[str, ...] = get_args(Decoder)
+Decoder = Literal["auto", "fast", "simplejpeg", "opencv", "jpeg4py", "lenient"]
+DECODERS: tuple[str, ...] = tuple(name for name in get_args(Decoder) if name != "fast")
+"""Those of a build; a loader also has fast, which decodes parts."""
 _DTYPES = {"uint8": np.dtype(np.uint8), "uint16": np.dtype(np.uint16)}
 _SCANS_MAX = 100
 """Encoders write about ten, but a file of 38 kB can hold a thousand, each as slow as a whole decode."""
@@ -178,10 +180,12 @@ def is_plain_jpeg(data: bytes, mode: Mode, shape: tuple[int, int, int]) -> bool:
     return jpeg.is_known(data)
 
 
-def check_available(decoder: str) -> None:
-    """Raise UsageError if the decoder does not exist or its system library is missing; called before a build."""
-    if decoder not in DECODERS:
-        raise UsageError("--decoder", f"must be one of {', '.join(DECODERS)}, got {decoder!r}")
+def check_available(decoder: str, known: Sequence[str] = DECODERS) -> None:
+    """Raise UsageError if the decoder does not exist or its library is missing; called before a build."""
+    if decoder not in known:
+        raise UsageError("--decoder", f"must be one of {', '.join(known)}, got {decoder!r}")
+    if decoder == "fast":
+        load_native()
     if decoder == "jpeg4py":
         jpeg.load_jpeg4py()
 
@@ -292,6 +296,7 @@ def _in_order(image: Image, channels: int) -> Image:
 _DecodeJpeg = Callable[[bytes, Header, int, int], Image]  # data, header, channels, factor
 _JPEG_DECODERS: dict[str, _DecodeJpeg] = {
     "auto": jpeg.decode,  # the fastest measured
+    "fast": jpeg.decode,  # of a whole image, it makes the same pixels
     "simplejpeg": jpeg.decode,
     "opencv": _jpeg_by_opencv,
     "jpeg4py": jpeg.decode_by_jpeg4py,

@@ -6,14 +6,14 @@ import difflib
 import inspect
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
 from packer.errors import UsageError, plural
 from packer.format.pack import Pack, open_pack
-from packer.images.decode import check_available
+from packer.images.decode import Decoder, check_available
 from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Crop
 from packer.loading.fill import ImageFiller
@@ -80,7 +80,7 @@ def check_device(device: Any) -> torch.device:
 def check_decoder(decoder: Any) -> str:
     """Return the name of a JPEG decoder that is there."""
     try:
-        check_available(decoder)
+        check_available(decoder, get_args(Decoder))
     except UsageError as error:
         raise type(error)(os.fsdecode(error.where).lstrip("-"), error.problem, error.next_step) from None
     return str(decoder)

@@ -1,0 +1,233 @@
+"""Decodes records into the rows of a batch: by the native decoder if it is there, else image by image."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any, cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import BadImage
+from packer.format.bits import Bits
+from packer.format.pack import Pack
+from packer.images.decode import Decoder, decode, is_plain_jpeg
+from packer.images.fast import load_native, native, native_version
+from packer.images.header import Mode, check_header, decoded_shape, read_header, read_header_leniently
+from packer.images.jpeg import HEADROOM, REDUCED_SIDE_MIN, decode_into, decode_rows, extents
+from packer.images.resample import Interpolation
+from packer.loading.augmentation import CropParams
+from packer.loading.crop import Regions
+from packer.loading.parts import data_of, in_whole_pixels, resize_into, resize_parts, sizes_of
+from packer.samplers.order import Float64
+from packer.types import Image, Int64
+
+PLAIN = ("auto", "fast", "simplejpeg")
+"""The decoders that read plain JPEGs directly into their rows."""
+
+
+class RowDecoder:
+    """Decodes records into rows. All threads share it.
+
+    Args:
+        pack: the pack.
+        decoder: JPEG decoder.
+        channels: of the rows.
+        output: (height, width) of the rows.
+        interpolation: the filter of crops.
+    """
+
+    def __init__(
+        self, pack: Pack, decoder: Decoder, channels: int, output: tuple[int, int], interpolation: Interpolation
+    ) -> None:
+        self.pack, self._decoder, self._interpolation = pack, decoder, interpolation
+        self._channels, self._output = channels, output
+        self._mode = cast(Mode, pack.manifest.mode)
+        self._native = self._native_decoder()
+
+    def _native_decoder(self) -> Any:
+        """Return the module packer_fast, or None if it does not decode these rows."""
+        if self._decoder not in ("auto", "fast") or self.pack.manifest.lenient or self._channels not in (1, 3):
+            return None
+        if self.pack.manifest.encoding not in ("jpeg", "copy"):
+            return None
+        return load_native() if self._decoder == "fast" else native()[0]
+
+    @property
+    def name(self) -> str:
+        """What decodes JPEGs: ``fast`` and its version, or another decoder."""
+        if self._native is not None:
+            return f"fast {native_version()}"
+        if self.pack.manifest.lenient:
+            return "lenient"
+        return "simplejpeg" if self._decoder in PLAIN else self._decoder
+
+    def decode(self, records: Int64, params: CropParams, rows: NDArray[Any]) -> None:
+        """Write the image of each record, or its part, to its row, mirrored if it is to be.
+
+        Raises:
+            DamagedPack: An image cannot be decoded, or is not what the index says.
+        """
+        plain, regions = self._plain(records), params.regions
+        done = self._decode_natively(records, np.flatnonzero(plain), params, rows)
+        for i in np.flatnonzero(~plain).tolist():
+            self._decode_any(int(records[i]), None if regions is None else regions[i].tolist(), rows[i])
+        places = np.flatnonzero(plain & ~done)
+        if len(places):
+            its_rows = list(rows) if len(places) == len(rows) else [rows[i] for i in places.tolist()]
+            if regions is None:
+                self._decode_whole(records[places], its_rows)
+            else:
+                self._decode_parts(records[places], regions[places], its_rows)
+        if params.flipped is not None:
+            flip_rows(rows, np.flatnonzero(params.flipped & ~done))
+
+    def _decode_natively(
+        self, records: Int64, places: Int64, params: CropParams, rows: NDArray[Any]
+    ) -> NDArray[np.bool_]:
+        """Decode what the native decoder can of the plain JPEGs at `places`; return which rows are done, bool (n,).
+
+        The others are left to `simplejpeg`, which also says what is wrong with a damaged one.
+        """
+        done = np.zeros(len(records), np.bool_)
+        if self._native is None or rows.dtype != np.uint8:
+            return done
+        sizes = sizes_of(self.pack, records)
+        parts = params.regions
+        if parts is None:
+            parts = np.stack([np.zeros_like(sizes[0]), np.zeros_like(sizes[0]), *sizes], axis=1)
+        elif self._interpolation == "nearest":
+            return done
+        places = places[in_whole_pixels(parts[places], (sizes[0][places], sizes[1][places]))]
+        if not len(places):
+            return done
+        starts, lengths = self.pack.where(records[places])
+        batch = self._native.Batch(
+            self.pack.region.addresses(starts),
+            lengths.astype(np.uint64),
+            np.stack(sizes, axis=1)[places].astype(np.int32),
+            parts[places].astype(np.int32),
+            None if params.flipped is None else np.ascontiguousarray(params.flipped[places]),
+        )
+        every = len(places) == len(rows)
+        into = rows if every else np.empty((len(places), *rows.shape[1:]), np.uint8)
+        errors = self._native.decode_batch(batch, into, filter=self._interpolation, headroom=HEADROOM)
+        good = errors == self._native.Error.OK
+        if not every:
+            rows[places[good]] = into[good]
+        done[places[good]] = True
+        return done
+
+    @cached_property
+    def _kinds(self) -> tuple[Bits, Bits]:
+        """Which records of a pack of copied files are plain JPEGs, and which are known not to be."""
+        return Bits(len(self.pack)), Bits(len(self.pack))
+
+    def _plain(self, records: Int64) -> NDArray[np.bool_]:
+        """Return which records are upright JPEGs of the size in the index, whose header need not be read again.
+
+        JPEGs encoded by packer are. Headers of copied files are read once, because the bytes of a record never change.
+        """
+        encoding = self.pack.manifest.encoding
+        if encoding not in ("jpeg", "copy") or self._decoder not in PLAIN or self.pack.manifest.lenient:
+            return np.zeros(len(records), np.bool_)
+        if encoding == "jpeg":
+            return np.ones(len(records), np.bool_)
+        plain, other = self._kinds
+        unknown = records[~(plain[records] | other[records])]
+        if len(unknown):
+            widths, heights = (sides.astype(int).tolist() for sides in sizes_of(self.pack, unknown))
+            for record, data, width, height in zip(
+                unknown.tolist(), data_of(self.pack, unknown), widths, heights, strict=True
+            ):
+                is_plain = is_plain_jpeg(bytes(data), self._mode, (height, width, self._channels))
+                (plain if is_plain else other).set(np.array([record]))
+        return plain[records]
+
+    def _decode_whole(self, records: Int64, rows: list[Image]) -> None:
+        """Decode plain JPEGs directly into their rows."""
+        parts = data_of(self.pack, records)
+        done = decode_rows(parts, rows)
+        if done < len(rows):
+            self._decode_one(int(records[done]), parts[done], rows[done])
+
+    def _decode_one(self, record: int, data: memoryview, image: Image, factor: int = 1) -> Image:
+        try:
+            decode_into(data, image, factor)
+        except BadImage as error:
+            raise self.pack.damage(record, f"cannot be decoded: {error.problem}") from None
+        return image
+
+    def _decode_parts(self, records: Int64, regions: Regions, rows: list[Image]) -> None:
+        """Decode plain JPEGs at 1/1 to 1/8, and resize parts of them into their rows."""
+        widths, heights = sizes_of(self.pack, records)
+        factors = self._factors(regions, widths, heights)
+        sizes = (np.ceil(heights / factors).astype(int).tolist(), np.ceil(widths / factors).astype(int).tolist())
+        numbers = records.tolist(), data_of(self.pack, records), *sizes, factors.tolist()
+        images = (
+            self._decode_one(record, data, np.empty((height, width, self._channels), np.uint8), factor)
+            for record, data, height, width, factor in zip(*numbers, strict=True)
+        )
+        sizes_then = widths / factors, heights / factors
+        resize_parts(images, regions / factors[:, None], sizes_then, rows, self._interpolation)
+
+    def _factors(self, regions: Regions, widths: Float64, heights: Float64) -> Int64:
+        """Return the factor, 1 to 8, by which each image can be decoded smaller without visible loss in its part."""
+        factors = np.ones(len(regions), np.int64)
+        if self._interpolation != "nearest":
+            room = np.minimum(regions[:, 2] / self._output[1], regions[:, 3] / self._output[0]) / HEADROOM
+            for factor in (2, 4, 8):
+                factors[(room >= factor) & (np.minimum(widths, heights) >= REDUCED_SIDE_MIN)] = factor
+        return factors
+
+    def _decode_any(self, record: int, part: list[float] | None, row: Image) -> None:
+        """Decode an image by what its header says, and resize a part of it into the row."""
+        # of joined packs, some may have raw images
+        image = self.pack.image(record) if self.pack.encoding_of(record) == "raw" else self._decoded(record, part)
+        if part is None:
+            row[:] = image
+        else:
+            factor = reduced_by(self.pack.shape_of(record)[:2], image)
+            resize_into(image, [side / factor for side in part], row, self._interpolation)
+
+    def _decoded(self, record: int, part: list[float] | None) -> Image:
+        height, width, _ = self.pack.shape_of(record)
+        data = bytes(data_of(self.pack, np.array([record]))[0])
+        at_least = None if part is None else self._at_least(part, width, height)
+        try:
+            lenient = self.pack.manifest.lenient
+            header = read_header_leniently(data) if lenient else read_header(data)
+            # the build has already limited the number of pixels, and decided about animations
+            check_header(header, width * height, "first")
+            found, expected = decoded_shape(header, self._mode)[:3], (height, width, self._channels)
+            if found != expected:
+                raise BadImage("", f"decodes to shape {found}, but the index says {expected}")
+            return decode(data, self._mode, "lenient" if lenient else self._decoder, at_least, header=header)
+        except BadImage as error:
+            raise self.pack.damage(record, f"cannot be decoded: {error.problem}") from None
+
+    def _at_least(self, part: list[float], width: int, height: int) -> tuple[int, int]:
+        """Return the smallest (width, height) at which to decode the whole image without visible loss in this part."""
+        if self._interpolation == "nearest":
+            return width, height
+        across, down = HEADROOM * self._output[1], HEADROOM * self._output[0]
+        return math.ceil(width * across / part[2]), math.ceil(height * down / part[3])
+
+
+def flip_rows(rows: NDArray[Any], places: Int64) -> None:
+    """Mirror the images in some rows."""
+    for i in places.tolist():
+        cv2.flip(rows[i], 1, dst=rows[i])
+
+
+def reduced_by(shape: tuple[int, int], image: Image) -> int:
+    """Return the factor by which `image` is smaller than (height, width): 1, 2, 4 or 8. Raise BadImage otherwise.
+
+    This is not the quotient of two sides, because decoding rounds up: 17 pixels at 1/8 are 3.
+    """
+    for factor in (1, 2, 4, 8):
+        if image.shape[:2] == (extents(shape[0], factor), extents(shape[1], factor)):
+            return factor
+    raise BadImage("", f"decodes to shape {image.shape}, but the index says {shape}")
