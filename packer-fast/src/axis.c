@@ -8,6 +8,7 @@
 #define ONE (1 << PF_WEIGHT_BITS)
 #define GROUP PF_GROUP
 
+/* Samples first to first + count - 1, or pixels of the image. */
 typedef struct {
     int first;
     int count;
@@ -18,11 +19,15 @@ static int clamp(int value, int low, int high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* Adds a weight to the tap at `position`; positions must not fall by more than one below the first. */
+static double limit(double value, double low, double high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+/* Adds a weight; positions must not fall below the first by more than one. */
 static void add(taps_t *taps, int position, double weight) {
     if (taps->count == 0)
         taps->first = position;
-    while (position < taps->first) {
+    if (position < taps->first) {
         memmove(taps->weights + 1, taps->weights, sizeof(double) * (size_t)taps->count);
         taps->weights[0] = 0;
         taps->first--;
@@ -33,27 +38,23 @@ static void add(taps_t *taps, int position, double weight) {
     taps->weights[position - taps->first] += weight;
 }
 
-static double kernel_weight(const pf_axis_spec *spec, double scale, double center, int pixel) {
-    if (spec->kernel == PF_TRIANGLE) {
-        const double distance = fabs(pixel + 0.5 - center) / scale;
-        return distance < 1 ? 1 - distance : 0;
-    }
-    const double from = fmax(pixel, center - scale / 2);
-    const double to = fmin(pixel + 1, center + scale / 2);
-    return to - from > 1e-9 ? to - from : 0;
-}
-
-/* The pixels of an image (of full resolution) that make the output pixel at `center`. */
+/* The pixels that make the output pixel at `center`, `scale` times as large as they are. */
 static void shrink(taps_t *pixels, const pf_axis_spec *spec, double scale, double center) {
     const double reach = spec->kernel == PF_TRIANGLE ? scale : scale / 2;
-    const int first = clamp((int)floor(center - reach), spec->low, spec->high - 1);
-    const int last = clamp((int)floor(center + reach), spec->low, spec->high - 1);
+    const double low = limit(center - reach, spec->low, spec->high);
+    const double high = limit(center + reach, spec->low, spec->high);
     double sum = 0;
+    pixels->first = clamp((int)low, spec->low, spec->high - 1);
     pixels->count = 0;
-    for (int pixel = first; pixel <= last; pixel++) {
-        const double weight = kernel_weight(spec, scale, center, pixel);
-        if (weight > 0 || pixels->count == 0)
-            add(pixels, pixel, weight);
+    for (int pixel = pixels->first; pixel < high; pixel++) {
+        double weight;
+        if (spec->kernel == PF_TRIANGLE) {
+            const double distance = pixel + 0.5 - center;
+            weight = limit(scale - (distance < 0 ? -distance : distance), 0, scale);
+        } else {
+            weight = limit(high, pixel, pixel + 1) - limit(low, pixel, pixel + 1);
+        }
+        pixels->weights[pixels->count++] = weight;
         sum += weight;
     }
     for (int i = 0; i < pixels->count; i++)
@@ -61,11 +62,10 @@ static void shrink(taps_t *pixels, const pf_axis_spec *spec, double scale, doubl
 }
 
 static void interpolate(taps_t *taps, double position, int low, int high) {
-    position = fmin(fmax(position, low), high - 1);
-    const int first = clamp((int)position, low, high > low + 1 ? high - 2 : low);
-    taps->first = first;
+    position = limit(position, low, high - 1);
+    taps->first = clamp((int)position, low, high > low + 1 ? high - 2 : low);
     taps->count = 2;
-    taps->weights[1] = position - first;
+    taps->weights[1] = position - taps->first;
     taps->weights[0] = 1 - taps->weights[1];
 }
 
@@ -75,35 +75,32 @@ static void expand(taps_t *samples, const taps_t *pixels, const pf_axis_spec *sp
     for (int i = 0; i < pixels->count; i++) {
         const int pixel = pixels->first + i;
         const int nearest = clamp(pixel / spec->expand, 0, spec->samples - 1);
-        if (!spec->is_fancy) {
-            add(samples, nearest, pixels->weights[i]);
-            continue;
-        }
         const int other = clamp(nearest + (pixel % 2 ? 1 : -1), 0, spec->samples - 1);
-        add(samples, nearest, pixels->weights[i] * 0.75);
-        add(samples, other, pixels->weights[i] * 0.25);
+        const double share = spec->is_fancy ? 0.75 : 1;
+        add(samples, nearest, pixels->weights[i] * share);
+        if (spec->is_fancy)
+            add(samples, other, pixels->weights[i] * 0.25);
     }
 }
 
-static void find_taps(taps_t *taps, const pf_axis_spec *spec, int index) {
-    const double scale = (spec->end - spec->begin) / spec->count;
+static void find_taps(taps_t *taps, const pf_axis_spec *spec, double scale, int index) {
     const double center = spec->begin + (index + 0.5) * scale;
-    if (spec->kernel == PF_LINEAR && (spec->expand == 1 || spec->is_fancy)) {
+    const bool is_linear = spec->kernel == PF_LINEAR;
+    if (is_linear && (spec->expand == 1 || spec->is_fancy)) {
         /* between the centers of two pixels, interpolating samples is as good as interpolating the
          * pixels made from them, and needs two taps instead of three */
-        const double inside = fmin(fmax(center, spec->low + 0.5), spec->high - 0.5);
+        const double inside = limit(center, spec->low + 0.5, spec->high - 0.5);
         interpolate(taps, inside / spec->expand - 0.5, 0, spec->samples);
         return;
     }
     taps_t pixels;
-    if (spec->kernel == PF_LINEAR)
-        interpolate(&pixels, center - 0.5, spec->low, spec->high);
+    taps_t *made = spec->expand == 1 ? taps : &pixels;
+    if (is_linear)
+        interpolate(made, center - 0.5, spec->low, spec->high);
     else
-        shrink(&pixels, spec, scale, center);
-    if (spec->expand == 1)
-        *taps = pixels;
-    else
-        expand(taps, &pixels, spec);
+        shrink(made, spec, scale, center);
+    if (made != taps)
+        expand(taps, made, spec);
 }
 
 /* Rounds the weights so that they add up to one. */
@@ -118,7 +115,7 @@ static void store(pf_axis *axis, int index, const taps_t *taps, int samples) {
         const int t = taps->first - start + i;
         if (t >= axis->taps) /* linear at the last sample: its weight is zero */
             break;
-        weights[t] = (int16_t)lrint(taps->weights[i] * ONE);
+        weights[t] = (int16_t)(taps->weights[i] * ONE + 0.5);
         sum += weights[t];
         if (weights[t] > weights[largest])
             largest = t;
@@ -131,13 +128,16 @@ static void store(pf_axis *axis, int index, const taps_t *taps, int samples) {
 static void make_vectors(pf_axis *axis) {
     uint8_t *at = axis->vectors;
     for (int i = 0; i < axis->count; i += GROUP) {
-        const int base = pf_group_base(axis, i);
+        /* starts fall if the axis is mirrored */
+        const int last = axis->start[i + GROUP <= axis->count ? i + GROUP - 1 : axis->count - 1];
+        const int base = last < axis->start[i] ? last : axis->start[i];
+        axis->bases[i / GROUP] = base;
         for (int t = 0; t < axis->taps; t += 2) {
             int16_t weights[2 * GROUP];
             for (int j = 0; j < GROUP; j++) {
                 const int output = i + j < axis->count ? i + j : axis->count - 1;
                 const int offset = axis->start[output] - base + t;
-                if (offset < 0 || offset > 14) {
+                if (offset > 14) {
                     axis->vectors = NULL;
                     return;
                 }
@@ -168,15 +168,16 @@ int32_t pf_axis_make(pf_axis *axis, const pf_axis_spec *spec) {
     const size_t entries = count * (size_t)axis->taps;
     const size_t groups = (count + GROUP - 1) / GROUP;
     const size_t vector_bytes = groups * (size_t)axis->taps * 16;
-    uint8_t *memory = pf_reserve(&axis->memory, vector_bytes + entries * 2 + count * 4 + 16);
+    uint8_t *memory = pf_reserve(&axis->memory, vector_bytes + entries * 2 + (count + groups) * 4 + 16);
     if (memory == NULL)
         return PF_NO_MEMORY;
     axis->vectors = memory;
-    axis->start = (int32_t *)(void *)(memory + vector_bytes);
+    axis->bases = (int32_t *)(void *)(memory + vector_bytes);
+    axis->start = axis->bases + groups;
     axis->weights = (int16_t *)(void *)(axis->start + count);
     taps_t found;
     for (int i = 0; i < spec->count; i++) {
-        find_taps(&found, spec, i);
+        find_taps(&found, spec, scale, i);
         store(axis, spec->mirrored ? spec->count - 1 - i : i, &found, spec->samples);
     }
     make_vectors(axis);

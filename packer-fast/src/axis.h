@@ -34,19 +34,12 @@ typedef struct {
     int32_t *start;
     int16_t *weights; /* they add up to 1 << PF_WEIGHT_BITS */
     uint8_t *vectors; /* for rows_x86.c; NULL if four outputs need more than 16 samples */
+    int32_t *bases;   /* first sample of each four outputs */
     pf_memory memory;
 } pf_axis;
 
 /* Outputs that rows_x86.c makes at once. */
 #define PF_GROUP 4
-
-/* Returns the first sample that the group of outputs beginning at `output` needs. */
-static inline int32_t pf_group_base(const pf_axis *axis, int output) {
-    const int last = output + PF_GROUP <= axis->count ? output + PF_GROUP - 1 : axis->count - 1;
-    const int32_t a = axis->start[output];
-    const int32_t b = axis->start[last]; /* less than `a` if the axis is mirrored */
-    return a < b ? a : b;
-}
 
 /* Returns PF_OK, PF_UNSUPPORTED (shrinks too much) or PF_NO_MEMORY. */
 int32_t pf_axis_make(pf_axis *axis, const pf_axis_spec *spec);

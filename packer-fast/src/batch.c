@@ -10,7 +10,6 @@
 #include "planes.h"
 #include "resize.h"
 
-#define VERSION "0.2.0"
 /* packer.images.jpeg.REDUCED_SIDE_MIN: for smaller sides several scales of libjpeg give the same size. */
 #define REDUCED_SIDE_MIN 16
 #define MAX_SIDE 65500 /* of a JPEG, in libjpeg */
@@ -321,5 +320,5 @@ int32_t packer_fast_abi(void) {
 }
 
 const char *packer_fast_version(void) {
-    return VERSION;
+    return PF_VERSION;
 }

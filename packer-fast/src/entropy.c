@@ -83,7 +83,7 @@ static void build_steps(pf_table *table) {
 }
 
 static void fill_slowly(pf_bits *bits) {
-    while (bits->count <= 56) {
+    while (bits->count < 56) {
         uint64_t byte = 0;
         if (bits->next < bits->end && *bits->next != 0xFF) {
             byte = *bits->next++;
@@ -98,18 +98,17 @@ static void fill_slowly(pf_bits *bits) {
     }
 }
 
-/* Makes at least 32 bits available: a code and its extra bits have at most 31. */
+/* Makes at least 56 bits available. Whether bits are needed is not asked: such a branch would often be
+ * mispredicted. Bits behind `count` may already be set; they are those that come next. */
 ALWAYS_INLINE void fill(pf_bits *bits) {
-    if (bits->count >= 32)
-        return;
-    if (bits->end - bits->next >= 4) {
-        const uint8_t *at = bits->next;
-        const uint32_t word =
-            (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | (uint32_t)at[3];
-        if (((~word - 0x01010101U) & word & 0x80808080U) == 0) { /* no byte is 0xFF */
-            bits->window |= (uint64_t)word << (32 - bits->count);
-            bits->count += 32;
-            bits->next += 4;
+    if (bits->end - bits->next >= 8) {
+        uint64_t word = 0;
+        for (int i = 0; i < 8; i++)
+            word = word << 8 | bits->next[i];
+        if (((~word - 0x0101010101010101U) & word & 0x8080808080808080U) == 0) { /* no 0xFF */
+            bits->window |= word >> bits->count;
+            bits->next += (63 - bits->count) >> 3;
+            bits->count |= 56;
             return;
         }
     }
@@ -159,18 +158,27 @@ ALWAYS_INLINE bool decode_dc(pf_bits *bits, const pf_table *table, int32_t *dc) 
     return true;
 }
 
-/* Decodes the AC coefficients of a block; `last` gets the position of the last one. */
+ALWAYS_INLINE pf_symbol look_up(const pf_bits *bits, const pf_table *table) {
+    return table->lookup[bits->window >> (64 - PF_LOOKUP_BITS)];
+}
+
+/* Decodes the AC coefficients of a block; `last` gets the position of the last one. Of the 56 bits of a
+ * fill, two coefficients found by lookup leave more than the 31 that any other may need. */
 ALWAYS_INLINE bool decode_ac(pf_bits *bits, const pf_table *table, JCOEF *block, int *last) {
     uint32_t k = 1;
     while (k < DCTSIZE2) {
         fill(bits);
-        const pf_symbol entry = table->lookup[bits->window >> (64 - PF_LOOKUP_BITS)];
-        if (entry.value != 0) {
+        pf_symbol entry = look_up(bits, table);
+        for (int i = 0; i < 2 && entry.value != 0 && k < DCTSIZE2; i++) {
             take(bits, entry.bits);
             k += entry.run;
             block[NATURAL_ORDER[k++]] = entry.value;
-            continue;
+            entry = look_up(bits, table);
         }
+        if (k >= DCTSIZE2)
+            break;
+        if (entry.value != 0)
+            continue;
         const uint32_t symbol = take_symbol(bits, table, entry);
         if (symbol == BAD_CODE)
             return false;
@@ -193,15 +201,16 @@ ALWAYS_INLINE bool skip_ac(pf_bits *bits, const pf_table *table) {
     uint32_t k = 1;
     while (k < DCTSIZE2) {
         fill(bits);
-        const uint64_t next = bits->window >> (64 - PF_LOOKUP_BITS);
-        const pf_step step = table->steps[next];
         /* a second coefficient beyond the end is not one of this block */
-        if (step.bits != 0 && k + step.advance <= DCTSIZE2) {
+        pf_step step = table->steps[bits->window >> (64 - PF_LOOKUP_BITS)];
+        for (int i = 0; i < 2 && step.bits != 0 && k + step.advance <= DCTSIZE2; i++) {
             take(bits, step.bits);
             k += step.advance;
-            continue;
+            step = table->steps[bits->window >> (64 - PF_LOOKUP_BITS)];
         }
-        const pf_symbol entry = table->lookup[next];
+        if (k >= DCTSIZE2)
+            break;
+        const pf_symbol entry = look_up(bits, table);
         if (entry.value != 0) {
             take(bits, entry.bits);
             k += entry.run + 1U;

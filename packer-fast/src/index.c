@@ -5,7 +5,7 @@
 #include "packer_fast.h"
 
 #define HEADER_BYTES 24
-#define VERSION 1
+#define INDEX_VERSION 1
 #define DC_BITS 12
 /* Decoding on for this many MCUs to compare the state costs less than what it makes sure of. */
 #define COMPARE_WITHIN 4
@@ -70,7 +70,7 @@ uint64_t pf_index_size(const pf_scan *scan, uint32_t interval) {
 }
 
 int32_t pf_index_open(pf_index *index, const uint8_t *bytes, uint64_t size, const pf_scan *scan) {
-    if (size < HEADER_BYTES || memcmp(bytes, "PJI", 3) != 0 || bytes[3] != VERSION)
+    if (size < HEADER_BYTES || memcmp(bytes, "PJI", 3) != 0 || bytes[3] != INDEX_VERSION)
         return PF_WRONG_INDEX;
     const uint32_t interval = read_u16(bytes + 16);
     if (interval == 0 || size != pf_index_size(scan, interval) ||
@@ -145,7 +145,7 @@ int32_t pf_index_compare(const pf_index *index, pf_scan *scan) {
 int32_t pf_index_write(pf_scan *scan, uint32_t interval, uint8_t *out) {
     const uint64_t size = pf_index_size(scan, interval);
     memcpy(out, "PJI", 3);
-    out[3] = VERSION;
+    out[3] = INDEX_VERSION;
     write_u32(out + 8, jpeg_bytes(scan));
     write_u32(out + 12, fingerprint(scan));
     write_u16(out + 16, interval);

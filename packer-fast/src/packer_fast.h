@@ -12,6 +12,7 @@
 
 /* Raised with every change of these functions or structs; the Python package refuses another one. */
 #define PF_ABI 1
+#define PF_VERSION "0.2.0"
 
 /* What became of an image. Only PF_OK leaves the whole row written; otherwise its content is undefined. */
 enum {

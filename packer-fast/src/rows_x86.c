@@ -49,7 +49,7 @@ SSSE3 static void across(int16_t *out, const uint8_t *samples, const pf_axis *ax
     const __m128i half = _mm_set1_epi32(1 << (shift - 1));
     const uint8_t *vectors = axis->vectors;
     for (int i = 0; i < axis->count; i += PF_GROUP) {
-        const __m128i window = load(samples + pf_group_base(axis, i));
+        const __m128i window = load(samples + axis->bases[i / PF_GROUP]);
         __m128i sums = half;
         for (int t = 0; t < axis->taps; t += 2) {
             const __m128i pairs = _mm_shuffle_epi8(window, load(vectors));
