@@ -20,9 +20,9 @@ typedef struct {
     pf_kernel kernel;
     double begin; /* of the region */
     double end;
-    int low; /* the filter reads no pixel before this one, */
-    int high; /* nor this one or a later one: a crop is resized as if it were an image */
-    int expand;   /* pixels per sample of this plane: 2 for the chroma of 4:2:0 */
+    int low;       /* the filter reads no pixel before this one, */
+    int high;      /* nor this one or a later one: a crop is resized as if it were an image */
+    int expand;    /* pixels per sample of this plane: 2 for the chroma of 4:2:0 */
     bool is_fancy; /* pixels between samples are interpolated as by libjpeg, else repeated */
     int samples;   /* of the plane */
 } pf_axis_spec;

@@ -10,7 +10,8 @@
 #include "planes.h"
 #include "resize.h"
 
-/* packer.images.jpeg.REDUCED_SIDE_MIN: for smaller sides several scales of libjpeg give the same size. */
+/* packer.images.jpeg.REDUCED_SIDE_MIN: for smaller sides several scales of libjpeg give the same
+ * size. */
 #define REDUCED_SIDE_MIN 16
 #define MAX_SIDE 65500 /* of a JPEG, in libjpeg */
 #define LINES 16
@@ -21,8 +22,11 @@ typedef struct {
     struct jpeg_error_mgr errors;
     jmp_buf jump;
     int32_t error;
-    pf_tables tables;
+    const uint8_t *data; /* the JPEG */
+    bool has_scan;       /* entropy.h decodes it, else libjpeg */
     pf_scan scan;
+    pf_tables tables;
+    void (*start_input_pass)(j_decompress_ptr); /* libjpeg's */
     pf_planes planes;
     pf_resizer resizer;
     const pf_rows *rows;
@@ -74,6 +78,39 @@ static void print_nothing(j_common_ptr jpeg) {
     (void)jpeg;
 }
 
+/* Replaces the start_pass of libjpeg's entropy decoder. */
+static void start_scan(j_decompress_ptr jpeg) {
+    context_t *context = (context_t *)jpeg->client_data;
+    jpeg->entropy->insufficient_data = FALSE;
+    if (!pf_scan_start(&context->scan, &context->tables, jpeg, context->data))
+        ERREXIT(jpeg, JERR_BAD_HUFF_TABLE);
+}
+
+/* Replaces its decode_mcu. */
+static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
+    pf_scan *scan = &((context_t *)jpeg->client_data)->scan;
+    int last[D_MAX_BLOCKS_IN_MCU];
+    if (!pf_scan_decode(scan, blocks, last))
+        ERREXIT(jpeg, JERR_BAD_HUFF_TABLE); /* any that means damage; its text is never seen */
+    if (scan->mcu == scan->mcus_per_row * scan->mcu_rows) {
+        jpeg->src->next_input_byte = pf_scan_next_byte(scan);
+        jpeg->src->bytes_in_buffer = (size_t)(scan->bits.end - jpeg->src->next_input_byte);
+    }
+    return TRUE;
+}
+
+/* Called by jpeg_start_decompress, when libjpeg has made its entropy decoder but not yet its
+ * tables. */
+static void start_input_pass(j_decompress_ptr jpeg) {
+    context_t *context = (context_t *)jpeg->client_data;
+    context->has_scan = pf_scan_is_known(jpeg);
+    if (context->has_scan) {
+        jpeg->entropy->start_pass = start_scan;
+        jpeg->entropy->decode_mcu = decode_mcu;
+    }
+    context->start_input_pass(jpeg);
+}
+
 static context_t *open_context(void) {
     context_t *context = calloc(1, sizeof(context_t));
     if (context == NULL)
@@ -89,6 +126,8 @@ static context_t *open_context(void) {
         return NULL;
     }
     jpeg_create_decompress(&context->jpeg);
+    context->start_input_pass = context->jpeg.inputctl->start_input_pass;
+    context->jpeg.inputctl->start_input_pass = start_input_pass;
     return context;
 }
 
@@ -103,11 +142,13 @@ static void close_context(context_t *context) {
     free(context);
 }
 
-/* Reads the header. Returns PF_UNSUPPORTED unless the image is one of those that are decoded here. */
+/* Reads the header. Returns PF_UNSUPPORTED unless the image is one of those that are decoded here.
+ */
 static int32_t open_jpeg(context_t *context, const uint8_t *data, uint64_t bytes) {
     j_decompress_ptr jpeg = &context->jpeg;
     if (bytes > UINT32_MAX) /* offsets in an index have 32 bits */
         return PF_UNSUPPORTED;
+    context->data = data;
     jpeg_mem_src(jpeg, data, (unsigned long)bytes);
     jpeg_read_header(jpeg, TRUE);
     const bool is_gray = jpeg->jpeg_color_space == JCS_GRAYSCALE && jpeg->num_components == 1;
@@ -133,29 +174,11 @@ static void set_scale(j_decompress_ptr jpeg, const image_t *image, const pf_batc
     }
 }
 
-/* Replaces libjpeg's decode_mcu: the same coefficients, sooner. */
-static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
-    context_t *context = (context_t *)jpeg->client_data;
-    pf_scan *scan = &context->scan;
-    int last[D_MAX_BLOCKS_IN_MCU];
-    if (!pf_scan_decode(scan, blocks, last))
-        ERREXIT(jpeg, JERR_BAD_HUFF_TABLE); /* any that means damage; its text is never seen */
-    if (scan->mcu == scan->mcus_per_row * scan->mcu_rows) {
-        jpeg->src->next_input_byte = pf_scan_next_byte(scan);
-        jpeg->src->bytes_in_buffer = (size_t)(scan->bits.end - jpeg->src->next_input_byte);
-    }
-    return TRUE;
-}
-
 /* Decodes all of an image into the row, with the pixels that libjpeg gives. */
 static void decode_whole(context_t *context, const image_t *image, int channels) {
     j_decompress_ptr jpeg = &context->jpeg;
     jpeg->out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     jpeg_start_decompress(jpeg);
-    if (pf_scan_is_known(jpeg)) {
-        pf_scan_start(&context->scan, &context->tables, jpeg, image->data);
-        jpeg->entropy->decode_mcu = decode_mcu;
-    }
     const size_t stride = (size_t)jpeg->output_width * (size_t)channels;
     while (jpeg->output_scanline < jpeg->output_height) {
         JSAMPROW lines[LINES];
@@ -187,15 +210,15 @@ static int32_t decode_region(context_t *context, const image_t *image, const pf_
     set_scale(jpeg, image, batch);
     jpeg->raw_data_out = TRUE;
     jpeg_start_decompress(jpeg);
-    if (image->index != NULL && !batch->verify && pf_scan_is_known(jpeg)) {
-        pf_scan_start(&context->scan, &context->tables, jpeg, image->data);
-        const int32_t error = pf_index_open(&index, image->index, image->index_bytes, &context->scan);
+    if (image->index != NULL && !batch->verify && context->has_scan) {
+        const int32_t error =
+            pf_index_open(&index, image->index, image->index_bytes, &context->scan);
         if (error != PF_OK)
             return error;
         used = &index;
     }
     const int32_t error =
-        pf_planes_decode(&context->planes, &context->scan, &context->tables, jpeg, image->data,
+        pf_planes_decode(&context->planes, context->has_scan ? &context->scan : NULL, jpeg,
                          image->region, batch->channels == 1, used, batch->verify != 0);
     if (error != PF_OK)
         return error;
@@ -263,8 +286,7 @@ int64_t packer_fast_decode_batch(const pf_batch *batch) {
             .index = batch->indexes == NULL ? NULL : (const uint8_t *)(uintptr_t)batch->indexes[i],
             .index_bytes = batch->indexes == NULL ? 0 : batch->indexes_bytes[i],
         };
-        batch->errors[i] =
-            context == NULL ? PF_NO_MEMORY : decode_guarded(context, &image, batch);
+        batch->errors[i] = context == NULL ? PF_NO_MEMORY : decode_guarded(context, &image, batch);
         failed += batch->errors[i] != PF_OK;
     }
     if (context != NULL)
@@ -292,7 +314,6 @@ static int32_t make_index(context_t *context, request_t *request) {
         return PF_UNSUPPORTED;
     jpeg->raw_data_out = TRUE;
     jpeg_start_decompress(jpeg);
-    pf_scan_start(&context->scan, &context->tables, jpeg, request->data);
     const uint32_t interval =
         request->interval == 0 ? context->scan.mcus_per_row : (uint32_t)request->interval;
     request->size = pf_index_size(&context->scan, interval);

@@ -38,11 +38,15 @@ static void fill_lookup(pf_table *table, uint32_t code, uint32_t length, uint8_t
     }
 }
 
-/* libjpeg has checked the table: jpeg_start_decompress makes its own form of it. */
-static void build_table(pf_table *table, const JHUFF_TBL *source) {
+/* Returns false if the table is missing or not valid, by the rules of libjpeg's
+ * jpeg_make_d_derived_tbl. */
+static bool build_table(pf_table *table, const JHUFF_TBL *source, bool is_dc) {
+    if (source == NULL)
+        return false;
     if (table->is_built && memcmp(table->counts, source->bits, sizeof(table->counts)) == 0 &&
         memcmp(table->symbols, source->huffval, sizeof(table->symbols)) == 0)
-        return;
+        return true;
+    table->is_built = table->has_steps = false;
     memcpy(table->counts, source->bits, sizeof(table->counts));
     memcpy(table->symbols, source->huffval, sizeof(table->symbols));
     memset(table->lookup, 0, sizeof(table->lookup));
@@ -50,17 +54,17 @@ static void build_table(pf_table *table, const JHUFF_TBL *source) {
     uint32_t index = 0;
     for (uint32_t length = 1; length <= 16; length++) {
         table->offset[length] = (int32_t)index - (int32_t)code;
-        for (uint32_t i = 0; i < table->counts[length]; i++) {
+        for (uint32_t i = 0; i < table->counts[length]; i++, code++, index++) {
+            if (index > 255 || code >> length != 0 || (is_dc && table->symbols[index] > 15))
+                return false;
             if (length <= PF_LOOKUP_BITS)
                 fill_lookup(table, code, length, table->symbols[index]);
-            code++;
-            index++;
         }
         table->code_end[length] = table->counts[length] ? (int32_t)code : 0;
         code <<= 1;
     }
     table->is_built = true;
-    table->has_steps = false;
+    return true;
 }
 
 /* Two coefficients per step, where both fit, make skipping faster than decoding. */
@@ -98,8 +102,8 @@ static void fill_slowly(pf_bits *bits) {
     }
 }
 
-/* Makes at least 56 bits available. Whether bits are needed is not asked: such a branch would often be
- * mispredicted. Bits behind `count` may already be set; they are those that come next. */
+/* Makes at least 56 bits available. Whether bits are needed is not asked: such a branch would often
+ * be mispredicted. Bits behind `count` may already be set; they are those that come next. */
 ALWAYS_INLINE void fill(pf_bits *bits) {
     if (bits->end - bits->next >= 8) {
         uint64_t word = 0;
@@ -162,8 +166,8 @@ ALWAYS_INLINE pf_symbol look_up(const pf_bits *bits, const pf_table *table) {
     return table->lookup[bits->window >> (64 - PF_LOOKUP_BITS)];
 }
 
-/* Decodes the AC coefficients of a block; `last` gets the position of the last one. Of the 56 bits of a
- * fill, two coefficients found by lookup leave more than the 31 that any other may need. */
+/* Decodes the AC coefficients of a block; `last` gets the position of the last one. Of the 56 bits
+ * of a fill, two coefficients found by lookup leave more than the 31 that any other may need. */
 ALWAYS_INLINE bool decode_ac(pf_bits *bits, const pf_table *table, JCOEF *block, int *last) {
     uint32_t k = 1;
     while (k < DCTSIZE2) {
@@ -255,7 +259,7 @@ bool pf_scan_is_known(j_decompress_ptr jpeg) {
            jpeg->num_components <= PF_MAX_COMPONENTS && jpeg->comps_in_scan == jpeg->num_components;
 }
 
-void pf_scan_start(pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg, const uint8_t *data) {
+bool pf_scan_start(pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg, const uint8_t *data) {
     memset(scan, 0, sizeof(*scan));
     scan->jpeg = data;
     scan->bits.next = jpeg->src->next_input_byte;
@@ -269,13 +273,18 @@ void pf_scan_start(pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg, cons
     for (int i = 0; i < scan->blocks; i++) {
         const int component = jpeg->MCU_membership[i];
         const jpeg_component_info *info = jpeg->cur_comp_info[component];
+        const int dc = info->dc_tbl_no;
+        const int ac = info->ac_tbl_no;
+        if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS ||
+            !build_table(&tables->dc[dc], jpeg->dc_huff_tbl_ptrs[dc], true) ||
+            !build_table(&tables->ac[ac], jpeg->ac_huff_tbl_ptrs[ac], false))
+            return false;
         scan->component[i] = (uint8_t)component;
         scan->is_needed[i] = info->component_needed;
-        scan->dc_table[i] = &tables->dc[info->dc_tbl_no];
-        scan->ac_table[i] = &tables->ac[info->ac_tbl_no];
-        build_table(&tables->dc[info->dc_tbl_no], jpeg->dc_huff_tbl_ptrs[info->dc_tbl_no]);
-        build_table(scan->ac_table[i], jpeg->ac_huff_tbl_ptrs[info->ac_tbl_no]);
+        scan->dc_table[i] = &tables->dc[dc];
+        scan->ac_table[i] = &tables->ac[ac];
     }
+    return jpeg->Ss == 0 && jpeg->Se == DCTSIZE2 - 1 && jpeg->Ah == 0 && jpeg->Al == 0;
 }
 
 static bool begin_mcu(pf_scan *scan) {

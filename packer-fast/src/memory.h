@@ -13,8 +13,8 @@ typedef struct {
     size_t capacity;
 } pf_memory;
 
-/* Returns `size` bytes and PF_SLACK more, aligned as by malloc; NULL if there is no memory. What was in
- * the block before is lost. */
+/* Returns `size` bytes and PF_SLACK more, aligned as by malloc; NULL if there is no memory. What
+ * was in the block before is lost. */
 uint8_t *pf_reserve(pf_memory *memory, size_t size);
 
 void pf_release(pf_memory *memory);

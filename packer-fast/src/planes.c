@@ -17,14 +17,17 @@ static int min(int a, int b) {
     return a < b ? a : b;
 }
 
-/* Whether libjpeg interpolates between the samples of this component (jdsample.c), or repeats them. */
-static bool is_fancy(j_decompress_ptr jpeg, const jpeg_component_info *info, const pf_plane *plane) {
+/* Whether libjpeg interpolates between the samples of this component (jdsample.c), or repeats them.
+ */
+static bool is_fancy(j_decompress_ptr jpeg, const jpeg_component_info *info,
+                     const pf_plane *plane) {
     if (jpeg->min_DCT_scaled_size == 1 || plane->expand_x > 2 || plane->expand_y > 2)
         return false;
     return plane->expand_x == 1 || info->downsampled_width > 2;
 }
 
-/* Sets expansion and interpolation of each plane. Returns false if libjpeg would refuse the sampling. */
+/* Sets expansion and interpolation of each plane. Returns false if libjpeg would refuse the
+ * sampling. */
 static bool set_sampling(pf_planes *planes, j_decompress_ptr jpeg) {
     const int full_width = jpeg->max_h_samp_factor * jpeg->min_DCT_scaled_size;
     const int full_height = jpeg->max_v_samp_factor * jpeg->min_DCT_scaled_size;
@@ -90,7 +93,8 @@ static bool allocate(pf_planes *planes, j_decompress_ptr jpeg, const area_t *are
     return memory != NULL;
 }
 
-/* Fills a block that has only a DC: the same as the inverse DCT gives, in a fraction of its time. */
+/* Fills a block that has only a DC: the same as the inverse DCT gives, in a fraction of its time.
+ */
 static bool fill_flat(const jpeg_component_info *info, const JCOEF *block, JSAMPROW *lines,
                       uint32_t column) {
     const int value = block[0] * info->quant_table->quantval[0];
@@ -110,8 +114,10 @@ static void transform(const pf_planes *planes, j_decompress_ptr jpeg, JBLOCK *bl
         const int size = info->DCT_scaled_size;
         for (int y = 0; y < info->MCU_height; y++) {
             for (int x = 0; x < info->MCU_width; x++, blocks++, last++) {
-                const uint32_t at = (column * (uint32_t)info->MCU_width + (uint32_t)x) * (uint32_t)size;
-                if (*last == 0 && size == DCTSIZE && fill_flat(info, *blocks, lines[i] + y * size, at))
+                const uint32_t at =
+                    (column * (uint32_t)info->MCU_width + (uint32_t)x) * (uint32_t)size;
+                if (*last == 0 && size == DCTSIZE &&
+                    fill_flat(info, *blocks, lines[i] + y * size, at))
                     continue;
                 jpeg->idct->inverse_DCT[i](jpeg, info, *blocks, lines[i] + y * size, at);
             }
@@ -194,17 +200,16 @@ static int32_t decode_all(pf_planes *planes, j_decompress_ptr jpeg) {
     return PF_OK;
 }
 
-int32_t pf_planes_decode(pf_planes *planes, pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg,
-                         const uint8_t *data, const int32_t region[4], bool gray_only,
-                         const pf_index *index, bool verify) {
+int32_t pf_planes_decode(pf_planes *planes, pf_scan *scan, j_decompress_ptr jpeg,
+                         const int32_t region[4], bool gray_only, const pf_index *index,
+                         bool verify) {
     int blocks[PF_MAX_COMPONENTS][2];
     planes->count = gray_only ? 1 : jpeg->num_components;
     planes->scale = (int)jpeg->scale_num;
     if (!set_sampling(planes, jpeg))
         return PF_UNSUPPORTED;
-    if (!pf_scan_is_known(jpeg))
+    if (scan == NULL)
         return decode_all(planes, jpeg);
-    pf_scan_start(scan, tables, jpeg, data);
     for (int i = 0; i < jpeg->num_components; i++) {
         blocks[i][0] = jpeg->cur_comp_info[i]->MCU_width;
         blocks[i][1] = jpeg->cur_comp_info[i]->MCU_height;

@@ -57,7 +57,8 @@ static bool have_same_samples(const pf_plane *a, const pf_plane *b) {
     return a->expand_x == b->expand_x && a->expand_y == b->expand_y && a->is_fancy == b->is_fancy;
 }
 
-/* Makes one row of the result of one plane, and the rows of the plane it needs that are not there yet. */
+/* Makes one row of the result of one plane, and the rows of the plane it needs that are not there
+ * yet. */
 static void make_row(int16_t *out, ring_t *ring, const pf_rows *rows, const pf_plane *plane,
                      const pf_axis *across, const pf_axis *down, int row) {
     const int16_t *needed[PF_MAX_TAPS];

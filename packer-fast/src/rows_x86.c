@@ -17,7 +17,8 @@ SSSE3 static void store(void *at, __m128i value) {
     _mm_storeu_si128((__m128i *)at, value);
 }
 
-/* Windows of more than 16 bytes (an axis that shrinks by more than three): 8 taps of one output at once. */
+/* Windows of more than 16 bytes (an axis that shrinks by more than three): 8 taps of one output at
+ * once. */
 SSSE3 static void across_far(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
     const int shift = PF_WEIGHT_BITS - PF_MIDDLE_BITS;
     const int16_t *weights = axis->weights;
