@@ -88,6 +88,8 @@ def advice(facts: dict[str, Any]) -> Iterator[str]:
             f"{plural(facts['usable_cores'], 'core')} can decode about {total:,.0f} photos/s of 500x375 ({best}); raw "
             "pixels of a smaller size need no decoding: packer build SRC --resize 224 (packer bench SRC measures it)"
         )
+    if rates and "fast" not in rates:
+        yield 'crops of JPEGs decode 1.7 times as fast with the native decoder: pip install "dataset-packer[fast]"'
     if facts["usable_cores"] < facts["cores"]:
         yield (
             f"this process may use {facts['usable_cores']} of {facts['cores']} cores; taskset -p $$ shows its "

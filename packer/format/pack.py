@@ -97,7 +97,7 @@ class Pack(Records):
 
         Args:
             i: Number of the record.
-            decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+            decoder: JPEG decoder: auto, fast, simplejpeg, opencv or jpeg4py.
 
         Raises:
             DamagedPack: The record does not match its checksum or its row in the index.

@@ -68,6 +68,28 @@ def _jpeg() -> bytes:
         return file.getvalue()
 
 
+def _fast() -> Callable[[bytes], Any]:
+    import numpy as np
+
+    from packer.images.fast import native
+
+    module, reason = native()
+    if module is None:
+        raise ImportError(f"dataset-packer-fast {reason}")
+    width, height = SIZE
+    size, region = np.array([SIZE], np.int32), np.array([[0, 0, width, height]], np.int32)
+
+    def decode(data: bytes) -> Any:
+        rows, jpeg = np.empty((1, height, width, 3), np.uint8), np.frombuffer(data, np.uint8)
+        places = (np.array([number], np.uint64) for number in (jpeg.ctypes.data, len(jpeg)))
+        (error,) = module.decode_batch(module.Batch(*places, size, region), rows)
+        if error:
+            raise ValueError(module.Error(error).name)
+        return rows[0]
+
+    return decode
+
+
 def _simplejpeg() -> Callable[[bytes], Any]:
     import simplejpeg
 
@@ -98,6 +120,7 @@ def _pillow() -> Callable[[bytes], Any]:
 
 
 DECODERS: dict[str, Callable[[], Callable[[bytes], Any]]] = {
+    "fast": _fast,
     "simplejpeg": _simplejpeg,
     "jpeg4py": _jpeg4py,
     "opencv": _opencv,

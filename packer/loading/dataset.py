@@ -42,7 +42,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             is seeded with (seed, epoch, record), so that its numbers are the same for any number of workers and ranks.
             Numbers that a transform draws from other generators are not.
         target_transform: called with each target.
-        decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py.
+        decoder: JPEG decoder: auto, fast, simplejpeg, opencv or jpeg4py.
         transforms: called with both, instead of the other two: ``transforms(image, target)`` or ``transforms(image,
             target, generator)``; returns both.
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from packer.errors import BadImage
 from packer.format.bits import Bits
 from packer.format.pack import Pack
+from packer.images import fast
 from packer.images.decode import Decoder, decode, is_plain_jpeg
-from packer.images.fast import load_native, native, native_version
 from packer.images.header import Mode, check_header, decoded_shape, read_header, read_header_leniently
 from packer.images.jpeg import HEADROOM, REDUCED_SIDE_MIN, decode_into, decode_rows, extents
 from packer.images.resample import Interpolation
@@ -53,13 +53,13 @@ class RowDecoder:
             return None
         if self.pack.manifest.encoding not in ("jpeg", "copy"):
             return None
-        return load_native() if self._decoder == "fast" else native()[0]
+        return fast.load_native() if self._decoder == "fast" else fast.native()[0]
 
     @property
     def name(self) -> str:
         """What decodes JPEGs: ``fast`` and its version, or another decoder."""
         if self._native is not None:
-            return f"fast {native_version()}"
+            return f"fast {fast.native_version()}"
         if self.pack.manifest.lenient:
             return "lenient"
         return "simplejpeg" if self._decoder in PLAIN else self._decoder

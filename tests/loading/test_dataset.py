@@ -170,7 +170,7 @@ def test_transforms(make_pack):
 
 
 def test_unknown_decoder(make_pack):
-    with pytest.raises(UsageError, match="must be one of auto, simplejpeg, opencv, jpeg4py, lenient, got 'pil'"):
+    with pytest.raises(UsageError, match="must be one of auto, fast, simplejpeg, opencv, jpeg4py, lenient, got 'pil'"):
         PackedDataset(make_pack("raw", "lmdb"), decoder="pil")
 
 

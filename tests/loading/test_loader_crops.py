@@ -15,7 +15,8 @@ from PIL import Image
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
 from packer.images.jpeg import decode_into
 from packer.images.resample import resample
-from packer.loading.fill import ImageFiller, reduced_by, resize_into
+from packer.loading.decoding import RowDecoder, reduced_by
+from packer.loading.parts import resize_into
 from packer.samplers.order import uniform
 
 
@@ -388,10 +389,10 @@ def test_scaled_decoding_is_close_to_the_full_one(pack, monkeypatch):
         decode_into(data, row, factor)
 
     options = {"crop": RandomResizedCrop(12, scale=(0.1, 1.0)), "flip": True, "seed": 5, "threads": 1}
-    monkeypatch.setattr("packer.loading.fill.decode_into", watched)
+    monkeypatch.setattr("packer.loading.decoding.decode_into", watched)
     scaled = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
     assert len(factors) == 27 and {2, 4, 8} >= {*factors} and len({*factors}) > 1
-    monkeypatch.setattr(ImageFiller, "_factors", lambda self, regions, *_: np.ones(len(regions), np.int64))
+    monkeypatch.setattr(RowDecoder, "_factors", lambda self, regions, *_: np.ones(len(regions), np.int64))
     whole = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
     differences = (torch.cat(scaled).int() - torch.cat(whole).int()).abs().float()
     assert differences.mean() < 0.5 and differences.max() <= 4
@@ -404,7 +405,7 @@ def test_a_crop_of_four_times_the_output_is_decoded_at_half(pack, monkeypatch):
         shapes.append(row.shape)
         decode_into(data, row, factor)
 
-    monkeypatch.setattr("packer.loading.fill.decode_into", watched)
+    monkeypatch.setattr("packer.loading.decoding.decode_into", watched)
     list(PackedLoader(pack("photos"), 9, crop=Resize((37, 47)), threads=1))  # the first is 150 x 190
     assert shapes[0] == (75, 95, 3)
     shapes.clear()

@@ -14,7 +14,7 @@ from PIL import Image
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack, open_pack
 from packer.errors import DamagedPack
 from packer.images.decode import orient
-from packer.loading import fill
+from packer.loading import decoding, fill
 
 EXIF_ORIENTATION = 0x0112
 BLOBS = 12
@@ -109,13 +109,13 @@ def test_a_spot_stays_on_its_landmark(blobs, encode, turned, large, crop):
 
 def test_scaled_decodes_happen_in_the_test_above(blobs, monkeypatch):
     factors = []
-    decode_into = fill.decode_into
+    decode_into = decoding.decode_into
 
     def watched(data, row, factor):
         factors.append(factor)
         decode_into(data, row, factor)
 
-    monkeypatch.setattr(fill, "decode_into", watched)
+    monkeypatch.setattr(decoding, "decode_into", watched)
     for encode, turned in (("jpeg", True), ("copy", True)):
         list(PackedLoader(blobs(encode, True, turned), 5, crop=RandomResizedCrop(48, (0.3, 1.0))))
         assert {2, 4} & {*factors}
@@ -160,9 +160,9 @@ def test_copied_files_are_what_the_pack_says(files, crop):
 
 def test_the_header_of_a_copied_jpeg_is_read_once(files, monkeypatch):
     looked, decoded = [], []
-    is_plain, decode = fill.is_plain_jpeg, fill.decode
-    monkeypatch.setattr(fill, "is_plain_jpeg", lambda *given: looked.append(is_plain(*given)) or looked[-1])
-    monkeypatch.setattr(fill, "decode", lambda *a, **k: decoded.append(1) or decode(*a, **k))
+    is_plain, decode = decoding.is_plain_jpeg, decoding.decode
+    monkeypatch.setattr(decoding, "is_plain_jpeg", lambda *given: looked.append(is_plain(*given)) or looked[-1])
+    monkeypatch.setattr(decoding, "decode", lambda *a, **k: decoded.append(1) or decode(*a, **k))
     loader = PackedLoader(files, 3, threads=1)
     first, second = list(loader), list(loader)
     assert alike(first, second)
@@ -189,12 +189,12 @@ def test_a_jpeg_of_another_size_than_the_index_says_is_damage(tmp_path, monkeypa
     filler.fill(records, params, rows[1:4])
     good = rows.copy()
     other = simplejpeg.encode_jpeg(np.zeros((*size, 3), np.uint8))
-    regions = [memoryview(bytes(part)) for part in filler._data(records)]
+    regions = [memoryview(bytes(part)) for part in decoding.data_of(pack, records)]
     regions[1] = memoryview(other)
-    monkeypatch.setattr(filler, "_data", lambda some: [regions[i] for i in some.tolist()])
+    monkeypatch.setattr(decoding, "data_of", lambda pack, some: [regions[i] for i in some.tolist()])
     for known in (True, False):
         if not known:
-            filler.__dict__.pop("_kinds", None)
+            filler._decoder.__dict__.pop("_kinds", None)
         if size == (16, 20):
             filler.fill(records, params, rows[1:4])
         else:
