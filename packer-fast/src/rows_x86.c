@@ -1,0 +1,182 @@
+/* SSSE3 has the byte shuffles; a processor without it (before 2006) runs the plain C. */
+#include "rows.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#define SSSE3 __attribute__((target("ssse3")))
+#define AVX2 __attribute__((target("avx2")))
+
+SSSE3 static __m128i load(const void *at) {
+    return _mm_loadu_si128((const __m128i *)at);
+}
+
+SSSE3 static void store(void *at, __m128i value) {
+    _mm_storeu_si128((__m128i *)at, value);
+}
+
+/* Windows of more than 16 bytes (an axis that shrinks by more than three): 8 taps of one output at once. */
+SSSE3 static void across_far(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
+    const int shift = PF_WEIGHT_BITS - PF_MIDDLE_BITS;
+    const int16_t *weights = axis->weights;
+    for (int i = 0; i < axis->count; i++) {
+        const uint8_t *from = samples + axis->start[i];
+        __m128i sums = _mm_setzero_si128();
+        int t = 0;
+        for (; t + 8 <= axis->taps; t += 8) {
+            const __m128i eight = _mm_loadl_epi64((const __m128i *)(const void *)(from + t));
+            const __m128i wide = _mm_unpacklo_epi8(eight, _mm_setzero_si128());
+            sums = _mm_add_epi32(sums, _mm_madd_epi16(wide, load(weights + t)));
+        }
+        sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4E));
+        sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xB1));
+        int sum = _mm_cvtsi128_si32(sums) + (1 << (shift - 1));
+        for (; t < axis->taps; t++)
+            sum += from[t] * weights[t];
+        out[i] = (int16_t)(sum >> shift);
+        weights += axis->taps;
+    }
+}
+
+SSSE3 static void across(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
+    if (axis->vectors == NULL) {
+        across_far(out, samples, axis);
+        return;
+    }
+    const int shift = PF_WEIGHT_BITS - PF_MIDDLE_BITS;
+    const __m128i half = _mm_set1_epi32(1 << (shift - 1));
+    const uint8_t *vectors = axis->vectors;
+    for (int i = 0; i < axis->count; i += PF_GROUP) {
+        const __m128i window = load(samples + axis->bases[i / PF_GROUP]);
+        __m128i sums = half;
+        for (int t = 0; t < axis->taps; t += 2) {
+            const __m128i pairs = _mm_shuffle_epi8(window, load(vectors));
+            sums = _mm_add_epi32(sums, _mm_madd_epi16(pairs, load(vectors + 16)));
+            vectors += 32;
+        }
+        sums = _mm_srai_epi32(sums, shift);
+        _mm_storel_epi64((__m128i *)(void *)(out + i), _mm_packs_epi32(sums, sums));
+    }
+}
+
+static int pair_at(const int16_t *weights) {
+    int pair;
+    memcpy(&pair, weights, sizeof(pair));
+    return pair;
+}
+
+SSSE3 static void down(int16_t *out, const int16_t *const *rows, const int16_t *weights, int taps,
+                       int count) {
+    const int shift = PF_MIDDLE_BITS + PF_WEIGHT_BITS - PF_RESULT_BITS;
+    const __m128i half = _mm_set1_epi32(1 << (shift - 1));
+    for (int i = 0; i < count; i += 8) {
+        __m128i low = half;
+        __m128i high = half;
+        for (int t = 0; t < taps; t += 2) {
+            const __m128i pair = _mm_set1_epi32(pair_at(weights + t));
+            const __m128i a = load(rows[t] + i);
+            const __m128i b = load(rows[t + 1] + i);
+            low = _mm_add_epi32(low, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), pair));
+            high = _mm_add_epi32(high, _mm_madd_epi16(_mm_unpackhi_epi16(a, b), pair));
+        }
+        store(out + i, _mm_packs_epi32(_mm_srai_epi32(low, shift), _mm_srai_epi32(high, shift)));
+    }
+}
+
+AVX2 static void down_avx2(int16_t *out, const int16_t *const *rows, const int16_t *weights,
+                           int taps, int count) {
+    const int shift = PF_MIDDLE_BITS + PF_WEIGHT_BITS - PF_RESULT_BITS;
+    const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
+    for (int i = 0; i < count; i += 16) {
+        __m256i low = half;
+        __m256i high = half;
+        for (int t = 0; t < taps; t += 2) {
+            const __m256i pair = _mm256_set1_epi32(pair_at(weights + t));
+            const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(rows[t] + i));
+            const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(rows[t + 1] + i));
+            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), pair));
+            high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), pair));
+        }
+        low = _mm256_srai_epi32(low, shift);
+        high = _mm256_srai_epi32(high, shift);
+        /* unpack and pack both work within each half, so the order is right again */
+        _mm256_storeu_si256((__m256i *)(void *)(out + i), _mm256_packs_epi32(low, high));
+    }
+}
+
+/* Writes 16 RGB pixels: byte n of the three registers goes to bytes 3 n, 3 n + 1 and 3 n + 2. */
+SSSE3 static void store_rgb(uint8_t *out, __m128i red, __m128i green, __m128i blue) {
+    static const int8_t places[9][16] = {
+        {0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, 5},
+        {-1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1},
+        {-1, -1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1},
+        {-1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10, -1},
+        {5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10},
+        {-1, 5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1},
+        {-1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1, -1},
+        {-1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1},
+        {10, -1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15},
+    };
+    for (int part = 0; part < 3; part++) {
+        const __m128i r = _mm_shuffle_epi8(red, load(places[3 * part]));
+        const __m128i g = _mm_shuffle_epi8(green, load(places[3 * part + 1]));
+        const __m128i b = _mm_shuffle_epi8(blue, load(places[3 * part + 2]));
+        store(out + 16 * part, _mm_or_si128(_mm_or_si128(r, g), b));
+    }
+}
+
+static int16_t factor(double value) {
+    return (int16_t)(value * 32768 + (value < 0 ? -0.5 : 0.5));
+}
+
+/* (a * b) / 32768, rounded; a factor of 1.402 is written as one and 0.402 to fit */
+#define MUL(a, b) _mm_mulhrs_epi16(a, b)
+
+SSSE3 static void to_rgb(uint8_t *out, const int16_t *const *planes, int count) {
+    const __m128i center = _mm_set1_epi16(128 << PF_RESULT_BITS);
+    const __m128i half = _mm_set1_epi16(1 << (PF_RESULT_BITS - 1));
+    const __m128i red_r = _mm_set1_epi16(factor(0.402)), blue_b = _mm_set1_epi16(factor(0.772));
+    const __m128i green_r = _mm_set1_epi16(factor(-0.714136));
+    const __m128i green_b = _mm_set1_epi16(factor(-0.344136));
+    for (int i = 0; i < count; i += 16) {
+        __m128i rgb[3][2];
+        for (int h = 0; h < 2; h++) {
+            const int at = i + 8 * h;
+            const __m128i y = _mm_add_epi16(load(planes[0] + at), half);
+            const __m128i b = _mm_sub_epi16(load(planes[1] + at), center);
+            const __m128i r = _mm_sub_epi16(load(planes[2] + at), center);
+            rgb[0][h] = _mm_adds_epi16(_mm_adds_epi16(y, r), MUL(r, red_r));
+            rgb[1][h] = _mm_adds_epi16(_mm_adds_epi16(y, MUL(b, green_b)), MUL(r, green_r));
+            rgb[2][h] = _mm_adds_epi16(_mm_adds_epi16(y, b), MUL(b, blue_b));
+        }
+        __m128i bytes[3];
+        for (int c = 0; c < 3; c++)
+            bytes[c] = _mm_packus_epi16(_mm_srai_epi16(rgb[c][0], PF_RESULT_BITS),
+                                        _mm_srai_epi16(rgb[c][1], PF_RESULT_BITS));
+        if (i + 16 <= count) {
+            store_rgb(out + 3 * i, bytes[0], bytes[1], bytes[2]);
+        } else {
+            uint8_t last[48]; /* the row ends here; the next bytes are another image's */
+            store_rgb(last, bytes[0], bytes[1], bytes[2]);
+            memcpy(out + 3 * i, last, (size_t)(3 * (count - i)));
+        }
+    }
+}
+
+const pf_rows *pf_rows_best(void) {
+    static const pf_rows ssse3 = {"SSSE3", across, down, to_rgb};
+    static const pf_rows avx2 = {"AVX2", across, down_avx2, to_rgb};
+    if (__builtin_cpu_supports("avx2"))
+        return &avx2;
+    return __builtin_cpu_supports("ssse3") ? &ssse3 : &pf_rows_plain;
+}
+
+#else
+
+const pf_rows *pf_rows_best(void) {
+    return &pf_rows_plain;
+}
+
+#endif
