@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ __all__ = [
     "annotation_of",
     "batch_of",
     "column",
+    "one_batch",
     "read_index",
     "write_index",
 ]
@@ -129,7 +132,7 @@ def _batch(arrays: list[Any]) -> Any:
 
 
 def write_index(path: AnyPath, batch: Any) -> IndexEntry:
-    """Write a record batch of SCHEMA or TAGGED_SCHEMA as an index, and fsync it.
+    """Write a record batch (of SCHEMA or TAGGED_SCHEMA, for an index) as an Arrow file, and fsync it.
 
     Args:
         path: The new file, which must not exist.
@@ -166,19 +169,40 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None, known: bool
     """
     if data is None:
         data = _mapped(path)
+    batch = one_batch(path, data, _is_index, None if known else partial(_check_layout, path))
+    return pa.Table.from_batches([batch])
+
+
+def _is_index(found: Any) -> bool:
+    return any(found.equals(schema, check_metadata=True) for schema in (SCHEMA, TAGGED_SCHEMA))
+
+
+def one_batch(
+    path: AnyPath, data: NDArray[np.uint8], fits: Callable[[Any], bool], check: Callable[[Any], None] | None
+) -> Any:
+    """Return the only record batch of an Arrow file over its content, without a copy.
+
+    Args:
+        path: The file, for messages.
+        data: Its content.
+        fits: Whether a schema is that of such a file.
+        check: Checks the batch when Arrow has validated it. None: it has been validated before.
+
+    Raises:
+        DamagedPack: It is not such a file, it is compressed, or its values are not valid.
+    """
     try:
         reader = pa.ipc.open_file(pa.py_buffer(data))
-        found = reader.schema  # made anew each time
-        if not any(found.equals(schema, check_metadata=True) for schema in (SCHEMA, TAGGED_SCHEMA)):
+        if not fits(reader.schema):
             raise DamagedPack(path, "not an index of this version of packer", "build the pack again")
         if reader.num_record_batches != 1:
             raise DamagedPack(path, f"an index of {reader.num_record_batches} parts, not one")
         batch = reader.get_batch(0)
-        if not known:
+        if check is not None:
             _check_mapped(data, batch)
             batch.validate(full=True)  # takes 30 ms for a million rows: checks offsets, codes and UTF-8
-            _check_layout(path, batch)
-        return pa.Table.from_batches([batch])
+            check(batch)
+        return batch
     except DamagedPack:
         raise
     except (pa.ArrowException, ValueError, OSError) as error:  # OSError: raised by Arrow for a truncated file

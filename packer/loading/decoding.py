@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from functools import cached_property
 from typing import Any, cast
 
@@ -10,8 +11,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadImage
+from packer.errors import BadImage, DamagedPack, printable
 from packer.format.bits import Bits
+from packer.format.jpeg_index import JpegIndexes, open_jpeg_indexes
 from packer.format.pack import Pack
 from packer.images import fast
 from packer.images.decode import Decoder, decode, is_plain_jpeg
@@ -54,6 +56,10 @@ class RowDecoder:
         if self.pack.manifest.encoding not in ("jpeg", "copy"):
             return None
         return fast.load_native() if self._decoder == "fast" else fast.native()[0]
+
+    @cached_property
+    def _indexes(self) -> JpegIndexes | None:
+        return open_jpeg_indexes(self.pack)
 
     @property
     def name(self) -> str:
@@ -110,10 +116,16 @@ class RowDecoder:
             np.stack(sizes, axis=1)[places].astype(np.int32),
             parts[places].astype(np.int32),
             None if params.flipped is None else np.ascontiguousarray(params.flipped[places]),
+            *(() if self._indexes is None else self._indexes.where(records[places])),
         )
         every = len(places) == len(rows)
         into = rows if every else np.empty((len(places), *rows.shape[1:]), np.uint8)
         errors = self._native.decode_batch(batch, into, filter=self._interpolation, headroom=HEADROOM)
+        for record in records[places[errors == self._native.Error.WRONG_INDEX]].tolist():
+            key = self.pack.key(record)
+            problem = f"record {key}: the index of its JPEG is not that of these bytes"
+            step = f"make it again: packer index {printable(shlex.quote(self.pack.path))}"
+            raise DamagedPack(self.pack.path, problem, step).with_location(self.pack.path, key=key)
         good = errors == self._native.Error.OK
         if not every:
             rows[places[good]] = into[good]

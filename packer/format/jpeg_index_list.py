@@ -1,0 +1,164 @@
+"""jpeg-index.json: the files that hold the index of a pack's JPEGs, and what they were made of.
+
+They are not in the manifest, and no other file of the pack knows them: a pack is the same with them, without them, and
+to a packer that has never heard of them. packer/format/make_jpeg_index.py makes them, packer/format/jpeg_index.py
+reads them; docs/formats.md describes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from packer.containers.storage import storage_errors
+from packer.errors import DamagedPack, StorageError, printable
+from packer.format.entries import FileEntry, IndexEntry
+from packer.format.index import INDEX_SUFFIX
+from packer.format.manifest import MAX_MANIFEST_BYTES, Manifest, ShardEntry, digest_of
+from packer.format.typed import typed
+
+JPEG_INDEX_NAME = "jpeg-index.json"
+JPEG_INDEX_PREFIX = "jpeg-index."
+WORK_FOLDER = "jpeg-index.partial"
+"""The folder in a pack where the files grow."""
+VERSION = 1
+FORMAT = "packer jpeg index"
+
+
+def index_file_of(shard: ShardEntry) -> str:
+    """Return the name of a shard's file: ``jpeg-index.shard-00000.arrow``.
+
+    It begins like no file of a shard, because packer 0.2 takes what does for a shard that the manifest does not list.
+    """
+    return f"{JPEG_INDEX_PREFIX}{shard.index.name.removesuffix(INDEX_SUFFIX)}.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJpegIndex:
+    """The index file of a shard."""
+
+    container: str
+    """Name of the shard's container file."""
+    container_sha256: str
+    """Digest of the container that the index was made of."""
+    index: IndexEntry
+
+
+@dataclass(frozen=True)
+class JpegIndexList:
+    """The content of jpeg-index.json."""
+
+    interval: int
+    """Blocks (MCUs) between two entries of an index; 0: an entry per row of blocks."""
+    made_with: str
+    """Version of packer-fast."""
+    indexed: int
+    """Records with an index."""
+    without: Mapping[str, int]
+    """Why records have none -> their number."""
+    shards: tuple[ShardJpegIndex, ...]
+    """In the order of the manifest."""
+    version: int = VERSION
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the content as hexadecimal digits."""
+        return digest_of(self._content)
+
+    @property
+    def _content(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+    def to_json(self) -> bytes:
+        """Return the content of the file: ASCII JSON with a digest of everything else in it."""
+        return (json.dumps({**self._content, "digest": self.digest}, indent=1) + "\n").encode("ascii")
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files but jpeg-index.json."""
+        return sum(shard.index.bytes for shard in self.shards)
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """All files, jpeg-index.json last."""
+        text = self.to_json()
+        own = FileEntry(JPEG_INDEX_NAME, len(text), hashlib.sha256(text).hexdigest())
+        return (*(shard.index for shard in self.shards), own)
+
+
+def make_again(folder: str) -> str:
+    """Return the next step if an index is damaged."""
+    return f"make it again: packer index {printable(folder)}"
+
+
+def read_jpeg_index_list(folder: str, manifest: Manifest) -> JpegIndexList | None:
+    """Return the list of a pack's index files; None if the pack has no index.
+
+    Args:
+        folder: The pack.
+        manifest: Its manifest.
+
+    Raises:
+        DamagedPack: It was altered, or is that of another pack.
+        StorageError: It cannot be read.
+    """
+    text = list_text(folder)
+    if text is None:
+        return None
+    return parse_jpeg_index_list(os.path.join(folder, JPEG_INDEX_NAME), text, manifest, make_again(folder))
+
+
+def list_text(folder: str) -> bytes | None:
+    """Return the content of a pack's jpeg-index.json; None if there is none. Raise StorageError if it is unreadable."""
+    path = os.path.join(folder, JPEG_INDEX_NAME)
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_MANIFEST_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(path, error.strerror or str(error)) from None
+
+
+def parse_jpeg_index_list(path: str, text: bytes, manifest: Manifest, next_step: str) -> JpegIndexList:
+    """Parse the content of a jpeg-index.json; `path` and `next_step` are for messages.
+
+    Raises:
+        DamagedPack: It was altered, or is that of another pack.
+    """
+    try:
+        content = json.loads(text)
+        if content["digest"] != digest_of(content):
+            raise DamagedPack(path, "does not match its own digest: it was altered", next_step)
+        if content.pop("format") != FORMAT or content["version"] != VERSION:
+            raise DamagedPack(
+                path, f"has version {content['version']!r}, not {VERSION}", f"update packer, or {next_step}"
+            )
+        content.pop("digest")
+        found: JpegIndexList = typed(JpegIndexList, content)
+        if found.to_json() != text:
+            raise DamagedPack(path, "was not written by packer: it was altered", next_step)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DamagedPack(path, f"is not readable: {error!r}", next_step) from None
+    made_of = [(shard.container, shard.container_sha256, shard.index.name) for shard in found.shards]
+    if made_of != [(s.container.name, s.container.sha256, index_file_of(s)) for s in manifest.shards]:
+        raise DamagedPack(path, "was made of other files than those of the pack", next_step)
+    if not all(0 <= shard.index.bytes < 1 << 62 for shard in found.shards):
+        raise DamagedPack(path, "has a file without a valid size", next_step)
+    return found
+
+
+def write_list(folder: str, found: JpegIndexList) -> None:
+    """Write jpeg-index.json into a folder, durably and in one step. Raise StorageError on failure."""
+    path = os.path.join(folder, JPEG_INDEX_NAME)
+    with storage_errors(path):
+        with open(path + ".tmp", "wb") as file:
+            file.write(found.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".tmp", path)

@@ -1,0 +1,266 @@
+"""Makes the index of a shard's JPEGs (packer/format/jpeg_index.py) with packer-fast; this runs in a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from packer.containers.storage import storage_errors
+from packer.errors import BadInput, DamagedPack, NotInstalled, UsageError
+from packer.format.columns import column
+from packer.format.digests import crc32c_of, sha256_of
+from packer.format.index import write_index
+from packer.format.indexes import RESTORE, Indexes
+from packer.format.jpeg_index import MADE_OF, SCHEMA, index_column
+from packer.format.jpeg_index_list import VERSION, JpegIndexList, ShardJpegIndex, index_file_of
+from packer.format.manifest import IndexEntry, Manifest, ShardEntry
+from packer.format.mmap import map_files
+from packer.format.schema import ENCODINGS
+from packer.images.header import read_header
+from packer.system.child import Decoding, Report, unmarked
+
+INTERVALS = {"row": 0, "4": 4}
+"""What the user writes -> MCUs between two entries; 0: an entry per row of MCUs."""
+INSTALL = 'pip install "dataset-packer[fast]"'
+ROWS_AT_ONCE = 64
+
+
+def interval_of(option: str, text: str) -> int:
+    """Return the interval that the user has written, ``row`` or ``4``. Raise UsageError if it is another word."""
+    if str(text) not in INTERVALS:
+        raise UsageError(option, f"must be {' or '.join(INTERVALS)}, got {text!r}")
+    return INTERVALS[str(text)]
+
+
+def check_installed(option: str) -> str:
+    """Return the name and version of what makes an index.
+
+    Raises:
+        NotInstalled: packer-fast is missing, or its library cannot be loaded.
+    """
+    try:
+        import packer_fast
+
+        return f"packer-fast {packer_fast.version().split()[0]}"
+    except ModuleNotFoundError:
+        raise NotInstalled(option, "needs packer-fast, which is not installed", INSTALL) from None
+    except ImportError as error:
+        raise NotInstalled(option, f"needs packer-fast, which does not work: {error}", INSTALL) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JpegIndexJob:
+    """The JPEGs of a shard to index, as a job of `packer.system.pool.Pool`."""
+
+    folder: str
+    """The pack."""
+    container: str
+    """Path of the container file."""
+    shard: ShardEntry
+    interval: int
+    out: str
+    """The folder for the index; one that is there already is kept if it is the same."""
+    threads: int = 1
+    refused: Mapping[int, BadInput] = field(default_factory=dict)
+    """Rows on which the decoder crashed or hung."""
+    attempt: str = field(default_factory=partial(secrets.token_hex, 4))
+    """Part of the name of the file until it is complete."""
+
+    @property
+    def path(self) -> str:
+        """The file to write."""
+        return os.path.join(self.out, index_file_of(self.shard))
+
+    @property
+    def temporary(self) -> str:
+        """Its name until it is complete."""
+        return f"{self.path}.{self.attempt}.tmp"
+
+    def clear(self) -> None:
+        """Remove the incomplete file of this attempt, whose worker is dead."""
+        with suppress(OSError):
+            os.unlink(self.temporary)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeJpegIndex:
+    """The index of a shard's JPEGs, made."""
+
+    entry: ShardJpegIndex
+    indexed: int
+    without: Mapping[str, int]
+    """Why records have no index -> their number."""
+    seconds: float
+    """Time of the processor; 0 if it was there already."""
+
+
+def jobs_for(folder: str, manifest: Manifest, interval: int, out: str) -> list[JpegIndexJob]:
+    """Return a job for each shard of the pack in `folder`, which writes to the folder `out`."""
+    return [
+        JpegIndexJob(
+            folder=folder, container=manifest.path_of(folder, shard.container.name), shard=shard, interval=interval,
+            out=out,
+        )
+        for shard in manifest.shards
+    ]  # fmt: skip
+
+
+def make_jpeg_index(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked) -> MadeJpegIndex:
+    """Write the index of a shard's JPEGs, unless it is there.
+
+    Args:
+        job: The shard.
+        report: Called with (records done, 0) from time to time.
+        decoding: Returns a context for each JPEG.
+
+    Raises:
+        NotInstalled: packer-fast is missing.
+        DamagedPack: A file of the shard was altered.
+        StorageError: A file cannot be read or written.
+    """
+    made_of = _made_of(job)
+    if (kept := _kept(job, made_of)) is not None:
+        report(job.shard.records, 0)
+        return kept
+    indexes, without, seconds = index_rows(job, report, decoding)
+    metadata = {MADE_OF: json.dumps({**made_of, "without": without}, sort_keys=True)}
+    schema = SCHEMA.with_metadata(metadata)
+    try:
+        entry = write_index(job.temporary, pa.RecordBatch.from_arrays([indexes], schema=schema))
+        with storage_errors(job.path):
+            os.replace(job.temporary, job.path)
+    except BaseException:
+        job.clear()
+        raise
+    entry = replace(entry, name=os.path.basename(job.path))
+    return MadeJpegIndex(_entry(job, entry), len(indexes) - sum(without.values()), without, seconds)
+
+
+def _made_of(job: JpegIndexJob) -> dict[str, Any]:
+    """Return what determines the content of an index."""
+    return {
+        "version": VERSION,
+        "interval": job.interval,
+        "container_sha256": job.shard.container.sha256,
+        "made_with": check_installed(""),
+    }
+
+
+def _kept(job: JpegIndexJob, made_of: Mapping[str, Any]) -> MadeJpegIndex | None:
+    """Return the index that an earlier attempt has written; None if it is not there, or another."""
+    try:
+        size = os.path.getsize(job.path)
+        data = map_files([(job.path, size)])[0].parts[0][:size]
+        indexes = index_column(job.path, data)
+        with pa.ipc.open_file(pa.py_buffer(data)) as file:
+            found = json.loads(file.schema.metadata[MADE_OF])
+        without = dict(found.pop("without"))
+        if found != made_of or len(indexes) != job.shard.records or job.refused:
+            return None
+        entry = IndexEntry(os.path.basename(job.path), size, sha256_of(job.path), crc32c_of(job.path))
+        return MadeJpegIndex(_entry(job, entry), len(indexes) - sum(without.values()), without, 0.0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # DamagedPack and StorageError are OSErrors
+        return None
+
+
+def _entry(job: JpegIndexJob, index: IndexEntry) -> ShardJpegIndex:
+    return ShardJpegIndex(job.shard.container.name, job.shard.container.sha256, index)
+
+
+def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked) -> tuple[Any, dict[str, int], float]:
+    """Return the index of each record of a shard (empty if it has none), why -> the number of those, and the seconds.
+
+    The records are verified against their checksums; arguments and errors are those of `make_jpeg_index`.
+    """
+    from packer_fast import Error, IndexNotPossible, make_index
+
+    container, shard = job.container, job.shard
+    indexes = Indexes(job.folder, [shard])
+    offsets, table = indexes.offsets(0), indexes[0]
+    data = map_files([(container, shard.container.bytes)])[0].parts[0]
+    numbers = (offsets, *(np.asarray(column(table, name)) for name in ("size", "crc32c", "encoding")))
+    keys: Any = column(table, "key")
+
+    def one(row: int, offset: int, size: int, crc: int, code: int) -> bytes | str:
+        """Return the index of a record, or why it has none."""
+        if ENCODINGS[code] != "jpeg":
+            return ENCODINGS[code]
+        if row in job.refused:
+            return job.refused[row].reason
+        jpeg, key = data[offset : offset + size], bytes(keys[row])
+        if crc32c(jpeg, crc32c(key)) != crc:
+            problem = f"record {key.decode('ascii', 'replace')} does not match its checksum"
+            raise DamagedPack(container, problem, RESTORE)
+        try:
+            with decoding(row):
+                made: bytes = make_index(jpeg, job.interval)
+                return made
+        except IndexNotPossible as error:
+            if error.error == Error.NO_MEMORY:
+                raise MemoryError(f"{container}: an index needs more memory") from None
+            return _why(bytes(jpeg), "damaged" if error.error == Error.DAMAGED else "unsupported")
+
+    def chunk(first: int) -> tuple[list[bytes | str], float]:
+        started, stop = time.thread_time(), first + ROWS_AT_ONCE
+        rows = zip(range(first, shard.records), *(some[first:stop].tolist() for some in numbers), strict=False)
+        return [one(*row) for row in rows], time.thread_time() - started
+
+    found: list[bytes | str] = []
+    seconds = 0.0
+    for some, its_seconds in _mapped(chunk, range(0, shard.records, ROWS_AT_ONCE), job.threads):
+        found += some
+        seconds += its_seconds
+        report(len(some), 0)
+    without = Counter(one for one in found if isinstance(one, str))
+    values = [b"" if isinstance(one, str) else one for one in found]
+    return pa.array(values, pa.large_binary()), dict(sorted(without.items())), seconds
+
+
+def _mapped(work: Any, jobs: Sequence[int], threads: int) -> Iterator[Any]:
+    if threads == 1:
+        yield from map(work, jobs)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            yield from pool.map(work, jobs)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _why(jpeg: bytes, otherwise: str) -> str:
+    """Return the kind of JPEG that has no index."""
+    with suppress(BadInput):
+        header = read_header(jpeg)
+        if header.cmyk:
+            return "CMYK"
+        if header.many_scans:
+            return "progressive or arithmetic"
+    return otherwise
+
+
+def list_of(made: Sequence[MadeJpegIndex], interval: int) -> JpegIndexList:
+    """Return the list of the index files of a pack, in the order of its shards."""
+    without: Counter[str] = Counter()
+    for one in made:
+        without.update(one.without)
+    return JpegIndexList(
+        interval=interval,
+        made_with=check_installed(""),
+        indexed=sum(one.indexed for one in made),
+        without=dict(sorted(without.items())),
+        shards=tuple(one.entry for one in made),
+    )

@@ -1,0 +1,217 @@
+"""Makes, replaces or removes the index of a pack's JPEGs, in files beside its shards; nothing else of it changes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from packer.containers.storage import write_error
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
+from packer.format.jpeg_index_list import (
+    JPEG_INDEX_NAME,
+    JPEG_INDEX_PREFIX,
+    WORK_FOLDER,
+    JpegIndexList,
+    read_jpeg_index_list,
+    write_list,
+)
+from packer.format.make_jpeg_index import (
+    MadeJpegIndex,
+    check_installed,
+    interval_of,
+    jobs_for,
+    list_of,
+    make_jpeg_index,
+)
+from packer.format.pack import Pack, open_pack
+from packer.packing.build import threads_of
+from packer.packing.options import DEFAULT_DECODE_TIMEOUT_S
+from packer.stores import clean_url, is_url
+from packer.system import sync_path, usable_cores
+from packer.system.locks import LOCK, lock_folder, remove_folder
+from packer.system.pool import Pool
+from packer.system.signals import held_signals
+from packer.types import Progress, advancing
+
+PRELOADED = "packer.format.make_jpeg_index"
+JPEG_ENCODINGS = ("jpeg", "copy")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReport:
+    """The result of `index_jpegs`."""
+
+    path: str
+    interval: int
+    """MCUs between two entries; 0: an entry per row of MCUs."""
+    records: int
+    indexed: int
+    without: Mapping[str, int]
+    """Why records have no index -> their number."""
+    bytes: int
+    share: float
+    """Size of the index in relation to that of the shards."""
+    kept: int
+    """Shards that an earlier, interrupted call had indexed."""
+    ms_per_image: float
+    """Time of a processor; 0.0 if nothing was left to do."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedIndex:
+    """The result of `remove_jpeg_index`."""
+
+    path: str
+    files: int
+    bytes: int
+
+
+def index_jpegs(
+    pack: AnyPath, interval: str = "row", workers: int | None = None, progress: Progress | None = None
+) -> IndexReport:
+    """Make the index of a pack's JPEGs, with which crops are decoded without what comes before them.
+
+    The pack stays as it is; the index is in files beside the shards, and replaces one that is there. If the call is
+    interrupted, the same call resumes.
+
+    Args:
+        pack: The folder of the pack.
+        interval: ``row``, an entry per row of blocks; or ``4``, an entry per four blocks: larger, faster for small
+            crops of wide images.
+        workers: Number of worker processes. None: the number of usable cores.
+        progress: Receives the stage indexing, in records.
+
+    Returns:
+        What was indexed.
+
+    Raises:
+        NotInstalled: packer-fast is missing.
+        UsageError: The pack is at a URL, has no JPEGs, or is being indexed.
+        DamagedPack: A file of the pack was altered; the index stays as it was.
+        StorageError: A file cannot be written; the index stays as it was.
+    """
+    started = time.monotonic()
+    progress = progress or Progress()
+    number = interval_of("--interval", interval)
+    check_installed("packer index")
+    opened = _opened(pack)
+    manifest = opened.manifest
+    if manifest.encoding not in JPEG_ENCODINGS:
+        problem = f"has no JPEGs: its images are stored as {manifest.encoding}"
+        raise UsageError(opened.path, problem, "build it with --encode jpeg or --encode copy")
+    workers = workers or usable_cores()
+    with _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
+        jobs = jobs_for(opened.path, manifest, number, work)
+        jobs = [replace(job, threads=n) for job, n in zip(jobs, threads_of(len(jobs), pool.size), strict=True)]
+        pool.start(min(workers, usable_cores(), len(jobs)))
+        progress.stage("indexing", manifest.records, "records")
+        made: dict[int, MadeJpegIndex] = {}
+        for job, result in pool.run(make_jpeg_index, jobs, advancing(progress)):
+            made[job] = result
+        results = [made[job] for job in sorted(made)]
+        listed = list_of(results, number)
+        _publish(opened, work, listed)
+    new = [one for one in results if one.seconds]
+    images = sum(one.indexed for one in new)
+    return IndexReport(
+        opened.path, number, manifest.records, listed.indexed, listed.without, listed.bytes,
+        listed.bytes / sum(shard.container.bytes for shard in manifest.shards), len(results) - len(new),
+        1e3 * sum(one.seconds for one in new) / images if images else 0.0, time.monotonic() - started,
+    )  # fmt: skip
+
+
+def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
+    """Remove the index of a pack's JPEGs, if it has one.
+
+    Raises:
+        UsageError: The pack is at a URL, or is being indexed.
+        StorageError: A file cannot be removed.
+    """
+    opened = _opened(pack)
+    if not _own_files(opened.path) and not os.path.isdir(os.path.join(opened.path, WORK_FOLDER)):
+        return RemovedIndex(opened.path, 0, 0)
+    with _work_folder(opened.path), _storage_errors(opened.path), held_signals():
+        names = _own_files(opened.path)
+        size = sum(os.path.getsize(os.path.join(opened.path, name)) for name in names)
+        _remove(opened.path, names)
+    return RemovedIndex(opened.path, len(names), size)
+
+
+def _opened(pack: AnyPath) -> Pack:
+    if is_url(pack):
+        raise UsageError(clean_url(pack), "is a URL, and packer index works on folders", "packer pull it first")
+    return open_pack(pack)
+
+
+def _own_files(folder: str) -> list[str]:
+    """Return the names of the index files in a pack, jpeg-index.json first."""
+    names = (name for name in os.listdir(folder) if name.startswith(JPEG_INDEX_PREFIX) and name != WORK_FOLDER)
+    return sorted(names, key=lambda name: (name != JPEG_INDEX_NAME, name))
+
+
+def _remove(folder: str, names: list[str]) -> None:
+    for name in names:
+        os.unlink(os.path.join(folder, name))
+        if name == JPEG_INDEX_NAME:
+            sync_path(folder)  # without the list the files are no index, whichever of them are left
+    sync_path(folder)
+
+
+@contextmanager
+def _work_folder(folder: str) -> Iterator[str]:
+    """Lock the folder where the index grows; complete files stay there if the work does not end."""
+    path = os.path.join(folder, WORK_FOLDER)
+    with _storage_errors(path):
+        lock = lock_folder(path)
+    if lock is None:
+        raise UsageError(folder, "is being indexed by another process", "wait for it")
+    done = False
+    try:
+        with _storage_errors(path):
+            for name in os.listdir(path):
+                if name != LOCK and not name.endswith(".arrow"):
+                    os.unlink(os.path.join(path, name))
+        yield path
+        done = True
+    finally:
+        with suppress(OSError):
+            done = done or not any(name.endswith(".arrow") for name in os.listdir(path))
+        if done:
+            remove_folder(path, lock)
+        lock.close()
+
+
+@contextmanager
+def _storage_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (DamagedPack, StorageError):
+        raise
+    except OSError as error:
+        found = write_error(error.filename or path, error)
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            found.next_step = "an index is written into the pack's folder: copy the pack, or ask for its permissions"
+        raise found from None
+
+
+def _publish(pack: Pack, work: str, listed: JpegIndexList) -> None:
+    """Move the files of an index into the pack, and write its list last."""
+    folder = pack.path
+    try:
+        before = read_jpeg_index_list(folder, pack.manifest)
+    except DamagedPack:
+        before = None
+    names = [shard.index.name for shard in listed.shards]
+    with _storage_errors(folder), held_signals():
+        if before != listed:  # otherwise a file is replaced by itself, or by what it was before it was damaged
+            _remove(folder, [name for name in _own_files(folder) if name == JPEG_INDEX_NAME])
+        for name in names:
+            os.replace(os.path.join(work, name), os.path.join(folder, name))
+        sync_path(folder)
+        write_list(folder, listed)
+        _remove(folder, [name for name in _own_files(folder) if name not in (*names, JPEG_INDEX_NAME)])
