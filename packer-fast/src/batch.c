@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "entropy.h"
 #include "index.h"
@@ -14,6 +15,7 @@
 #define REDUCED_SIDE_MIN 16
 #define MAX_SIDE 65500 /* of a JPEG, in libjpeg */
 #define LINES 16
+#define RENEWED 64 /* images, after which the memory of their tables is freed */
 
 /* All that one call needs; nothing is shared between calls. */
 typedef struct {
@@ -107,18 +109,7 @@ static bool create(context_t *context) {
     return true;
 }
 
-static context_t *open_context(void) {
-    context_t *context = calloc(1, sizeof(context_t));
-    if (context != NULL && !create(context)) {
-        free(context);
-        return NULL;
-    }
-    return context;
-}
-
 static void close_context(context_t *context) {
-    if (context == NULL)
-        return;
     jpeg_destroy_decompress(&context->jpeg);
     free(context->planes.memory.data);
     free(context->resizer.memory.data);
@@ -127,6 +118,24 @@ static void close_context(context_t *context) {
         free(context->resizer.down[i].memory.data);
     }
     free(context);
+}
+
+static context_t *open_context(void) {
+    context_t *context = calloc(1, sizeof(context_t));
+    if (context != NULL && !create(context)) {
+        close_context(context);
+        return NULL;
+    }
+    return context;
+}
+
+/* Ends an image. libjpeg would use its tables for the next one, if that lacks its own: a wrong
+ * picture. */
+static void close_jpeg(j_decompress_ptr jpeg) {
+    jpeg_abort_decompress(jpeg);
+    memset(jpeg->quant_tbl_ptrs, 0, sizeof(jpeg->quant_tbl_ptrs));
+    memset(jpeg->dc_huff_tbl_ptrs, 0, sizeof(jpeg->dc_huff_tbl_ptrs));
+    memset(jpeg->ac_huff_tbl_ptrs, 0, sizeof(jpeg->ac_huff_tbl_ptrs));
 }
 
 /* Reads the header. Returns PF_UNSUPPORTED unless the image is one of those that are decoded here.
@@ -175,14 +184,12 @@ static void decode_whole(j_decompress_ptr jpeg, uint8_t *row, const pf_batch *ba
     }
     const size_t height = jpeg->output_height;
     jpeg_finish_decompress(jpeg);
-    for (size_t pixel = 0; flip && pixel < width * height; pixel++) {
-        const size_t x = pixel % width;
-        uint8_t *left = row + pixel * channels;
-        uint8_t *right = left + (width - 1 - 2 * x) * channels;
-        for (size_t c = 0; x < width / 2 && c < channels; c++) {
-            const uint8_t swapped = left[c];
-            left[c] = right[c];
-            right[c] = swapped;
+    for (size_t y = 0; flip && y < height; y++, row += width * channels) {
+        for (size_t i = 0; i < width / 2 * channels; i++) {
+            const size_t j = (width - 1 - i / channels) * channels + i % channels;
+            const uint8_t swapped = row[i];
+            row[i] = row[j];
+            row[j] = swapped;
         }
     }
 }
@@ -239,7 +246,7 @@ static int32_t decode_image(context_t *context, const pf_batch *batch, int64_t i
 /* libjpeg's errors come back here. */
 static int32_t decode_guarded(context_t *context, const pf_batch *batch, int64_t i) {
     const int32_t error = setjmp(context->jump) ? context->error : decode_image(context, batch, i);
-    jpeg_abort_decompress(&context->jpeg);
+    close_jpeg(&context->jpeg);
     return error;
 }
 
@@ -256,10 +263,18 @@ int64_t packer_fast_decode_batch(const pf_batch *batch) {
     context_t *context = open_context();
     int64_t failed = 0;
     for (int64_t i = 0; i < batch->count; i++) {
+        if (context != NULL && i % RENEWED == RENEWED - 1) {
+            jpeg_destroy_decompress(&context->jpeg);
+            if (!create(context)) {
+                close_context(context);
+                context = NULL;
+            }
+        }
         batch->errors[i] = context == NULL ? PF_NO_MEMORY : decode_guarded(context, batch, i);
         failed += batch->errors[i] != PF_OK;
     }
-    close_context(context);
+    if (context != NULL)
+        close_context(context);
     return failed;
 }
 
