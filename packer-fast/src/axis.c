@@ -168,7 +168,8 @@ int32_t pf_axis_make(pf_axis *axis, const pf_axis_spec *spec) {
     const size_t entries = count * (size_t)axis->taps;
     const size_t groups = (count + GROUP - 1) / GROUP;
     const size_t vector_bytes = groups * (size_t)axis->taps * 16;
-    uint8_t *memory = pf_reserve(&axis->memory, vector_bytes + entries * 2 + (count + groups) * 4 + 16);
+    uint8_t *memory =
+        pf_reserve(&axis->memory, vector_bytes + entries * 2 + (count + groups) * 4 + 16);
     if (memory == NULL)
         return PF_NO_MEMORY;
     axis->vectors = memory;

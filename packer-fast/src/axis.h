@@ -1,6 +1,5 @@
 /* Resampling along one axis: which samples of a plane make each output pixel, with what weights. */
-#ifndef PF_AXIS_H
-#define PF_AXIS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,9 +19,9 @@ typedef struct {
     pf_kernel kernel;
     double begin; /* of the region */
     double end;
-    int low; /* the filter reads no pixel before this one, */
-    int high; /* nor this one or a later one: a crop is resized as if it were an image */
-    int expand;   /* pixels per sample of this plane: 2 for the chroma of 4:2:0 */
+    int low;       /* the filter reads no pixel before this one, */
+    int high;      /* nor this one or a later one: a crop is resized as if it were an image */
+    int expand;    /* pixels per sample of this plane: 2 for the chroma of 4:2:0 */
     bool is_fancy; /* pixels between samples are interpolated as by libjpeg, else repeated */
     int samples;   /* of the plane */
 } pf_axis_spec;
@@ -43,5 +42,3 @@ typedef struct {
 
 /* Returns PF_OK, PF_UNSUPPORTED (shrinks too much) or PF_NO_MEMORY. */
 int32_t pf_axis_make(pf_axis *axis, const pf_axis_spec *spec);
-
-#endif

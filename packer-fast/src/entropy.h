@@ -1,11 +1,10 @@
 /* Entropy decoding of the only scan of a baseline JPEG: any MCU is decoded or skipped.
  *
- * Why not libjpeg's: it cannot start at a saved state, its fast path accepts codes that do not exist
- * without a warning and is switched off near the end of the data (all of a 32x32 image) and by restart
- * markers. This one is stricter: all that it accepts, libjpeg decodes to the same coefficients without a
- * warning. */
-#ifndef PF_ENTROPY_H
-#define PF_ENTROPY_H
+ * Why not libjpeg's: it cannot start at a saved state, its fast path accepts codes that do not
+ * exist without a warning and is switched off near the end of the data (all of a 32x32 image) and
+ * by restart markers. This one is stricter: all that it accepts, libjpeg decodes to the same
+ * coefficients without a warning. */
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,15 +14,16 @@
 #define PF_LOOKUP_BITS 10
 #define PF_MAX_COMPONENTS 3
 
-/* What the next bits are. value != 0: a coefficient after `run` zeros, `bits` include its extra bits.
- * value == 0: only a symbol, `run` (its extra bits follow). bits == 0: a longer code. */
+/* What the next bits are. value != 0: a coefficient after `run` zeros, `bits` include its extra
+ * bits. value == 0: only a symbol, `run` (its extra bits follow). bits == 0: a longer code. */
 typedef struct {
     int16_t value;
     uint8_t run;
     uint8_t bits;
 } pf_symbol;
 
-/* One or two AC coefficients to skip: `bits` in all, `advance` coefficients. bits == 0: look closer. */
+/* One or two AC coefficients to skip: `bits` in all, `advance` coefficients. bits == 0: look
+ * closer. */
 typedef struct {
     uint8_t bits;
     uint8_t advance;
@@ -67,9 +67,9 @@ typedef struct {
     const uint8_t *jpeg;
     uint32_t data_start; /* offset of the entropy-coded data */
     int components;
-    int blocks;                               /* per MCU */
-    uint8_t component[D_MAX_BLOCKS_IN_MCU];   /* of each block */
-    bool is_needed[D_MAX_BLOCKS_IN_MCU];      /* else only its DC is decoded */
+    int blocks;                             /* per MCU */
+    uint8_t component[D_MAX_BLOCKS_IN_MCU]; /* of each block */
+    bool is_needed[D_MAX_BLOCKS_IN_MCU];    /* else only its DC is decoded */
     const pf_table *dc_table[D_MAX_BLOCKS_IN_MCU];
     pf_table *ac_table[D_MAX_BLOCKS_IN_MCU];
 } pf_scan;
@@ -83,12 +83,14 @@ typedef struct {
 /* Returns whether `pf_scan_start` knows this kind of scan; call it after jpeg_read_header. */
 bool pf_scan_is_known(j_decompress_ptr jpeg);
 
-/* Starts at the first MCU; call it after jpeg_start_decompress. */
-void pf_scan_start(pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg, const uint8_t *data);
+/* Starts at the first MCU, in place of the entropy decoder's start_pass; `data` is the JPEG.
+ * Returns false if the Huffman tables are missing or not valid. */
+bool pf_scan_start(pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg, const uint8_t *data);
 
-/* These return false if the data is damaged. Blocks must be zero; `last` gets the position of the last
- * coefficient that each has, 0 if it has only a DC. */
-bool pf_scan_decode(pf_scan *scan, JBLOCKROW *blocks, int *last);
+/* Decodes the next MCU into blocks of zeros, or skips it if `blocks` is NULL; false if it is
+ * damaged. */
+bool pf_scan_decode(pf_scan *scan, JBLOCKROW *blocks);
+
 bool pf_scan_skip(pf_scan *scan, uint32_t count);
 
 /* Returns whether the data ends here, as it must after the last MCU. */
@@ -101,5 +103,3 @@ pf_state pf_scan_state(const pf_scan *scan);
 
 /* Continues at an MCU; returns false if the state is not inside the data. */
 bool pf_scan_seek(pf_scan *scan, uint32_t mcu, const pf_state *state);
-
-#endif

@@ -17,14 +17,17 @@ static int min(int a, int b) {
     return a < b ? a : b;
 }
 
-/* Whether libjpeg interpolates between the samples of this component (jdsample.c), or repeats them. */
-static bool is_fancy(j_decompress_ptr jpeg, const jpeg_component_info *info, const pf_plane *plane) {
+/* Whether libjpeg interpolates between the samples of this component (jdsample.c), or repeats them.
+ */
+static bool is_fancy(j_decompress_ptr jpeg, const jpeg_component_info *info,
+                     const pf_plane *plane) {
     if (jpeg->min_DCT_scaled_size == 1 || plane->expand_x > 2 || plane->expand_y > 2)
         return false;
     return plane->expand_x == 1 || info->downsampled_width > 2;
 }
 
-/* Sets expansion and interpolation of each plane. Returns false if libjpeg would refuse the sampling. */
+/* Sets expansion and interpolation of each plane. Returns false if libjpeg would refuse the
+ * sampling. */
 static bool set_sampling(pf_planes *planes, j_decompress_ptr jpeg) {
     const int full_width = jpeg->max_h_samp_factor * jpeg->min_DCT_scaled_size;
     const int full_height = jpeg->max_v_samp_factor * jpeg->min_DCT_scaled_size;
@@ -90,29 +93,16 @@ static bool allocate(pf_planes *planes, j_decompress_ptr jpeg, const area_t *are
     return memory != NULL;
 }
 
-/* Fills a block that has only a DC: the same as the inverse DCT gives, in a fraction of its time. */
-static bool fill_flat(const jpeg_component_info *info, const JCOEF *block, JSAMPROW *lines,
-                      uint32_t column) {
-    const int value = block[0] * info->quant_table->quantval[0];
-    if (value < -8192 || value >= 8192) /* damaged; the SIMD code may overflow in its own way */
-        return false;
-    const int sample = ((value + 4) >> 3) + CENTERJSAMPLE;
-    for (int i = 0; i < DCTSIZE; i++)
-        memset(lines[i] + column, sample < 0 ? 0 : min(sample, MAXJSAMPLE), DCTSIZE);
-    return true;
-}
-
 /* Writes the samples of one MCU, the `column`-th of the area. */
 static void transform(const pf_planes *planes, j_decompress_ptr jpeg, JBLOCK *blocks,
-                      const int *last, JSAMPROW lines[][MAX_LINES], uint32_t column) {
+                      JSAMPROW lines[][MAX_LINES], uint32_t column) {
     for (int i = 0; i < planes->count; i++) {
         jpeg_component_info *info = jpeg->cur_comp_info[i];
         const int size = info->DCT_scaled_size;
         for (int y = 0; y < info->MCU_height; y++) {
-            for (int x = 0; x < info->MCU_width; x++, blocks++, last++) {
-                const uint32_t at = (column * (uint32_t)info->MCU_width + (uint32_t)x) * (uint32_t)size;
-                if (*last == 0 && size == DCTSIZE && fill_flat(info, *blocks, lines[i] + y * size, at))
-                    continue;
+            for (int x = 0; x < info->MCU_width; x++, blocks++) {
+                const uint32_t at =
+                    (column * (uint32_t)info->MCU_width + (uint32_t)x) * (uint32_t)size;
                 jpeg->idct->inverse_DCT[i](jpeg, info, *blocks, lines[i] + y * size, at);
             }
         }
@@ -125,7 +115,6 @@ static bool decode_row(const pf_planes *planes, pf_scan *scan, j_decompress_ptr 
     _Alignas(64) JBLOCK blocks[D_MAX_BLOCKS_IN_MCU]; /* SIMD code needs aligned blocks */
     JBLOCKROW pointers[D_MAX_BLOCKS_IN_MCU];
     JSAMPROW lines[PF_MAX_COMPONENTS][MAX_LINES];
-    int last[D_MAX_BLOCKS_IN_MCU];
     for (int i = 0; i < scan->blocks; i++)
         pointers[i] = &blocks[i];
     for (int i = 0; i < planes->count; i++) {
@@ -138,9 +127,9 @@ static bool decode_row(const pf_planes *planes, pf_scan *scan, j_decompress_ptr 
     }
     for (uint32_t column = area->first_column; column < area->end_column; column++) {
         memset(blocks, 0, (size_t)scan->blocks * sizeof(JBLOCK));
-        if (!pf_scan_decode(scan, pointers, last))
+        if (!pf_scan_decode(scan, pointers))
             return false;
-        transform(planes, jpeg, blocks, last, lines, column - area->first_column);
+        transform(planes, jpeg, blocks, lines, column - area->first_column);
     }
     return true;
 }
@@ -194,17 +183,16 @@ static int32_t decode_all(pf_planes *planes, j_decompress_ptr jpeg) {
     return PF_OK;
 }
 
-int32_t pf_planes_decode(pf_planes *planes, pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg,
-                         const uint8_t *data, const int32_t region[4], bool gray_only,
-                         const pf_index *index, bool verify) {
+int32_t pf_planes_decode(pf_planes *planes, pf_scan *scan, j_decompress_ptr jpeg,
+                         const int32_t region[4], bool gray_only, const pf_index *index,
+                         bool verify) {
     int blocks[PF_MAX_COMPONENTS][2];
     planes->count = gray_only ? 1 : jpeg->num_components;
     planes->scale = (int)jpeg->scale_num;
     if (!set_sampling(planes, jpeg))
         return PF_UNSUPPORTED;
-    if (!pf_scan_is_known(jpeg))
+    if (scan == NULL)
         return decode_all(planes, jpeg);
-    pf_scan_start(scan, tables, jpeg, data);
     for (int i = 0; i < jpeg->num_components; i++) {
         blocks[i][0] = jpeg->cur_comp_info[i]->MCU_width;
         blocks[i][1] = jpeg->cur_comp_info[i]->MCU_height;

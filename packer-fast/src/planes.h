@@ -1,6 +1,5 @@
 /* The planes (luma and chroma samples) of the MCUs that a region needs. */
-#ifndef PF_PLANES_H
-#define PF_PLANES_H
+#pragma once
 
 #include "entropy.h"
 #include "index.h"
@@ -25,13 +24,12 @@ typedef struct {
     pf_memory memory;
 } pf_planes;
 
-/* Decodes what the rectangle (x, y, width, height, in pixels of the whole image) needs, at the scale set
- * in `jpeg`, after jpeg_read_header. Only the luma if `gray_only`. `index` may be NULL; with `verify`
- * the rest of the file is checked as well.
+/* Decodes what the rectangle (x, y, width, height, in pixels of the whole image) needs, at the
+ * scale set in `jpeg`, after jpeg_start_decompress. `scan` is NULL if the file has several. Only
+ * the luma if `gray_only`. `index` may be NULL; with `verify` the rest of the file is checked as
+ * well.
  *
  * Returns PF_OK or another code; errors of libjpeg leave by its error_exit. */
-int32_t pf_planes_decode(pf_planes *planes, pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg,
-                         const uint8_t *data, const int32_t region[4], bool gray_only,
-                         const pf_index *index, bool verify);
-
-#endif
+int32_t pf_planes_decode(pf_planes *planes, pf_scan *scan, j_decompress_ptr jpeg,
+                         const int32_t region[4], bool gray_only, const pf_index *index,
+                         bool verify);

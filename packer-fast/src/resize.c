@@ -57,7 +57,8 @@ static bool have_same_samples(const pf_plane *a, const pf_plane *b) {
     return a->expand_x == b->expand_x && a->expand_y == b->expand_y && a->is_fancy == b->is_fancy;
 }
 
-/* Makes one row of the result of one plane, and the rows of the plane it needs that are not there yet. */
+/* Makes one row of the result of one plane, and the rows of the plane it needs that are not there
+ * yet. */
 static void make_row(int16_t *out, ring_t *ring, const pf_rows *rows, const pf_plane *plane,
                      const pf_axis *across, const pf_axis *down, int row) {
     const int16_t *needed[PF_MAX_TAPS];
@@ -81,7 +82,7 @@ int32_t pf_resize(pf_resizer *resizer, const pf_rows *rows, const pf_planes *pla
                   const int32_t region[4], const pf_target *target, uint8_t *out) {
     int which[PF_MAX_COMPONENTS] = {0, 0, 0};
     ring_t rings[PF_MAX_COMPONENTS];
-    int16_t *results[PF_MAX_COMPONENTS];
+    int16_t *results[PF_MAX_COMPONENTS] = {NULL};
     const int16_t *planes_out[PF_MAX_COMPONENTS];
     for (int i = 1; i < planes->count; i++)
         which[i] = have_same_samples(&planes->planes[0], &planes->planes[i]) ? 0 : 1;

@@ -1,6 +1,6 @@
 #include "rows.h"
 
-#define HALF(bits) (1 << ((bits) - 1))
+#define HALF(bits) (1 << ((bits)-1))
 
 static void across(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
     const int shift = PF_WEIGHT_BITS - PF_MIDDLE_BITS;
