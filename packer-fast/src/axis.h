@@ -1,6 +1,5 @@
 /* Resampling along one axis: which samples of a plane make each output pixel, with what weights. */
-#ifndef PF_AXIS_H
-#define PF_AXIS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ typedef struct {
 
 /* Returns PF_OK, PF_UNSUPPORTED (shrinks too much) or PF_NO_MEMORY. */
 int32_t pf_axis_make(pf_axis *axis, const pf_axis_spec *spec);
-
-#endif

@@ -15,6 +15,7 @@
 #define REDUCED_SIDE_MIN 16
 #define MAX_SIDE 65500 /* of a JPEG, in libjpeg */
 #define LINES 16
+#define RENEWED 64 /* images, after which the memory of their tables is freed */
 
 /* All that one call needs; nothing is shared between calls. */
 typedef struct {
@@ -32,33 +33,16 @@ typedef struct {
     const pf_rows *rows;
 } context_t;
 
-typedef struct {
-    const uint8_t *data;
-    uint64_t bytes;
-    const int32_t *size;
-    const int32_t *region;
-    uint8_t *row;
-    bool flip;
-    const uint8_t *index;
-    uint64_t index_bytes;
-} image_t;
-
 static void fail(j_common_ptr jpeg) {
     context_t *context = (context_t *)jpeg->client_data;
     switch (jpeg->err->msg_code) {
     case JERR_OUT_OF_MEMORY:
         context->error = PF_NO_MEMORY;
         break;
-    case JERR_ARITH_NOTIMPL:
-    case JERR_BAD_J_COLORSPACE:
-    case JERR_BAD_PRECISION:
-    case JERR_CCIR601_NOTIMPL:
-    case JERR_COMPONENT_COUNT:
     case JERR_CONVERSION_NOTIMPL:
     case JERR_FRACT_SAMPLE_NOTIMPL:
     case JERR_IMAGE_TOO_BIG:
     case JERR_NOTIMPL:
-    case JERR_NOT_COMPILED:
     case JERR_SOF_UNSUPPORTED:
         context->error = PF_UNSUPPORTED;
         break;
@@ -89,8 +73,7 @@ static void start_scan(j_decompress_ptr jpeg) {
 /* Replaces its decode_mcu. */
 static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
     pf_scan *scan = &((context_t *)jpeg->client_data)->scan;
-    int last[D_MAX_BLOCKS_IN_MCU];
-    if (!pf_scan_decode(scan, blocks, last))
+    if (!pf_scan_decode(scan, blocks))
         ERREXIT(jpeg, JERR_BAD_HUFF_TABLE); /* any that means damage; its text is never seen */
     if (scan->mcu == scan->mcus_per_row * scan->mcu_rows) {
         jpeg->src->next_input_byte = pf_scan_next_byte(scan);
@@ -111,35 +94,48 @@ static void start_input_pass(j_decompress_ptr jpeg) {
     context->start_input_pass(jpeg);
 }
 
-static context_t *open_context(void) {
-    context_t *context = calloc(1, sizeof(context_t));
-    if (context == NULL)
-        return NULL;
+static bool create(context_t *context) {
     context->jpeg.err = jpeg_std_error(&context->errors);
     context->errors.error_exit = fail;
     context->errors.emit_message = report;
     context->errors.output_message = print_nothing;
     context->jpeg.client_data = context;
     context->rows = pf_rows_best();
-    if (setjmp(context->jump)) {
-        free(context);
-        return NULL;
-    }
+    if (setjmp(context->jump))
+        return false;
     jpeg_create_decompress(&context->jpeg);
     context->start_input_pass = context->jpeg.inputctl->start_input_pass;
     context->jpeg.inputctl->start_input_pass = start_input_pass;
-    return context;
+    return true;
 }
 
 static void close_context(context_t *context) {
     jpeg_destroy_decompress(&context->jpeg);
-    pf_release(&context->planes.memory);
-    pf_release(&context->resizer.memory);
+    free(context->planes.memory.data);
+    free(context->resizer.memory.data);
     for (int i = 0; i < 2; i++) {
-        pf_release(&context->resizer.across[i].memory);
-        pf_release(&context->resizer.down[i].memory);
+        free(context->resizer.across[i].memory.data);
+        free(context->resizer.down[i].memory.data);
     }
     free(context);
+}
+
+static context_t *open_context(void) {
+    context_t *context = calloc(1, sizeof(context_t));
+    if (context != NULL && !create(context)) {
+        close_context(context);
+        return NULL;
+    }
+    return context;
+}
+
+/* Ends an image. libjpeg would use its tables for the next one, if that lacks its own: a wrong
+ * picture. */
+static void close_jpeg(j_decompress_ptr jpeg) {
+    jpeg_abort_decompress(jpeg);
+    memset(jpeg->quant_tbl_ptrs, 0, sizeof(jpeg->quant_tbl_ptrs));
+    memset(jpeg->dc_huff_tbl_ptrs, 0, sizeof(jpeg->dc_huff_tbl_ptrs));
+    memset(jpeg->ac_huff_tbl_ptrs, 0, sizeof(jpeg->ac_huff_tbl_ptrs));
 }
 
 /* Reads the header. Returns PF_UNSUPPORTED unless the image is one of those that are decoded here.
@@ -161,105 +157,96 @@ static int32_t open_jpeg(context_t *context, const uint8_t *data, uint64_t bytes
 }
 
 /* Sets the scale at which the region is at least `headroom` times the result. */
-static void set_scale(j_decompress_ptr jpeg, const image_t *image, const pf_batch *batch) {
+static void set_scale(j_decompress_ptr jpeg, const int32_t region[4], const pf_batch *batch) {
     jpeg->scale_num = jpeg->scale_denom = 8;
-    if (batch->headroom == 0 || image->size[0] < REDUCED_SIDE_MIN ||
-        image->size[1] < REDUCED_SIDE_MIN)
+    if (batch->headroom == 0 || jpeg->image_width < REDUCED_SIDE_MIN ||
+        jpeg->image_height < REDUCED_SIDE_MIN)
         return;
     for (unsigned factor = 2; factor <= 8; factor *= 2) {
         const int64_t least = (int64_t)factor * batch->headroom;
-        if (image->region[2] < least * batch->width || image->region[3] < least * batch->height)
+        if (region[2] < least * batch->width || region[3] < least * batch->height)
             return;
         jpeg->scale_num = 8 / factor;
     }
 }
 
 /* Decodes all of an image into the row, with the pixels that libjpeg gives. */
-static void decode_whole(context_t *context, const image_t *image, int channels) {
-    j_decompress_ptr jpeg = &context->jpeg;
+static void decode_whole(j_decompress_ptr jpeg, uint8_t *row, const pf_batch *batch, bool flip) {
+    const size_t channels = (size_t)batch->channels;
     jpeg->out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     jpeg_start_decompress(jpeg);
-    const size_t stride = (size_t)jpeg->output_width * (size_t)channels;
+    const size_t width = jpeg->output_width;
     while (jpeg->output_scanline < jpeg->output_height) {
         JSAMPROW lines[LINES];
-        const JDIMENSION left = jpeg->output_height - jpeg->output_scanline;
-        const JDIMENSION count = left < LINES ? left : LINES;
-        for (JDIMENSION i = 0; i < count; i++)
-            lines[i] = image->row + (jpeg->output_scanline + i) * stride;
-        jpeg_read_scanlines(jpeg, lines, count);
+        for (JDIMENSION i = 0; i < LINES; i++) /* libjpeg writes no more lines than the image has */
+            lines[i] = row + (jpeg->output_scanline + i) * width * channels;
+        jpeg_read_scanlines(jpeg, lines, LINES);
     }
+    const size_t height = jpeg->output_height;
     jpeg_finish_decompress(jpeg);
-}
-
-static void mirror(uint8_t *row, int width, int height, int channels) {
-    for (int y = 0; y < height; y++, row += (size_t)width * (size_t)channels) {
-        for (int left = 0, right = width - 1; left < right; left++, right--) {
-            for (int c = 0; c < channels; c++) {
-                const uint8_t swapped = row[left * channels + c];
-                row[left * channels + c] = row[right * channels + c];
-                row[right * channels + c] = swapped;
-            }
+    for (size_t y = 0; flip && y < height; y++, row += width * channels) {
+        for (size_t i = 0; i < width / 2 * channels; i++) {
+            const size_t j = (width - 1 - i / channels) * channels + i % channels;
+            const uint8_t swapped = row[i];
+            row[i] = row[j];
+            row[j] = swapped;
         }
     }
 }
 
-static int32_t decode_region(context_t *context, const image_t *image, const pf_batch *batch) {
+static int32_t decode_region(context_t *context, const pf_batch *batch, int64_t i, uint8_t *row) {
     j_decompress_ptr jpeg = &context->jpeg;
+    const int32_t *region = batch->regions + 4 * i;
     pf_index index;
     const pf_index *used = NULL;
-    set_scale(jpeg, image, batch);
+    int32_t error = PF_OK;
+    set_scale(jpeg, region, batch);
     jpeg->raw_data_out = TRUE;
     jpeg_start_decompress(jpeg);
-    if (image->index != NULL && !batch->verify && context->has_scan) {
-        const int32_t error =
-            pf_index_open(&index, image->index, image->index_bytes, &context->scan);
-        if (error != PF_OK)
-            return error;
+    if (batch->indexes != NULL && batch->indexes[i] != 0 && !batch->verify && context->has_scan) {
+        error = pf_index_open(&index, (const uint8_t *)(uintptr_t)batch->indexes[i],
+                              batch->indexes_bytes[i], &context->scan);
         used = &index;
     }
-    const int32_t error =
-        pf_planes_decode(&context->planes, context->has_scan ? &context->scan : NULL, jpeg,
-                         image->region, batch->channels == 1, used, batch->verify != 0);
+    if (error == PF_OK)
+        error = pf_planes_decode(&context->planes, context->has_scan ? &context->scan : NULL, jpeg,
+                                 region, batch->channels == 1, used, batch->verify != 0);
     if (error != PF_OK)
         return error;
     const bool is_ycc = jpeg->jpeg_color_space == JCS_YCbCr && batch->channels == 3;
+    const bool mirrored = batch->flips != NULL && batch->flips[i] != 0;
     const pf_target target = {batch->width,  batch->height, batch->channels,
-                              batch->filter, image->flip,   is_ycc};
-    return pf_resize(&context->resizer, context->rows, &context->planes, image->region, &target,
-                     image->row);
+                              batch->filter, mirrored,      is_ycc};
+    return pf_resize(&context->resizer, context->rows, &context->planes, region, &target, row);
 }
 
-static int32_t decode_image(context_t *context, const image_t *image, const pf_batch *batch) {
-    const int32_t *size = image->size;
-    const int32_t *region = image->region;
+static int32_t decode_image(context_t *context, const pf_batch *batch, int64_t i) {
+    const j_decompress_ptr jpeg = &context->jpeg;
+    const int32_t *size = batch->sizes + 2 * i;
+    const int32_t *region = batch->regions + 4 * i;
+    uint8_t *row = (uint8_t *)(uintptr_t)batch->rows[i];
     if (region[0] < 0 || region[1] < 0 || region[2] < 1 || region[3] < 1 || size[0] > MAX_SIDE ||
         size[1] > MAX_SIDE || region[2] > size[0] || region[3] > size[1] ||
         region[0] > size[0] - region[2] || region[1] > size[1] - region[3])
         return PF_UNSUPPORTED;
-    const int32_t error = open_jpeg(context, image->data, image->bytes);
+    const uint8_t *data = (const uint8_t *)(uintptr_t)batch->jpegs[i];
+    const int32_t error = open_jpeg(context, data, batch->jpeg_bytes[i]);
     if (error != PF_OK)
         return error;
-    const j_decompress_ptr jpeg = &context->jpeg;
     if (jpeg->image_width != (JDIMENSION)size[0] || jpeg->image_height != (JDIMENSION)size[1] ||
         (jpeg->jpeg_color_space == JCS_RGB && batch->channels == 1))
         return PF_UNSUPPORTED;
     if (region[2] != size[0] || region[3] != size[1] || batch->width != size[0] ||
         batch->height != size[1])
-        return decode_region(context, image, batch);
-    decode_whole(context, image, batch->channels);
-    if (image->flip)
-        mirror(image->row, size[0], size[1], batch->channels);
+        return decode_region(context, batch, i, row);
+    decode_whole(jpeg, row, batch, batch->flips != NULL && batch->flips[i] != 0);
     return PF_OK;
 }
 
 /* libjpeg's errors come back here. */
-static int32_t decode_guarded(context_t *context, const image_t *image, const pf_batch *batch) {
-    if (setjmp(context->jump)) {
-        jpeg_abort_decompress(&context->jpeg);
-        return context->error;
-    }
-    const int32_t error = decode_image(context, image, batch);
-    jpeg_abort_decompress(&context->jpeg);
+static int32_t decode_guarded(context_t *context, const pf_batch *batch, int64_t i) {
+    const int32_t error = setjmp(context->jump) ? context->error : decode_image(context, batch, i);
+    close_jpeg(&context->jpeg);
     return error;
 }
 
@@ -276,17 +263,14 @@ int64_t packer_fast_decode_batch(const pf_batch *batch) {
     context_t *context = open_context();
     int64_t failed = 0;
     for (int64_t i = 0; i < batch->count; i++) {
-        const image_t image = {
-            .data = (const uint8_t *)(uintptr_t)batch->jpegs[i],
-            .bytes = batch->jpeg_bytes[i],
-            .size = batch->sizes + 2 * i,
-            .region = batch->regions + 4 * i,
-            .row = (uint8_t *)(uintptr_t)batch->rows[i],
-            .flip = batch->flips != NULL && batch->flips[i] != 0,
-            .index = batch->indexes == NULL ? NULL : (const uint8_t *)(uintptr_t)batch->indexes[i],
-            .index_bytes = batch->indexes == NULL ? 0 : batch->indexes_bytes[i],
-        };
-        batch->errors[i] = context == NULL ? PF_NO_MEMORY : decode_guarded(context, &image, batch);
+        if (context != NULL && i % RENEWED == RENEWED - 1) {
+            jpeg_destroy_decompress(&context->jpeg);
+            if (!create(context)) {
+                close_context(context);
+                context = NULL;
+            }
+        }
+        batch->errors[i] = context == NULL ? PF_NO_MEMORY : decode_guarded(context, batch, i);
         failed += batch->errors[i] != PF_OK;
     }
     if (context != NULL)
@@ -294,46 +278,37 @@ int64_t packer_fast_decode_batch(const pf_batch *batch) {
     return failed;
 }
 
-typedef struct {
-    const uint8_t *data;
-    uint64_t bytes;
-    int32_t interval;
-    uint8_t *out;
-    uint64_t capacity;
-    uint64_t size; /* of the index */
-} request_t;
-
-static int32_t make_index(context_t *context, request_t *request) {
-    j_decompress_ptr jpeg = &context->jpeg;
+/* Opens a JPEG up to its data; returns the size of its index. */
+static uint64_t open_scan(context_t *context, const uint8_t *data, uint64_t bytes,
+                          uint32_t *interval) {
     if (setjmp(context->jump))
-        return context->error;
-    int32_t error = open_jpeg(context, request->data, request->bytes);
-    if (error != PF_OK)
-        return error;
-    if (!pf_scan_is_known(jpeg) || request->interval < 0)
-        return PF_UNSUPPORTED;
-    jpeg->raw_data_out = TRUE;
-    jpeg_start_decompress(jpeg);
-    const uint32_t interval =
-        request->interval == 0 ? context->scan.mcus_per_row : (uint32_t)request->interval;
-    request->size = pf_index_size(&context->scan, interval);
-    if (request->size == 0)
-        return PF_UNSUPPORTED;
-    if (request->size <= request->capacity)
-        error = pf_index_write(&context->scan, interval, request->out);
-    return error;
+        return 0;
+    context->error = open_jpeg(context, data, bytes);
+    if (context->error != PF_OK)
+        return 0;
+    context->error = PF_UNSUPPORTED;
+    if (!pf_scan_is_known(&context->jpeg))
+        return 0;
+    context->jpeg.raw_data_out = TRUE;
+    jpeg_start_decompress(&context->jpeg);
+    if (*interval == 0)
+        *interval = context->scan.mcus_per_row;
+    return pf_index_size(&context->scan, *interval);
 }
 
 int64_t packer_fast_make_index(const uint8_t *jpeg, uint64_t jpeg_bytes, int32_t interval,
                                uint8_t *index, uint64_t capacity, int32_t *error) {
-    request_t request = {jpeg, jpeg_bytes, interval, index, capacity, 0};
+    uint32_t mcus = (uint32_t)interval; /* a negative one is too large */
     context_t *context = open_context();
     *error = PF_NO_MEMORY;
     if (context == NULL)
         return 0;
-    *error = make_index(context, &request);
+    uint64_t size = open_scan(context, jpeg, jpeg_bytes, &mcus);
+    *error = size == 0 ? context->error : PF_OK;
+    if (size != 0 && size <= capacity)
+        *error = pf_index_write(&context->scan, mcus, index);
     close_context(context);
-    return *error == PF_OK ? (int64_t)request.size : 0;
+    return *error == PF_OK ? (int64_t)size : 0;
 }
 
 int32_t packer_fast_abi(void) {

@@ -26,15 +26,10 @@ static void fill_lookup(pf_table *table, uint32_t code, uint32_t length, uint8_t
     const uint32_t rest = PF_LOOKUP_BITS - length;
     pf_symbol *entry = table->lookup + (code << rest);
     for (uint32_t i = 0; i < 1U << rest; i++) {
-        if (size != 0 && size <= rest) {
-            entry[i].value = (int16_t)extend(i >> (rest - size), size);
-            entry[i].run = (uint8_t)(symbol >> 4);
-            entry[i].bits = (uint8_t)(length + size);
-        } else {
-            entry[i].value = 0;
-            entry[i].run = symbol;
-            entry[i].bits = (uint8_t)length;
-        }
+        const bool fits = size != 0 && size <= rest;
+        entry[i].value = fits ? (int16_t)extend(i >> (rest - size), size) : 0;
+        entry[i].run = (uint8_t)(fits ? symbol >> 4 : symbol);
+        entry[i].bits = (uint8_t)(fits ? length + size : length);
     }
 }
 
@@ -162,75 +157,50 @@ ALWAYS_INLINE bool decode_dc(pf_bits *bits, const pf_table *table, int32_t *dc) 
     return true;
 }
 
-ALWAYS_INLINE pf_symbol look_up(const pf_bits *bits, const pf_table *table) {
-    return table->lookup[bits->window >> (64 - PF_LOOKUP_BITS)];
+ALWAYS_INLINE uint32_t next_bits(const pf_bits *bits) {
+    return (uint32_t)(bits->window >> (64 - PF_LOOKUP_BITS));
 }
 
-/* Decodes the AC coefficients of a block; `last` gets the position of the last one. Of the 56 bits
- * of a fill, two coefficients found by lookup leave more than the 31 that any other may need. */
-ALWAYS_INLINE bool decode_ac(pf_bits *bits, const pf_table *table, JCOEF *block, int *last) {
+/* Decodes the AC coefficients of a block, or only skips them if `block` is NULL (known when
+ * compiling). A fill is enough for five lookups; any other symbol may need 31 bits. */
+ALWAYS_INLINE bool decode_ac(pf_bits *bits, const pf_table *table, JCOEF *block) {
     uint32_t k = 1;
     while (k < DCTSIZE2) {
         fill(bits);
-        pf_symbol entry = look_up(bits, table);
-        for (int i = 0; i < 2 && entry.value != 0 && k < DCTSIZE2; i++) {
+        for (int i = 0; i < 2 && block == NULL; i++) {
+            const pf_step step = table->steps[next_bits(bits)];
+            if (step.bits == 0 ||
+                k + step.advance > DCTSIZE2) /* the second may be of the next block */
+                break;
+            take(bits, step.bits);
+            k += step.advance;
+        }
+        pf_symbol entry = table->lookup[next_bits(bits)];
+        for (int i = 0; i < 3 && entry.value != 0 && k < DCTSIZE2; i++) {
             take(bits, entry.bits);
             k += entry.run;
-            block[NATURAL_ORDER[k++]] = entry.value;
-            entry = look_up(bits, table);
+            if (block != NULL)
+                block[NATURAL_ORDER[k]] = entry.value;
+            k++;
+            entry = table->lookup[next_bits(bits)];
         }
         if (k >= DCTSIZE2)
             break;
-        if (entry.value != 0)
+        if (entry.value != 0 || bits->count < 31)
             continue;
         const uint32_t symbol = take_symbol(bits, table, entry);
         if (symbol == BAD_CODE)
             return false;
         const uint32_t size = symbol & 15U;
+        if (size == 0 && symbol != 0xF0)
+            break;
+        k += symbol >> 4;
         if (size != 0) {
-            k += symbol >> 4;
-            block[NATURAL_ORDER[k++]] = (JCOEF)extend(take(bits, size), size);
-        } else if (symbol == 0xF0) {
-            k += 16;
-        } else {
-            break;
+            const uint32_t extra = take(bits, size);
+            if (block != NULL)
+                block[NATURAL_ORDER[k]] = (JCOEF)extend(extra, size);
         }
-    }
-    *last = (int)k - 1;
-    return k <= DCTSIZE2;
-}
-
-/* Does as `decode_ac`, without the coefficients. */
-ALWAYS_INLINE bool skip_ac(pf_bits *bits, const pf_table *table) {
-    uint32_t k = 1;
-    while (k < DCTSIZE2) {
-        fill(bits);
-        /* a second coefficient beyond the end is not one of this block */
-        pf_step step = table->steps[bits->window >> (64 - PF_LOOKUP_BITS)];
-        for (int i = 0; i < 2 && step.bits != 0 && k + step.advance <= DCTSIZE2; i++) {
-            take(bits, step.bits);
-            k += step.advance;
-            step = table->steps[bits->window >> (64 - PF_LOOKUP_BITS)];
-        }
-        if (k >= DCTSIZE2)
-            break;
-        const pf_symbol entry = look_up(bits, table);
-        if (entry.value != 0) {
-            take(bits, entry.bits);
-            k += entry.run + 1U;
-            continue;
-        }
-        const uint32_t symbol = take_symbol(bits, table, entry);
-        if (symbol == BAD_CODE)
-            return false;
-        if ((symbol & 15U) != 0) {
-            take(bits, symbol & 15U);
-            k += (symbol >> 4) + 1;
-        } else if (symbol == 0xF0) {
-            k += 16;
-        } else {
-            break;
-        }
+        k++;
     }
     return k <= DCTSIZE2;
 }
@@ -297,7 +267,7 @@ static bool begin_mcu(pf_scan *scan) {
     return true;
 }
 
-bool pf_scan_decode(pf_scan *scan, JBLOCKROW *blocks, int *last) {
+bool pf_scan_decode(pf_scan *scan, JBLOCKROW *blocks) {
     if (!begin_mcu(scan))
         return false;
     pf_bits bits = scan->bits; /* a copy, which the compiler can keep in registers */
@@ -305,38 +275,22 @@ bool pf_scan_decode(pf_scan *scan, JBLOCKROW *blocks, int *last) {
         int32_t *dc = &scan->dc[scan->component[i]];
         if (!decode_dc(&bits, scan->dc_table[i], dc))
             return false;
-        last[i] = 0;
-        if (!scan->is_needed[i]) {
-            if (!scan->ac_table[i]->has_steps)
-                build_steps(scan->ac_table[i]);
-            if (!skip_ac(&bits, scan->ac_table[i]))
-                return false;
-            continue;
-        }
-        (*blocks[i])[0] = (JCOEF)*dc;
-        if (!decode_ac(&bits, scan->ac_table[i], *blocks[i], &last[i]))
+        const bool is_needed = blocks != NULL && scan->is_needed[i];
+        if (!is_needed && !scan->ac_table[i]->has_steps)
+            build_steps(scan->ac_table[i]);
+        if (!(is_needed ? decode_ac(&bits, scan->ac_table[i], *blocks[i])
+                        : decode_ac(&bits, scan->ac_table[i], NULL)))
             return false;
+        if (is_needed)
+            (*blocks[i])[0] = (JCOEF)*dc;
     }
     scan->bits = bits;
     return bits.padding <= bits.count;
 }
 
 bool pf_scan_skip(pf_scan *scan, uint32_t count) {
-    for (int i = 0; i < scan->blocks && count != 0; i++) {
-        if (!scan->ac_table[i]->has_steps)
-            build_steps(scan->ac_table[i]);
-    }
-    for (; count != 0; count--) {
-        if (!begin_mcu(scan))
-            return false;
-        pf_bits bits = scan->bits;
-        for (int i = 0; i < scan->blocks; i++) {
-            if (!decode_dc(&bits, scan->dc_table[i], &scan->dc[scan->component[i]]) ||
-                !skip_ac(&bits, scan->ac_table[i]))
-                return false;
-        }
-        scan->bits = bits;
-        if (bits.padding > bits.count)
+    while (count-- != 0) {
+        if (!pf_scan_decode(scan, NULL))
             return false;
     }
     return true;
@@ -373,7 +327,8 @@ bool pf_scan_is_at_end(const pf_scan *scan) {
 }
 
 bool pf_scan_seek(pf_scan *scan, uint32_t mcu, const pf_state *state) {
-    if (state->offset < scan->data_start || scan->jpeg + state->offset > scan->bits.end)
+    const uint8_t *at = scan->jpeg + state->offset;
+    if (state->offset < scan->data_start || state->offset > scan->bits.end - scan->jpeg)
         return false;
     scan->mcu = mcu;
     if (scan->restart_interval != 0) {
@@ -381,7 +336,7 @@ bool pf_scan_seek(pf_scan *scan, uint32_t mcu, const pf_state *state) {
         scan->until_restart = since == 0 && mcu != 0 ? 0 : scan->restart_interval - since;
     }
     memcpy(scan->dc, state->dc, sizeof(scan->dc));
-    scan->bits.next = scan->jpeg + state->offset;
+    scan->bits.next = at;
     scan->bits.window = 0;
     scan->bits.count = scan->bits.padding = 0;
     fill_slowly(&scan->bits);

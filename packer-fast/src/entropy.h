@@ -4,8 +4,7 @@
  * exist without a warning and is switched off near the end of the data (all of a 32x32 image) and
  * by restart markers. This one is stricter: all that it accepts, libjpeg decodes to the same
  * coefficients without a warning. */
-#ifndef PF_ENTROPY_H
-#define PF_ENTROPY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -88,9 +87,10 @@ bool pf_scan_is_known(j_decompress_ptr jpeg);
  * Returns false if the Huffman tables are missing or not valid. */
 bool pf_scan_start(pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg, const uint8_t *data);
 
-/* These return false if the data is damaged. Blocks must be zero; `last` gets the position of the
- * last coefficient that each has, 0 if it has only a DC. */
-bool pf_scan_decode(pf_scan *scan, JBLOCKROW *blocks, int *last);
+/* Decodes the next MCU into blocks of zeros, or skips it if `blocks` is NULL; false if it is
+ * damaged. */
+bool pf_scan_decode(pf_scan *scan, JBLOCKROW *blocks);
+
 bool pf_scan_skip(pf_scan *scan, uint32_t count);
 
 /* Returns whether the data ends here, as it must after the last MCU. */
@@ -103,5 +103,3 @@ pf_state pf_scan_state(const pf_scan *scan);
 
 /* Continues at an MCU; returns false if the state is not inside the data. */
 bool pf_scan_seek(pf_scan *scan, uint32_t mcu, const pf_state *state);
-
-#endif

@@ -1,35 +1,36 @@
 /* The index of a JPEG: states of the entropy decoder, so that decoding can start inside the data.
  *
- *   bytes  header, little-endian
- *   0-3    "PJI" and the version, 1
- *   4-7    checksum of all that follows
- *   8-11   size of the JPEG
- *   12-15  checksum of the first bytes of its entropy-coded data
- *   16-17  MCUs between two entries of a row
- *   18-19  MCUs per row
- *   20-21  rows of MCUs
- *   22-23  components, 1 or 3
- *
- * Then the entries, row by row, and one for the end of the data. An entry has 9 bytes (1 component:
- * 6): the offset of the byte with the next bit (4 bytes), then from the lowest bit the number of
- * bits of that byte already read (3 bits) and the last DC of each component (12 bits each).
+ * A header (pf_index_header), the entries row by row, and one for the end of the data. An entry has
+ * 9 bytes (for 1 component: 6): the offset of the byte with the next bit (4 bytes), then from the
+ * lowest bit the number of bits of that byte already read (3 bits) and the last DC of each
+ * component (12 bits each).
  *
  * What is caught: any change of the index (its checksum), the index of another JPEG (size,
  * geometry, first bytes), states outside the data, and, where an entry is near the end of a row's
  * part, any state that does not lead to that entry exactly. What is not: a forged index with a
  * right checksum whose entries are far apart. It gives wrong pixels, but reads nothing outside the
  * JPEG. */
-#ifndef PF_INDEX_H
-#define PF_INDEX_H
+#pragma once
 
 #include "entropy.h"
+
+/* Written as it is in memory: little-endian. A big-endian system takes such an index for a wrong
+ * one. */
+typedef struct {
+    uint32_t magic;    /* "PJI" and the version */
+    uint32_t checksum; /* of all that follows, entries included */
+    uint32_t jpeg_bytes;
+    uint32_t first_bytes; /* checksum of the first bytes of the entropy-coded data */
+    uint16_t interval;    /* MCUs between two entries of a row */
+    uint16_t mcus_per_row;
+    uint16_t mcu_rows;
+    uint16_t components;
+} pf_index_header;
 
 typedef struct {
     const uint8_t *entries;
     uint32_t interval;
     uint32_t per_row;
-    uint32_t entry_bytes;
-    int components;
 } pf_index;
 
 /* Checks an index against a scan that has just been started. Returns PF_OK or PF_WRONG_INDEX. */
@@ -47,5 +48,3 @@ uint64_t pf_index_size(const pf_scan *scan, uint32_t interval);
 
 /* Decodes the scan and writes its index. Returns PF_OK, PF_DAMAGED or PF_UNSUPPORTED. */
 int32_t pf_index_write(pf_scan *scan, uint32_t interval, uint8_t *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* libjpeg-turbo with its private structs, which are those of one exact version. */
-#ifndef PF_LIBJPEG_H
-#define PF_LIBJPEG_H
+#pragma once
 
 #include <stddef.h>
 #include <stdio.h>
@@ -16,6 +15,4 @@
 
 #if LIBJPEG_TURBO_VERSION_NUMBER != 3002000
 #error "the private structs of libjpeg-turbo are known for version 3.2.0 only"
-#endif
-
 #endif

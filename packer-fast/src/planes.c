@@ -93,32 +93,16 @@ static bool allocate(pf_planes *planes, j_decompress_ptr jpeg, const area_t *are
     return memory != NULL;
 }
 
-/* Fills a block that has only a DC: the same as the inverse DCT gives, in a fraction of its time.
- */
-static bool fill_flat(const jpeg_component_info *info, const JCOEF *block, JSAMPROW *lines,
-                      uint32_t column) {
-    const int value = block[0] * info->quant_table->quantval[0];
-    if (value < -8192 || value >= 8192) /* damaged; the SIMD code may overflow in its own way */
-        return false;
-    const int sample = ((value + 4) >> 3) + CENTERJSAMPLE;
-    for (int i = 0; i < DCTSIZE; i++)
-        memset(lines[i] + column, sample < 0 ? 0 : min(sample, MAXJSAMPLE), DCTSIZE);
-    return true;
-}
-
 /* Writes the samples of one MCU, the `column`-th of the area. */
 static void transform(const pf_planes *planes, j_decompress_ptr jpeg, JBLOCK *blocks,
-                      const int *last, JSAMPROW lines[][MAX_LINES], uint32_t column) {
+                      JSAMPROW lines[][MAX_LINES], uint32_t column) {
     for (int i = 0; i < planes->count; i++) {
         jpeg_component_info *info = jpeg->cur_comp_info[i];
         const int size = info->DCT_scaled_size;
         for (int y = 0; y < info->MCU_height; y++) {
-            for (int x = 0; x < info->MCU_width; x++, blocks++, last++) {
+            for (int x = 0; x < info->MCU_width; x++, blocks++) {
                 const uint32_t at =
                     (column * (uint32_t)info->MCU_width + (uint32_t)x) * (uint32_t)size;
-                if (*last == 0 && size == DCTSIZE &&
-                    fill_flat(info, *blocks, lines[i] + y * size, at))
-                    continue;
                 jpeg->idct->inverse_DCT[i](jpeg, info, *blocks, lines[i] + y * size, at);
             }
         }
@@ -131,7 +115,6 @@ static bool decode_row(const pf_planes *planes, pf_scan *scan, j_decompress_ptr 
     _Alignas(64) JBLOCK blocks[D_MAX_BLOCKS_IN_MCU]; /* SIMD code needs aligned blocks */
     JBLOCKROW pointers[D_MAX_BLOCKS_IN_MCU];
     JSAMPROW lines[PF_MAX_COMPONENTS][MAX_LINES];
-    int last[D_MAX_BLOCKS_IN_MCU];
     for (int i = 0; i < scan->blocks; i++)
         pointers[i] = &blocks[i];
     for (int i = 0; i < planes->count; i++) {
@@ -144,9 +127,9 @@ static bool decode_row(const pf_planes *planes, pf_scan *scan, j_decompress_ptr 
     }
     for (uint32_t column = area->first_column; column < area->end_column; column++) {
         memset(blocks, 0, (size_t)scan->blocks * sizeof(JBLOCK));
-        if (!pf_scan_decode(scan, pointers, last))
+        if (!pf_scan_decode(scan, pointers))
             return false;
-        transform(planes, jpeg, blocks, last, lines, column - area->first_column);
+        transform(planes, jpeg, blocks, lines, column - area->first_column);
     }
     return true;
 }

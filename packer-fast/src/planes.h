@@ -1,6 +1,5 @@
 /* The planes (luma and chroma samples) of the MCUs that a region needs. */
-#ifndef PF_PLANES_H
-#define PF_PLANES_H
+#pragma once
 
 #include "entropy.h"
 #include "index.h"
@@ -34,5 +33,3 @@ typedef struct {
 int32_t pf_planes_decode(pf_planes *planes, pf_scan *scan, j_decompress_ptr jpeg,
                          const int32_t region[4], bool gray_only, const pf_index *index,
                          bool verify);
-
-#endif

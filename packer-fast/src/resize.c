@@ -82,7 +82,7 @@ int32_t pf_resize(pf_resizer *resizer, const pf_rows *rows, const pf_planes *pla
                   const int32_t region[4], const pf_target *target, uint8_t *out) {
     int which[PF_MAX_COMPONENTS] = {0, 0, 0};
     ring_t rings[PF_MAX_COMPONENTS];
-    int16_t *results[PF_MAX_COMPONENTS];
+    int16_t *results[PF_MAX_COMPONENTS] = {NULL};
     const int16_t *planes_out[PF_MAX_COMPONENTS];
     for (int i = 1; i < planes->count; i++)
         which[i] = have_same_samples(&planes->planes[0], &planes->planes[i]) ? 0 : 1;

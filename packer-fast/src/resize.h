@@ -1,6 +1,5 @@
 /* A region of planes, resized to a row of a batch. */
-#ifndef PF_RESIZE_H
-#define PF_RESIZE_H
+#pragma once
 
 #include "axis.h"
 #include "planes.h"
@@ -24,5 +23,3 @@ typedef struct {
 /* Returns PF_OK, PF_UNSUPPORTED (the region shrinks too much) or PF_NO_MEMORY. */
 int32_t pf_resize(pf_resizer *resizer, const pf_rows *rows, const pf_planes *planes,
                   const int32_t region[4], const pf_target *target, uint8_t *out);
-
-#endif

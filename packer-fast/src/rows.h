@@ -1,6 +1,5 @@
 /* The inner loops over one row: resampling along it and across rows, and color conversion. */
-#ifndef PF_ROWS_H
-#define PF_ROWS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -30,5 +29,3 @@ void pf_pack(uint8_t *out, const int16_t *const *planes, int channels, int count
 
 /* Returns the fastest that this processor can run. */
 const pf_rows *pf_rows_best(void);
-
-#endif

@@ -15,23 +15,13 @@ from packer.cli.values import LabelKind, OneOf, PackPath
 from packer.containers import CONTAINERS, container_names
 from packer.errors import UsageError
 from packer.packing import BuildOptions, build_pack, build_part, plan_pack
-from packer.packing.options import (
-    ANIMATION_POLICIES,
-    BAD_POLICIES,
-    BOX_POLICIES,
-    DECODERS,
-    ENCODINGS,
-    FITS,
-    MISSING_POLICIES,
-    MODES,
-    RLE_POLICIES,
-)  # fmt: skip
+from packer.packing import options as allowed
 
 SECTIONS = {
     "Input": ("split", "include", "exclude", "shuffle", "max_pixels", "follow_links", "inventory"),
     "Labels": ("labels", "columns", "classes", "boxes", "missing_labels", "rle"),
     "Image": ("resize", "fit", "pad_value", "interpolation", "encode", "quality", "mode", "decoder", "on_animation"),
-    "Output": ("out", "format", "shard_size", "overwrite", "force", "scratch", "recheck"),
+    "Output": ("out", "format", "shard_size", "jpeg_index", "overwrite", "force", "scratch", "recheck"),
     "Bad data": ("max_bad", "on_bad", "fail_fast", "quarantine", "decode_timeout"),
 }
 """Heading -> the options below it; all others are below Run."""
@@ -89,7 +79,7 @@ SECTIONS = {
     "--boxes",
     default="fail",
     show_default=True,
-    type=OneOf(BOX_POLICIES),
+    type=OneOf(allowed.BOX_POLICIES),
     help="Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
     "(and drops those without area), drop drops them.",
 )
@@ -97,20 +87,20 @@ SECTIONS = {
     "--missing-labels",
     default="error",
     show_default=True,
-    type=OneOf(MISSING_POLICIES),
+    type=OneOf(allowed.MISSING_POLICIES),
     help="An image without a label: error rejects it, empty packs it as an image in which nothing is, skip skips it.",
 )
 @click.option(
     "--rle",
     default="text",
     show_default=True,
-    type=OneOf(RLE_POLICIES),
+    type=OneOf(allowed.RLE_POLICIES),
     help="Masks of run lengths, as of COCO's crowds: kept as text, or also made polygons.",
 )
 @click.option("--resize", metavar="N|WxH", help="Size of the packed images in pixels.")
 @click.option(
     "--fit",
-    type=OneOf(FITS),
+    type=OneOf(allowed.FITS),
     help="How to reach that size: stretch to WxH, short or long side to N, crop the center to WxH, "
     "or pad to WxH.  [default: short for N, stretch for WxH]",
 )
@@ -130,7 +120,7 @@ SECTIONS = {
     "--encode",
     default="raw",
     show_default=True,
-    type=OneOf(ENCODINGS),
+    type=OneOf(allowed.ENCODINGS),
     help="How images are stored: as pixels (raw), encoded again, or as a copy of each file.",
 )
 @click.option("--quality", type=int, default=90, show_default=True, help="JPEG quality, 1 to 100.")
@@ -138,14 +128,14 @@ SECTIONS = {
     "--mode",
     default="rgb",
     show_default=True,
-    type=OneOf(MODES),
+    type=OneOf(allowed.MODES),
     help="Color mode of the packed images; unchanged keeps alpha and 16 bits.",
 )
 @click.option(
     "--decoder",
     default="auto",
     show_default=True,
-    type=OneOf(DECODERS),
+    type=OneOf(allowed.DECODERS),
     help="JPEG decoder; lenient also packs damaged images of any format, as far as they can be decoded, and lists "
     "them.",
 )
@@ -153,7 +143,7 @@ SECTIONS = {
     "--on-animation",
     default="fail",
     show_default=True,
-    type=OneOf(ANIMATION_POLICIES),
+    type=OneOf(allowed.ANIMATION_POLICIES),
     help="An animation, or several pages: fail rejects it, first packs its first frame.",
 )
 @click.option(
@@ -172,6 +162,14 @@ SECTIONS = {
     metavar="SIZE|none",
     help="Approximate size of the images in a shard; none writes a single shard.  [default: 128MB; 1GB or more for "
     "packs of 256 GB]",
+)
+@click.option(
+    "--jpeg-index",
+    is_flag=False,
+    flag_value="row",
+    type=OneOf(("row", "4")),
+    help="With --encode jpeg or copy: also make an index with which crops decode faster; needs packer-fast. An entry "
+    "per row of blocks (row, about 1 % of the bytes), or per four blocks (4).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
 @click.option("--force", is_flag=True, help="Build even if the pack is not expected to fit on the disk.")
@@ -195,7 +193,7 @@ SECTIONS = {
     "--on-bad",
     default="fail",
     show_default=True,
-    type=OneOf(BAD_POLICIES),
+    type=OneOf(allowed.BAD_POLICIES),
     help="fail: follow --max-bad. skip: skip every bad input.",
 )
 @click.option("--fail-fast", is_flag=True, help="Stop as soon as too many inputs are bad, before all are found.")

@@ -11,7 +11,8 @@ from packer.errors import plural, printable, size_text, time_text
 from packer.packing import BuildSummary
 
 if TYPE_CHECKING:
-    from packer.format.manifest import Rejected
+    from packer.format.jpeg_index_list import JpegIndexList
+    from packer.format.manifest import Manifest, Rejected
     from packer.packing.plan import Plan
 
 SHOWN_REJECTIONS = 5
@@ -91,8 +92,21 @@ def summary_lines(summary: BuildSummary) -> list[str]:
         lines.append(f"boxes: {counts.get('boxes', 0):,} packed, {', '.join(boxes)}{listed}")
     if lenient := counts.get("lenient"):
         lines.append(f"images: {lenient:,} damaged, packed as far as they can be decoded{LISTED}")
+    if (index := summary.jpeg_index) is not None:
+        lines.append(f"JPEG index: {jpeg_index_text(index, summary.manifest)}")
     lines.append(f'read it: packer.PackedDataset("{printable(summary.path)}")')
     return lines
+
+
+def jpeg_index_text(index: JpegIndexList, manifest: Manifest) -> str:
+    """Return how many records have a JPEG index, why the others have none, and its size."""
+    share = 100 * index.bytes / sum(shard.container.bytes for shard in manifest.shards)
+    of = plural(manifest.records, "record")
+    every = "row" if index.interval == 0 else f"{index.interval} blocks"
+    text = f"{index.indexed:,} of {of}, an entry per {every}, {size_text(index.bytes)} ({share:.2g} % of the pack)"
+    if index.without:
+        text += f"; without: {', '.join(f'{n:,} {printable(why)}' for why, n in index.without.items())}"
+    return text
 
 
 LISTED = " (packer info --changed lists them)"
@@ -113,4 +127,17 @@ def summary_facts(summary: BuildSummary) -> dict[str, Any]:
         "classes": list(manifest.classes),
         "rejected": as_json(read_list(summary.path, "rejected", manifest)),
         "notes": list(manifest.notes),
+        **({} if summary.jpeg_index is None else {"jpeg_index": jpeg_index_facts(summary.jpeg_index, manifest)}),
+    }
+
+
+def jpeg_index_facts(index: JpegIndexList, manifest: Manifest) -> dict[str, Any]:
+    """Return what a JPEG index is, as JSON values and as text."""
+    return {
+        "text": jpeg_index_text(index, manifest),
+        "interval": index.interval,
+        "indexed": index.indexed,
+        "without": dict(index.without),
+        "bytes": index.bytes,
+        "made_with": index.made_with,
     }

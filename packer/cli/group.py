@@ -18,6 +18,7 @@ from packer.cli.doctor import doctor
 from packer.cli.extract import extract
 from packer.cli.hash import hash_command
 from packer.cli.help import CommandsInSections
+from packer.cli.index import index
 from packer.cli.info import info
 from packer.cli.merge import merge
 from packer.cli.pull import pull
@@ -34,7 +35,7 @@ Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or
 permission, 4 a damaged pack, 130 interrupted."""
 
 SECTIONS = {
-    "Make packs": (build, adopt, convert, merge, split),
+    "Make packs": (build, adopt, convert, merge, split, index),
     "Look": (info, view, stats, diff, extract),
     "Check": (verify, repair, hash_command),
     "Move": (push, pull, cache, clean),

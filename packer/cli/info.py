@@ -12,7 +12,7 @@ import click
 from packer.cli.cache import cache_options
 from packer.cli.output import counts_text, echo
 from packer.cli.values import PackPath
-from packer.errors import plural, printable, size_text
+from packer.errors import DamagedPack, plural, printable, size_text
 from packer.stores import is_url
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def info(
         asked = {name: list_as_json(read_list(pack, name, manifest)) for name, is_asked in lists.items() if is_asked}
         command_line = {"command": command_of(manifest, pack)}
         found = {"missing": missing_files(pack, manifest), "content": content(pack, manifest, cache_dir, cache_bytes)}
+        found |= jpeg_index_facts(pack, manifest)
         echo(json.dumps({**facts(pack, manifest), **found, **command_line, **asked}))
         return
     if command:
@@ -57,6 +58,8 @@ def info(
         return
     for name, value in rows(manifest):
         echo(f"{name:<10} {value}")
+    for value in jpeg_index_facts(pack, manifest).values():
+        echo(f"JPEG index {value['text']}")
     for name in missing_files(pack, manifest):
         step = f"packer repair {printable(pack)} restores what it can"
         if is_url(pack):
@@ -89,7 +92,6 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
 
 def content(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:
     """Return the digest of what the pack holds, as `packer hash`; None if an index is missing or damaged."""
-    from packer.errors import DamagedPack
     from packer.format.content import content_digest
     from packer.format.indexes import Indexes
     from packer.format.pack import open_pack
@@ -99,6 +101,21 @@ def content(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: s
             return content_digest(open_pack(pack, cache_dir, cache_bytes).indexes, manifest)
         return content_digest(Indexes(pack, manifest.shards), manifest)
     return None
+
+
+def jpeg_index_facts(pack: str, manifest: Manifest) -> dict[str, Any]:
+    """Return what is known of the index of a pack's JPEGs, as JSON values below ``jpeg_index``; nothing if it has none.
+
+    That of a pack at a URL is not looked at.
+    """
+    from packer.cli.build_report import jpeg_index_facts as facts_of
+    from packer.format.jpeg_index_list import read_jpeg_index_list
+
+    try:
+        found = None if is_url(pack) else read_jpeg_index_list(pack, manifest)
+    except DamagedPack as error:
+        return {"jpeg_index": {"text": f"{printable(error.problem)}; {printable(error.next_step)}"}}
+    return {} if found is None else {"jpeg_index": facts_of(found, manifest)}
 
 
 def missing_files(pack: str, manifest: Manifest) -> list[str]:

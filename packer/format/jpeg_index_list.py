@@ -10,17 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from packer.containers.storage import storage_errors
-from packer.errors import DamagedPack, StorageError, printable
+from packer.errors import DamagedPack, StorageError, UsageError, printable
 from packer.format.entries import FileEntry, IndexEntry
 from packer.format.index import INDEX_SUFFIX
 from packer.format.manifest import MAX_MANIFEST_BYTES, Manifest, ShardEntry, digest_of
 from packer.format.typed import typed
+from packer.system import sync_path
 
 JPEG_INDEX_NAME = "jpeg-index.json"
 JPEG_INDEX_PREFIX = "jpeg-index."
@@ -28,12 +29,21 @@ WORK_FOLDER = "jpeg-index.partial"
 """The folder in a pack where the files grow."""
 VERSION = 1
 FORMAT = "packer jpeg index"
+INTERVALS = {"row": 0, "4": 4}
+"""What the user writes -> MCUs between two entries; 0: an entry per row of them."""
+
+
+def interval_of(option: str, text: str) -> int:
+    """Return the interval that the user has written, ``row`` or ``4``. Raise UsageError if it is another word."""
+    if str(text) not in INTERVALS:
+        raise UsageError(option, f"must be {' or '.join(INTERVALS)}, got {text!r}")
+    return INTERVALS[str(text)]
 
 
 def index_file_of(shard: ShardEntry) -> str:
     """Return the name of a shard's file: ``jpeg-index.shard-00000.arrow``.
 
-    It begins like no file of a shard, because packer 0.2 takes what does for a shard that the manifest does not list.
+    It does not begin as the files of the shard do: packer 0.2 takes any that does for a shard of another pack.
     """
     return f"{JPEG_INDEX_PREFIX}{shard.index.name.removesuffix(INDEX_SUFFIX)}.arrow"
 
@@ -46,6 +56,8 @@ class ShardJpegIndex:
     """Name of the shard's container file."""
     container_sha256: str
     """Digest of the container that the index was made of."""
+    rows_sha256: str
+    """Digest of the shard's own index, which says which bytes of the container are its records."""
     index: IndexEntry
 
 
@@ -145,8 +157,9 @@ def parse_jpeg_index_list(path: str, text: bytes, manifest: Manifest, next_step:
             raise DamagedPack(path, "was not written by packer: it was altered", next_step)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DamagedPack(path, f"is not readable: {error!r}", next_step) from None
-    made_of = [(shard.container, shard.container_sha256, shard.index.name) for shard in found.shards]
-    if made_of != [(s.container.name, s.container.sha256, index_file_of(s)) for s in manifest.shards]:
+    made_of = [(one.container, one.container_sha256, one.rows_sha256, one.index.name) for one in found.shards]
+    here = [(s.container.name, s.container.sha256, s.index.sha256, index_file_of(s)) for s in manifest.shards]
+    if made_of != here:
         raise DamagedPack(path, "was made of other files than those of the pack", next_step)
     if not all(0 <= shard.index.bytes < 1 << 62 for shard in found.shards):
         raise DamagedPack(path, "has a file without a valid size", next_step)
@@ -162,3 +175,25 @@ def write_list(folder: str, found: JpegIndexList) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(path + ".tmp", path)
+
+
+def own_files(folder: str) -> list[str]:
+    """Return the names of all index files in a pack, also of those that are not listed; jpeg-index.json first."""
+    names = (name for name in os.listdir(folder) if name.startswith(JPEG_INDEX_PREFIX) and name != WORK_FOLDER)
+    return sorted(names, key=lambda name: (name != JPEG_INDEX_NAME, name))
+
+
+def not_carried(folders: Iterable[str]) -> list[str]:
+    """Return a note for a pack that is made of these ones, if one of them has an index of JPEGs; else nothing."""
+    if any(os.path.isfile(os.path.join(folder, JPEG_INDEX_NAME)) for folder in folders):
+        return ["the index of JPEGs is not copied: packer index makes that of the new pack"]
+    return []
+
+
+def remove_files(folder: str, names: Iterable[str]) -> None:
+    """Remove index files from a pack, jpeg-index.json first. Raise OSError."""
+    for name in sorted(names, key=lambda name: name != JPEG_INDEX_NAME):
+        os.unlink(os.path.join(folder, name))
+        if name == JPEG_INDEX_NAME:
+            sync_path(folder)  # without the list the files are no index, whichever of them are left
+    sync_path(folder)

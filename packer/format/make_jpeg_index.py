@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,30 +19,21 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from packer.containers.storage import storage_errors
-from packer.errors import BadInput, DamagedPack, NotInstalled, UsageError
+from packer.errors import BadInput, DamagedPack, NotInstalled
 from packer.format.columns import column
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import write_index
 from packer.format.indexes import RESTORE, Indexes
 from packer.format.jpeg_index import MADE_OF, SCHEMA, index_column
 from packer.format.jpeg_index_list import VERSION, JpegIndexList, ShardJpegIndex, index_file_of
-from packer.format.manifest import IndexEntry, Manifest, ShardEntry
+from packer.format.manifest import IndexEntry, ShardEntry
 from packer.format.mmap import map_files
 from packer.format.schema import ENCODINGS
 from packer.images.header import read_header
 from packer.system.child import Decoding, Report, unmarked
 
-INTERVALS = {"row": 0, "4": 4}
-"""What the user writes -> MCUs between two entries; 0: an entry per row of MCUs."""
 INSTALL = 'pip install "dataset-packer[fast]"'
 ROWS_AT_ONCE = 64
-
-
-def interval_of(option: str, text: str) -> int:
-    """Return the interval that the user has written, ``row`` or ``4``. Raise UsageError if it is another word."""
-    if str(text) not in INTERVALS:
-        raise UsageError(option, f"must be {' or '.join(INTERVALS)}, got {text!r}")
-    return INTERVALS[str(text)]
 
 
 def check_installed(option: str) -> str:
@@ -107,15 +98,24 @@ class MadeJpegIndex:
     """Time of the processor; 0 if it was there already."""
 
 
-def jobs_for(folder: str, manifest: Manifest, interval: int, out: str) -> list[JpegIndexJob]:
-    """Return a job for each shard of the pack in `folder`, which writes to the folder `out`."""
+def jobs_for(
+    folder: str, shards: Sequence[ShardEntry], path_of: Callable[[str, str], str], interval: int, out: str
+) -> list[JpegIndexJob]:
+    """Return a job for each shard.
+
+    Args:
+        folder: The pack.
+        shards: Its shards.
+        path_of: Returns the path of a container, given the folder and its name.
+        interval: MCUs between two entries.
+        out: The folder for the index.
+    """
     return [
         JpegIndexJob(
-            folder=folder, container=manifest.path_of(folder, shard.container.name), shard=shard, interval=interval,
-            out=out,
+            folder=folder, container=path_of(folder, shard.container.name), shard=shard, interval=interval, out=out
         )
-        for shard in manifest.shards
-    ]  # fmt: skip
+        for shard in shards
+    ]
 
 
 def make_jpeg_index(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked) -> MadeJpegIndex:
@@ -136,10 +136,9 @@ def make_jpeg_index(job: JpegIndexJob, report: Report, decoding: Decoding = unma
         report(job.shard.records, 0)
         return kept
     indexes, without, seconds = index_rows(job, report, decoding)
-    metadata = {MADE_OF: json.dumps({**made_of, "without": without}, sort_keys=True)}
-    schema = SCHEMA.with_metadata(metadata)
+    batch = _batch(indexes, made_of, without)
     try:
-        entry = write_index(job.temporary, pa.RecordBatch.from_arrays([indexes], schema=schema))
+        entry = write_index(job.temporary, batch)
         with storage_errors(job.path):
             os.replace(job.temporary, job.path)
     except BaseException:
@@ -149,12 +148,28 @@ def make_jpeg_index(job: JpegIndexJob, report: Report, decoding: Decoding = unma
     return MadeJpegIndex(_entry(job, entry), len(indexes) - sum(without.values()), without, seconds)
 
 
+def _batch(indexes: Any, made_of: Mapping[str, Any], without: Mapping[str, int]) -> Any:
+    metadata = {MADE_OF: json.dumps({**made_of, "without": without}, sort_keys=True)}
+    return pa.RecordBatch.from_arrays([indexes], schema=SCHEMA.with_metadata(metadata))
+
+
+def is_right(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked) -> bool:
+    """Return whether the index of a shard is the one that its JPEGs give; it must have been made by this version.
+
+    Arguments and errors are those of `make_jpeg_index`.
+    """
+    size = os.path.getsize(job.path)
+    indexes, _, _ = index_rows(job, report, decoding)
+    return bool(index_column(job.path, map_files([(job.path, size)])[0].parts[0][:size]).equals(indexes))
+
+
 def _made_of(job: JpegIndexJob) -> dict[str, Any]:
     """Return what determines the content of an index."""
     return {
         "version": VERSION,
         "interval": job.interval,
         "container_sha256": job.shard.container.sha256,
+        "rows_sha256": job.shard.index.sha256,
         "made_with": check_installed(""),
     }
 
@@ -177,7 +192,8 @@ def _kept(job: JpegIndexJob, made_of: Mapping[str, Any]) -> MadeJpegIndex | None
 
 
 def _entry(job: JpegIndexJob, index: IndexEntry) -> ShardJpegIndex:
-    return ShardJpegIndex(job.shard.container.name, job.shard.container.sha256, index)
+    shard = job.shard
+    return ShardJpegIndex(shard.container.name, shard.container.sha256, shard.index.sha256, index)
 
 
 def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked) -> tuple[Any, dict[str, int], float]:

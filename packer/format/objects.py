@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError
+from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, parse_jpeg_index_list
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest, read_manifest
 from packer.stores import is_url, join_url, open_store
 from packer.stores.base import NoObject, Store
@@ -43,6 +44,30 @@ def find_manifest(store: Store) -> Manifest | None:
     except NoObject:
         return None
     return parse_manifest(join_url(store.url, MANIFEST_NAME), text)
+
+
+def jpeg_index_at(store: Store, manifest: Manifest, note: Callable[[str], None] | None = None) -> JpegIndexList | None:
+    """Return the list of the index of a pack's JPEGs at the URL of a store; None if there is none.
+
+    Args:
+        store: The URL of the pack.
+        manifest: Its manifest.
+        note: Receives what is wrong with an index that is not used. None: that is an error.
+
+    Raises:
+        DamagedPack: It was altered, or is that of another pack.
+    """
+    try:
+        text = bytes(store.read(JPEG_INDEX_NAME))
+        step = "push it again"
+        return parse_jpeg_index_list(join_url(store.url, JPEG_INDEX_NAME), text, manifest, step)
+    except NoObject:
+        return None
+    except DamagedPack as error:
+        if note is None:
+            raise
+        note(f"note: the index of its JPEGs is not copied: {JPEG_INDEX_NAME} {error.problem}")
+        return None
 
 
 def fetch_file(store: Store, entry: FileEntry) -> Any:

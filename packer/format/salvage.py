@@ -12,9 +12,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError, plural
 from packer.format.digests import sha256_of
+from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import carry_over
 from packer.format.manifest import (
     MANIFEST_NAME,
@@ -37,7 +39,8 @@ from packer.format.salvage_records import (
     write_index_of,
     write_shard,
 )
-from packer.format.verify import check_pack, damaged_files
+from packer.format.verify import check_file, check_pack, damaged_files
+from packer.format.verify_jpeg_index import drop_damaged
 from packer.format.written import restore_companions, write_companions
 from packer.system import sync_path
 from packer.types import Progress
@@ -91,7 +94,13 @@ def repair(path: AnyPath, out: str | None = None, progress: Progress | None = No
     folder = os.path.abspath(os.fsdecode(path))
     target = folder.rstrip("/") + REPAIRED_SUFFIX if out is None else os.path.abspath(out)
     try:
-        return _Repair(folder, target, out is None, progress or Progress()).run()
+        report = _Repair(folder, target, out is None, progress or Progress()).run()
+        if report.out is None:
+            manifest = read_manifest(folder)
+            notes = drop_damaged(folder, manifest, partial(check_file, folder, manifest, progress=Progress()))
+        else:
+            notes = tuple(not_carried([folder]))
+        return replace(report, notes=(*report.notes, *notes))
     except PackerError:
         raise
     except OSError as error:

@@ -22,6 +22,7 @@ from packer.format.columns import column
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
+from packer.format.verify_jpeg_index import find_list, index_problems
 from packer.format.verify_records import (
     DecodeJob,
     Problem,
@@ -80,28 +81,37 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
         UsageError: If `path` is not a pack.
         DamagedPack: If the manifest cannot be trusted.
     """
-    folder = os.path.abspath(os.fsdecode(path))
-    return check_pack(folder, read_manifest(folder), progress or Progress(), deep)
+    folder, progress = os.path.abspath(os.fsdecode(path)), progress or Progress()
+    manifest = read_manifest(folder)
+    index, wrong = find_list(folder, manifest)
+    report = check_pack(folder, manifest, progress, deep, () if index is None else index.files)
+    problems = [*report.problems, *wrong]
+    if index is not None:
+        problems += index_problems(folder, manifest, index, problems, progress if deep else None)
+    return replace(report, problems=tuple(problems))
 
 
-def check_pack(folder: str, manifest: Manifest, progress: Progress, deep: bool = False) -> VerifyReport:
-    """Verify the pack in `folder`, whose manifest has been read already."""
-    looks_like_shards, unknown_files = unlisted(folder, manifest)
+def check_pack(
+    folder: str, manifest: Manifest, progress: Progress, deep: bool = False, beside: Sequence[FileEntry] = ()
+) -> VerifyReport:
+    """Verify the pack in `folder`, whose manifest has been read already, and files `beside` those of the manifest."""
+    looks_like_shards, unknown_files = unlisted(folder, manifest, beside)
     problems = [*check_names(manifest), *looks_like_shards]
     jobs: list[DecodeJob] = []
-    total = sum(file.bytes for file in manifest.files)
+    files = (*manifest.files, *beside)
+    total = sum(file.bytes for file in files)
     progress.stage("verifying", total, "bytes")
-    others = (*manifest.companions.values(), *manifest.lists.values())
+    others = (*manifest.companions.values(), *manifest.lists.values(), *beside)
     problems += filter(None, (check_file(folder, manifest, file, progress) for file in others))
-    with _checked_files(folder, manifest, progress) as files:
-        for shard, (container, index) in zip(manifest.shards, files, strict=True):
+    with _checked_files(folder, manifest, progress) as checked:
+        for shard, (container, index) in zip(manifest.shards, checked, strict=True):
             check = _ShardCheck(folder, manifest, shard, deep)
             problems += check.problems(container, index)
             jobs += check.jobs
     if jobs:
         progress.stage("decoding", sum(job.rows[1] - job.rows[0] for job in jobs), "images")
         problems += check_images(jobs, progress)
-    return VerifyReport(folder, len(manifest.files), manifest.records, total, tuple(problems), tuple(unknown_files))
+    return VerifyReport(folder, len(files), manifest.records, total, tuple(problems), tuple(unknown_files))
 
 
 def damaged_files(folder: str, manifest: Manifest, problems: Sequence[Problem]) -> frozenset[str]:
@@ -140,12 +150,12 @@ def check_names(manifest: Manifest) -> list[Problem]:
     return [Problem(name, None, "is listed twice in the manifest") for name in again]
 
 
-def unlisted(folder: str, manifest: Manifest) -> tuple[list[Problem], list[str]]:
-    """Return the files in the directory that are not in the manifest.
+def unlisted(folder: str, manifest: Manifest, beside: Sequence[FileEntry] = ()) -> tuple[list[Problem], list[str]]:
+    """Return the files in the directory that are neither in the manifest nor `beside` it.
 
     Shards and indexes are problems: the pack was combined from two, or files were renamed. Others are only listed.
     """
-    listed = {file.name for file in manifest.files}
+    listed = {file.name for file in (*manifest.files, *beside)}
     try:
         others = sorted(set(os.listdir(folder)) - listed - {MANIFEST_NAME})
     except OSError as error:

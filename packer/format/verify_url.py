@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from packer.errors import DamagedPack, PackerError, StorageError, UsageError
 from packer.format.columns import column
 from packer.format.index import read_index
-from packer.format.manifest import MANIFEST_NAME, IndexEntry, Manifest, ShardEntry
-from packer.format.objects import manifest_at, objects_in
+from packer.format.jpeg_index_list import JPEG_INDEX_NAME
+from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
+from packer.format.objects import jpeg_index_at, manifest_at, objects_in
 from packer.format.verify import (
     ALTERED,
     UNUSED,
@@ -47,30 +48,35 @@ def verify_url(url: str, progress: Progress | None = None, deep: bool = False) -
         step = f"packer pull {store.url} PACK, and packer verify PACK --deep"
         raise UsageError("--deep", "needs the pack on this machine", step)
     manifest = manifest_at(store)
-    total = sum(file.bytes for file in manifest.files)
+    files, wrong = manifest.files, list[Problem]()
+    try:
+        files += () if (index := jpeg_index_at(store, manifest)) is None else index.files
+    except DamagedPack as error:
+        wrong = [Problem(JPEG_INDEX_NAME, None, error.problem)]
+    total = sum(file.bytes for file in files)
     progress.stage("verifying", total, "bytes")
-    check = _Check(store, manifest, OneAtATime(progress))
+    check = _Check(store, manifest, files, OneAtATime(progress))
     with pool(OBJECTS_AT_ONCE) as threads:
-        found = all_of([threads.submit(check.file, number) for number in range(len(manifest.files))])
-    problems = [*check_names(manifest), *check.problems(found)]
-    known = {MANIFEST_NAME, *(file.name for file in manifest.files)}
+        found = all_of([threads.submit(check.file, number) for number in range(len(files))])
+    problems = [*check_names(manifest), *check.problems(found), *wrong]
+    known = {MANIFEST_NAME, *(file.name for file in files), *(problem.file for problem in wrong)}
     unknown = tuple(name for name in objects_in(store) or () if name not in known)
-    return VerifyReport(store.url, len(manifest.files), manifest.records, total, tuple(problems), unknown)
+    return VerifyReport(store.url, len(files), manifest.records, total, tuple(problems), unknown)
 
 
 class _Check:
     """The checks of one pack. Threads may share it."""
 
-    def __init__(self, store: Store, manifest: Manifest, progress: Progress) -> None:
-        self._store, self._manifest, self._progress = store, manifest, progress
-        self._objects = Objects(store, [(file.name, file.bytes) for file in manifest.files])
+    def __init__(self, store: Store, manifest: Manifest, files: Sequence[FileEntry], progress: Progress) -> None:
+        self._store, self._manifest, self._files, self._progress = store, manifest, files, progress
+        self._objects = Objects(store, [(file.name, file.bytes) for file in files])
         self._shards: dict[str, ShardEntry] = {shard.index.name: shard for shard in manifest.shards}
         self.tables: dict[str, Any] = {}
         """The good indexes, by the name of the container."""
 
     def file(self, number: int) -> list[Problem]:
         """Read a file of the pack and list what is wrong with it."""
-        file = self._manifest.files[number]
+        file = self._files[number]
         is_index, digest, checksum, content = isinstance(file, IndexEntry), hashlib.sha256(), 0, bytearray()
         try:
             found = self._store.size(file.name).size
@@ -96,7 +102,9 @@ class _Check:
         return []
 
     def _index(self, name: str, content: NDArray[np.uint8]) -> Iterator[Problem]:
-        shard = self._shards[name]
+        shard = self._shards.get(name)
+        if shard is None:  # of the index of the JPEGs, whose digest says enough
+            return
         try:
             table = read_index(os.path.join(self._store.url, name), content)
             yield from row_problems(table, shard, self._manifest)
@@ -107,7 +115,7 @@ class _Check:
 
     def problems(self, found: list[list[Problem]]) -> Iterator[Problem]:
         """Return the problems of all files; of altered containers, also the records."""
-        for number, file in enumerate(self._manifest.files):
+        for number, file in enumerate(self._files):
             altered = any(problem.problem == ALTERED for problem in found[number])
             records = list(self._records(number)) if altered and file.name in self.tables else None
             yield from found[number] if records != [] else [Problem(file.name, None, f"{ALTERED}; {UNUSED}")]
@@ -115,7 +123,7 @@ class _Check:
 
     def _records(self, number: int) -> Iterator[Problem]:
         """List the records of a container that do not match their checksums."""
-        name, size = self._manifest.files[number].name, self._manifest.files[number].bytes
+        name, size = self._files[number].name, self._files[number].bytes
         table = self.tables[name]
         keys = column(table, "key")
         for row, problem in enumerate(record_problems(_ObjectWindow(self._objects, number, size), table)):

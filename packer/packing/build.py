@@ -16,6 +16,7 @@ from packer.system import usable_cores
 from packer.types import Progress, advancing
 
 if TYPE_CHECKING:
+    from packer.format.jpeg_index_list import JpegIndexList
     from packer.format.manifest import Manifest, Rejected
     from packer.packing.engines import Engine
     from packer.packing.journal import ShardResult
@@ -35,6 +36,8 @@ class BuildSummary:
     manifest: Manifest
     pack_bytes: int
     seconds: float
+    jpeg_index: JpegIndexList | None = None
+    """The index of the JPEGs, if there is one."""
 
     @property
     def images_per_s(self) -> float:
@@ -61,12 +64,14 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None, deep: boo
     """
     from packer.images.decode import check_available
     from packer.packing.engines import open_engine
+    from packer.packing.index_jpegs import check_indexer
     from packer.packing.quarantine import check_quarantine, list_rejected
     from packer.packing.store_output import output_of
     from packer.system.pool import Pool
 
     progress = progress or Progress()
     check_available(options.decoder)
+    check_indexer(options)
     open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED)  # checks its name
     output_of(options, progress)
     check_quarantine(options)
@@ -111,7 +116,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
         listings = (inputs.rejected, inputs.skipped, inputs.changed)
         manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
     size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
-    return BuildSummary(output.path, manifest, size, time.monotonic() - started)
+    return BuildSummary(output.path, manifest, size, time.monotonic() - started, output.jpeg_index)
 
 
 def build_part(options: BuildOptions, progress: Progress | None = None) -> PartSummary:
@@ -140,6 +145,7 @@ def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output,
     """Pack the shards, and yield them with where they are; work that is not published is kept."""
     from packer.images.decode import check_available
     from packer.packing.engines import open_engine
+    from packer.packing.index_jpegs import check_indexer, index_jpegs
     from packer.packing.quarantine import check_quarantine, list_rejected
     from packer.packing.resume import asked_of, resume_or_restart, what_is_kept
     from packer.packing.store_output import output_of
@@ -147,6 +153,7 @@ def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output,
     from packer.stores import is_url
 
     check_available(options.decoder)
+    check_indexer(options)
     output = output_of(options, progress)
     check_quarantine(options)
     resumes = True
@@ -168,6 +175,7 @@ def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output,
             for warning in plan.warnings:
                 progress.note(f"warning: {warning}")
             results = _pack(plan, pool, output, progress)
+            index_jpegs(options, results, pool, output, progress)
             list_rejected(options, plan.inputs.rejected, progress)
             yield output, plan, results
     except BaseException as error:
@@ -240,6 +248,7 @@ def _planned(
 
 def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[ShardResult]:
     """Pack all shards and return their results in order."""
+    from packer.packing.engines import threads_of
     from packer.packing.parts import FinishedParts, Part
     from packer.packing.verdict import fail, going_on, too_many
     from packer.packing.write_shard import is_unchanged, pack_shard
@@ -284,13 +293,3 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
         again = f", {changed} packed again: their inputs or files have changed" if changed > 0 else ""
         progress.note(f"note: {plural(unchanged, 'finished shard')} kept{again}")
     return [results[number] for number in sorted(results)]
-
-
-def threads_of(jobs: int, workers: int) -> list[int]:
-    """Return the number of threads of each job, chosen to keep all cores busy until the end.
-
-    Jobs have one thread each, except that the last round shares all cores if it has fewer shards than workers.
-    """
-    last_round = jobs % workers
-    threads = [1] * (jobs - last_round)
-    return threads + [-(-workers // max(1, last_round))] * last_round

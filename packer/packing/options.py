@@ -87,6 +87,7 @@ class BuildOptions:
         scratch: Folder for unfinished shards if `out` is a URL. None: that for temporary files.
         recheck: Read finished shards again to verify them: those of a build to a URL that is resumed, instead of asking
             the store for their versions, and with `finish` those of the parts, and the images.
+        jpeg_index: Make an index of the JPEGs with packer-fast: ``row``, an entry per row of blocks, or ``4``.
 
     Raises:
         UsageError: A value is out of range, or two options exclude each other.
@@ -132,6 +133,7 @@ class BuildOptions:
     inventory: str | None = None
     scratch: str | None = None
     recheck: bool = False
+    jpeg_index: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like", "inventory", "scratch"):

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from packer.errors import AnyPath, StorageError, UsageError, plural, printable
+from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
 from packer.format.written import write_companions
@@ -59,6 +60,7 @@ class Output:
         """The folder in which the pack grows."""
         self.source = os.path.join(self.partial, SOURCE)
         """The folder for archives that must be decompressed."""
+        self.jpeg_index: JpegIndexList | None = None
         self.journal = Journal("")
         self._lock: FolderLock | None = None
         self._published = False
@@ -221,11 +223,10 @@ class Output:
             The manifest with the entries of the lists and of the companions of shards.
         """
         try:
-            self._keep_only({file.name for file in manifest.files})
-            lists, companions = (
-                write_lists(self.folder, listings, selections or {}),
-                write_companions(self.folder, manifest),
-            )
+            beside = () if self.jpeg_index is None else self.jpeg_index.files
+            self._keep_only({file.name for file in (*manifest.files, *beside)})
+            lists = write_lists(self.folder, listings, selections or {})
+            companions = write_companions(self.folder, manifest)
             manifest = replace(manifest, lists=lists, companions=companions)
         except OSError as error:
             raise StorageError(self.path, f"cannot be published: {error.strerror or error}") from None

@@ -33,6 +33,7 @@ FREE = (
     "like",
     "scratch",
     "recheck",
+    "jpeg_index",
 )
 """Options that do not affect the bytes of a shard, and may change between attempts."""
 

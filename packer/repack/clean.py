@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from packer.errors import AnyPath, DamagedPack, UsageError
 from packer.format.manifest import MANIFEST_NAME
-from packer.format.objects import find_manifest
+from packer.format.objects import find_manifest, jpeg_index_at
 from packer.packing.journal import checked_line
-from packer.packing.objects import BUILDS, PLAIN, TAGGED, objects_in
+from packer.packing.objects import BUILDS, JPEG_INDEX, PLAIN, TAGGED, objects_in
 from packer.stores import clean_url, is_url, open_store
 from packer.stores.base import NoObject, Object, Store
 from packer.types import Progress
@@ -60,6 +60,8 @@ def find_unreferenced(url: AnyPath, older_than_s: float = DAY_S) -> Unreferenced
     here = objects_in(store)
     written = here.pop(MANIFEST_NAME).modified_s if MANIFEST_NAME in here else 0.0
     needed = set() if found is None else {file.name for file in found.files}
+    if found is not None and (index := jpeg_index_at(store, found, lambda note: None)) is not None:
+        needed |= {file.name for file in index.files}
     builds, running, abandoned = _builds(store, before)
     old: list[Object] = []
     recent: list[Object] = []
@@ -67,7 +69,8 @@ def find_unreferenced(url: AnyPath, older_than_s: float = DAY_S) -> Unreferenced
     for one in builds:
         (old if one.name.rpartition("/")[0] in abandoned.folders else recent).append(one)
     for name, one in here.items():
-        if name in needed or not (TAGGED.fullmatch(name) or PLAIN.fullmatch(name)):
+        of_index = found is not None and JPEG_INDEX.fullmatch(name)
+        if name in needed or not (of_index or TAGGED.fullmatch(name) or PLAIN.fullmatch(name)):
             continue
         if name in running.objects or not one.modified_s or max(one.modified_s, written) > before:
             recent.append(one)

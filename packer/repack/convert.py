@@ -14,13 +14,14 @@ import packer
 from packer.containers import container_names, container_of
 from packer.errors import AnyPath, TooManyBad, UsageError, plural, printable
 from packer.format.indexes import Indexes
+from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import MOST_IN_MANIFEST, Listing, lists_of, selection_file
 from packer.format.manifest import Manifest, Origin, Rejected, read_manifest
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.build import threads_of
+from packer.packing.engines import threads_of
 from packer.packing.journal import ShardResult
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
@@ -98,7 +99,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         with output, Pool(workers, options.decode_timeout, preloaded) as pool:
             asked = {**asked_of(options), "command": "convert"}
             asked["source"] = f"{asked['source']} (digest {old.digest[:12]})"
-            for note in (*resume_or_restart(output, asked, options.overwrite), *selected.notes):
+            notes = (*resume_or_restart(output, asked, options.overwrite), *selected.notes, *not_carried([folder]))
+            for note in notes:
                 progress.note(f"note: {printable(note)}")
             pool.start(min(workers, usable_cores(), len(old.shards)))  # workers load their libraries meanwhile
             plan = CopyPlan(old, indexes, options, remake)

@@ -13,22 +13,24 @@ from packer.containers.storage import write_error
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
 from packer.format.jpeg_index_list import (
     JPEG_INDEX_NAME,
-    JPEG_INDEX_PREFIX,
     WORK_FOLDER,
     JpegIndexList,
+    interval_of,
+    own_files,
     read_jpeg_index_list,
+    remove_files,
     write_list,
 )
 from packer.format.make_jpeg_index import (
     MadeJpegIndex,
     check_installed,
-    interval_of,
     jobs_for,
     list_of,
     make_jpeg_index,
 )
 from packer.format.pack import Pack, open_pack
-from packer.packing.build import threads_of
+from packer.packing.engines import threads_of
+from packer.packing.index_jpegs import JPEG_ENCODINGS
 from packer.packing.options import DEFAULT_DECODE_TIMEOUT_S
 from packer.stores import clean_url, is_url
 from packer.system import sync_path, usable_cores
@@ -38,7 +40,6 @@ from packer.system.signals import held_signals
 from packer.types import Progress, advancing
 
 PRELOADED = "packer.format.make_jpeg_index"
-JPEG_ENCODINGS = ("jpeg", "copy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def index_jpegs(
         raise UsageError(opened.path, problem, "build it with --encode jpeg or --encode copy")
     workers = workers or usable_cores()
     with _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
-        jobs = jobs_for(opened.path, manifest, number, work)
+        jobs = jobs_for(opened.path, manifest.shards, manifest.path_of, number, work)
         jobs = [replace(job, threads=n) for job, n in zip(jobs, threads_of(len(jobs), pool.size), strict=True)]
         pool.start(min(workers, usable_cores(), len(jobs)))
         progress.stage("indexing", manifest.records, "records")
@@ -133,12 +134,12 @@ def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
         StorageError: A file cannot be removed.
     """
     opened = _opened(pack)
-    if not _own_files(opened.path) and not os.path.isdir(os.path.join(opened.path, WORK_FOLDER)):
+    if not own_files(opened.path) and not os.path.isdir(os.path.join(opened.path, WORK_FOLDER)):
         return RemovedIndex(opened.path, 0, 0)
     with _work_folder(opened.path), _storage_errors(opened.path), held_signals():
-        names = _own_files(opened.path)
+        names = own_files(opened.path)
         size = sum(os.path.getsize(os.path.join(opened.path, name)) for name in names)
-        _remove(opened.path, names)
+        remove_files(opened.path, names)
     return RemovedIndex(opened.path, len(names), size)
 
 
@@ -146,20 +147,6 @@ def _opened(pack: AnyPath) -> Pack:
     if is_url(pack):
         raise UsageError(clean_url(pack), "is a URL, and packer index works on folders", "packer pull it first")
     return open_pack(pack)
-
-
-def _own_files(folder: str) -> list[str]:
-    """Return the names of the index files in a pack, jpeg-index.json first."""
-    names = (name for name in os.listdir(folder) if name.startswith(JPEG_INDEX_PREFIX) and name != WORK_FOLDER)
-    return sorted(names, key=lambda name: (name != JPEG_INDEX_NAME, name))
-
-
-def _remove(folder: str, names: list[str]) -> None:
-    for name in names:
-        os.unlink(os.path.join(folder, name))
-        if name == JPEG_INDEX_NAME:
-            sync_path(folder)  # without the list the files are no index, whichever of them are left
-    sync_path(folder)
 
 
 @contextmanager
@@ -209,9 +196,9 @@ def _publish(pack: Pack, work: str, listed: JpegIndexList) -> None:
     names = [shard.index.name for shard in listed.shards]
     with _storage_errors(folder), held_signals():
         if before != listed:  # otherwise a file is replaced by itself, or by what it was before it was damaged
-            _remove(folder, [name for name in _own_files(folder) if name == JPEG_INDEX_NAME])
+            remove_files(folder, [name for name in own_files(folder) if name == JPEG_INDEX_NAME])
         for name in names:
             os.replace(os.path.join(work, name), os.path.join(folder, name))
         sync_path(folder)
         write_list(folder, listed)
-        _remove(folder, [name for name in _own_files(folder) if name not in (*names, JPEG_INDEX_NAME)])
+        remove_files(folder, [name for name in own_files(folder) if name not in (*names, JPEG_INDEX_NAME)])

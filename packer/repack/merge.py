@@ -14,6 +14,7 @@ import numpy as np
 from packer.errors import AnyPath, BadInput, UsageError, plural, printable
 from packer.format.columns import column
 from packer.format.index import read_index
+from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import KINDS, MOST_IN_MANIFEST, Listing, Skipped, read_list
 from packer.format.manifest import Manifest
 from packer.packing.publish import Output, check_folder
@@ -94,6 +95,7 @@ def merge(
         len(item.source.tables)
         progress.advance(1)
     manifest, notes = fitted(sources, names)
+    notes = [*notes, *not_carried(source.path for source in sources)]
     if duplicates == "drop":
         manifest = replace(manifest, options={**manifest.options, "repack": {"duplicates": "drop"}})
     found, later, _ = find_duplicates(taken)

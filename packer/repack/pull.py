@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from functools import partial
 from packer.containers.storage import storage_errors
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
 from packer.format.digests import sha256_of
-from packer.format.manifest import FileEntry, Manifest
-from packer.format.objects import manifest_at
+from packer.format.jpeg_index_list import write_list
+from packer.format.manifest import FileEntry
+from packer.format.objects import jpeg_index_at, manifest_at
 from packer.packing.publish import Output
 from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import NoObject, Object, ObjectChanged, Store
@@ -70,13 +72,17 @@ def pull(url: AnyPath, pack: AnyPath, overwrite: bool = False, progress: Progres
     if elsewhere := [name for name, path in manifest.linked.items() if path]:
         problem = f"refers to files of another machine, such as {elsewhere[0]}"
         raise DamagedPack(store.url, problem, "copy it to a store with packer push, which takes them along")
+    index = jpeg_index_at(store, manifest, progress.note)
+    files = manifest.files if index is None else (*manifest.files, *index.files[:-1])
     output = PulledOutput(os.path.abspath(os.fsdecode(pack)), store, overwrite)
     with output:
-        resumed = output.fetch(manifest, progress)
+        resumed = output.fetch(files, progress)
+        if index is not None:
+            write_list(output.folder, index)
         output.publish_folder(manifest)
-    size = sum(file.bytes for file in manifest.files)
+    size = sum(file.bytes for file in files)
     seconds = time.monotonic() - started
-    return PullReport(output.path, store.url, manifest.records, len(manifest.files), size, resumed, seconds)
+    return PullReport(output.path, store.url, manifest.records, len(files), size, resumed, seconds)
 
 
 class PulledOutput(Output):
@@ -87,19 +93,19 @@ class PulledOutput(Output):
         self._stopped = threading.Event()
         super().__init__(path, store.url.removeprefix("file://") if store.url.startswith("file:") else "", overwrite)
 
-    def fetch(self, manifest: Manifest, progress: Progress) -> int:
+    def fetch(self, files: Sequence[FileEntry], progress: Progress) -> int:
         """Fetch the files that are not in the folder; return how many are."""
         if self.journal.head is not None:
             raise UsageError(self.partial, "holds an unfinished build", "finish it, remove it, or name another folder")
         os.makedirs(self.folder, exist_ok=True)
-        self._keep_only({file.name + end for file in manifest.files for end in ("", PART, HAVE)})
-        left = [file for file in manifest.files if not self._is_whole(file)]
-        whole = len(manifest.files) - len(left)
+        self._keep_only({file.name + end for file in files for end in ("", PART, HAVE)})
+        left = [file for file in files if not self._is_whole(file)]
+        whole = len(files) - len(left)
         if os.listdir(self.folder):
-            progress.note(f"note: resuming an unfinished pull: {whole} of {len(manifest.files)} files are there")
+            progress.note(f"note: resuming an unfinished pull: {whole} of {len(files)} files are there")
         progress.stage("pulling", sum(file.bytes for file in left), "bytes")
-        with pool(FILES) as files, pool(IN_FLIGHT) as ranges:
-            futures = [files.submit(self._fetch, file, ranges, progress) for file in left]
+        with pool(FILES) as fetching, pool(IN_FLIGHT) as ranges:
+            futures = [fetching.submit(self._fetch, file, ranges, progress) for file in left]
             try:
                 all_of(futures)
             except BaseException:

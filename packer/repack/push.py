@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
 from packer.format.digests import sha256_of
+from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, read_jpeg_index_list
 from packer.format.manifest import FileEntry, Manifest, read_manifest
 from packer.format.mmap import check_files
 from packer.format.objects import find_manifest
@@ -71,6 +72,7 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
     if not is_url(url):
         raise UsageError(url, "is not a URL", "packer push PACK s3://bucket/pack; for a folder, use cp -r")
     old = read_manifest(folder)
+    index = read_jpeg_index_list(folder, old)
     linked = dict.fromkeys(old.linked, "")
     manifest = replace(old, linked=linked)  # all its files are with it there
     store = open_store(clean_url(url))
@@ -85,10 +87,13 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
         publish_manifest(store, manifest, ABSENT)
     with suppress(StorageError):
         journal.remove()
-    size = sum(file.bytes for file in manifest.files)
+    files = manifest.files if index is None else (*manifest.files, *index.files)
+    if index is not None:
+        sent += _send_index(store, folder, index, progress)
+    size = sum(file.bytes for file in files)
     count = sum(bool(path) for path in old.linked.values())
     seconds = time.monotonic() - started
-    return PushReport(store.url, manifest.digest, len(manifest.files), size, sent, count, seconds)
+    return PushReport(store.url, manifest.digest, len(files), size, sent, count, seconds)
 
 
 def _is_there(journal: _Journal, manifest: Manifest) -> bool:
@@ -187,12 +192,37 @@ def _send(journal: _Journal, manifest: Manifest, paths: dict[str, str], progress
             raise
 
 
-def _check(path: str, file: FileEntry) -> None:
+def _send_index(store: Store, folder: str, index: JpegIndexList, progress: Progress) -> int:
+    """Upload the files of the index of the JPEGs that are not there yet, its list last, and return how many."""
+    text, there = index.to_json(), objects_in(store)
+    complete = all(file.name in there and there[file.name].size == file.bytes for file in index.files)
+    with suppress(NoObject):
+        if complete and bytes(store.read(JPEG_INDEX_NAME)) == text:
+            return 0
+        store.delete([JPEG_INDEX_NAME])  # its files are replaced
+    progress.stage("pushing", index.bytes, "bytes")
+
+    def send(file: FileEntry) -> bool:
+        path, found = os.path.join(folder, file.name), there.get(file.name)
+        if found is not None and found.size == file.bytes and sha256_of_object(store, found) == file.sha256:
+            progress.advance(file.bytes)
+            return False
+        _check(path, file, f"packer index {printable(folder)}")
+        upload(store, file.name, path, progress.advance)
+        return True
+
+    with pool(THREADS) as threads:
+        sent = sum(all_of([threads.submit(send, shard.index) for shard in index.shards]))
+    store.write(JPEG_INDEX_NAME, text)
+    return sent + 1
+
+
+def _check(path: str, file: FileEntry, step: str = "") -> None:
     """Raise DamagedPack if a file of the pack is not as it was written."""
     try:
         intact = os.path.getsize(path) == file.bytes and sha256_of(path) == file.sha256
     except OSError as error:
         raise StorageError(path, f"cannot be read: {error.strerror or error}") from None
     if not intact:
-        step = f"packer repair {printable(os.path.dirname(path))}"
+        step = step or f"packer repair {printable(os.path.dirname(path))}"
         raise DamagedPack(path, "was altered: it does not match its digest", step)

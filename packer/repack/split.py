@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import packer
 from packer.errors import AnyPath, StorageError, UsageError, plural, printable
 from packer.format.index import read_index
+from packer.format.jpeg_index_list import not_carried
 from packer.format.manifest import Manifest
 from packer.format.pack import open_pack
 from packer.packing.publish import Output, check_folder
@@ -97,6 +98,7 @@ def split(
     source = Source(pack)
     opened = open_pack(source.path)
     numbers, notes = divided(opened, shares, asked.stratify, asked.group, asked.seed)
+    notes = [*notes, *(() if asked.lists else not_carried([source.path]))]
     counts = np.bincount(numbers, minlength=len(shares)).tolist()
     for name, count in zip(shares, counts, strict=True):
         if not count:

@@ -17,7 +17,7 @@ from running import good, refused
 from packer.errors import UsageError
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack, plan_pack
-from packer.packing.build import threads_of
+from packer.packing.engines import threads_of
 from packer.packing.options import bad_allowed, parse_bytes
 from packer.packing.sizes import cuts_of, default_shard_bytes
 

@@ -87,3 +87,13 @@ def _opener(name: str) -> Callable[[], AbstractContextManager[Any]]:
     if not callable(found):
         raise UsageError("--engine", f"{printable(module)} has no function {printable(function)}", f"give {FORMS}")
     return (lambda: found(address)) if place is not None else found
+
+
+def threads_of(jobs: int, workers: int) -> list[int]:
+    """Return the number of threads of each job, chosen to keep all cores busy until the end.
+
+    Jobs have one thread each, except that the last round shares all cores if it has fewer shards than workers.
+    """
+    last_round = jobs % workers
+    threads = [1] * (jobs - last_round)
+    return threads + [-(-workers // max(1, last_round))] * last_round
