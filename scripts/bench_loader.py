@@ -27,6 +27,7 @@ from packer.containers import CONTAINERS
 from packer.format.pack import Pack, open_pack
 from packer.loading import pipeline
 from packer.loading.gather import overlapping_rows
+from packer.repack.index_jpegs import index_jpegs
 
 THREADS = 2
 Work = Callable[[], Any]
@@ -160,12 +161,44 @@ def write_files(pack: Pack, folder: Path) -> None:
         (folder / "all" / f"{i:07}.jpg").write_bytes(data)
 
 
+def bare_rows(files: list[bytes]) -> Callable[[], None]:
+    """Two threads that decode into rows and do nothing else."""
+
+    def work(number: int) -> None:
+        rows = np.empty((512, *simplejpeg.decode_jpeg(files[0]).shape), np.uint8)
+        for i in range(number, len(files), THREADS):
+            simplejpeg.decode_jpeg(files[i], "RGB", False, False, 0, 0, 1, rows[i % 512])
+
+    return lambda: in_threads(THREADS, work)
+
+
+def native_rows(bench: Bench, home: Path, small: Pack) -> None:
+    """The native decoder, without an index of JPEGs and with one, against the same bare loops."""
+    for side, goals in ((256, (1.6, 1.9, None)), (500, (2.0, 2.7, None))):
+        name = f"JPEG {side} px, RandomResizedCrop(224) and flip, native decoder"
+        if bench.only not in name:
+            continue
+        pack = build(home / "photos", home / f"native {side}", resize=str(side), encode="jpeg")
+        limit = bare_crops(records(pack), 224, "fast")
+        for (interval, what), goal in zip(
+            {"": "no index", "row": "index", "4": "index of 4"}.items(), goals, strict=True
+        ):
+            if interval:
+                report = index_jpegs(pack.path, interval)
+                print(f"{side} px, {what}: {report.share:.2%} of the shards, {report.ms_per_image:.3f} ms an image")
+            each = loader_of(open_pack(pack.path), 256, crop=RandomResizedCrop(224), flip=True, decoder="fast")
+            bench.compare(f"{name}, {what}", goal, len(pack), lambda: drain(each), limit)  # noqa: B023
+    tiny = loader_of(small, 512, decoder="fast")
+    name = "JPEG 32x32, batch 512, native decoder, against decoding into rows"
+    bench.compare(name, 1.3, len(small), lambda: drain(tiny), bare_rows(records(small)))
+
+
 def records(pack: Pack) -> list[bytes]:
     return [bytes(pack.record(i)) for i in range(len(pack))]
 
 
 def loader_of(pack: Pack, batch: int, **options: Any) -> PackedLoader:
-    return PackedLoader(pack, batch, shuffle=True, threads=THREADS, **options)
+    return PackedLoader(pack, batch, shuffle=True, threads=THREADS, **{"decoder": "simplejpeg", **options})
 
 
 def growth(loader: PackedLoader) -> float:
@@ -267,6 +300,8 @@ def main() -> None:
     arguments.add_argument("--photos", type=int, default=3000)
     arguments.add_argument("--small", type=int, default=80_000, help="images of 32x32")
     arguments.add_argument("--records", type=int, default=1_000_000, help="of the pack whose first batch is awaited")
+    decoder = "only the rows of the native decoder, or all others, with simplejpeg"
+    arguments.add_argument("--decoder", choices=("fast", "simplejpeg"), default="simplejpeg", help=decoder)
     given = arguments.parse_args()
     cv2.setNumThreads(0)
     bench = Bench(given.rounds, given.only)
@@ -275,10 +310,14 @@ def main() -> None:
         images("photos", given.data, home / "photos", given.photos)
         small = images("cifar", given.data, home / "small", given.small)
         sizes: dict[str, Any] = {"resize": "224", "fit": "crop"}
-        build(home / "photos", home / "raw224", **sizes)
+        if given.decoder == "simplejpeg":
+            build(home / "photos", home / "raw224", **sizes)
         large_jpeg = build(home / "photos", home / "jpeg256", resize="256", encode="jpeg")
         small_jpeg = build(home / "small", home / "jpeg32", encode="jpeg")
 
+        if given.decoder == "fast":
+            native_rows(bench, home, small_jpeg)
+            return
         raw_large(bench, home / "raw224")
         for name in CONTAINERS:
             pack = build(home / "small", home / name, format=name)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack, open_pack
 from packer.errors import DamagedPack
+from packer.images import fast
 from packer.images.decode import orient
 from packer.loading import decoding, fill
 
@@ -63,6 +64,10 @@ def blobs(tmp_path_factory):
     return make
 
 
+MODULE, REASON = fast.native()
+NATIVE = (pytest.mark.native, pytest.mark.skipif(MODULE is None, reason=f"dataset-packer-fast {REASON}"))
+
+
 def centre_of(image):
     """x, y of the bright spot of an image (3, height, width), None if the edge cuts it."""
     light = image.double().mean(0).numpy() - 20
@@ -90,7 +95,8 @@ class Within:
 
 @pytest.mark.parametrize("encode, turned, large", [
     ("raw", False, False), ("png", False, False), ("jpeg", True, False), ("jpeg", True, True), ("copy", True, True),
-], ids=["raw", "png", "jpeg", "jpeg decoded at a fraction", "copy decoded at a fraction"])  # fmt: skip
+    pytest.param("jpeg", True, False, marks=NATIVE), pytest.param("jpeg", True, True, marks=NATIVE),
+], ids=["raw", "png", "jpeg", "jpeg at a fraction", "copy at a fraction", "native", "native, fraction"])  # fmt: skip
 @pytest.mark.parametrize("crop", [
     *(RandomResizedCrop(48, (0.3, 1.0), interpolation=name) for name in ("area", "bilinear", "fast")),
     RandomResizedCrop((150, 130), (0.3, 1.0)), CenterCrop(48, resize=56), CenterCrop(48, 56, "area"),
