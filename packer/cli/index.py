@@ -28,11 +28,13 @@ from packer.errors import PackerError, UsageError, plural, printable, size_text,
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def index(context: click.Context, pack: str, remove: bool, quiet: bool, as_json: bool, **given: Any) -> None:
-    """Make an index of the JPEGs in PACK, with which crops decode faster.
+def index(context: click.Context, /, pack: str, remove: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+    """Make an index of the JPEGs in PACK, for faster crops.
 
-    The index is in files beside the shards; the pack itself stays as it is. An index that is there is
-    replaced. If it is interrupted, the same command resumes. Needs packer-fast.
+    With it, a crop is decoded without what comes before it in the JPEG. It is in
+    files beside the shards; the pack itself stays as it is. An index that is
+    there is replaced. If it is interrupted, the same command resumes. Needs
+    packer-fast.
 
     \b
     Examples:

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+INDEX_SUFFIX = ".index.arrow"
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, StorageError
 from packer.format.columns import Annotations, annotation_of, column
+from packer.format.entries import INDEX_SUFFIX, IndexEntry
 from packer.format.index_rows import rows_batch
-from packer.format.manifest import IndexEntry
 from packer.format.mmap import map_files
 from packer.format.schema import DTYPES, ENCODINGS, FIRST_ENCODINGS, SCHEMA, TAGGED_SCHEMA
 from packer.types import Annotation, Record
@@ -38,8 +38,6 @@ __all__ = [
     "read_index",
     "write_index",
 ]
-
-INDEX_SUFFIX = ".index.arrow"
 
 _ROWS_A_CHUNK = 4096
 

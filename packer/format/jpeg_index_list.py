@@ -17,8 +17,7 @@ from typing import Any
 
 from packer.containers.storage import storage_errors
 from packer.errors import DamagedPack, StorageError, UsageError, printable
-from packer.format.entries import FileEntry, IndexEntry
-from packer.format.index import INDEX_SUFFIX
+from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry
 from packer.format.manifest import MAX_MANIFEST_BYTES, Manifest, ShardEntry, digest_of
 from packer.format.typed import typed
 from packer.system import sync_path

@@ -99,12 +99,12 @@ def index_jpegs(
     started = time.monotonic()
     progress = progress or Progress()
     number = interval_of("--interval", interval)
-    check_installed("packer index")
     opened = _opened(pack)
     manifest = opened.manifest
     if manifest.encoding not in JPEG_ENCODINGS:
         problem = f"has no JPEGs: its images are stored as {manifest.encoding}"
         raise UsageError(opened.path, problem, "build it with --encode jpeg or --encode copy")
+    check_installed("packer index")
     workers = workers or usable_cores()
     with _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
         jobs = jobs_for(opened.path, manifest.shards, manifest.path_of, number, work)

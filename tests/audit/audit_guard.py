@@ -198,6 +198,7 @@ def _installation() -> tuple[Rule, ...]:
     folders.add(os.path.join(ROOT, "dataset_packer.egg-info"))  # of an editable install
     folders |= {os.path.dirname(os.path.realpath(sys.executable)), "/usr/lib", "/usr/local/lib", "/lib", "/lib64"}
     folders |= {path for path in sys.path if path.endswith("-packages")}
+    folders |= {os.path.join(ROOT, "packer-fast"), os.environ.get("PACKER_FAST_LIBRARY") or ROOT + "/packer-fast"}
     folders |= {"/proc", "/sys", "/dev/urandom", "/etc/ld.so", "/usr/share/zoneinfo", "/etc/localtime"}
     caches = {os.path.realpath(folder) + "/" for folder in folders}
     rules = [(cache.rstrip("/"), False) for cache in caches]
