@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import simplejpeg
 from helpers import Pixels, decode, encode, psnr, reference, resize, scene
-from packer_fast import Error, make_index
 from PIL import Image, ImageFile
+
+from packer_fast import Error, make_index
 
 SIZE = (40, 24)
 REGION = (17, 2, 14, 9)
@@ -33,11 +34,13 @@ def small(kind: str) -> bytes:
     return encode(scene(*SIZE, 5), quality=60, **KINDS[kind])
 
 
-def decode_all(jpegs: list[bytes], region: tuple[int, ...], out: tuple[int, int], **options: object) -> tuple[Pixels, list[int]]:
+def decode_all(
+    jpegs: list[bytes], region: tuple[int, ...], out: tuple[int, int], verify: bool = False
+) -> tuple[Pixels, list[int]]:
     rows, errors = [], []
     for i in range(0, len(jpegs), BATCH):
         part = jpegs[i : i + BATCH]
-        more, found = decode(part, [region] * len(part), out, sizes=[SIZE] * len(part), **options)  # type: ignore[arg-type]
+        more, found = decode(part, [region] * len(part), out, sizes=[SIZE] * len(part), verify=verify)
         rows.append(more)
         errors += found
     return np.concatenate(rows), errors
