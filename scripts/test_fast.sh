@@ -56,6 +56,5 @@ echo "building the wheel of packer-fast"
 }
 wheel=$(ls "$out"/dataset_packer_fast-*-py3-none-*.whl)
 .venv-fast/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$wheel"
-cd packer-fast
-# without the source folder on the path: what is tested is the wheel
-../.venv-fast/bin/python -P -m pytest -p no:cacheprovider "$@" 2>/dev/null || ../.venv-fast/bin/python -m pytest "$@"
+# the pytest command, unlike python -m pytest, does not import from the working folder: the wheel is what is tested
+env -u PACKER_FAST_LIBRARY .venv-fast/bin/pytest --config-file packer-fast/pyproject.toml packer-fast/tests "$@"
