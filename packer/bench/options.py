@@ -11,13 +11,16 @@ from typing import Any
 from packer import __version__
 from packer.containers import CONTAINERS
 from packer.errors import UsageError
+from packer.images.fast import native
 from packer.system import load_average, memory_bytes, usable_cores
 
 ENCODINGS = ("raw", "jpeg")
 IMAGES, LEAST_IMAGES = 1000, 8
 MANY_SAMPLES = 1 << 17
 """Samples of an epoch that is longer than any measurement."""
-LIBRARIES = ("torch", "numpy", "opencv-python-headless", "simplejpeg", "pillow", "lmdb", "h5py")
+LIBRARIES = (
+    "torch", "numpy", "opencv-python-headless", "simplejpeg", "dataset-packer-fast", "pillow", "lmdb", "h5py"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "load_before": load_average(),
         "date": time.strftime("%Y-%m-%d"),
+        "decoder": "simplejpeg" if native()[0] is None else "fast",
         "versions": {"packer": __version__, "python": platform.python_version(), **_versions()},
     }
 

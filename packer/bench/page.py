@@ -109,7 +109,8 @@ def _body(report: Report) -> str:
         *(f"<p>Note: {_safe(note)}</p>" for note in report.notes),
         "<h2>How it was measured</h2>",
         f"<p>{_safe(machine['processor'])}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
-        f"{_safe(machine['system'])}, {machine['date']}, load before {machine['load_before']}</p>",
+        f"{_safe(machine['system'])}, {machine['date']}, load before {machine['load_before']}, "
+        f"JPEG decoder {machine['decoder']}</p>",
         f"<p>{_safe(versions)}</p>",
         f"<p>{reads}, {_safe(settings_text(settings))}</p>",
         f"<p>Again: <code>{_safe(report.command)}</code></p>",

@@ -142,7 +142,10 @@ def lines(report: Report) -> Iterator[str]:
     machine, settings = report.machine, report.settings
     yield from _wrapped(printable(report.answer))
     yield ""
-    yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
+    yield (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}; "
+        f"JPEG decoder: {machine['decoder']}"
+    )
     yield from _wrapped(", ".join(f"{name} {version}" for name, version in machine["versions"].items()))
     yield from _wrapped(settings_text(settings))
     yield ""
