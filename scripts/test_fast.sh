@@ -56,5 +56,5 @@ echo "building the wheel of packer-fast"
 }
 wheel=$(ls "$out"/dataset_packer_fast-*-py3-none-*.whl)
 .venv-fast/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$wheel"
-# the pytest command, unlike python -m pytest, does not import from the working folder: the wheel is what is tested
-env -u PACKER_FAST_LIBRARY .venv-fast/bin/pytest --config-file packer-fast/pyproject.toml packer-fast/tests "$@"
+# the wheel is what is tested: the pytest command does not import from the working folder, as python -m pytest does
+env -u PACKER_FAST_LIBRARY -u PYTHONPATH .venv-fast/bin/pytest --config-file packer-fast/pyproject.toml packer-fast/tests "$@"
