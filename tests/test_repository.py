@@ -29,7 +29,7 @@ def steps() -> list[tuple[Path, dict[str, Any]]]:
 
 
 def test_actions_are_pinned_and_permissions_small() -> None:
-    assert len(WORKFLOWS) == 2 and len(steps()) > 10
+    assert len(WORKFLOWS) == 3 and len(steps()) > 10
     for path, step in steps():
         if "uses" in step:
             assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), f"{path.name}: {step['uses']}"

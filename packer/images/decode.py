@@ -10,7 +10,6 @@ import numpy as np
 from packer.errors import BadImage, UsageError
 from packer.images import jpeg, pillow, png_header, tiff_header
 from packer.images.base import Header, bad
-from packer.images.fast import load_native
 from packer.images.header import (
     DEFAULT_MAX_PIXELS,
     Mode,
@@ -184,8 +183,6 @@ def check_available(decoder: str, known: Sequence[str] = DECODERS) -> None:
     """Raise UsageError if the decoder does not exist or its library is missing; called before a build."""
     if decoder not in known:
         raise UsageError("--decoder", f"must be one of {', '.join(known)}, got {decoder!r}")
-    if decoder == "fast":
-        load_native()
     if decoder == "jpeg4py":
         jpeg.load_jpeg4py()
 

@@ -120,10 +120,10 @@ def _pillow() -> Callable[[bytes], Any]:
 
 
 DECODERS: dict[str, Callable[[], Callable[[bytes], Any]]] = {
-    "fast": _fast,
     "simplejpeg": _simplejpeg,
     "jpeg4py": _jpeg4py,
     "opencv": _opencv,
     "pillow": _pillow,
+    "fast": _fast,
 }
 """Name -> a function that loads it and returns its decoder to RGB."""

@@ -15,6 +15,7 @@ import torch
 from packer.errors import UsageError, plural
 from packer.format.pack import Pack, open_pack
 from packer.images.decode import Decoder, check_available
+from packer.images.fast import load_native
 from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Crop
 from packer.loading.fill import ImageFiller
@@ -82,6 +83,8 @@ def check_decoder(decoder: Any) -> str:
     """Return the name of a JPEG decoder that is there."""
     try:
         check_available(decoder, get_args(Decoder))
+        if decoder == "fast":
+            load_native()
     except UsageError as error:
         raise type(error)(os.fsdecode(error.where).lstrip("-"), error.problem, error.next_step) from None
     return str(decoder)

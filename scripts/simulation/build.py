@@ -17,7 +17,7 @@ from itertools import accumulate
 from simulation.clock import Clock, Counter, Process, Queue, Resource, compute
 from simulation.setting import Setting
 
-from packer.packing.build import threads_of
+from packer.packing.engines import threads_of
 from packer.packing.scan import IMAGES_A_JOB
 from packer.sources.archives.objects import MOST_CALLS, READS
 from packer.stores.transfer import PIECE_BYTES
