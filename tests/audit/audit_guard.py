@@ -285,6 +285,8 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
             path = os.path.realpath(value)
             written = option in WRITTEN or name in ("repair", "sample") or (name in SECOND and len(named) == 1)
             named.append((path, written))
+            if name == "index":
+                named.append((os.path.join(path, "jpeg-index"), True))
             if name == "split" and option == "--parts":
                 stem, end = os.path.splitext(named[0][0])
                 named += [(f"{stem}-{part}{end}", True) for part in re.findall(r"([\w.+-]+)=", word)]
