@@ -292,16 +292,15 @@ class TestPackerFast:
         addresses, sizes = found.where(np.arange(len(here)))
         records = np.flatnonzero(addresses)
         assert len(records) == 13 and (sizes[records] > 24).all() and not sizes[addresses == 0].any()
-        starts, lengths = here.where(records)
+        data = [np.frombuffer(here.record(i), np.uint8) for i in records.tolist()]
+        lengths = np.array([len(one) for one in data], np.uint64)
         shapes = np.array([here.shape_of(i)[1::-1] for i in records.tolist()], np.int32)
         regions = np.column_stack([shapes // 2, shapes // 3]).astype(np.int32)
-        jpegs = (starts + here.region.parts[0].ctypes.data).astype(np.uint64)
+        jpegs = np.array([one.ctypes.data for one in data], np.uint64)
         rows = [np.zeros((13, 32, 32, 3), np.uint8) for _ in range(2)]
-        batch = packer_fast.Batch(jpegs, lengths.astype(np.uint64), shapes, regions)
+        batch = packer_fast.Batch(jpegs, lengths, shapes, regions)
         assert not packer_fast.decode_batch(batch, rows[0]).any()
-        batch = packer_fast.Batch(
-            jpegs, lengths.astype(np.uint64), shapes, regions, None, addresses[records], sizes[records]
-        )
+        batch = packer_fast.Batch(jpegs, lengths, shapes, regions, None, addresses[records], sizes[records])
         assert not packer_fast.decode_batch(batch, rows[1]).any()
         assert rows[0].std() > 20 and np.array_equal(*rows)
 
