@@ -65,11 +65,15 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
 class JpegIndexes:
     """The index of each record of a pack, mapped. The file of a shard is verified when it is first needed.
 
-    It can be shared between threads and forked processes, and is pickled as its pack.
+    It can be shared between threads and forked processes, and is pickled as its pack. `open_jpeg_indexes` opens it.
+
+    Args:
+        pack: The open pack.
+        listed: The list of its index files.
     """
 
     def __init__(self, pack: Pack, listed: JpegIndexList) -> None:
-        """Map the files. Raise DamagedPack if one is missing or has another size; `open_jpeg_indexes` calls it."""
+        """Map the files. Raise DamagedPack if one is missing or has another size."""
         self._pack, self._listed = pack, listed
         folder, shards = pack.folder, listed.shards
         files = [(os.path.join(folder, shard.index.name), shard.index.bytes) for shard in shards]

@@ -27,7 +27,7 @@ JPEG_INDEX_PREFIX = "jpeg-index."
 WORK_FOLDER = "jpeg-index.partial"
 """The folder in a pack where the files grow."""
 VERSION = 1
-FORMAT = "packer jpeg index"
+FORMAT = "packer-jpeg-index"
 INTERVALS = {"row": 0, "4": 4}
 """What the user writes -> MCUs between two entries; 0: an entry per row of them."""
 
