@@ -21,8 +21,9 @@ LIBRARIES = {
 }  # fmt: skip
 """Library -> its module."""
 EXTRAS = {
-    "fast": ("dataset-packer-fast",), "remote": ("obstore", "fsspec"), "report": ("matplotlib",), "dali": ("nvidia-dali-cuda120",), "ray": ("ray",),
-    "dask": ("distributed",), "datumaro": ("datumaro",), "ultralytics": ("ultralytics",),
+    "fast": ("dataset-packer-fast",), "remote": ("obstore", "fsspec"), "report": ("matplotlib",),
+    "dali": ("nvidia-dali-cuda120",), "ray": ("ray",), "dask": ("distributed",), "datumaro": ("datumaro",),
+    "ultralytics": ("ultralytics",),
 }  # fmt: skip
 """Extra of the distribution -> its distributions."""
 
