@@ -15,9 +15,10 @@ from typing import Any
 
 import cv2
 import numpy as np
-import packer_fast
 import simplejpeg
 from numpy.typing import NDArray
+
+import packer_fast
 
 CHUNK = 64
 

@@ -67,7 +67,7 @@ def decode_batch(
     batch: Batch,
     rows: NDArray[np.uint8],
     *,
-    filter: Filter = "area",  # noqa: A002
+    filter: Filter = "area",
     verify: bool = False,
     headroom: int = 2,
 ) -> _Int32:

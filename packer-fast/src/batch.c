@@ -3,7 +3,6 @@
 
 #include <setjmp.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "entropy.h"
 #include "index.h"
@@ -15,7 +14,7 @@
 #define REDUCED_SIDE_MIN 16
 #define MAX_SIDE 65500 /* of a JPEG, in libjpeg */
 #define LINES 16
-#define RENEWED 64 /* images, after which the memory of their tables is freed */
+#define RENEWED 256 /* images, after which the memory of forgotten tables is freed */
 
 /* All that one call needs; nothing is shared between calls. */
 typedef struct {
@@ -129,13 +128,37 @@ static context_t *open_context(void) {
     return context;
 }
 
-/* Ends an image. libjpeg would use its tables for the next one, if that lacks its own: a wrong
- * picture. */
-static void close_jpeg(j_decompress_ptr jpeg) {
-    jpeg_abort_decompress(jpeg);
-    memset(jpeg->quant_tbl_ptrs, 0, sizeof(jpeg->quant_tbl_ptrs));
-    memset(jpeg->dc_huff_tbl_ptrs, 0, sizeof(jpeg->dc_huff_tbl_ptrs));
-    memset(jpeg->ac_huff_tbl_ptrs, 0, sizeof(jpeg->ac_huff_tbl_ptrs));
+/* libjpeg keeps tables for the next image: one that lacks its own would become a wrong picture.
+ * Those that are there before an image get a mark, which defining them again overwrites. */
+static void mark_tables(j_decompress_ptr jpeg) {
+    for (int i = 0; i < NUM_QUANT_TBLS; i++) {
+        if (jpeg->quant_tbl_ptrs[i] != NULL)
+            jpeg->quant_tbl_ptrs[i]->quantval[0] = 0;
+        if (jpeg->dc_huff_tbl_ptrs[i] != NULL)
+            jpeg->dc_huff_tbl_ptrs[i]->bits[0] = 1;
+        if (jpeg->ac_huff_tbl_ptrs[i] != NULL)
+            jpeg->ac_huff_tbl_ptrs[i]->bits[0] = 1;
+    }
+}
+
+/* Forgets tables with a mark, after the header; those that the only scan does not use may stay,
+ * because libjpeg frees none of them before the end. */
+static void forget_tables(j_decompress_ptr jpeg) {
+    unsigned used = pf_scan_is_known(jpeg) ? 0 : ~0U;
+    for (int i = 0; used != ~0U && i < jpeg->num_components; i++) {
+        const jpeg_component_info *info = &jpeg->comp_info[i];
+        used |= 1U << (info->quant_tbl_no & 31) | 1U << info->dc_tbl_no | 1U << info->ac_tbl_no;
+    }
+    for (int i = 0; i < NUM_QUANT_TBLS; i++) {
+        if ((used >> i & 1) == 0)
+            continue;
+        if (jpeg->quant_tbl_ptrs[i] != NULL && jpeg->quant_tbl_ptrs[i]->quantval[0] == 0)
+            jpeg->quant_tbl_ptrs[i] = NULL;
+        if (jpeg->dc_huff_tbl_ptrs[i] != NULL && jpeg->dc_huff_tbl_ptrs[i]->bits[0] != 0)
+            jpeg->dc_huff_tbl_ptrs[i] = NULL;
+        if (jpeg->ac_huff_tbl_ptrs[i] != NULL && jpeg->ac_huff_tbl_ptrs[i]->bits[0] != 0)
+            jpeg->ac_huff_tbl_ptrs[i] = NULL;
+    }
 }
 
 /* Reads the header. Returns PF_UNSUPPORTED unless the image is one of those that are decoded here.
@@ -146,7 +169,9 @@ static int32_t open_jpeg(context_t *context, const uint8_t *data, uint64_t bytes
         return PF_UNSUPPORTED;
     context->data = data;
     jpeg_mem_src(jpeg, data, (unsigned long)bytes);
+    mark_tables(jpeg);
     jpeg_read_header(jpeg, TRUE);
+    forget_tables(jpeg);
     const bool is_gray = jpeg->jpeg_color_space == JCS_GRAYSCALE && jpeg->num_components == 1;
     const bool is_color = jpeg->num_components == 3 && (jpeg->jpeg_color_space == JCS_YCbCr ||
                                                         jpeg->jpeg_color_space == JCS_RGB);
@@ -246,7 +271,7 @@ static int32_t decode_image(context_t *context, const pf_batch *batch, int64_t i
 /* libjpeg's errors come back here. */
 static int32_t decode_guarded(context_t *context, const pf_batch *batch, int64_t i) {
     const int32_t error = setjmp(context->jump) ? context->error : decode_image(context, batch, i);
-    close_jpeg(&context->jpeg);
+    jpeg_abort_decompress(&context->jpeg);
     return error;
 }
 

@@ -1,4 +1,5 @@
-/* SSSE3 has the byte shuffles; a processor without it (before 2006) runs the plain C. */
+/* SSSE3 has the byte shuffles; a processor without it (before 2006) runs the plain C. AVX2 only
+ * helps where all loads are in order. */
 #include "rows.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -7,6 +8,7 @@
 #include <string.h>
 
 #define SSSE3 __attribute__((target("ssse3")))
+#define AVX2 __attribute__((target("avx2")))
 
 SSSE3 static __m128i load(const void *at) {
     return _mm_loadu_si128((const __m128i *)at);
@@ -58,6 +60,27 @@ SSSE3 static void down(int16_t *out, const int16_t *const *rows, const int16_t *
             high = _mm_add_epi32(high, _mm_madd_epi16(_mm_unpackhi_epi16(a, b), pair));
         }
         store(out + i, _mm_packs_epi32(_mm_srai_epi32(low, shift), _mm_srai_epi32(high, shift)));
+    }
+}
+
+AVX2 static void down_avx2(int16_t *out, const int16_t *const *rows, const int16_t *weights,
+                           int taps, int count) {
+    const int shift = PF_MIDDLE_BITS + PF_WEIGHT_BITS - PF_RESULT_BITS;
+    const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
+    for (int i = 0; i < count; i += 16) {
+        __m256i low = half;
+        __m256i high = half;
+        for (int t = 0; t < taps; t += 2) {
+            const __m256i pair = _mm256_set1_epi32(pair_at(weights + t));
+            const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(rows[t] + i));
+            const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(rows[t + 1] + i));
+            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), pair));
+            high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), pair));
+        }
+        low = _mm256_srai_epi32(low, shift);
+        high = _mm256_srai_epi32(high, shift);
+        /* unpack and pack both work within each half, so the order is right again */
+        _mm256_storeu_si256((__m256i *)(void *)(out + i), _mm256_packs_epi32(low, high));
     }
 }
 
@@ -122,6 +145,9 @@ SSSE3 static void to_rgb(uint8_t *out, const int16_t *const *planes, int count) 
 
 const pf_rows *pf_rows_best(void) {
     static const pf_rows ssse3 = {"SSSE3", across, down, to_rgb};
+    static const pf_rows avx2 = {"AVX2", across, down_avx2, to_rgb};
+    if (__builtin_cpu_supports("avx2"))
+        return &avx2;
     return __builtin_cpu_supports("ssse3") ? &ssse3 : &pf_rows_plain;
 }
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import cv2
 import numpy as np
-import packer_fast
 import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
+
+import packer_fast
 
 Pixels = NDArray[np.uint8]
 SAMPLINGS = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0", "440": "4:4:0", "411": "4:1:1"}
@@ -49,7 +50,7 @@ def encode(image: Pixels, sampling: str = "420", quality: int = 90, **options: A
     return made.getvalue()
 
 
-def decode(
+def decode(  # noqa: PLR0913
     jpegs: list[bytes],
     regions: Any,
     out: tuple[int, int],
@@ -90,7 +91,7 @@ def reference(
     region: tuple[int, int, int, int],
     out: tuple[int, int],
     channels: int = 3,
-    filter: str = "area",  # noqa: A002
+    filter: str = "area",
     strict: bool = True,
 ) -> Pixels:
     """Return what packer makes of the region without this decoder: decode all, cut out, resize each axis."""
@@ -99,7 +100,7 @@ def reference(
     return resize(np.ascontiguousarray(image[y : y + height, x : x + width]), out, filter)
 
 
-def resize(part: Pixels, out: tuple[int, int], filter: str) -> Pixels:  # noqa: A002
+def resize(part: Pixels, out: tuple[int, int], filter: str) -> Pixels:
     """Return `part` in the size `out`, as packer.images.resample makes it."""
     height, width, channels = part.shape
     shrink = width / out[1], height / out[0]

@@ -3,9 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import packer_fast
 import pytest
 from helpers import decode, encode, scene
+
+import packer_fast
 from packer_fast import Error, make_index
 
 

@@ -9,14 +9,14 @@ What is promised, and tested here:
 """
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
 import simplejpeg
 from helpers import Pixels, decode, encode, psnr, reference, resize, scene
-from packer_fast import Error, make_index
 from PIL import Image, ImageFile
+
+from packer_fast import Error, make_index
 
 SIZE = (40, 24)
 REGION = (17, 2, 14, 9)
@@ -33,11 +33,13 @@ def small(kind: str) -> bytes:
     return encode(scene(*SIZE, 5), quality=60, **KINDS[kind])
 
 
-def decode_all(jpegs: list[bytes], region: tuple[int, ...], out: tuple[int, int], **options: object) -> tuple[Pixels, list[int]]:
+def decode_all(
+    jpegs: list[bytes], region: tuple[int, ...], out: tuple[int, int], verify: bool = False
+) -> tuple[Pixels, list[int]]:
     rows, errors = [], []
     for i in range(0, len(jpegs), BATCH):
         part = jpegs[i : i + BATCH]
-        more, found = decode(part, [region] * len(part), out, sizes=[SIZE] * len(part), **options)  # type: ignore[arg-type]
+        more, found = decode(part, [region] * len(part), out, sizes=[SIZE] * len(part), verify=verify)
         rows.append(more)
         errors += found
     return np.concatenate(rows), errors
@@ -162,10 +164,19 @@ def test_damage_behind_the_region_is_seen_by_verify() -> None:
     assert decode([data], [(0, 0, 40, 30)], (20, 20), verify=True)[1] == [Error.DAMAGED] or strict is not None
 
 
-def test_findings_of_the_fuzzer() -> None:
-    """Inputs that once crashed; see fuzz/README.md for their form."""
-    for path in sorted((Path(__file__).parent / "findings").glob("*")):
-        jpeg = path.read_bytes()[16:]
-        start = jpeg.find(b"\xff\xd8")
-        decode([jpeg[max(start, 0) :]], [(0, 0, 8, 8)], (5, 5), sizes=[(8, 8)], flips=[True])
-        decode([jpeg[max(start, 0) :]], [(0, 0, 8, 8)], (8, 8), sizes=[(8, 8)], flips=[True])
+def test_tables_of_the_image_before_are_not_used() -> None:
+    """libjpeg keeps tables from image to image: a JPEG without its own would be decoded with those of another."""
+    jpeg = small("420")
+    without = []
+    for marker in (b"\xff\xdb", b"\xff\xc4"):
+        at = jpeg.index(marker)
+        size = int.from_bytes(jpeg[at + 2 : at + 4], "big")
+        without.append(jpeg[:at] + jpeg[at + 2 + size :])
+    for region, out in (((0, 0, *SIZE), SIZE[::-1]), (REGION, OUT)):
+        for damaged in without:
+            alone = decode([damaged], [region], out, sizes=[SIZE])[0][0]
+            rows, errors = decode([jpeg, damaged], [region] * 2, out, sizes=[SIZE] * 2)
+            assert errors[0] == Error.OK
+            # the standard's Huffman tables are the default
+            assert errors[1] == Error.DAMAGED or np.array_equal(rows[1], alone)
+        assert decode([jpeg, without[0]], [region] * 2, out, sizes=[SIZE] * 2)[1] == [Error.OK, Error.DAMAGED]

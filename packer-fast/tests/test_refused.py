@@ -3,11 +3,12 @@
 import io
 
 import numpy as np
-import packer_fast
 import pytest
 from helpers import decode, encode, scene
-from packer_fast import Error, IndexNotPossible, make_index
 from PIL import Image
+
+import packer_fast
+from packer_fast import Error, IndexNotPossible, make_index
 
 WHOLE = (0, 0, 40, 30)
 
@@ -24,7 +25,9 @@ def test_cmyk(out: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("marker", "precision"), [(0xC1, 12), (0xC3, 8), (0xC9, 8), (0xCB, 8)], ids=["12 bits", "lossless", "arithmetic", "both"]
+    ("marker", "precision"),
+    [(0xC1, 12), (0xC3, 8), (0xC9, 8), (0xCB, 8)],
+    ids=["12 bits", "lossless", "arithmetic", "both"],
 )
 def test_other_processes(marker: int, precision: int) -> None:
     jpeg = bytearray(encode(scene(40, 30)))

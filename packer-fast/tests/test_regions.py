@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import simplejpeg
-from helpers import SAMPLINGS, Pixels, decode, encode, photos, psnr, reference, resize, scene
+from helpers import SAMPLINGS, decode, encode, photos, psnr, reference, resize, scene
+
 from packer_fast import Error, make_index
 
 FILTERS = ["area", "bilinear", "fast"]

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import simplejpeg
 from helpers import SAMPLINGS, decode, encode, photos, scene
-from packer_fast import Error
 from PIL import Image
+
+from packer_fast import Error
 
 SIZES = [(32, 32), (33, 31), (1, 1), (2, 3), (5, 17), (16, 8), (100, 75), (257, 131)]
 KINDS = [{}, {"restart_marker_blocks": 3}, {"progressive": True}]
