@@ -16,7 +16,6 @@ import pyarrow as pa
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.containers.storage import storage_errors
 from packer.errors import AnyPath, DamagedPack, StorageError
 from packer.format.columns import Annotations, annotation_of, column
 from packer.format.entries import INDEX_SUFFIX, IndexEntry
@@ -147,6 +146,8 @@ def write_index(path: AnyPath, batch: Any) -> IndexEntry:
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     data = memoryview(sink.getvalue())
+    from packer.containers.storage import storage_errors  # which reading does not need
+
     with storage_errors(os.fsdecode(path)), open(path, "xb") as file:
         file.write(data)
         file.flush()

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from packer.containers.storage import storage_errors
 from packer.errors import DamagedPack, StorageError, UsageError, printable
 from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry
 from packer.format.manifest import MAX_MANIFEST_BYTES, Manifest, ShardEntry, digest_of
@@ -167,6 +166,8 @@ def parse_jpeg_index_list(path: str, text: bytes, manifest: Manifest, next_step:
 
 def write_list(folder: str, found: JpegIndexList) -> None:
     """Write jpeg-index.json into a folder, durably and in one step. Raise StorageError on failure."""
+    from packer.containers.storage import storage_errors  # which reading does not need
+
     path = os.path.join(folder, JPEG_INDEX_NAME)
     with storage_errors(path):
         with open(path + ".tmp", "wb") as file:
