@@ -146,13 +146,12 @@ def write_index(path: AnyPath, batch: Any) -> IndexEntry:
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     data = memoryview(sink.getvalue())
-    try:
-        with open(path, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StorageError(path, f"cannot write the index: {error.strerror or error}") from error
+    from packer.containers.storage import storage_errors  # which reading does not need
+
+    with storage_errors(os.fsdecode(path)), open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     name = os.path.basename(os.fsdecode(path))
     return IndexEntry(name, len(data), hashlib.sha256(data).hexdigest(), int(crc32c(data)))
 

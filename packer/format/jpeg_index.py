@@ -18,7 +18,7 @@ from packer.errors import DamagedPack
 from packer.format.index import one_batch
 from packer.format.indexes import in_memory
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, list_text, make_again, parse_jpeg_index_list
-from packer.format.mmap import MANY_FILES, check_files, map_files
+from packer.format.mmap import MANY_FILES, map_files
 from packer.format.pack import Pack
 from packer.system import PORTABLE
 from packer.types import Int64
@@ -65,17 +65,21 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
 class JpegIndexes:
     """The index of each record of a pack, mapped. The file of a shard is verified when it is first needed.
 
-    It can be shared between threads and forked processes, and is pickled as its pack.
+    It can be shared between threads and forked processes, and is pickled as its pack. `open_jpeg_indexes` opens it.
+
+    Args:
+        pack: The open pack.
+        listed: The list of its index files.
     """
 
     def __init__(self, pack: Pack, listed: JpegIndexList) -> None:
-        """Map the files. Raise DamagedPack if one is missing or has another size; `open_jpeg_indexes` calls it."""
+        """Map the files. Raise DamagedPack if one is missing or has another size."""
         self._pack, self._listed = pack, listed
         folder, shards = pack.folder, listed.shards
         files = [(os.path.join(folder, shard.index.name), shard.index.bytes) for shard in shards]
         try:
             if PORTABLE:
-                check_files(files)
+                self._maps, self._places = map_files(files)
                 self._region, self._starts = in_memory([size for _, size in files])
             else:
                 # the maps stay those of the files that were there when another index replaces them
@@ -133,7 +137,8 @@ class JpegIndexes:
         path, size = self._files[number]
         entry, start = self._listed.shards[number].index, int(self._starts[number])
         if PORTABLE:
-            self._bytes[start : start + size] = map_files([(path, size)])[0].parts[0][:size]
+            place = int(self._places[number])
+            self._bytes[start : start + size] = np.frombuffer(self._maps.data[place : place + size], np.uint8)
         self._region.map(number)
         data = self._bytes[start : start + size]
         if crc32c(data) != entry.crc32c:

@@ -26,7 +26,7 @@ JPEG_INDEX_PREFIX = "jpeg-index."
 WORK_FOLDER = "jpeg-index.partial"
 """The folder in a pack where the files grow."""
 VERSION = 1
-FORMAT = "packer jpeg index"
+FORMAT = "packer-jpeg-index"
 INTERVALS = {"row": 0, "4": 4}
 """What the user writes -> MCUs between two entries; 0: an entry per row of them."""
 
@@ -166,7 +166,7 @@ def parse_jpeg_index_list(path: str, text: bytes, manifest: Manifest, next_step:
 
 def write_list(folder: str, found: JpegIndexList) -> None:
     """Write jpeg-index.json into a folder, durably and in one step. Raise StorageError on failure."""
-    from packer.containers.storage import storage_errors
+    from packer.containers.storage import storage_errors  # which reading does not need
 
     path = os.path.join(folder, JPEG_INDEX_NAME)
     with storage_errors(path):

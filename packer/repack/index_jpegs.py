@@ -129,6 +129,12 @@ def index_jpegs(
 def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
     """Remove the index of a pack's JPEGs, if it has one.
 
+    Args:
+        pack: The folder of the pack.
+
+    Returns:
+        What was removed.
+
     Raises:
         UsageError: The pack is at a URL, or is being indexed.
         StorageError: A file cannot be removed.

@@ -283,8 +283,10 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
         before, option = word.partition("=")[0], before if not word.startswith("--") else word.partition("=")[0]
         if value:
             path = os.path.realpath(value)
-            written = option in WRITTEN or name in ("index", "repair", "sample") or (name in SECOND and len(named) == 1)
+            written = option in WRITTEN or name in ("repair", "sample") or (name in SECOND and len(named) == 1)
             named.append((path, written))
+            if name == "index":
+                named.append((os.path.join(path, "jpeg-index"), True))
             if name == "split" and option == "--parts":
                 stem, end = os.path.splitext(named[0][0])
                 named += [(f"{stem}-{part}{end}", True) for part in re.findall(r"([\w.+-]+)=", word)]

@@ -1,189 +1,308 @@
-"""The index of a pack's JPEGs: its files, what reads them, and commands that know them; made by a stand-in decoder."""
+"""The index of JPEGs beside the shards of a pack: what is read from it, and that a wrong one is never used."""
 
 from __future__ import annotations
 
+import ctypes
+import io
 import json
+import os
+import pickle
 import shutil
-import sys
-from enum import IntEnum
-from hashlib import sha256
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from drawn import draw
-from running import digests, good, refused, run
+from damage import flip
+from drawn import image_file, tree_state
+from indexing import fast, needs_fast, stand_in
+from packs import MakePack
+from PIL import Image
+from running import forked
 
-from packer import join_packs, open_pack
+from packer import BuildOptions, build_pack, join_packs, open_pack
 from packer.errors import DamagedPack
+from packer.format import jpeg_index, mmap
+from packer.format.digests import crc32c_of, sha256_of
 from packer.format.jpeg_index import JpegIndexes, open_jpeg_indexes
-from packer.format.jpeg_index_list import JPEG_INDEX_NAME
+from packer.format.jpeg_index_list import JPEG_INDEX_NAME, own_files
+from packer.format.manifest import digest_of
+from packer.format.salvage import repair
+from packer.format.verify import verify
+from packer.repack.index_jpegs import index_jpegs
 
-COUNT = 23
-
-
-class Error(IntEnum):
-    """That of packer_fast."""
-
-    DAMAGED = 1
-    UNSUPPORTED = 2
-    NO_MEMORY = 4
-
-
-class IndexNotPossible(ValueError):
-    """That of packer_fast."""
-
-    def __init__(self, error: Error) -> None:
-        super().__init__(error.name)
-        self.error = error
-
-
-def make_index(jpeg: Any, interval: int = 0) -> bytes:
-    """Bytes that depend on the JPEG and the interval, of different lengths; nothing for a progressive one."""
-    data = bytes(jpeg)
-    if b"\xff\xc2" in data[:700]:
-        raise IndexNotPossible(Error.UNSUPPORTED)
-    return sha256(data + bytes([interval])).digest()[: 8 + len(data) % 20]
-
-
-@pytest.fixture(autouse=True)
-def packer_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = ModuleType("packer_fast")
-    module.Error, module.IndexNotPossible, module.make_index = Error, IndexNotPossible, make_index
-    module.version = lambda: "9.9 (stand-in)"
-    monkeypatch.setitem(sys.modules, "packer_fast", module)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """JPEGs, of which two are progressive, and a PNG."""
-    source = tmp_path_factory.mktemp("jpegs") / "src"
-    for i in range(COUNT - 1):
-        draw(source / "a" / f"{i:03d}.jpg", i, 40 + i, 30, progressive=i in (3, 17))
-    draw(source / "a" / "z.png", 99, format="PNG")
-    return source
+__all__ = ["fast"]
+FIRST = "jpeg-index.shard-00000.arrow"
 
 
 @pytest.fixture
-def pack(source: Path, tmp_path: Path) -> Path:
-    good("build", source, "-o", tmp_path / "p", "--encode", "copy", "--shard-size", "6KB", "--quiet")
-    assert len(open_pack(tmp_path / "p").shards) > 2
-    return tmp_path / "p"
+def pack(copied: MakePack, fast: ModuleType) -> Path:
+    """A pack of copied files of three formats, with an index of its JPEGs."""
+    pack = copied("copy", "lmdb")
+    index_jpegs(pack, workers=1)
+    return pack
 
 
-def read(indexes: JpegIndexes, records: list[int]) -> list[bytes]:
-    import ctypes
-
-    places = zip(*(found.tolist() for found in indexes.where(np.array(records))), strict=True)
-    return [ctypes.string_at(address, size) if size else b"" for address, size in places]
-
-
-def expected(pack: Any, interval: int = 0) -> list[bytes]:
-    found = []
-    for i in range(len(pack)):
-        try:
-            found.append(make_index(pack.record(i), interval) if pack.encoding_of(i) == "jpeg" else b"")
-        except IndexNotPossible:
-            found.append(b"")
+def opened(pack: Path) -> JpegIndexes:
+    found = open_jpeg_indexes(open_pack(pack))
+    assert found is not None
     return found
 
 
-def test_made_read_and_removed(pack: Path) -> None:
-    before = digests(pack)
-    facts = json.loads(good("index", pack, "--json").out)
-    assert (facts["records"], facts["indexed"]) == (COUNT, COUNT - 3) and sum(facts["without"].values()) == 3
-    opened = open_pack(pack)
-    indexes = open_jpeg_indexes(opened)
-    assert indexes is not None and (indexes.interval, indexes.indexed) == (0, COUNT - 3)
-    order = np.random.default_rng(0).permutation(COUNT).tolist()
-    assert read(indexes, order) == [expected(opened)[i] for i in order]
-    with pytest.raises(IndexError):
-        indexes.where(np.array([COUNT]))
-    assert "JPEG index" in good("info", pack).out and good("verify", pack, "--deep").code == 0
-    assert {name: digest for name, digest in digests(pack).items() if name in before} == before
-    good("index", pack, "--interval", "4")
-    again = open_jpeg_indexes(open_pack(pack))
-    assert again is not None and again.interval == 4 and read(again, order) == [expected(opened, 4)[i] for i in order]
-    assert read(indexes, order) == [expected(opened)[i] for i in order]  # what was mapped stays
-    good("index", pack, "--remove")
-    assert digests(pack) == before and open_jpeg_indexes(open_pack(pack)) is None
+def content(found: JpegIndexes, records: list[int]) -> list[bytes]:
+    """The indexes of records, read at their addresses."""
+    where = zip(*(numbers.tolist() for numbers in found.where(np.array(records))), strict=True)
+    return [ctypes.string_at(address, size) if address else b"" for address, size in where]
 
 
-def test_a_build_makes_the_same_files(source: Path, pack: Path, tmp_path: Path) -> None:
-    options = ("--encode", "copy", "--shard-size", "6KB", "--quiet", "--jpeg-index", "row")
-    good("build", source, "-o", tmp_path / "q", *options)
-    good("index", pack, "--quiet")
-    assert digests(pack) == digests(tmp_path / "q")
+def wanted(pack: Path, fast: ModuleType, interval: int = 0) -> list[bytes]:
+    here = open_pack(pack)
+    jpegs = [here.encoding_of(i) == "jpeg" for i in range(len(here))]
+    assert any(jpegs) and not all(jpegs)
+    return [fast.make_index(here.record(i), interval) if jpeg else b"" for i, jpeg in enumerate(jpegs)]
 
 
-def test_packs_read_together(pack: Path, source: Path, tmp_path: Path) -> None:
-    good("build", source, "-o", tmp_path / "q", "--encode", "jpeg", "--quiet")
-    good("index", pack, "--quiet")
-    joined = join_packs([open_pack(tmp_path / "q"), open_pack(pack)])
-    indexes = open_jpeg_indexes(joined)
-    assert indexes is not None and indexes.indexed == COUNT - 3
-    assert read(indexes, [0, COUNT + 1, 2, COUNT]) == [
-        b"",
-        expected(open_pack(pack))[1],
-        b"",
-        expected(open_pack(pack))[0],
+def rewritten(pack: Path, edit: Callable[[Any], None]) -> None:
+    """Change jpeg-index.json, with a right digest."""
+    path = pack / JPEG_INDEX_NAME
+    listed = json.loads(path.read_bytes())
+    edit(listed)
+    del listed["digest"]
+    path.write_text(json.dumps({**listed, "digest": digest_of(listed)}, indent=1) + "\n")
+
+
+def vouched(pack: Path, number: int = 0) -> None:
+    """Let jpeg-index.json say that a file is right as it is."""
+    path = pack / f"jpeg-index.shard-{number:05d}.arrow"
+    entry = {"bytes": path.stat().st_size, "sha256": sha256_of(str(path)), "crc32c": crc32c_of(str(path))}
+    rewritten(pack, lambda listed: listed["shards"][number]["index"].update(entry))
+
+
+def written(pack: Path, values: list[bytes | None], kind: Any = None, **options: Any) -> None:
+    """Write another index of the first shard, for which jpeg-index.json vouches."""
+    kind = kind or pa.large_binary()
+    schema = pa.schema([pa.field("index", kind, nullable=None in values)])
+    with pa.OSFile(str(pack / FIRST), "wb") as file, pa.ipc.new_file(file, schema, **options) as writer:
+        writer.write_batch(pa.record_batch([pa.array(values, kind)], schema))
+    vouched(pack)
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_each_jpeg_has_its_own(pack: Path, fast: ModuleType, portable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (jpeg_index,) if portable else ():
+        monkeypatch.setattr(module, "PORTABLE", True)
+    here = open_pack(pack)
+    assert len(here.shards) > 2
+    order = np.random.default_rng(0).permutation(len(here)).tolist()
+    right = wanted(pack, fast)
+    found = opened(pack)
+    assert content(found, order) == [right[i] for i in order] == content(found, order)
+    assert found.interval == 0 and found.indexed == sum(map(bool, right))
+    addresses, sizes = found.where(np.arange(0))
+    assert addresses.dtype == sizes.dtype == np.uint64 and len(addresses) == len(sizes) == 0
+    for outside in (-1, len(here)):
+        with pytest.raises(IndexError):
+            found.where(np.array([outside]))
+
+
+def test_many_shards_are_mapped_when_they_are_needed(
+    pack: Path, fast: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg_index, "MANY_FILES", 1)
+    monkeypatch.setattr(mmap, "MANY_FILES", 1)
+    assert content(opened(pack), list(range(24))) == wanted(pack, fast)
+
+
+def test_threads_and_processes_share_it(pack: Path, fast: ModuleType) -> None:
+    found, right = opened(pack), wanted(pack, fast)
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda _: content(found, list(range(24))), range(16))) == [right] * 16
+    fresh = opened(pack)
+    assert forked(lambda: b"|".join(content(fresh, list(range(24))))) == b"|".join(right)
+    assert content(pickle.loads(pickle.dumps(fresh)), list(range(24))) == right
+
+
+def test_a_pack_without_one(make_pack: MakePack, tmp_path: Path) -> None:
+    assert open_jpeg_indexes(open_pack(make_pack("jpeg", "lmdb"))) is None
+
+
+def test_joined_packs(pack: Path, make_pack: MakePack, fast: ModuleType) -> None:
+    without = make_pack("jpeg", "hdf5")
+    joined = join_packs([without, pack])
+    found = open_jpeg_indexes(joined)
+    assert found is not None and found.interval == 0
+    right = [b""] * len(open_pack(without)) + wanted(pack, fast)
+    order = np.random.default_rng(1).permutation(len(joined)).tolist()
+    assert content(found, order) == [right[i] for i in order]
+    assert found.indexed == sum(map(bool, right))
+    assert open_jpeg_indexes(join_packs([without, make_pack("raw", "lmdb")])) is None
+
+
+def test_an_open_one_stays_when_it_is_replaced(pack: Path, fast: ModuleType) -> None:
+    found, before = opened(pack), wanted(pack, fast)
+    report = index_jpegs(pack, "4", workers=1)
+    assert report.interval == 4 and report.kept == 0
+    assert content(found, list(range(24))) == before
+    assert content(opened(pack), list(range(24))) == wanted(pack, fast, 4)
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "a bit of the list": lambda p: flip(p / JPEG_INDEX_NAME, 40),
+    "the list is cut": lambda p: os.truncate(p / JPEG_INDEX_NAME, 100),
+    "no JSON": lambda p: (p / JPEG_INDEX_NAME).write_text("[]"),
+    "another form": lambda p: rewritten(p, lambda one: one.update(interval="row")),
+    "a newer version": lambda p: rewritten(p, lambda one: one.update(version=2)),
+    "no shards": lambda p: rewritten(p, lambda one: one.update(shards=[])),
+    "another container": lambda p: rewritten(p, lambda one: one["shards"][0].update(container_sha256="0" * 64)),
+    "other rows": lambda p: rewritten(p, lambda one: one["shards"][1].update(rows_sha256="0" * 64)),
+    "another file": lambda p: rewritten(p, lambda one: one["shards"][0]["index"].update(name="../shard-00000.lmdb")),
+    "a negative size": lambda p: rewritten(p, lambda one: one["shards"][0]["index"].update(bytes=-1)),
+    "a file is missing": lambda p: (p / FIRST).unlink(),
+    "a file is cut": lambda p: os.truncate(p / FIRST, (p / FIRST).stat().st_size - 1),
+    "a bit of a file": lambda p: flip(p / FIRST, (p / FIRST).stat().st_size // 2),
+    "a row less": lambda p: written(p, [b"x"]),
+    "null": lambda p: written(p, [None] * open_pack(p).shards[0].records),
+    "32 bits": lambda p: written(p, [b"x"] * open_pack(p).shards[0].records, pa.binary()),
+    "compressed": lambda p: written(
+        p, [b"x" * 900] * open_pack(p).shards[0].records, options=pa.ipc.IpcWriteOptions(compression="lz4")
+    ),
+    "no Arrow": lambda p: ((p / FIRST).write_bytes(b"x" * 4096), vouched(p)),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_wrong_one_is_named_and_dropped_by_repair(pack: Path, what: str) -> None:
+    DAMAGE[what](pack)
+    with pytest.raises(DamagedPack, match="packer index") as caught:
+        content(opened(pack), [0])
+    name = os.path.basename(caught.value.where)
+    assert name.startswith("jpeg-index.") and caught.value.pack == str(pack)
+    found = verify(pack).problems
+    assert [problem.file for problem in found] == [name]
+    assert open_pack(pack).sample(0).image.shape == (10, 12, 3)  # the pack itself is as good as ever
+    report = repair(pack)
+    assert (report.out, report.restored, report.lost) == (None, (), ())
+    assert "packer index makes it again" in " ".join(report.notes) and own_files(str(pack)) == []
+    assert verify(pack).problems == verify(pack).unknown_files == ()
+    assert open_jpeg_indexes(open_pack(pack)) is None
+
+
+def test_bounds_that_are_wrong(pack: Path) -> None:
+    """Arrow looks at all of them before one is used."""
+    rows = open_pack(pack).shards[0].records
+    written(pack, [b"abcd"] * rows)
+    good = (pack / FIRST).read_bytes()
+    bounds = np.arange(rows + 1, dtype=np.int64) * 4
+    place = good.index(bounds.tobytes())
+    assert content(opened(pack), [0, 1]) == [b"abcd"] * 2
+    for row, value in ((1, -4), (1, 12), (rows, 1 << 40), (0, -1 << 40), (rows, -1)):
+        wrong = bounds.copy()
+        wrong[row] = value
+        (pack / FIRST).write_bytes(good[:place] + wrong.tobytes() + good[place + wrong.nbytes :])
+        vouched(pack)
+        with pytest.raises(DamagedPack, match="cannot be read"):
+            content(opened(pack), [0])
+
+
+def test_each_shard_is_checked_when_it_is_needed(pack: Path, fast: ModuleType) -> None:
+    here = open_pack(pack)
+    last = len(here.shards) - 1
+    flip(pack / f"jpeg-index.shard-{last:05d}.arrow", 700)
+    found, first = opened(pack), here.shards[0].records
+    assert content(found, list(range(first))) == wanted(pack, fast)[:first]
+    for _ in range(2):
+        with pytest.raises(DamagedPack, match="checksum"):
+            content(found, [0, len(here) - 1])
+
+
+def test_verify_deep_makes_it_again(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verify(pack, deep=True).problems == ()
+    written(pack, [b"x"] * open_pack(pack).shards[0].records)
+    assert verify(pack).problems == ()
+    (problem,) = verify(pack, deep=True).problems
+    assert problem.file == FIRST and "is not the index that the JPEGs of its shard give" in problem.problem
+    stand_in(monkeypatch, "10.0")  # another version may make another
+    assert verify(pack, deep=True).problems == ()
+
+
+def test_a_repaired_pack(pack: Path) -> None:
+    """Rebuilt byte for byte, the shard is the one that the index is of; else the new pack has none, and a note."""
+    before = tree_state(pack)
+    (pack / "shard-00001.index.arrow").unlink()
+    assert repair(pack).restored == ("shard-00001.index.arrow",)
+    assert tree_state(pack).keys() == before.keys() and verify(pack, deep=True).problems == ()
+    here = open_pack(pack)
+    flip(pack / here.shards[0].container.name, int(here.span(0)[0]) + 5)
+    report = repair(pack)
+    assert report.out is not None and report.lost_records == 1
+    assert own_files(report.out) == [] and "the index of JPEGs is not copied" in " ".join(report.notes)
+    assert verify(report.out).problems == ()
+
+
+def test_files_of_an_index_without_its_list(pack: Path) -> None:
+    (pack / JPEG_INDEX_NAME).unlink()
+    assert open_jpeg_indexes(open_pack(pack)) is None
+    report = verify(pack)
+    assert report.problems == () and FIRST in report.unknown_files
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("real")
+    (root / "src").mkdir()
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"subsampling": 2},
+        {"subsampling": 1},
+        {"progressive": True},
+        {"format": "PNG"},
     ]
+    for i in range(20):
+        data = image_file(i, 160 + 8 * i, 240 - 4 * i, **kinds[i % 5])
+        (root / "src" / f"{i:02d}.{'png' if i % 5 == 4 else 'jpg'}").write_bytes(data)
+    gray, cmyk = io.BytesIO(), io.BytesIO()
+    Image.new("L", (99, 77), 90).save(gray, "JPEG")
+    Image.new("CMYK", (99, 77)).save(cmyk, "JPEG")
+    (root / "src" / "gray.jpg").write_bytes(gray.getvalue())
+    (root / "src" / "cmyk.jpg").write_bytes(cmyk.getvalue())
+    options: dict[str, Any] = {"labels": ("none",), "encode": "copy", "shard_bytes": 60_000, "workers": 1}
+    summary = build_pack(BuildOptions(str(root / "src"), str(root / "p.hdf5"), jpeg_index="row", **options))
+    index = summary.jpeg_index
+    assert index is not None and index.indexed == 13
+    assert index.without == {"CMYK": 1, "png": 4, "progressive or arithmetic": 4}
+    return root / "p.hdf5"
 
 
-def use(pack: Path) -> None:
-    indexes = open_jpeg_indexes(open_pack(pack))
-    assert indexes is not None
-    indexes.where(np.arange(COUNT))
+@needs_fast
+class TestPackerFast:
+    """With packer-fast itself: crops are those of decoding without the index."""
 
+    @pytest.mark.parametrize("interval", ["row", "4"])
+    def test_crops(self, built: Path, tmp_path: Path, interval: str) -> None:
+        import packer_fast
 
-def test_every_flipped_byte_is_found(pack: Path) -> None:
-    good("index", pack, "--quiet")
-    for file in sorted(pack.glob("jpeg-index*")):
-        content = file.read_bytes()
-        for at in range(0, len(content), max(1, len(content) // 60)):
-            file.write_bytes(content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :])
-            with pytest.raises(DamagedPack, match=f"{file.name}.*packer index"):
-                use(pack)
-        for shorter in (b"", content[:-1]):
-            file.write_bytes(shorter)
-            with pytest.raises(DamagedPack, match="packer index"):
-                use(pack)
-        verified = run("verify", pack)
-        assert verified.code == 4 and file.name in verified.err
-        file.write_bytes(content)
-    use(pack)
-    next(pack.glob("jpeg-index*.arrow")).unlink()
-    with pytest.raises(DamagedPack, match="packer index"):
-        use(pack)
-    good("index", pack, "--quiet")
-    use(pack)
+        pack = Path(shutil.copytree(built, tmp_path / "p"))
+        report = index_jpegs(pack, interval, workers=1)
+        assert report.indexed == 13 and report.ms_per_image > 0
+        here, found = open_pack(pack), opened(pack)
+        addresses, sizes = found.where(np.arange(len(here)))
+        records = np.flatnonzero(addresses)
+        assert len(records) == 13 and (sizes[records] > 24).all() and not sizes[addresses == 0].any()
+        data = [np.frombuffer(here.record(i), np.uint8) for i in records.tolist()]
+        lengths = np.array([len(one) for one in data], np.uint64)
+        shapes = np.array([here.shape_of(i)[1::-1] for i in records.tolist()], np.int32)
+        regions = np.column_stack([shapes // 2, shapes // 3]).astype(np.int32)
+        jpegs = np.array([one.ctypes.data for one in data], np.uint64)
+        rows = [np.zeros((13, 32, 32, 3), np.uint8) for _ in range(2)]
+        batch = packer_fast.Batch(jpegs, lengths, shapes, regions)
+        assert not packer_fast.decode_batch(batch, rows[0]).any()
+        batch = packer_fast.Batch(jpegs, lengths, shapes, regions, None, addresses[records], sizes[records])
+        assert not packer_fast.decode_batch(batch, rows[1]).any()
+        assert rows[0].std() > 20 and np.array_equal(*rows)
 
-
-def test_that_of_another_pack_is_refused(pack: Path, source: Path, tmp_path: Path) -> None:
-    good("build", source, "-o", tmp_path / "q", "--encode", "jpeg", "--shard-size", "6KB", "--quiet")
-    good("index", tmp_path / "q", "--quiet")
-    for file in (tmp_path / "q").glob("jpeg-index*"):
-        shutil.copy(file, pack)
-    with pytest.raises(DamagedPack, match=f"{JPEG_INDEX_NAME}: was made of other files"):
-        use(pack)
-
-
-def test_copies_of_the_pack(pack: Path, tmp_path: Path) -> None:
-    good("index", pack, "--quiet")
-    good("pull", pack.as_uri(), tmp_path / "pulled", "--quiet")
-    assert digests(tmp_path / "pulled") == digests(pack)
-    assert (
-        "packer index makes that of the new pack" in good("convert", pack, tmp_path / "c", "--format", "tfrecord").out
-    )
-    assert open_jpeg_indexes(open_pack(tmp_path / "c")) is None
-
-
-def test_what_cannot_have_one(pack: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good("build", source, "-o", tmp_path / "raw", "--resize", "32x32", "--quiet")
-    assert "has no JPEGs: its images are stored as raw; build it with" in refused(2, "index", tmp_path / "raw")
-    assert "--jpeg-index" in refused(2, "build", source, "-o", tmp_path / "r", "--jpeg-index", "row")
-    assert "is a URL, and packer index works on folders" in refused(2, "index", pack.as_uri())
-    monkeypatch.setitem(sys.modules, "packer_fast", None)
-    assert 'pip install "dataset-packer[fast]"' in refused(2, "index", pack)
+    def test_verify_deep(self, built: Path) -> None:
+        assert verify(built, deep=True).problems == ()

@@ -1,0 +1,54 @@
+"""What makes indexes of JPEGs in tests: packer-fast where it is there, else a stand-in with the same two functions."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+from types import ModuleType
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+
+def _problem() -> str:
+    try:
+        import packer_fast
+
+        packer_fast.version()
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+needs_fast = pytest.mark.skipif(bool(_problem()), reason=f"packer-fast does not work here: {_problem()}")
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, version: str = "9.9") -> ModuleType:
+    """Put a module into the place of packer_fast, whose index of a JPEG is a text about it; it knows no progressive."""
+
+    class Error(IntEnum):
+        OK, DAMAGED, UNSUPPORTED, WRONG_INDEX, NO_MEMORY = range(5)
+
+    class IndexNotPossible(ValueError):
+        def __init__(self, error: Error) -> None:
+            super().__init__(error.name)
+            self.error = error
+
+    def make_index(jpeg: Any, interval: int = 0) -> bytes:
+        data = bytes(jpeg)
+        if b"\xff\xc2" in data[:700]:
+            raise IndexNotPossible(Error.UNSUPPORTED)
+        return f"{crc32c(data):08x} at {interval}".encode() * (1 + len(data) % 3)
+
+    module: Any = ModuleType("packer_fast")
+    module.Error, module.IndexNotPossible, module.make_index = Error, IndexNotPossible, make_index
+    module.version = lambda: version
+    monkeypatch.setitem(sys.modules, "packer_fast", module)
+    return module
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The stand-in: what a test says of files holds for any content of an index."""
+    return stand_in(monkeypatch)
