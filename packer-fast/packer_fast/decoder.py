@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_fast.library import BatchStruct, load
+from packer_fast.loaded import BatchStruct, load
 
 Filter = Literal["area", "bilinear", "fast"]
 """What an axis that shrinks does: the filters of ``packer.images.resample``; one that grows is linear."""
