@@ -29,10 +29,10 @@ from packer.format.jpeg_index_list import VERSION, JpegIndexList, ShardJpegIndex
 from packer.format.manifest import IndexEntry, ShardEntry
 from packer.format.mmap import map_files
 from packer.format.schema import ENCODINGS
+from packer.images.fast import INSTALL
 from packer.images.header import read_header
 from packer.system.child import Decoding, Report, unmarked
 
-INSTALL = 'pip install "dataset-packer[fast]"'
 ROWS_AT_ONCE = 64
 
 
