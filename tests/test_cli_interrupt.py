@@ -33,8 +33,15 @@ sys.exit(run(["victim"]))
 """
 
 
-def ended(name: str) -> tuple[int, str]:
-    command = [sys.executable, "-c", SCRIPT, name]
+SLOWLY = """
+import threading, time
+start = threading.Thread.start
+threading.Thread.start = lambda thread: (start(thread), time.sleep(0.3))
+"""
+
+
+def ended(name: str, before: str = "") -> tuple[int, str]:
+    command = [sys.executable, "-c", before + SCRIPT, name]
     with signals_heard():
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     return done.returncode, done.stderr.strip()
@@ -47,6 +54,11 @@ def test_ctrl_c_in_a_finalizer() -> None:
 @pytest.mark.parametrize("number", ENDING_SIGNALS[1:])
 def test_sigterm_and_sighup_in_a_finalizer(number: signal.Signals) -> None:
     assert ended(number.name) == (128 + number, "")
+
+
+def test_sigterm_in_a_finalizer_of_a_busy_machine() -> None:
+    """The thread that sends the signal again may run long before the one that started it goes on."""
+    assert ended("SIGTERM", SLOWLY) == (128 + signal.SIGTERM, "")
 
 
 def test_what_is_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

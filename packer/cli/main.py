@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -80,16 +81,26 @@ def _send_again(unraisable: Any) -> None:
     """Send a signal again if it came while Python ran a finalizer, which prints and drops its exception."""
     error = unraisable.exc_value
     if isinstance(error, KeyboardInterrupt):
-        number = int(signal.SIGINT)
+        number = signal.SIGINT
     elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:  # of `_terminated`
-        number = error.code - 128
+        number = signal.Signals(error.code - 128)
     else:
         sys.__unraisablehook__(unraisable)
         return
     # from another thread, after this call: here its exception would be dropped again
-    later = threading.Timer(0.02, _thread.interrupt_main, (number,))
-    later.daemon = True
-    later.start()
+    threading.Thread(target=_send_after, args=(sys._getframe(), number), daemon=True).start()
+
+
+def _send_after(call: FrameType, number: signal.Signals) -> None:
+    """Send a signal to the main thread when it has left a call."""
+    left = False
+    while not left:
+        time.sleep(0.02)
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        while frame is not None and frame is not call:
+            frame = frame.f_back
+        left = frame is None
+    _thread.interrupt_main(number)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
