@@ -196,12 +196,12 @@ def test_opening_leaves_nothing(container: str, pack_of, torture) -> None:
         return kept_bytes() - before[0], len(os.listdir("/proc/self/fd")) - before[1]
 
     def run(_: int) -> str:
-        # a leak grows in every round, what other threads and the heap take now and then does not
+        # a leak grows in every round, what other threads and the heap take or give back now and then does not
         rounds = [growth(40)]
         while rounds[-1][0] > 40 * PAGE and len(rounds) < 6:
             rounds.append(growth(40))
         assert rounds[-1][0] <= 40 * PAGE, rounds
-        assert not any(descriptors for _, descriptors in rounds), rounds
+        assert max(descriptors for _, descriptors in rounds) <= 0, rounds
         return "40 openings that leave nothing"
 
     growth(80)
