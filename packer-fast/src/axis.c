@@ -6,101 +6,55 @@
 #include "packer_fast.h"
 
 #define ONE (1 << PF_WEIGHT_BITS)
-#define GROUP PF_GROUP
 
-/* Samples first to first + count - 1, or pixels of the image. */
+/* Pixels of the image, or samples, from the first one on. */
 typedef struct {
     int first;
     int count;
     double weights[PF_MAX_TAPS];
 } taps_t;
 
-static int clamp(int value, int low, int high) {
-    return value < low ? low : value > high ? high : value;
-}
+static double limit(double value, double low, double high) { return value < low ? low : value > high ? high : value; }
 
-static double limit(double value, double low, double high) {
-    return value < low ? low : value > high ? high : value;
-}
+static int clamp(int value, int low, int high) { return value < low ? low : value > high ? high : value; }
 
-/* Adds a weight; positions must not fall below the first by more than one. */
-static void add(taps_t *taps, int position, double weight) {
-    if (taps->count == 0)
-        taps->first = position;
-    if (position < taps->first) {
-        memmove(taps->weights + 1, taps->weights, sizeof(double) * (size_t)taps->count);
-        taps->weights[0] = 0;
-        taps->first--;
-        taps->count++;
-    }
-    while (position >= taps->first + taps->count)
-        taps->weights[taps->count++] = 0;
-    taps->weights[position - taps->first] += weight;
-}
-
-/* The pixels that make the output pixel at `center`, `scale` times as large as they are. */
-static void shrink(taps_t *pixels, const pf_axis_spec *spec, double scale, double center) {
-    const double reach = spec->kernel == PF_TRIANGLE ? scale : scale / 2;
-    const double low = limit(center - reach, spec->low, spec->high);
-    const double high = limit(center + reach, spec->low, spec->high);
+/* Finds the pixels that make the output pixel at `center`, `scale` times as large as they are. */
+static void find_pixels(taps_t *pixels, const pf_axis_spec *spec, double scale, double center) {
+    const double first = floor(spec->begin);
+    const double end = ceil(spec->end);
+    const double reach = spec->kernel == PF_LINEAR ? 1 : spec->kernel == PF_BOX ? scale / 2 : scale;
+    const double low = limit(center - reach, first, end);
+    const double high = limit(center + reach, first, end);
     double sum = 0;
-    pixels->first = clamp((int)low, spec->low, spec->high - 1);
+    pixels->first = (int)low;
     pixels->count = 0;
-    for (int pixel = pixels->first; pixel < high; pixel++) {
-        double weight;
-        if (spec->kernel == PF_TRIANGLE) {
-            const double distance = pixel + 0.5 - center;
-            weight = limit(scale - (distance < 0 ? -distance : distance), 0, scale);
-        } else {
-            weight = limit(high, pixel, pixel + 1) - limit(low, pixel, pixel + 1);
+    for (int pixel = (int)low; pixel < high; pixel++) {
+        const double weight = spec->kernel == PF_BOX ? limit(high, pixel, pixel + 1) - limit(low, pixel, pixel + 1)
+                                                     : reach - fabs(pixel + 0.5 - center);
+        if (weight > 1e-9) {
+            pixels->weights[pixels->count++] = weight;
+            sum += weight;
+        } else if (pixels->count == 0) {
+            pixels->first = pixel + 1;
         }
-        pixels->weights[pixels->count++] = weight;
-        sum += weight;
     }
     for (int i = 0; i < pixels->count; i++)
         pixels->weights[i] /= sum;
 }
 
-static void interpolate(taps_t *taps, double position, int low, int high) {
-    position = limit(position, low, high - 1);
-    taps->first = clamp((int)position, low, high > low + 1 ? high - 2 : low);
-    taps->count = 2;
-    taps->weights[1] = position - taps->first;
-    taps->weights[0] = 1 - taps->weights[1];
-}
-
-/* Replaces pixels by the samples from which libjpeg would make them. */
-static void expand(taps_t *samples, const taps_t *pixels, const pf_axis_spec *spec) {
-    samples->count = 0;
+/* Finds the samples from which libjpeg makes these pixels. */
+static void find_samples(taps_t *taps, const taps_t *pixels, const pf_axis_spec *spec) {
+    const int margin = spec->is_fancy ? 1 : 0;
+    taps->first = clamp(pixels->first / spec->expand - margin, 0, spec->samples - 1);
+    memset(taps->weights, 0, sizeof(double) * (size_t)(pixels->count + 3));
     for (int i = 0; i < pixels->count; i++) {
         const int pixel = pixels->first + i;
         const int nearest = clamp(pixel / spec->expand, 0, spec->samples - 1);
-        const int other = clamp(nearest + (pixel % 2 ? 1 : -1), 0, spec->samples - 1);
-        const double share = spec->is_fancy ? 0.75 : 1;
-        add(samples, nearest, pixels->weights[i] * share);
-        if (spec->is_fancy)
-            add(samples, other, pixels->weights[i] * 0.25);
+        const int other = clamp(nearest + (pixel % 2 ? margin : -margin), 0, spec->samples - 1);
+        taps->weights[nearest - taps->first] += pixels->weights[i] * 0.75;
+        taps->weights[other - taps->first] += pixels->weights[i] * 0.25;
+        taps->count = (nearest > other ? nearest : other) + 1 - taps->first;
     }
-}
-
-static void find_taps(taps_t *taps, const pf_axis_spec *spec, double scale, int index) {
-    const double center = spec->begin + (index + 0.5) * scale;
-    const bool is_linear = spec->kernel == PF_LINEAR;
-    if (is_linear && (spec->expand == 1 || spec->is_fancy)) {
-        /* between the centers of two pixels, interpolating samples is as good as interpolating the
-         * pixels made from them, and needs two taps instead of three */
-        const double inside = limit(center, spec->low + 0.5, spec->high - 0.5);
-        interpolate(taps, inside / spec->expand - 0.5, 0, spec->samples);
-        return;
-    }
-    taps_t pixels;
-    taps_t *made = spec->expand == 1 ? taps : &pixels;
-    if (is_linear)
-        interpolate(made, center - 0.5, spec->low, spec->high);
-    else
-        shrink(made, spec, scale, center);
-    if (made != taps)
-        expand(taps, made, spec);
 }
 
 /* Rounds the weights so that they add up to one. */
@@ -111,10 +65,7 @@ static void store(pf_axis *axis, int index, const taps_t *taps, int samples) {
     int largest = 0;
     axis->start[index] = start;
     memset(weights, 0, sizeof(int16_t) * (size_t)axis->taps);
-    for (int i = 0; i < taps->count; i++) {
-        const int t = taps->first - start + i;
-        if (t >= axis->taps) /* linear at the last sample: its weight is zero */
-            break;
+    for (int i = 0, t = taps->first - start; i < taps->count; i++, t++) {
         weights[t] = (int16_t)(taps->weights[i] * ONE + 0.5);
         sum += weights[t];
         if (weights[t] > weights[largest])
@@ -123,64 +74,52 @@ static void store(pf_axis *axis, int index, const taps_t *taps, int samples) {
     weights[largest] = (int16_t)(weights[largest] + ONE - sum);
 }
 
-/* For each group of four outputs and each pair of taps: which bytes of the 16 samples at the first
- * start to take (pshufb), then the weights in the same order (pmaddwd). */
+/* For each group of outputs and each pair of taps: which bytes of the 16 samples at the first start to take (pshufb),
+ * then the weights in the same order (pmaddwd). */
 static void make_vectors(pf_axis *axis) {
     uint8_t *at = axis->vectors;
-    for (int i = 0; i < axis->count; i += GROUP) {
-        /* starts fall if the axis is mirrored */
-        const int last = axis->start[i + GROUP <= axis->count ? i + GROUP - 1 : axis->count - 1];
-        const int base = last < axis->start[i] ? last : axis->start[i];
-        axis->bases[i / GROUP] = base;
-        for (int t = 0; t < axis->taps; t += 2) {
-            int16_t weights[2 * GROUP];
-            for (int j = 0; j < GROUP; j++) {
-                const int output = i + j < axis->count ? i + j : axis->count - 1;
+    for (int i = 0; i < axis->count; i += PF_GROUP) {
+        const int last = axis->start[clamp(i + PF_GROUP - 1, i, axis->count - 1)];
+        const int base = last < axis->start[i] ? last : axis->start[i]; /* starts fall if the axis is mirrored */
+        axis->bases[i / PF_GROUP] = base;
+        for (int t = 0; t < axis->taps; t += 2, at += 32) {
+            for (int j = 0; j < PF_GROUP; j++) {
+                const int output = clamp(i + j, i, axis->count - 1);
                 const int offset = axis->start[output] - base + t;
                 if (offset > 14) {
                     axis->vectors = NULL;
                     return;
                 }
-                at[4 * j] = (uint8_t)offset;
-                at[4 * j + 2] = (uint8_t)(offset + 1);
-                at[4 * j + 1] = at[4 * j + 3] = 0x80;
-                memcpy(weights + 2 * j, axis->weights + (size_t)output * (size_t)axis->taps + t, 4);
+                const uint8_t bytes[4] = {(uint8_t)offset, 0x80, (uint8_t)(offset + 1), 0x80};
+                memcpy(at + 4 * j, bytes, 4);
+                memcpy(at + 16 + 4 * j, axis->weights + output * axis->taps + t, 4);
             }
-            memcpy(at + 16, weights, 16);
-            at += 32;
         }
     }
 }
 
-int32_t pf_axis_make(pf_axis *axis, const pf_axis_spec *spec) {
+void pf_axis_make(pf_axis *axis, j_decompress_ptr jpeg, const pf_axis_spec *spec) {
     const double scale = (spec->end - spec->begin) / spec->count;
     if (scale > PF_MAX_SHRINK)
-        return PF_UNSUPPORTED;
-    const int pixels = spec->kernel == PF_LINEAR     ? 2
-                       : spec->kernel == PF_TRIANGLE ? 2 * (int)ceil(scale) + 1
-                                                     : (int)ceil(scale) + 1;
-    int taps = pixels;
-    if (spec->expand > 1 && spec->kernel != PF_LINEAR)
-        taps = (pixels + spec->expand - 2) / spec->expand + 1 + (spec->is_fancy ? 2 : 0);
+        pf_fail(jpeg, PF_UNSUPPORTED);
+    int taps = spec->kernel == PF_LINEAR ? 2 : (spec->kernel == PF_BOX ? 1 : (int)ceil(scale)) + (int)ceil(scale);
+    if (spec->expand > 1)
+        taps = (taps + spec->expand - 2) / spec->expand + (spec->is_fancy ? 3 : 1);
+    const size_t count = (size_t)spec->count;
+    const size_t groups = (count + PF_GROUP - 1) / PF_GROUP;
     axis->count = spec->count;
     axis->taps = (taps + 1) & ~1;
-    const size_t count = (size_t)spec->count;
-    const size_t entries = count * (size_t)axis->taps;
-    const size_t groups = (count + GROUP - 1) / GROUP;
-    const size_t vector_bytes = groups * (size_t)axis->taps * 16;
-    uint8_t *memory =
-        pf_reserve(&axis->memory, vector_bytes + entries * 2 + (count + groups) * 4 + 16);
-    if (memory == NULL)
-        return PF_NO_MEMORY;
-    axis->vectors = memory;
-    axis->bases = (int32_t *)(void *)(memory + vector_bytes);
+    axis->vectors =
+        pf_allocate(jpeg, groups * (size_t)axis->taps * 16 + (groups + count) * 4 + count * (size_t)axis->taps * 2);
+    axis->bases = (int32_t *)(void *)(axis->vectors + groups * (size_t)axis->taps * 16);
     axis->start = axis->bases + groups;
     axis->weights = (int16_t *)(void *)(axis->start + count);
-    taps_t found;
+    taps_t pixels, samples;
     for (int i = 0; i < spec->count; i++) {
-        find_taps(&found, spec, scale, i);
-        store(axis, spec->mirrored ? spec->count - 1 - i : i, &found, spec->samples);
+        find_pixels(&pixels, spec, scale, spec->begin + (i + 0.5) * scale);
+        if (spec->expand > 1)
+            find_samples(&samples, &pixels, spec);
+        store(axis, spec->mirrored ? spec->count - 1 - i : i, spec->expand > 1 ? &samples : &pixels, spec->samples);
     }
     make_vectors(axis);
-    return PF_OK;
 }

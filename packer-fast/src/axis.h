@@ -2,14 +2,16 @@
 #pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
 
-#include "memory.h"
+#include "libjpeg.h"
 
 #define PF_WEIGHT_BITS 14
 #define PF_MAX_SHRINK 32
 #define PF_MAX_TAPS (2 * PF_MAX_SHRINK + 8)
+/* Outputs that rows_x86.c makes at once. */
+#define PF_GROUP 4
 
+/* The last two are for an axis that shrinks. */
 typedef enum { PF_LINEAR, PF_BOX, PF_TRIANGLE } pf_kernel;
 
 /* Positions are in pixels of the image (at its decoded scale) from the start of the planes. */
@@ -17,10 +19,8 @@ typedef struct {
     int count;     /* output pixels */
     bool mirrored; /* the last output pixel comes first */
     pf_kernel kernel;
-    double begin; /* of the region */
+    double begin; /* of the region; a crop is resized as if it were an image: no pixel outside is read */
     double end;
-    int low;       /* the filter reads no pixel before this one, */
-    int high;      /* nor this one or a later one: a crop is resized as if it were an image */
     int expand;    /* pixels per sample of this plane: 2 for the chroma of 4:2:0 */
     bool is_fancy; /* pixels between samples are interpolated as by libjpeg, else repeated */
     int samples;   /* of the plane */
@@ -34,11 +34,6 @@ typedef struct {
     int16_t *weights; /* they add up to 1 << PF_WEIGHT_BITS */
     uint8_t *vectors; /* for rows_x86.c; NULL if four outputs need more than 16 samples */
     int32_t *bases;   /* first sample of each four outputs */
-    pf_memory memory;
 } pf_axis;
 
-/* Outputs that rows_x86.c makes at once. */
-#define PF_GROUP 4
-
-/* Returns PF_OK, PF_UNSUPPORTED (shrinks too much) or PF_NO_MEMORY. */
-int32_t pf_axis_make(pf_axis *axis, const pf_axis_spec *spec);
+void pf_axis_make(pf_axis *axis, j_decompress_ptr jpeg, const pf_axis_spec *spec);

@@ -2,83 +2,51 @@
 
 #include <string.h>
 
-#define LOOKUP_SIZE (1 << PF_LOOKUP_BITS)
-#define BAD_CODE 0xFFFFU
-#define MARKER_RST0 0xD0U
-#define MARKER_EOI 0xD9U
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#include "packer_fast.h"
 
-/* Positions in a block, by their order in the file; a damaged run may lead 16 beyond the end. */
-static const uint8_t NATURAL_ORDER[DCTSIZE2 + 16] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33,
-    40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36,
-    29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
-    47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define LONGEST 31 /* bits of a symbol with its extra bits */
 
 /* Returns the value of `size` extra bits: figure F.12 of the standard. */
-ALWAYS_INLINE int32_t extend(uint32_t extra, uint32_t size) {
+ALWAYS_INLINE int16_t extend(uint32_t extra, uint32_t size) {
     const int32_t value = (int32_t)extra;
-    return value < (1 << (size - 1)) ? value - (1 << size) + 1 : value;
+    return (int16_t)(value < 1 << (size - 1) ? value - (1 << size) + 1 : value);
 }
 
+/* Writes the entries of lookups that begin with a code. */
 static void fill_lookup(pf_table *table, uint32_t code, uint32_t length, uint8_t symbol) {
     const uint32_t size = symbol & 15U;
     const uint32_t rest = PF_LOOKUP_BITS - length;
-    pf_symbol *entry = table->lookup + (code << rest);
     for (uint32_t i = 0; i < 1U << rest; i++) {
-        const bool fits = size != 0 && size <= rest;
-        entry[i].value = fits ? (int16_t)extend(i >> (rest - size), size) : 0;
-        entry[i].run = (uint8_t)(fits ? symbol >> 4 : symbol);
-        entry[i].bits = (uint8_t)(fits ? length + size : length);
+        pf_symbol *entry = &table->lookup[(code << rest) + i];
+        *entry = (pf_symbol){0, symbol, (uint8_t)length};
+        if (size != 0 && size <= rest)
+            *entry = (pf_symbol){extend(i >> (rest - size), size), symbol >> 4, (uint8_t)(length + size)};
     }
 }
 
-/* Returns false if the table is missing or not valid, by the rules of libjpeg's
- * jpeg_make_d_derived_tbl. */
+/* Returns false if the table is missing or not valid, by the rules of libjpeg's jpeg_make_d_derived_tbl. */
 static bool build_table(pf_table *table, const JHUFF_TBL *source, bool is_dc) {
-    if (source == NULL)
+    if (source == NULL || source->bits[0] != 0)
         return false;
-    if (table->is_built && memcmp(table->counts, source->bits, sizeof(table->counts)) == 0 &&
-        memcmp(table->symbols, source->huffval, sizeof(table->symbols)) == 0)
+    if (table->is_built && memcmp(&table->source, source, offsetof(JHUFF_TBL, sent_table)) == 0)
         return true;
-    table->is_built = table->has_steps = false;
-    memcpy(table->counts, source->bits, sizeof(table->counts));
-    memcpy(table->symbols, source->huffval, sizeof(table->symbols));
+    table->is_built = false;
+    table->source = *source;
     memset(table->lookup, 0, sizeof(table->lookup));
     uint32_t code = 0;
     uint32_t index = 0;
-    for (uint32_t length = 1; length <= 16; length++) {
+    for (uint32_t length = 1; length <= 16; length++, code <<= 1) {
         table->offset[length] = (int32_t)index - (int32_t)code;
-        for (uint32_t i = 0; i < table->counts[length]; i++, code++, index++) {
-            if (index > 255 || code >> length != 0 || (is_dc && table->symbols[index] > 15))
+        for (uint32_t i = 0; i < source->bits[length]; i++, code++, index++) {
+            if (index > 255 || code >> length != 0 || (is_dc && source->huffval[index] > 15))
                 return false;
             if (length <= PF_LOOKUP_BITS)
-                fill_lookup(table, code, length, table->symbols[index]);
+                fill_lookup(table, code, length, source->huffval[index]);
         }
-        table->code_end[length] = table->counts[length] ? (int32_t)code : 0;
-        code <<= 1;
+        table->code_end[length] = source->bits[length] ? (int32_t)code : 0;
     }
-    table->is_built = true;
-    return true;
-}
-
-/* Two coefficients per step, where both fit, make skipping faster than decoding. */
-static void build_steps(pf_table *table) {
-    for (uint32_t i = 0; i < LOOKUP_SIZE; i++) {
-        const pf_symbol first = table->lookup[i];
-        pf_step step = {0, 0};
-        if (first.value != 0) {
-            step.bits = first.bits;
-            step.advance = (uint8_t)(first.run + 1);
-            const pf_symbol second = table->lookup[(i << first.bits) & (LOOKUP_SIZE - 1)];
-            if (second.value != 0 && first.bits + second.bits <= PF_LOOKUP_BITS) {
-                step.bits = (uint8_t)(first.bits + second.bits);
-                step.advance = (uint8_t)(step.advance + second.run + 1);
-            }
-        }
-        table->steps[i] = step;
-    }
-    table->has_steps = true;
+    return table->is_built = true;
 }
 
 static void fill_slowly(pf_bits *bits) {
@@ -97,8 +65,8 @@ static void fill_slowly(pf_bits *bits) {
     }
 }
 
-/* Makes at least 56 bits available. Whether bits are needed is not asked: such a branch would often
- * be mispredicted. Bits behind `count` may already be set; they are those that come next. */
+/* Makes at least 56 bits available. Whether bits are needed is not asked: such a branch would often be mispredicted.
+ * Bits behind `count` may already be set; they are those that come next. */
 ALWAYS_INLINE void fill(pf_bits *bits) {
     if (bits->end - bits->next >= 8) {
         uint64_t word = 0;
@@ -121,226 +89,177 @@ ALWAYS_INLINE uint32_t take(pf_bits *bits, uint32_t size) {
     return value;
 }
 
-static uint32_t take_long_symbol(pf_bits *bits, const pf_table *table) {
+ALWAYS_INLINE pf_symbol look_up(const pf_bits *bits, const pf_table *table) {
+    return table->lookup[bits->window >> (64 - PF_LOOKUP_BITS)];
+}
+
+/* Takes a symbol by a code that is longer than a lookup; returns -1 if no code begins with these bits. */
+static int take_long(pf_bits *bits, const pf_table *table) {
     for (uint32_t length = PF_LOOKUP_BITS + 1; length <= 16; length++) {
         const int32_t code = (int32_t)(bits->window >> (64 - length));
         if (code < table->code_end[length]) {
             take(bits, length);
-            return table->symbols[code + table->offset[length]];
+            return table->source.huffval[code + table->offset[length]];
         }
     }
-    return BAD_CODE;
+    return -1;
 }
 
-/* Returns a symbol, or BAD_CODE; `entry` is the one at the next bits. */
-ALWAYS_INLINE uint32_t take_symbol(pf_bits *bits, const pf_table *table, pf_symbol entry) {
-    if (entry.bits == 0)
-        return take_long_symbol(bits, table);
-    take(bits, entry.bits);
-    return entry.run;
-}
-
-ALWAYS_INLINE bool decode_dc(pf_bits *bits, const pf_table *table, int32_t *dc) {
-    fill(bits);
-    const pf_symbol entry = table->lookup[bits->window >> (64 - PF_LOOKUP_BITS)];
-    int32_t difference = entry.value;
-    if (difference != 0) {
-        take(bits, entry.bits);
-    } else {
-        const uint32_t size = take_symbol(bits, table, entry);
-        if (size == BAD_CODE)
-            return false;
-        if (size != 0)
-            difference = extend(take(bits, size), size);
-    }
-    *dc = (int32_t)((uint32_t)*dc + (uint32_t)difference); /* damaged data may overflow it */
+/* Takes the symbol that was looked up, and its extra bits; needs LONGEST bits. */
+ALWAYS_INLINE bool take_symbol(pf_bits *bits, const pf_table *table, pf_symbol *symbol) {
+    int found = symbol->run;
+    if (symbol->bits == 0)
+        found = take_long(bits, table);
+    else
+        take(bits, symbol->bits);
+    if (symbol->value != 0 || found < 0)
+        return found >= 0;
+    const uint32_t size = (uint32_t)found & 15U;
+    symbol->run = (uint8_t)(found >> 4);
+    if (size != 0)
+        symbol->value = extend(take(bits, size), size);
     return true;
 }
 
-ALWAYS_INLINE uint32_t next_bits(const pf_bits *bits) {
-    return (uint32_t)(bits->window >> (64 - PF_LOOKUP_BITS));
-}
-
-/* Decodes the AC coefficients of a block, or only skips them if `block` is NULL (known when
- * compiling). A fill is enough for five lookups; any other symbol may need 31 bits. */
-ALWAYS_INLINE bool decode_ac(pf_bits *bits, const pf_table *table, JCOEF *block) {
+/* Decodes a block; returns false if it is damaged. */
+ALWAYS_INLINE bool decode_block(pf_bits *bits, const pf_table *dc_table, const pf_table *ac_table, int32_t *dc,
+                                JCOEF *block) {
+    fill(bits);
+    pf_symbol symbol = look_up(bits, dc_table);
+    if (!take_symbol(bits, dc_table, &symbol))
+        return false;
+    *dc = (int32_t)((uint32_t)*dc + (uint32_t)symbol.value); /* damaged data may overflow it */
+    if (block != NULL)
+        block[0] = (JCOEF)*dc;
     uint32_t k = 1;
     while (k < DCTSIZE2) {
         fill(bits);
-        for (int i = 0; i < 2 && block == NULL; i++) {
-            const pf_step step = table->steps[next_bits(bits)];
-            if (step.bits == 0 ||
-                k + step.advance > DCTSIZE2) /* the second may be of the next block */
-                break;
-            take(bits, step.bits);
-            k += step.advance;
-        }
-        pf_symbol entry = table->lookup[next_bits(bits)];
-        for (int i = 0; i < 3 && entry.value != 0 && k < DCTSIZE2; i++) {
-            take(bits, entry.bits);
-            k += entry.run;
+        symbol = look_up(bits, ac_table);
+        for (int i = 0; i < 3 && symbol.value != 0 && k < DCTSIZE2; i++) { /* most symbols are complete */
+            take(bits, symbol.bits);
+            k += symbol.run;
             if (block != NULL)
-                block[NATURAL_ORDER[k]] = entry.value;
+                block[jpeg_natural_order[k]] = symbol.value;
             k++;
-            entry = table->lookup[next_bits(bits)];
+            symbol = look_up(bits, ac_table);
         }
         if (k >= DCTSIZE2)
             break;
-        if (entry.value != 0 || bits->count < 31)
+        if (symbol.value != 0 || bits->count < LONGEST)
             continue;
-        const uint32_t symbol = take_symbol(bits, table, entry);
-        if (symbol == BAD_CODE)
+        if (!take_symbol(bits, ac_table, &symbol))
             return false;
-        const uint32_t size = symbol & 15U;
-        if (size == 0 && symbol != 0xF0)
+        if (symbol.value == 0 && symbol.run != 15)
             break;
-        k += symbol >> 4;
-        if (size != 0) {
-            const uint32_t extra = take(bits, size);
-            if (block != NULL)
-                block[NATURAL_ORDER[k]] = (JCOEF)extend(extra, size);
-        }
+        k += symbol.run;
+        if (block != NULL)
+            block[jpeg_natural_order[k]] = symbol.value;
         k++;
     }
     return k <= DCTSIZE2;
 }
 
-/* Reads the restart marker in front of the next MCU. */
+/* Reads the restart marker in front of the next MCU; returns false if it is not there. */
 static bool restart(pf_scan *scan) {
     pf_bits *bits = &scan->bits;
-    const uint32_t number = (scan->mcu / scan->restart_interval - 1) & 7U;
-    if (bits->count - bits->padding >= 8)
-        return false; /* whole bytes of data are left */
-    while (bits->end - bits->next >= 2 && bits->next[0] == 0xFF && bits->next[1] == 0xFF)
-        bits->next++;
-    if (bits->end - bits->next < 2 || bits->next[0] != 0xFF ||
-        bits->next[1] != MARKER_RST0 + number)
+    const uint32_t number = (scan->mcu / scan->jpeg->restart_interval - 1) & 7U;
+    if (bits->count - bits->padding >= 8 || /* whole bytes of data are left */
+        bits->end - bits->next < 2 || bits->next[0] != 0xFF || bits->next[1] != JPEG_RST0 + number)
         return false;
-    bits->next += 2;
-    bits->window = 0;
-    bits->count = bits->padding = 0;
+    *bits = (pf_bits){.next = bits->next + 2, .end = bits->end};
     memset(scan->dc, 0, sizeof(scan->dc));
-    scan->until_restart = scan->restart_interval;
+    scan->until_restart = scan->jpeg->restart_interval - 1;
     return true;
 }
 
-bool pf_scan_is_known(j_decompress_ptr jpeg) {
-    return !jpeg->progressive_mode && !jpeg->arith_code && !jpeg->master->lossless &&
-           jpeg->num_components <= PF_MAX_COMPONENTS && jpeg->comps_in_scan == jpeg->num_components;
-}
-
-bool pf_scan_start(pf_scan *scan, pf_tables *tables, j_decompress_ptr jpeg, const uint8_t *data) {
-    memset(scan, 0, sizeof(*scan));
-    scan->jpeg = data;
-    scan->bits.next = jpeg->src->next_input_byte;
-    scan->bits.end = scan->bits.next + jpeg->src->bytes_in_buffer;
-    scan->data_start = (uint32_t)(scan->bits.next - data);
-    scan->mcus_per_row = jpeg->MCUs_per_row;
-    scan->mcu_rows = jpeg->MCU_rows_in_scan;
-    scan->restart_interval = scan->until_restart = jpeg->restart_interval;
-    scan->components = jpeg->comps_in_scan;
-    scan->blocks = jpeg->blocks_in_MCU;
-    for (int i = 0; i < scan->blocks; i++) {
-        const int component = jpeg->MCU_membership[i];
-        const jpeg_component_info *info = jpeg->cur_comp_info[component];
+void pf_scan_start(pf_scan *scan, j_decompress_ptr jpeg, const uint8_t *data) {
+    scan->jpeg = jpeg;
+    scan->data = data;
+    scan->data_start = (uint32_t)(jpeg->src->next_input_byte - data);
+    scan->bits =
+        (pf_bits){.next = jpeg->src->next_input_byte, .end = data + scan->data_start + jpeg->src->bytes_in_buffer};
+    memset(scan->dc, 0, sizeof(scan->dc));
+    scan->mcu = 0;
+    scan->until_restart = jpeg->restart_interval;
+    bool is_valid = jpeg->Ss == 0 && jpeg->Se == DCTSIZE2 - 1 && jpeg->Ah == 0 && jpeg->Al == 0;
+    for (int i = 0; is_valid && i < jpeg->comps_in_scan; i++) {
+        const jpeg_component_info *info = jpeg->cur_comp_info[i];
         const int dc = info->dc_tbl_no;
         const int ac = info->ac_tbl_no;
-        if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS ||
-            !build_table(&tables->dc[dc], jpeg->dc_huff_tbl_ptrs[dc], true) ||
-            !build_table(&tables->ac[ac], jpeg->ac_huff_tbl_ptrs[ac], false))
-            return false;
-        scan->component[i] = (uint8_t)component;
-        scan->is_needed[i] = info->component_needed;
-        scan->dc_table[i] = &tables->dc[dc];
-        scan->ac_table[i] = &tables->ac[ac];
+        is_valid = dc < NUM_HUFF_TBLS && build_table(&scan->tables[0][dc], jpeg->dc_huff_tbl_ptrs[dc], true) &&
+                   ac < NUM_HUFF_TBLS && build_table(&scan->tables[1][ac], jpeg->ac_huff_tbl_ptrs[ac], false) &&
+                   info->quant_table->quantval[0] != 0;
     }
-    return jpeg->Ss == 0 && jpeg->Se == DCTSIZE2 - 1 && jpeg->Ah == 0 && jpeg->Al == 0;
+    if (!is_valid)
+        pf_fail(jpeg, PF_DAMAGED);
+    for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
+        const jpeg_component_info *info = jpeg->cur_comp_info[jpeg->MCU_membership[i]];
+        scan->dc_table[i] = &scan->tables[0][info->dc_tbl_no];
+        scan->ac_table[i] = &scan->tables[1][info->ac_tbl_no];
+    }
 }
 
-static bool begin_mcu(pf_scan *scan) {
-    if (scan->restart_interval != 0) {
-        if (scan->until_restart == 0 && !restart(scan))
-            return false;
-        scan->until_restart--;
-    }
-    scan->mcu++;
-    return true;
-}
-
-bool pf_scan_decode(pf_scan *scan, JBLOCKROW *blocks) {
-    if (!begin_mcu(scan))
-        return false;
+void pf_scan_decode(pf_scan *scan, JBLOCK *blocks) {
+    const j_decompress_ptr jpeg = scan->jpeg;
+    bool is_whole = jpeg->restart_interval == 0 || scan->until_restart-- != 0 || restart(scan);
     pf_bits bits = scan->bits; /* a copy, which the compiler can keep in registers */
-    for (int i = 0; i < scan->blocks; i++) {
-        int32_t *dc = &scan->dc[scan->component[i]];
-        if (!decode_dc(&bits, scan->dc_table[i], dc))
-            return false;
-        const bool is_needed = blocks != NULL && scan->is_needed[i];
-        if (!is_needed && !scan->ac_table[i]->has_steps)
-            build_steps(scan->ac_table[i]);
-        if (!(is_needed ? decode_ac(&bits, scan->ac_table[i], *blocks[i])
-                        : decode_ac(&bits, scan->ac_table[i], NULL)))
-            return false;
-        if (is_needed)
-            (*blocks[i])[0] = (JCOEF)*dc;
+    for (int i = 0; is_whole && i < jpeg->blocks_in_MCU; i++) {
+        int32_t *last = &scan->dc[jpeg->MCU_membership[i]];
+        const pf_table *dc = scan->dc_table[i];
+        const pf_table *ac = scan->ac_table[i];
+        is_whole =
+            blocks == NULL ? decode_block(&bits, dc, ac, last, NULL) : decode_block(&bits, dc, ac, last, blocks[i]);
     }
+    if (!is_whole || bits.padding > bits.count)
+        pf_fail(jpeg, PF_DAMAGED);
     scan->bits = bits;
-    return bits.padding <= bits.count;
+    scan->mcu++;
 }
 
-bool pf_scan_skip(pf_scan *scan, uint32_t count) {
-    while (count-- != 0) {
-        if (!pf_scan_decode(scan, NULL))
-            return false;
-    }
-    return true;
+void pf_scan_skip(pf_scan *scan, uint32_t count) {
+    while (count-- != 0)
+        pf_scan_decode(scan, NULL);
 }
 
 pf_state pf_scan_state(const pf_scan *scan) {
-    const pf_bits *bits = &scan->bits;
-    const int unread = bits->count - bits->padding;
-    const uint8_t *at = bits->next;
+    const int unread = scan->bits.count - scan->bits.padding;
+    const uint8_t *at = scan->bits.next;
     for (int i = 0; i < (unread + 7) / 8; i++) {
         at--;
         if (at[0] == 0 && at[-1] == 0xFF) /* a zero behind 0xFF is not data */
             at--;
     }
-    pf_state state = {(uint32_t)(at - scan->jpeg), (uint32_t)(-unread & 7), {0}};
+    pf_state state = {(uint32_t)(at - scan->data), (uint32_t)(-unread & 7), {0}};
     memcpy(state.dc, scan->dc, sizeof(state.dc));
     return state;
 }
 
-const uint8_t *pf_scan_next_byte(const pf_scan *scan) {
-    const pf_state state = pf_scan_state(scan);
-    const uint8_t *at = scan->jpeg + state.offset;
-    if (state.bit == 0)
-        return at;
-    return at + (at[0] == 0xFF ? 2 : 1);
+void pf_scan_return(const pf_scan *scan) {
+    if (scan->bits.count - scan->bits.padding >= 8) /* whole bytes of data are left */
+        pf_fail(scan->jpeg, PF_DAMAGED);
+    scan->jpeg->src->next_input_byte = scan->bits.next;
+    scan->jpeg->src->bytes_in_buffer = (size_t)(scan->bits.end - scan->bits.next);
 }
 
-bool pf_scan_is_at_end(const pf_scan *scan) {
-    const uint8_t *at = pf_scan_next_byte(scan);
-    const uint8_t *end = scan->bits.end;
-    while (end - at >= 2 && at[0] == 0xFF && at[1] == 0xFF)
-        at++;
-    return end - at >= 2 && at[0] == 0xFF && at[1] == MARKER_EOI;
+void pf_scan_finish(pf_scan *scan) {
+    const j_decompress_ptr jpeg = scan->jpeg;
+    pf_scan_skip(scan, jpeg->MCUs_per_row * jpeg->MCU_rows_in_scan - scan->mcu);
+    pf_scan_return(scan);
+    jpeg->inputctl->finish_input_pass(jpeg);
+    jpeg->output_scanline = jpeg->output_height; /* else libjpeg takes the image for incomplete */
+    jpeg_finish_decompress(jpeg);
 }
 
-bool pf_scan_seek(pf_scan *scan, uint32_t mcu, const pf_state *state) {
-    const uint8_t *at = scan->jpeg + state->offset;
-    if (state->offset < scan->data_start || state->offset > scan->bits.end - scan->jpeg)
-        return false;
+void pf_scan_seek(pf_scan *scan, uint32_t mcu, const pf_state *state) {
+    const uint32_t interval = scan->jpeg->restart_interval;
+    if (state->offset < scan->data_start || state->offset > scan->bits.end - scan->data)
+        pf_fail(scan->jpeg, PF_WRONG_INDEX);
     scan->mcu = mcu;
-    if (scan->restart_interval != 0) {
-        const uint32_t since = mcu % scan->restart_interval;
-        scan->until_restart = since == 0 && mcu != 0 ? 0 : scan->restart_interval - since;
-    }
+    if (interval != 0)
+        scan->until_restart = mcu % interval == 0 && mcu != 0 ? 0 : interval - mcu % interval;
     memcpy(scan->dc, state->dc, sizeof(scan->dc));
-    scan->bits.next = at;
-    scan->bits.window = 0;
-    scan->bits.count = scan->bits.padding = 0;
+    scan->bits = (pf_bits){.next = scan->data + state->offset, .end = scan->bits.end};
     fill_slowly(&scan->bits);
     scan->bits.window <<= state->bit;
     scan->bits.count -= (int)state->bit;
-    return scan->bits.padding <= scan->bits.count;
 }

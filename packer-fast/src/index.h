@@ -33,18 +33,14 @@ typedef struct {
     uint32_t per_row;
 } pf_index;
 
-/* Checks an index against a scan that has just been started. Returns PF_OK or PF_WRONG_INDEX. */
-int32_t pf_index_open(pf_index *index, const uint8_t *bytes, uint64_t size, const pf_scan *scan);
+/* Checks an index against a scan that has just been started. */
+void pf_index_open(pf_index *index, const uint8_t *bytes, uint64_t size, const pf_scan *scan);
 
-/* Continues at column `mcu` of a row. Returns PF_OK, PF_WRONG_INDEX or PF_DAMAGED. */
-int32_t pf_index_seek(const pf_index *index, pf_scan *scan, uint32_t row, uint32_t mcu);
+/* Continues at column `mcu` of a row. */
+void pf_index_seek(const pf_index *index, pf_scan *scan, uint32_t row, uint32_t mcu);
 
-/* Compares the state with the next entry, if it is near. Returns as `pf_index_seek`. */
-int32_t pf_index_compare(const pf_index *index, pf_scan *scan);
+/* Compares the state with the next entry, if it is near. */
+void pf_index_compare(const pf_index *index, pf_scan *scan);
 
-/* Returns the size of an index of the scan, which has just been started, 0 if there cannot be one.
- */
-uint64_t pf_index_size(const pf_scan *scan, uint32_t interval);
-
-/* Decodes the scan and writes its index. Returns PF_OK, PF_DAMAGED or PF_UNSUPPORTED. */
-int32_t pf_index_write(pf_scan *scan, uint32_t interval, uint8_t *out);
+/* Decodes a scan that has just been started and writes its index, if `capacity` is enough. Returns its size. */
+uint64_t pf_index_write(pf_scan *scan, uint32_t interval, uint8_t *out, uint64_t capacity);

@@ -4,19 +4,13 @@
 
 #include <stdint.h>
 
-#if defined(__GNUC__)
 #define PF_API __attribute__((visibility("default")))
-#else
-#define PF_API
-#endif
 
-/* Raised with every change of these functions or structs; the Python package refuses another one.
- */
+/* Raised with every change of these functions or structs; the Python package refuses another one. */
 #define PF_ABI 1
 #define PF_VERSION "0.2.0"
 
-/* What became of an image. Only PF_OK leaves the whole row written; otherwise its content is
- * undefined. */
+/* What became of an image. Only PF_OK leaves the whole row written; otherwise its content is undefined. */
 enum {
     PF_OK = 0,
     PF_DAMAGED = 1,     /* libjpeg raises an error or a warning, or the data is not valid */
@@ -32,8 +26,7 @@ enum {
     PF_FAST = 2,     /* linear if both axes shrink by at most 1.15, else as PF_AREA */
 };
 
-/* Arrays have one element per image, unless they say otherwise. Addresses are uint64_t on all
- * systems. */
+/* Arrays have one element per image, unless they say otherwise. Addresses are uint64_t on all systems. */
 typedef struct {
     int64_t count;
     const uint64_t *jpegs;         /* address of each JPEG */
@@ -50,20 +43,17 @@ typedef struct {
     int32_t channels; /* 1 (gray) or 3 (RGB) */
     int32_t filter;   /* PF_AREA, PF_BILINEAR or PF_FAST */
     int32_t verify;   /* 1: also find damage outside the region; indexes are then not used */
-    int32_t
-        headroom; /* decode at 1/2, 1/4 or 1/8 if that is this many times the result; 0: never */
+    int32_t headroom; /* decode at 1/2, 1/4 or 1/8 if that is this many times the result; 0: never */
 } pf_batch;
 
-/* Decodes a region of each JPEG into its row. Uses no global state: call it from any number of
- * threads. Returns the number of images whose error is not PF_OK, or -1 if the batch is not valid.
- */
+/* Decodes a region of each JPEG into its row. Uses no global state: call it from any number of threads. Returns the
+ * number of images whose error is not PF_OK, or -1 if the batch is not valid. */
 PF_API int64_t packer_fast_decode_batch(const pf_batch *batch);
 
-/* Makes the index of a JPEG, with an entry every `interval` MCUs of a row (0: at the start of each
- * row). Returns the size of the index, and writes it if `capacity` is enough; 0 with *error if the
- * JPEG is damaged or cannot have one. */
-PF_API int64_t packer_fast_make_index(const uint8_t *jpeg, uint64_t jpeg_bytes, int32_t interval,
-                                      uint8_t *index, uint64_t capacity, int32_t *error);
+/* Makes the index of a JPEG, with an entry every `interval` MCUs of a row (0: at the start of each row). Returns the
+ * size of the index, and writes it if `capacity` is enough; 0 with *error if the JPEG is damaged or cannot have one. */
+PF_API int64_t packer_fast_make_index(const uint8_t *jpeg, uint64_t jpeg_bytes, int32_t interval, uint8_t *index,
+                                      uint64_t capacity, int32_t *error);
 
 PF_API int32_t packer_fast_abi(void);
 

@@ -1,5 +1,5 @@
-/* SSSE3 has the byte shuffles; a processor without it (before 2006) runs the plain C. AVX2 only
- * helps where all loads are in order. */
+/* SSSE3 (2006) has the byte shuffles; AVX2 (2013) only helps where all loads are in order. */
+#include "packer_fast.h"
 #include "rows.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -10,13 +10,9 @@
 #define SSSE3 __attribute__((target("ssse3")))
 #define AVX2 __attribute__((target("avx2")))
 
-SSSE3 static __m128i load(const void *at) {
-    return _mm_loadu_si128((const __m128i *)at);
-}
+SSSE3 static __m128i load(const void *at) { return _mm_loadu_si128((const __m128i *)at); }
 
-SSSE3 static void store(void *at, __m128i value) {
-    _mm_storeu_si128((__m128i *)at, value);
-}
+SSSE3 static void store(void *at, __m128i value) { _mm_storeu_si128((__m128i *)at, value); }
 
 SSSE3 static void across(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
     if (axis->vectors == NULL) {
@@ -39,39 +35,16 @@ SSSE3 static void across(int16_t *out, const uint8_t *samples, const pf_axis *ax
     }
 }
 
-static int pair_at(const int16_t *weights) {
-    int pair;
-    memcpy(&pair, weights, sizeof(pair));
-    return pair;
-}
-
-SSSE3 static void down(int16_t *out, const int16_t *const *rows, const int16_t *weights, int taps,
-                       int count) {
-    const int shift = PF_MIDDLE_BITS + PF_WEIGHT_BITS - PF_RESULT_BITS;
-    const __m128i half = _mm_set1_epi32(1 << (shift - 1));
-    for (int i = 0; i < count; i += 8) {
-        __m128i low = half;
-        __m128i high = half;
-        for (int t = 0; t < taps; t += 2) {
-            const __m128i pair = _mm_set1_epi32(pair_at(weights + t));
-            const __m128i a = load(rows[t] + i);
-            const __m128i b = load(rows[t + 1] + i);
-            low = _mm_add_epi32(low, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), pair));
-            high = _mm_add_epi32(high, _mm_madd_epi16(_mm_unpackhi_epi16(a, b), pair));
-        }
-        store(out + i, _mm_packs_epi32(_mm_srai_epi32(low, shift), _mm_srai_epi32(high, shift)));
-    }
-}
-
-AVX2 static void down_avx2(int16_t *out, const int16_t *const *rows, const int16_t *weights,
-                           int taps, int count) {
+AVX2 static void down(int16_t *out, const int16_t *const *rows, const int16_t *weights, int taps, int count) {
     const int shift = PF_MIDDLE_BITS + PF_WEIGHT_BITS - PF_RESULT_BITS;
     const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
     for (int i = 0; i < count; i += 16) {
         __m256i low = half;
         __m256i high = half;
         for (int t = 0; t < taps; t += 2) {
-            const __m256i pair = _mm256_set1_epi32(pair_at(weights + t));
+            int two;
+            memcpy(&two, weights + t, sizeof(two));
+            const __m256i pair = _mm256_set1_epi32(two);
             const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(rows[t] + i));
             const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(rows[t + 1] + i));
             low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), pair));
@@ -105,9 +78,7 @@ SSSE3 static void store_rgb(uint8_t *out, __m128i red, __m128i green, __m128i bl
     }
 }
 
-static int16_t factor(double value) {
-    return (int16_t)(value * 32768 + (value < 0 ? -0.5 : 0.5));
-}
+static int16_t factor(double value) { return (int16_t)(value * 32768 + (value < 0 ? -0.5 : 0.5)); }
 
 /* (a * b) / 32768, rounded; a factor of 1.402 is written as one and 0.402 to fit */
 #define MUL(a, b) _mm_mulhrs_epi16(a, b)
@@ -131,8 +102,8 @@ SSSE3 static void to_rgb(uint8_t *out, const int16_t *const *planes, int count) 
         }
         __m128i bytes[3];
         for (int c = 0; c < 3; c++)
-            bytes[c] = _mm_packus_epi16(_mm_srai_epi16(rgb[c][0], PF_RESULT_BITS),
-                                        _mm_srai_epi16(rgb[c][1], PF_RESULT_BITS));
+            bytes[c] =
+                _mm_packus_epi16(_mm_srai_epi16(rgb[c][0], PF_RESULT_BITS), _mm_srai_epi16(rgb[c][1], PF_RESULT_BITS));
         if (i + 16 <= count) {
             store_rgb(out + 3 * i, bytes[0], bytes[1], bytes[2]);
         } else {
@@ -144,17 +115,15 @@ SSSE3 static void to_rgb(uint8_t *out, const int16_t *const *planes, int count) 
 }
 
 const pf_rows *pf_rows_best(void) {
-    static const pf_rows ssse3 = {"SSSE3", across, down, to_rgb};
-    static const pf_rows avx2 = {"AVX2", across, down_avx2, to_rgb};
+    static const pf_rows best = {PF_VERSION " (libjpeg-turbo 3.2.0, AVX2)", across, down, to_rgb};
+    static const pf_rows older = {PF_VERSION " (libjpeg-turbo 3.2.0, SSSE3)", across, pf_down, to_rgb};
     if (__builtin_cpu_supports("avx2"))
-        return &avx2;
-    return __builtin_cpu_supports("ssse3") ? &ssse3 : &pf_rows_plain;
+        return &best;
+    return __builtin_cpu_supports("ssse3") ? &older : &pf_rows_plain;
 }
 
 #else
 
-const pf_rows *pf_rows_best(void) {
-    return &pf_rows_plain;
-}
+const pf_rows *pf_rows_best(void) { return &pf_rows_plain; }
 
 #endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 from pathlib import Path
@@ -18,6 +19,18 @@ import packer_fast
 Pixels = NDArray[np.uint8]
 SAMPLINGS = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0", "440": "4:4:0", "411": "4:1:1"}
 FAST_SHRINK = 1.15
+# 4:1:0, which neither Pillow nor OpenCV writes: `scene(70, 45, 3)` by cjpeg -sample 4x2,1x1,1x1 -quality 60 -optimize
+JPEG_410 = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZGNywtQFdBRkxOUlNSMj5aYV"
+    "pQYEpRUk//2wBDAQ4ODhMREyYVFSZPNS01T09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT0//wAARCAAt"
+    "AEYDAUIAAhEBAxEB/8QAGgAAAgMBAQAAAAAAAAAAAAAAAAQCAwUGAf/EADIQAAEEAQEFBQUJAAAAAAAAAAEAAgMRBCESEzFBYQUGIlGxFBUjY+"
+    "E0QkNxcoGSosH/xAAZAQADAAMAAAAAAAAAAAAAAAACAwUABAb/xAAiEQACAgEDBAMAAAAAAAAAAAAAAQIDEQQSExQhImFBscH/2gAMAwEAAhED"
+    "EQA/AK8niVlZA1KRkHRQAXT5Au1nTtSb4+igIzfBOT8R6eInsQWtj4eU5rXtxpiCLBEZohTnxc8Obu8fJqvusck9/MPxX/yKoiZqu+7P07NxfP"
+    "cs9ArpH7uJz6vZBNWuO91/O/p9UqNCa3slX1ppzYzhuc/EY5xJJvU/mhCFKCExRNj272eddUIQpctFa28L6JTplkrkG11S0kdpd0PRR3PRavFG"
+    "7vko7novHQKpuOhlPHYzxHVXxWiO8c2IyOAxRkMYAPCToNPNSZ3nfkOEBhaBIdiw06Xp5q9ImKuIWV2mKyW/oH+pPktXAPwIwevqVuU1J0OfyJ"
+    "lXvgzaKEISFoQhZx+xXS+xqMWmGR2rREvHQ6cEpBqAU9EEyGjh0Q5opTW+4V0vIy5I65JLIgjcbexpNcSAVS7BdyxD+0f0URDPD4hjyNa3XVho"
+    "LflaDaQn0FrVKpzPsU5+W70Q6rWy0uxJZ3Z/AZ3upRws5Oe9oceQQhCobqhCFe4itwI//9k="
+)
 
 
 def scene(width: int, height: int, seed: int = 0) -> Pixels:
@@ -39,11 +52,10 @@ def encode(image: Pixels, sampling: str = "420", quality: int = 90, **options: A
         made = io.BytesIO()
         Image.fromarray(image.reshape(image.shape[:2])).save(made, "JPEG", quality=quality, **options)
         return made.getvalue()
-    if sampling in ("440", "411", "410"):
+    if sampling in ("440", "411"):
         flags = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR]
         factor = {"440": 0x121111, "411": 0x411111}[sampling]
         extra = [cv2.IMWRITE_JPEG_RST_INTERVAL, options.get("restart_marker_blocks", 0)]
-        extra += [cv2.IMWRITE_JPEG_PROGRESSIVE, int(options.get("progressive", False))]
         return bytes(cv2.imencode(".jpg", image[..., ::-1], [*flags, factor, *extra])[1])
     made = io.BytesIO()
     Image.fromarray(image).save(made, "JPEG", quality=quality, subsampling=SAMPLINGS[sampling], **options)
@@ -95,9 +107,27 @@ def reference(
     strict: bool = True,
 ) -> Pixels:
     """Return what packer makes of the region without this decoder: decode all, cut out, resize each axis."""
-    image = simplejpeg.decode_jpeg(jpeg, "RGB" if channels == 3 else "GRAY", strict=strict)
+    image = decode_whole(jpeg, channels, strict)
     x, y, width, height = region
     return resize(np.ascontiguousarray(image[y : y + height, x : x + width]), out, filter)
+
+
+def decode_whole(jpeg: bytes, channels: int = 3, strict: bool = True) -> Pixels:
+    """Return the whole image, uint8 (height, width, channels), by simplejpeg, or Pillow for 4:1:0.
+
+    Raises:
+        ValueError: It is refused.
+    """
+    try:
+        return simplejpeg.decode_jpeg(jpeg, "RGB" if channels == 3 else "GRAY", strict=strict)
+    except ValueError as error:
+        if "subsampling" not in str(error):
+            raise
+    with Image.open(io.BytesIO(jpeg)) as image:
+        if channels == 1:
+            image.draft("L", image.size)  # the luma of the file, not one made of its colors
+        pixels = np.asarray(image)
+    return pixels.reshape(*pixels.shape[:2], channels)
 
 
 def resize(part: Pixels, out: tuple[int, int], filter: str) -> Pixels:
@@ -114,6 +144,14 @@ def resize(part: Pixels, out: tuple[int, int], filter: str) -> Pixels:
         part = cv2.resize(part, middle[::-1], interpolation=cv2.INTER_AREA).reshape(*middle, channels)
         return cv2.resize(part, out[::-1], interpolation=cv2.INTER_LINEAR).reshape(*out, channels)
     return cv2.resize(part, out[::-1], interpolation=cv2.INTER_AREA).reshape(*out, channels)
+
+
+def index_of(jpeg: bytes, interval: int) -> bytes | None:
+    """Return the index of a JPEG, None if it cannot have one."""
+    try:
+        return packer_fast.make_index(jpeg, interval)
+    except packer_fast.IndexNotPossible:
+        return None
 
 
 def psnr(a: Pixels, b: Pixels) -> float:

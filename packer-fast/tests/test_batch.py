@@ -13,7 +13,7 @@ from packer_fast import Error, make_index
 def test_good_and_bad_images_do_not_disturb_each_other() -> None:
     good = [encode(scene(90, 70, i), sampling) for i, sampling in enumerate(["420", "444", "422", "440", "411"])]
     good.append(encode(scene(90, 70, 6)[..., :1]))
-    good.append(encode(scene(90, 70, 7), progressive=True))
+    good.append(encode(scene(90, 70, 7), optimize=True))
     alone = [decode([jpeg], [(11, 3, 60, 50)], (40, 40))[0][0] for jpeg in good]
     bad = [good[0][:700], b"junk", good[1][:-2][:900] + b"\xff\xd9", good[6][:500]]
     mixed, expected = [], []

@@ -65,6 +65,13 @@ def test_samplings_that_libjpeg_refuses() -> None:
         assert decode([bytes(jpeg)], [WHOLE], out, sizes=[(40, 30)])[1][0] in (Error.UNSUPPORTED, Error.DAMAGED)
 
 
+@pytest.mark.parametrize("out", [(30, 40), (20, 20)])
+def test_several_scans(out: tuple[int, int]) -> None:
+    """Coefficients of all scans would have to be kept: no part of the image is done before the last one."""
+    jpegs = [encode(scene(40, 30), progressive=True), encode(scene(40, 30)[..., :1], progressive=True)]
+    assert decode(jpegs, [WHOLE] * 2, out)[1] == [Error.UNSUPPORTED] * 2
+
+
 def test_other_formats() -> None:
     made = io.BytesIO()
     Image.fromarray(scene(40, 30)).save(made, "PNG")

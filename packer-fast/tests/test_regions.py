@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import simplejpeg
-from helpers import SAMPLINGS, decode, encode, photos, psnr, reference, resize, scene
+from helpers import JPEG_410, SAMPLINGS, decode, encode, photos, psnr, reference, resize, scene
 
 from packer_fast import Error, make_index
 
@@ -47,17 +47,34 @@ def test_random_regions(sampling: str, filter: str) -> None:
     assert np.mean(differences) <= 0.4
 
 
-@pytest.mark.parametrize("kind", [{"progressive": True}, {"restart_marker_blocks": 2}], ids=["progressive", "restarts"])
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "440"])
-def test_other_kinds_of_file_give_the_same(sampling: str, kind: dict[str, int]) -> None:
+def test_restart_markers_change_nothing(sampling: str) -> None:
     random = np.random.default_rng(3)
     for n in range(15):
         image = scene(150, 117, n)
         region = random_region(random, 150, 117)
         baseline, errors = decode([encode(image, sampling)], [region], (50, 60))
-        rows, more = decode([encode(image, sampling, **kind)], [region], (50, 60))
+        rows, more = decode([encode(image, sampling, restart_marker_blocks=2)], [region], (50, 60))
         assert errors == more == [Error.OK]
         assert np.array_equal(rows, baseline)
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+def test_410(filter: str) -> None:
+    random = np.random.default_rng(8)
+    ratios = []
+    for n in range(60):
+        region = random_region(random, 70, 45)
+        out = tuple(int(random.integers(max(1, side // 20), 90)) for side in region[3:1:-1])
+        rows, errors = decode([JPEG_410], [region], out, filter=filter, headroom=0)
+        assert errors == [Error.OK]
+        ratios.append(psnr(rows[0], reference(JPEG_410, region, out, filter=filter)))
+        indexes = [make_index(JPEG_410, n % 3)]
+        by_index, errors = decode([JPEG_410], [region], out, filter=filter, headroom=0, indexes=indexes)
+        assert errors == [Error.OK]
+        assert np.array_equal(by_index, rows)
+    assert np.median(ratios) >= 52
+    assert min(ratios) >= 40
 
 
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, "gray"])
@@ -108,7 +125,8 @@ def test_ramps_stay_in_place(filter: str, sampling: str, axis: int) -> None:
 def test_scaled_decoding_is_like_that_of_simplejpeg(sampling: str) -> None:
     image = scene(640, 496, 9)
     jpeg = encode(image[..., :1] if sampling == "gray" else image, sampling)
-    for region, out, factor in (((0, 0, 640, 496), (60, 80), 4), ((64, 32, 512, 448), (56, 64), 4)):
+    whole = 0, 0, 640, 496
+    for region, out, factor in ((whole, (60, 80), 4), ((64, 32, 512, 448), (56, 64), 4), (whole, (31, 40), 8)):
         rows, errors = decode([jpeg], [region], out, headroom=2)
         assert errors == [Error.OK]
         height, width = -(-496 // factor), -(-640 // factor)

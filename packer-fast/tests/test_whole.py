@@ -5,16 +5,16 @@ import io
 import numpy as np
 import pytest
 import simplejpeg
-from helpers import SAMPLINGS, decode, encode, photos, scene
+from helpers import JPEG_410, SAMPLINGS, decode, decode_whole, encode, photos, scene
 from PIL import Image
 
 from packer_fast import Error
 
 SIZES = [(32, 32), (33, 31), (1, 1), (2, 3), (5, 17), (16, 8), (100, 75), (257, 131)]
-KINDS = [{}, {"restart_marker_blocks": 3}, {"progressive": True}]
+KINDS = [{}, {"restart_marker_blocks": 3}]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["baseline", "restarts", "progressive"])
+@pytest.mark.parametrize("kind", KINDS, ids=["baseline", "restarts"])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_colors(sampling: str, kind: dict[str, int]) -> None:
     for width, height in SIZES:
@@ -23,6 +23,13 @@ def test_colors(sampling: str, kind: dict[str, int]) -> None:
             rows, errors = decode([jpeg], [(0, 0, width, height)], (height, width), channels)
             assert errors == [Error.OK]
             assert np.array_equal(rows[0], simplejpeg.decode_jpeg(jpeg, space))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_410(channels: int) -> None:
+    rows, errors = decode([JPEG_410], [(0, 0, 70, 45)], (45, 70), channels)
+    assert errors == [Error.OK]
+    assert np.array_equal(rows[0], decode_whole(JPEG_410, channels))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
