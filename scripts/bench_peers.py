@@ -55,6 +55,7 @@ class Work:
     options: dict[str, str] = field(default_factory=dict)
     peers: tuple[str, ...] = tuple(PEERS)
     epochs: int = 1
+    native_goals: dict[str, float] = field(default_factory=dict)
 
     def files(self, home: Path, data: Path, photos: int, count: int) -> Path:
         """Write the files, `count` in all, of `photos` images, or those of `data` as they are."""
@@ -68,7 +69,15 @@ class Work:
 
 
 WORKS = (
-    Work("JPEG 256 px, RandomResizedCrop(224) and flip", "crop", 1.8, 40, "photos", {"resize": "256"}),
+    Work(
+        "JPEG 256 px, RandomResizedCrop(224) and flip",
+        "crop",
+        1.8,
+        40,
+        "photos",
+        {"resize": "256"},
+        native_goals={"ffcv": 3, "dali": 4},
+    ),
     Work("JPEG 32 px, whole images", "whole", 2.5, 200, "cifar"),
     Work("raw 224 px", "raw", 2.3, 16, "photos", {"resize": "224", "fit": "crop"}, ("ffcv",), 10),
 )
@@ -124,10 +133,11 @@ def reader(python: str, words: list[str], errors: Path) -> Iterator[Callable[[in
 def measure(work: Work, files: Path, count: int, given: argparse.Namespace) -> None:
     """Print a table of one kind of work, and who is missing in it."""
     home, works, missing = files.parent, {}, []
+    ours_too = ("packer", "packer-fast") if given.native else ()
     with ExitStack() as processes:
-        for name in ("packer", *(peer for peer in work.peers if given.only in peer)):
+        for name in (given.ours, *ours_too, *(peer for peer in work.peers if not given.only or peer in given.only)):
             try:
-                python = sys.executable if name == "packer" else python_of(name, given.environments)
+                python = python_of(name, given.environments) if name in PEERS else sys.executable
                 words = [name, work.kind, str(files), str(home / name)]
                 read = processes.enter_context(reader(python, words, home / f"{name}.log"))
                 if (number := read(1)) != count:
@@ -139,12 +149,13 @@ def measure(work: Work, files: Path, count: int, given: argparse.Namespace) -> N
         rates = {name: each.per_second(count * work.epochs) for name, each in take_turns(works, given.rounds).items()}
     for line in missing:
         print(f"{line}\n")
-    ours = rates.pop("packer")
-    table = Table(work.name, "versions", "goal", "packer against it", "images/s")
-    table.row("**packer**", packer.__version__, "", "", ours.text(0))
+    ours = rates.pop(given.ours)
+    table = Table(work.name, "versions", "goal", f"{given.ours} against it", "images/s")
+    table.row(f"**{given.ours}**", packer.__version__, "", "", ours.text(0))
     for place, (name, rate) in enumerate(sorted(rates.items(), key=lambda item: -item[1].median)):
-        ratio = against_goal(ours / rate, None if place else work.goal)
-        table.row(name, " ".join(PEERS[name][1:]).replace("==", " "), *ratio, rate.text(0))
+        goal = work.native_goals.get(name) if given.native else None if place else work.goal
+        versions = " ".join(PEERS[name][1:]).replace("==", " ") if name in PEERS else packer.__version__
+        table.row(name, versions, *against_goal(ours / rate, goal), rate.text(0))
     print()
 
 
@@ -152,11 +163,14 @@ def main() -> None:
     """Print a table for each kind of work."""
     arguments = parser(__doc__ or "")
     arguments.add_argument("--environments", type=Path, default=Path(".venv-peers"), help="their folder [%(default)s]")
-    arguments.add_argument("--only", default="", metavar="TEXT", help="only peers whose name has this in it")
+    arguments.add_argument("--only", default=(), nargs="+", choices=PEERS, metavar="PEER", help="only these")
+    native = "packer with the native decoder and an index of the JPEGs, and without them; not the raw images"
+    arguments.add_argument("--native", action="store_true", help=native)
     arguments.add_argument("--photos", type=int, default=500, help="different photos among the images [%(default)s]")
     arguments.add_argument("--share", type=float, default=1, help="share of the images to read [%(default)s]")
     given = arguments.parse_args()
-    for work in WORKS:
+    given.ours = "packer-fast-index" if given.native else "packer"
+    for work in WORKS[:2] if given.native else WORKS:
         with tempfile.TemporaryDirectory(prefix="bench-peers-", dir=given.work_dir) as folder:
             count = BATCH * max(2, round(work.batches * given.share))
             files = work.files(Path(folder), given.data, given.photos, count)

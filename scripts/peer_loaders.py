@@ -95,13 +95,13 @@ def in_workers(dataset: Any, kind: Callable[..., Any] = DataLoader, **options: A
 # -- the loaders
 
 
-def packer(files: Path, out: Path, kind: str) -> Epoch:
+def packer(files: Path, out: Path, kind: str, decoder: str = "simplejpeg", index: str | None = None) -> Epoch:
     from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack
 
-    how: dict[str, Any] = {} if kind == "raw" else {"encode": "copy"}
+    how: dict[str, Any] = {} if kind == "raw" else {"encode": "copy", "jpeg_index": index}
     build_pack(BuildOptions(str(files), str(out), labels=("folder",), **how))
     options: dict[str, Any] = {"crop": RandomResizedCrop(SIDE), "flip": True} if kind == "crop" else {}
-    loader = PackedLoader(out, BATCH, shuffle=True, threads=WORKERS, **options)
+    loader = PackedLoader(out, BATCH, shuffle=True, threads=WORKERS, decoder=decoder, **options)
     return lambda: (images for images, _ in loader)
 
 
@@ -243,6 +243,8 @@ def by_opencv(kind: str, paths: list[str]) -> torch.Tensor:
 
 LOADERS: dict[str, Callable[[Path, Path, str], Epoch]] = {
     **{each.__name__: each for each in (packer, ffcv, dali, torchvision, webdataset, streaming, litdata)},
+    "packer-fast": partial(packer, decoder="fast"),
+    "packer-fast-index": partial(packer, decoder="fast", index="row"),
     "spdl": partial(spdl, by_ffmpeg),
     "spdl-opencv": partial(spdl, by_opencv),
 }

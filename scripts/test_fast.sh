@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Builds the wheel of packer-fast/ and runs its tests with it, in .venv-fast. Without a C compiler, cmake and nasm, or
-# without the sources of libjpeg-turbo, it says what is missing and skips. Arguments go to pytest.
+# Builds the wheel of packer-fast/, and runs its tests and those of packer that need it in .venv-fast: .venv with the
+# wheel, while .venv stays without it. Without a C compiler, cmake and nasm, or without the sources of libjpeg-turbo, it
+# says what is missing and skips. Arguments go to pytest, and leave out the tests of packer.
 #
 # The sources are those of LIBJPEG_TURBO_SOURCE (a folder or an archive), else of ../shared/third_party, else the
 # public release, which cmake downloads and verifies.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/venv.sh
 
 skip() {
     echo "skipped: $*"
@@ -37,24 +39,23 @@ except OSError as error:
 EOF
 fi
 
-want=$(cat packer-fast/pyproject.toml scripts/constraints.txt | cksum)
-if [ "$(cat .venv-fast/.installed 2>/dev/null)" != "$want" ]; then
-    echo "making .venv-fast"
-    rm -rf .venv-fast
-    "${PYTHON:-python3}" -m venv .venv-fast
-    .venv-fast/bin/python -m pip install --quiet --disable-pip-version-check --constraint scripts/constraints.txt \
-        build numpy opencv-python-headless pillow pytest simplejpeg
-    echo "$want" >.venv-fast/.installed
-fi
-
+make_venv dev
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 echo "building the wheel of packer-fast"
-.venv-fast/bin/python -m build --wheel --outdir "$out" packer-fast >"$out/build.log" 2>&1 || {
+.venv/bin/python -m build --wheel --outdir "$out" packer-fast >"$out/build.log" 2>&1 || {
     cat "$out/build.log" >&2
     exit 1
 }
-wheel=$(ls "$out"/dataset_packer_fast-*-py3-none-*.whl)
-.venv-fast/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$wheel"
-# the wheel is what is tested: the pytest command does not import from the working folder, as python -m pytest does
-env -u PACKER_FAST_LIBRARY -u PYTHONPATH .venv-fast/bin/pytest --config-file packer-fast/pyproject.toml packer-fast/tests "$@"
+
+libraries() {
+    "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+}
+rm -rf .venv-fast
+.venv/bin/python -m venv --without-pip .venv-fast
+echo "import site; site.addsitedir('$(libraries .venv)')" >"$(libraries .venv-fast)/venv.pth"
+.venv-fast/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-installed \
+    "$out"/dataset_packer_fast-*-py3-none-*.whl
+unset PACKER_FAST_LIBRARY PYTHONPATH  # the wheel is what is tested
+.venv-fast/bin/python -m pytest --config-file packer-fast/pyproject.toml packer-fast/tests "$@"
+[ $# -gt 0 ] || .venv-fast/bin/python -m pytest -m native

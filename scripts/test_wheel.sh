@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the source distribution and the wheel, builds the wheel once more from the unpacked source distribution and compares the
-# bytes, installs each into a fresh environment without torch, as docs/index.md says, and packs with it.
+# Builds the source distribution and the wheel, builds the wheel once more from the unpacked source distribution and from the
+# tree, compares the bytes, installs each into a fresh environment without torch, as docs/index.md says, and packs with it.
 # usage: scripts/test_wheel.sh [FOLDER]   FOLDER gets the two files; PYTHON=/path/to/python chooses the interpreter
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,8 +19,12 @@ wheel=dataset_packer-$version-py3-none-any.whl
 tar -xzf "$work/dist/dataset_packer-$version.tar.gz" -C "$work"
 cp -R "$work/dataset_packer-$version" "$work/again"  # another path, and other times
 build --wheel --outdir "$work/twice" "$work/again"
+mkdir "$work/tree"
+cp -R packer packer-fast pyproject.toml README.md LICENSE MANIFEST.in "$work/tree"
+build --wheel --outdir "$work/thrice" "$work/tree"  # as pip install . does, without the source distribution
 cmp "$work/dist/$wheel" "$work/twice/$wheel"
-echo "$wheel: built twice, the same bytes"
+cmp "$work/dist/$wheel" "$work/thrice/$wheel"
+echo "$wheel: built three times, the same bytes"
 unexpected=$(tar -tzf "$work/dist/dataset_packer-$version.tar.gz" | cut -d/ -f2 | sort -u |
     grep -vxE 'packer|dataset_packer.egg-info|[A-Z-]+(\.md|\.in)?|CITATION.cff|pyproject.toml|setup.cfg|' || true)
 [ -z "$unexpected" ] || { echo "the source distribution also holds $unexpected" >&2; exit 1; }

@@ -81,7 +81,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def native_decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the native decoder where it is installed, whose crops are not those of others to the last bit."""
     if not request.node.get_closest_marker("native"):
-        monkeypatch.setattr(fast, "native", lambda: (None, "is left out by the tests"))
+        monkeypatch.setattr(fast, "native", lambda: (None, fast.NOT_THERE))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import IntEnum
 from types import ModuleType
 from typing import Any
@@ -10,18 +9,21 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from packer.images import fast as fast_decoder
 
-def _problem() -> str:
-    try:
-        import packer_fast
-
-        packer_fast.version()
-    except ImportError as error:
-        return str(error)
-    return ""
+_, _PROBLEM = fast_decoder.native()
+NATIVE = (
+    pytest.mark.native,
+    pytest.mark.skipif(bool(_PROBLEM), reason=f"packer-fast {_PROBLEM}: scripts/test_fast.sh"),
+)
+"""The marks of a test that needs packer-fast."""
 
 
-needs_fast = pytest.mark.skipif(bool(_problem()), reason=f"packer-fast does not work here: {_problem()}")
+def needs_fast(test: Any) -> Any:
+    """Mark a test, or a class of them."""
+    for mark in NATIVE:
+        test = mark(test)
+    return test
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, version: str = "9.9") -> ModuleType:
@@ -44,7 +46,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, version: str = "9.9") -> ModuleTyp
     module: Any = ModuleType("packer_fast")
     module.Error, module.IndexNotPossible, module.make_index = Error, IndexNotPossible, make_index
     module.version = lambda: version
-    monkeypatch.setitem(sys.modules, "packer_fast", module)
+    monkeypatch.setattr(fast_decoder, "native", lambda: (module, ""))
     return module
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 
 from packer.bench.measure import Figure
 from packer.bench.options import Job
 from packer.bench.reliable import WHAT_TO_DO, reasons
-from packer.bench.report import PACED, PERFECT, YOURS, Report, Row
+from packer.bench.report import CROPS, INDEXED, PACED, PERFECT, YOURS, Report, Row
 
 STILL_CACHED = 0.05
 """Share of pages in memory above which a read is not cold."""
 FED, NEARLY_FED = 0.05, 0.15
+PAYS = 1.05
 """Maximum share of waiting for a step that is fed; the second if the loader is much faster than the step."""
 GAIN = 1.1
 """Least ratio that is worth a pack."""
@@ -225,7 +227,18 @@ def tuned(report: Report, best: Job) -> list[str]:
         keeps_up = waiting.median < FED or (waiting.median < NEARLY_FED and rate.lowest > 1.2 * needed)
         verdict = f"this machine {'can' if keeps_up else 'cannot'} feed it"
         lines.append(f"with steps of {step_ms:g} ms, {waiting.text(2)} of the time is spent waiting: {verdict}")
-    return [*lines, f"paste: {paste(report, best)}"]
+    return [*lines, *index_pays(report), f"paste: {paste(report, best)}"]
+
+
+def index_pays(report: Report) -> list[str]:
+    """Return whether an index of the JPEGs would make random crops faster, if that was measured."""
+    rates = [row.rate for row in report.rows if row.name in (CROPS, INDEXED) and row.rounds]
+    if len(rates) < 2:
+        return []
+    gain = rates[1] / rates[0]
+    what = f"with an index of its JPEGs, random crops are read {gain.text(2)} times as fast"
+    pays = gain.median >= PAYS and gain.lowest > 1
+    return [f"{what}: {f'packer index {shlex.quote(report.path)}' if pays else 'it would not pay here'}"]
 
 
 def _limit(share: Figure, limit: str, resized: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from packer import __version__
 from packer.containers import CONTAINERS
 from packer.errors import UsageError
-from packer.images.fast import native
+from packer.images import fast
 from packer.system import load_average, memory_bytes, usable_cores
 
 ENCODINGS = ("raw", "jpeg")
@@ -142,6 +142,7 @@ class Job:
         cold: Whether the files are dropped from the page cache, and the first epoch is measured.
         prefetch: Batches ahead of the consumer.
         window: Blocks of a window of `BlockShuffleSampler`; 0: `ShuffleSampler`.
+        crops: Whether random crops are read, of `size`, not whole images.
         step_s: Time that the consumer takes for each batch.
         seed: Random seed of the order.
         images: Records of the pack that are read; None: see `sample_records`.
@@ -161,6 +162,7 @@ class Job:
     cold: bool = False
     prefetch: int = 2
     window: int = 0
+    crops: bool = False
     step_s: float = 0.0
     seed: int = 0
     images: int | None = None
@@ -177,7 +179,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "load_before": load_average(),
         "date": time.strftime("%Y-%m-%d"),
-        "decoder": "simplejpeg" if native()[0] is None else "fast",
+        "decoder": "simplejpeg" if fast.native_for_auto() is None else "fast",
         "versions": {"packer": __version__, "python": platform.python_version(), **_versions()},
     }
 

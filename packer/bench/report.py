@@ -14,6 +14,8 @@ PACED = " + step"
 """Suffix of the name of a row whose consumer takes a step for each batch, to measure waiting."""
 YOURS, PERFECT = "your loader", "perfect loader"
 """Names of rows: a loader of the user's, and one that has its batches in memory."""
+CROPS, INDEXED = "random crops", "random crops, indexed"
+"""Names of rows: crops of the JPEGs of a sample, without and with an index of them."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,11 @@ import numpy as np
 
 from packer.bench.options import IMAGES, LEAST_IMAGES, BenchOptions
 from packer.errors import BadImage, UsageError, plural
+from packer.format.jpeg_index_list import JPEG_INDEX_PREFIX
 from packer.format.pack import Pack
+from packer.images import fast
 from packer.images.header import decoded_shape, read_header
+from packer.packing import BuildOptions, build_pack
 from packer.sources.tree import find_tree
 from packer.system import available_bytes
 from packer.types import Int64
@@ -21,6 +24,10 @@ MOST_BYTES = 1 << 30
 """Larger than the caches of a processor, and read from a slow disk in seconds."""
 MOST_DECODED = 1 << 14
 """Limit for encoded images: reading them once, to warm up, should also take seconds."""
+MOST_COPIED = 1 << 28
+"""Limit for the JPEGs that are indexed for a measurement."""
+MOST_PIXELS = 1 << 40
+"""What is in a pack is not too large."""
 RUNS = 16
 
 
@@ -94,6 +101,35 @@ def _shape(path: bytes) -> tuple[int, int] | None:
     except (OSError, BadImage):
         return None
     return width, height
+
+
+def indexed_sample(pack: Pack, folder: str, options: BenchOptions) -> tuple[str, str] | None:
+    """Build a pack of some of a pack's JPEGs twice, in `folder`: return the paths without and with an index of them.
+
+    None: the native decoder is not there, or does not read this pack, or nothing could be indexed.
+    """
+    if fast.native_for_auto() is None or pack.manifest.encoding not in ("jpeg", "copy") or pack.manifest.lenient:
+        return None
+    each = max(1.0, float(np.asarray(pack.column("size")).sum()) / len(pack))
+    count = min(options.images or IMAGES, max(LEAST_IMAGES, int(MOST_COPIED / each)))
+    source, plain, indexed = (os.path.join(folder, name) for name in ("images", "plain", "indexed"))
+    os.makedirs(source)
+    for record in sample_records(pack, count).tolist():
+        if pack.encoding_of(record) == "jpeg":
+            with open(os.path.join(source, f"{record}.jpg"), "wb") as file:
+                file.write(pack.record(record))
+    if len(os.listdir(source)) < LEAST_IMAGES:
+        return None
+    built = build_pack(
+        BuildOptions(
+            source, indexed, labels=("none",), encode="copy", jpeg_index="row", mode=pack.manifest.mode,
+            max_pixels=MOST_PIXELS, on_bad="skip", workers=options.threads,
+        )
+    )  # fmt: skip
+    if built.jpeg_index is None or not built.jpeg_index.indexed:
+        return None
+    shutil.copytree(indexed, plain, ignore=shutil.ignore_patterns(f"{JPEG_INDEX_PREFIX}*"))
+    return plain, indexed
 
 
 def sample_records(pack: Pack, images: int | None) -> Int64:

@@ -13,8 +13,8 @@ from packer.bench.compare import own_rows, work_folder
 from packer.bench.conclude import conclude
 from packer.bench.options import BenchOptions, Job, machine
 from packer.bench.process import measuring, one_round
-from packer.bench.report import PACED, Report, Row
-from packer.bench.sample import batch_size_of, sample_images, sample_records
+from packer.bench.report import CROPS, INDEXED, PACED, Report, Row
+from packer.bench.sample import MOST_SIDE, batch_size_of, indexed_sample, sample_images, sample_records
 from packer.errors import PackerError, UsageError, plural
 from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
@@ -155,7 +155,24 @@ class _Tuning:
             best = self._best([_row_of(pack, f"window {n}", replace(best, window=n)) for n in WINDOWS])
         if self._options.step_ms is not None:
             self._best([_row_of(pack, "with the step", self._with_step(best))])
+        if not self._options.cold:
+            try:
+                self._index(pack, replace(best, crops=True, images=None, cache_dir=None))
+            except PackerError as error:  # the rest is worth showing
+                self._report.notes.append(f"what an index of the JPEGs would do is not known: {error}")
         return self._finished(best)
+
+    def _index(self, pack: Pack, job: Job) -> None:
+        """Measure what an index of the JPEGs would do for random crops, with packs of a sample of them."""
+        with work_folder(self._options) as folder:
+            self._progress.stage("indexing a sample")
+            if (found := indexed_sample(pack, folder, self._options)) is None:
+                return
+            plain, indexed = map(open_pack, found)
+            size = min(job.size[0], MOST_SIDE), min(job.size[1], MOST_SIDE)
+            job = replace(job, pack=plain.path, size=size, batch_size=min(job.batch_size, len(plain)))
+            rows = [_row_of(plain, CROPS, job), _row_of(indexed, INDEXED, replace(job, pack=indexed.path))]
+            self._best(rows)
 
     def of_folder(self, job: Job, stored: float) -> Report:
         rows = []

@@ -33,7 +33,7 @@ from packer.bench.own_loader import CachedBatches, OwnLoader
 from packer.bench.report import Measured
 from packer.bench.sample import sample_records
 from packer.format.pack import open_pack
-from packer.loading.crop import Resize
+from packer.loading.crop import RandomResizedCrop, Resize
 from packer.loading.loader import PackedLoader
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler, SortedPackWarning
 from packer.samplers.order import Records
@@ -151,8 +151,8 @@ class PackReader:
 
     def __init__(self, job: Job) -> None:
         gpu, pack = job.device != "cpu", open_pack(job.pack, job.cache_dir)
-        width, height = job.size
-        records = sample_records(pack, job.images)
+        size, records = job.size[::-1], sample_records(pack, job.images)
+        whole = None if pack.manifest.shape else Resize(size)
         if job.window:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SortedPackWarning)  # nothing is trained on these batches
@@ -163,7 +163,7 @@ class PackReader:
             pack,
             job.batch_size,
             sampler=order,
-            crop=None if pack.manifest.shape else Resize((height, width)),
+            crop=RandomResizedCrop(size) if job.crops else whole,
             threads=job.threads,
             prefetch=job.prefetch,
             device=job.device,

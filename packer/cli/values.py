@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from packer.containers.plugins import choose
+from packer.errors import UsageError, printable
 
 MANIFEST = "pack.json"
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ class OneOf(Type):
         """Return the name. Raise UsageError if it is not known."""
         if self._all_names is not None:
             return str(value)
-        return choose(param.opts[-1] if param is not None else "", value, self.names)
+        option = param.opts[-1] if param is not None else ""
+        try:
+            return choose(option, value, self.names)
+        except UsageError as error:
+            if (default := getattr(param, "flag_value", None)) in self.names:
+                error.next_step = f"write {option}={default} if {printable(value)} is not its value"
+            raise
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the names that begin like this."""

@@ -14,6 +14,7 @@ from packer.errors import DamagedPack, PackerError, StorageError, UsageError
 from packer.format.columns import column
 from packer.format.digests import sha256_of
 from packer.format.index import read_index
+from packer.format.jpeg_index_list import JPEG_INDEX, index_file_of
 from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
 from packer.stores import clean_url, is_url
@@ -200,5 +201,5 @@ def _own_names(pack: CachedPack) -> set[str]:
     with suppress(PackerError):
         manifest = read_manifest(pack.folder)
     if manifest is not None:
-        return own | {file.name for file in manifest.files}
-    return own | {name for name in os.listdir(pack.folder) if name.endswith(INDEX_SUFFIX)}
+        return own | {file.name for file in manifest.files} | {index_file_of(shard) for shard in manifest.shards}
+    return own | {name for name in os.listdir(pack.folder) if name.endswith(INDEX_SUFFIX) or JPEG_INDEX.fullmatch(name)}

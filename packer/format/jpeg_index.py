@@ -6,22 +6,28 @@ packer/format/jpeg_index_list.py says which files. Each has the rows of a shard,
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack
+from packer.errors import DamagedPack, StorageError, UsageError
 from packer.format.index import one_batch
-from packer.format.indexes import in_memory
+from packer.format.indexes import FETCHED_AT_ONCE, in_memory
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, list_text, make_again, parse_jpeg_index_list
 from packer.format.mmap import MANY_FILES, map_files
 from packer.format.pack import Pack
+from packer.stores import join_url
+from packer.stores.threads import all_of, pool
 from packer.system import PORTABLE
 from packer.types import Int64
+
+if TYPE_CHECKING:
+    from packer.format.remote import Remote
 
 SCHEMA = pa.schema([pa.field("index", pa.large_binary(), nullable=False)])
 COLUMN = "index"
@@ -33,21 +39,22 @@ Addresses = NDArray[np.uint64]
 def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
     """Return the index of a pack's JPEGs; None if it has none.
 
-    Packs at URLs have none for now: their JPEGs are decoded from the start. `packer pull` takes the index along.
+    Of a pack at a URL the file of a shard is fetched when it is first needed, into the cache. If the cache is too small
+    for the pack and its index, there is none.
 
     Args:
         pack: An open pack, also a joined one; then records of those of its packs without an index have none.
 
     Raises:
         DamagedPack: The index was altered, a file is missing, or it was made of other containers.
-        StorageError: A file cannot be opened.
+        StorageError: A file cannot be opened or fetched.
     """
     if len(pack.packs) > 1:
         parts = [open_jpeg_indexes(part) for part in pack.packs]
         return JoinedJpegIndexes(pack, parts) if any(part is not None for part in parts) else None
     pack = pack.packs[0]
-    if pack.is_remote:
-        return None
+    if pack.remote is not None:
+        return _fetched(pack, pack.remote)
     while (text := list_text(pack.folder)) is not None:
         problem = None
         try:
@@ -60,6 +67,21 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
                 raise problem
             return found
     return None
+
+
+def _fetched(pack: Pack, remote: Remote) -> JpegIndexes | None:
+    """Return the index of a pack at a URL."""
+    from packer.format.objects import jpeg_index_at
+
+    try:
+        listed = jpeg_index_at(remote.store, pack.manifest)
+    except DamagedPack as error:
+        raise error.with_location(pack.path) from None
+    except (StorageError, UsageError) as error:
+        # a store may refuse to say that there is no such object, and a forked process may not ask
+        warnings.warn(f"JPEGs are decoded without an index, if there is one: {error}", stacklevel=2)
+        return None
+    return JpegIndexes(pack, listed) if listed is not None and remote.fits(listed.bytes) else None
 
 
 class JpegIndexes:
@@ -75,15 +97,16 @@ class JpegIndexes:
     def __init__(self, pack: Pack, listed: JpegIndexList) -> None:
         """Map the files. Raise DamagedPack if one is missing or has another size."""
         self._pack, self._listed = pack, listed
-        folder, shards = pack.folder, listed.shards
+        folder, shards, here = pack.folder, listed.shards, pack.remote is None
         files = [(os.path.join(folder, shard.index.name), shard.index.bytes) for shard in shards]
+        self._mapped = bool(folder) and not PORTABLE
         try:
-            if PORTABLE:
-                self._maps, self._places = map_files(files)
-                self._region, self._starts = in_memory([size for _, size in files])
-            else:
+            if self._mapped:
                 # the maps stay those of the files that were there when another index replaces them
-                self._region, self._starts = map_files(files, late=len(files) > MANY_FILES)
+                self._region, self._starts = map_files(files, late=not here or len(files) > MANY_FILES, check=here)
+            else:
+                self._maps, self._places = map_files(files if here else [])
+                self._region, self._starts = in_memory([size for _, size in files])
         except DamagedPack as error:
             raise self._damage(os.path.basename(os.fsdecode(error.where)), error.problem) from None
         self._files = files
@@ -124,23 +147,45 @@ class JpegIndexes:
         """
         shards = self._ends.searchsorted(records.view(np.uint64), "right")
         if not (opened := self._open.take(shards)).all():
-            for number in np.unique(shards[~opened]).tolist():
-                self._verify(number)
+            self._open_new(np.unique(shards[~opened]).tolist())
         places = self._shifts.take(shards) + records
         starts = self._bounds.take(places)
         sizes = self._bounds.take(places + 1) - starts
         addresses = (self._data.take(shards) + starts) * (sizes > 0)
         return addresses.view(np.uint64), sizes.view(np.uint64)
 
+    def _open_new(self, numbers: list[int]) -> None:
+        if self._pack.remote is None or len(numbers) == 1:
+            for number in numbers:
+                self._verify(number)
+        else:
+            with pool(FETCHED_AT_ONCE) as threads:
+                all_of([threads.submit(self._verify, number) for number in numbers])
+
+    def _content(self, number: int, again: bool) -> NDArray[np.uint8]:
+        """Return the content of the file of a shard, which is fetched `again` if it came wrong."""
+        size, start = self._files[number][1], int(self._starts[number])
+        fetched, shards = None, self._listed.shards
+        if self._pack.remote is not None:
+            try:
+                fetched = self._pack.remote.file(shards[number].index, len(shards) + number, again)
+            except DamagedPack as error:
+                raise self._damage(shards[number].index.name, error.problem) from None
+        if self._mapped:
+            self._region.map(number, again)
+        else:
+            if fetched is None:
+                place = int(self._places[number])
+                fetched = np.frombuffer(self._maps.data[place : place + size], np.uint8)
+            self._bytes[start : start + size] = fetched
+        return self._bytes[start : start + size]
+
     def _verify(self, number: int) -> None:
         """Verify the file of a shard, and note where its column is."""
-        path, size = self._files[number]
-        entry, start = self._listed.shards[number].index, int(self._starts[number])
-        if PORTABLE:
-            place = int(self._places[number])
-            self._bytes[start : start + size] = np.frombuffer(self._maps.data[place : place + size], np.uint8)
-        self._region.map(number)
-        data = self._bytes[start : start + size]
+        path, entry = self._files[number][0], self._listed.shards[number].index
+        data = self._content(number, again=False)
+        if crc32c(data) != entry.crc32c and self._pack.remote is not None:
+            data = self._content(number, again=True)
         if crc32c(data) != entry.crc32c:
             raise self._damage(entry.name, "was altered: it does not match its checksum")
         try:
@@ -160,8 +205,9 @@ class JpegIndexes:
         self._open[number] = True
 
     def _damage(self, name: str, problem: str) -> DamagedPack:
-        path = os.path.join(self._pack.folder, name)
-        return DamagedPack(path, problem, make_again(self._pack.folder)).with_location(self._pack.path)
+        path = self._pack.path
+        where = join_url(path, name) if self._pack.is_remote else os.path.join(path, name)
+        return DamagedPack(where, problem, make_again(path)).with_location(path)
 
 
 class JoinedJpegIndexes(JpegIndexes):

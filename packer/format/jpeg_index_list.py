@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,10 +21,13 @@ from packer.errors import DamagedPack, StorageError, UsageError, printable
 from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry
 from packer.format.manifest import MAX_MANIFEST_BYTES, Manifest, ShardEntry, digest_of
 from packer.format.typed import typed
+from packer.stores import is_url
 from packer.system import sync_path
 
 JPEG_INDEX_NAME = "jpeg-index.json"
 JPEG_INDEX_PREFIX = "jpeg-index."
+JPEG_INDEX = re.compile(r"jpeg-index\.(?:json|[a-z0-9.-]+\.arrow)")
+"""Names of the files."""
 WORK_FOLDER = "jpeg-index.partial"
 """The folder in a pack where the files grow."""
 VERSION = 1
@@ -101,9 +106,11 @@ class JpegIndexList:
         return (*(shard.index for shard in self.shards), own)
 
 
-def make_again(folder: str) -> str:
-    """Return the next step if an index is damaged."""
-    return f"make it again: packer index {printable(folder)}"
+def make_again(pack: str) -> str:
+    """Return the next step if the index of a pack, its folder or URL, is damaged."""
+    if is_url(pack):
+        return "make it again in a copy, and send that: packer pull, packer index, packer push"
+    return f"make it again: packer index {printable(shlex.quote(pack))}"
 
 
 def read_jpeg_index_list(folder: str, manifest: Manifest) -> JpegIndexList | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from packer.containers.storage import storage_errors
-from packer.errors import BadInput, DamagedPack, NotInstalled
+from packer.errors import BadInput, DamagedPack
 from packer.format.columns import column
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import write_index
@@ -29,7 +29,7 @@ from packer.format.jpeg_index_list import VERSION, JpegIndexList, ShardJpegIndex
 from packer.format.manifest import IndexEntry, ShardEntry
 from packer.format.mmap import map_files
 from packer.format.schema import ENCODINGS
-from packer.images.fast import INSTALL
+from packer.images.fast import INSTALL, load_native
 from packer.images.header import read_header
 from packer.system.child import Decoding, Report, unmarked
 
@@ -42,14 +42,7 @@ def check_installed(option: str) -> str:
     Raises:
         NotInstalled: packer-fast is missing, or its library cannot be loaded.
     """
-    try:
-        import packer_fast
-
-        return f"packer-fast {packer_fast.version().split()[0]}"
-    except ModuleNotFoundError:
-        raise NotInstalled(option, "needs packer-fast, which is not installed", INSTALL) from None
-    except ImportError as error:
-        raise NotInstalled(option, f"needs packer-fast, which does not work: {error}", INSTALL) from None
+    return f"packer-fast {load_native(option, INSTALL).version().split()[0]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +194,7 @@ def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked)
 
     The records are verified against their checksums; arguments and errors are those of `make_jpeg_index`.
     """
-    from packer_fast import Error, IndexNotPossible, make_index
-
+    native = load_native("", INSTALL)
     container, shard = job.container, job.shard
     indexes = Indexes(job.folder, [shard])
     offsets, table = indexes.offsets(0), indexes[0]
@@ -222,12 +214,12 @@ def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked)
             raise DamagedPack(container, problem, RESTORE)
         try:
             with decoding(row):
-                made: bytes = make_index(jpeg, job.interval)
+                made: bytes = native.make_index(jpeg, job.interval)
                 return made
-        except IndexNotPossible as error:
-            if error.error == Error.NO_MEMORY:
+        except native.IndexNotPossible as error:
+            if error.error == native.Error.NO_MEMORY:
                 raise MemoryError(f"{container}: an index needs more memory") from None
-            return _why(bytes(jpeg), "damaged" if error.error == Error.DAMAGED else "unsupported")
+            return _why(bytes(jpeg), "damaged" if error.error == native.Error.DAMAGED else "unsupported")
 
     def chunk(first: int) -> tuple[list[bytes | str], float]:
         started, stop = time.thread_time(), first + ROWS_AT_ONCE

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, UsageError, size_text
 from packer.format.indexes import FETCHED_AT_ONCE
-from packer.format.manifest import MANIFEST_NAME, Manifest
+from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
 from packer.format.mmap import MANY_FILES, Region, map_files
 from packer.format.objects import fetch_file, manifest_at
 from packer.stores import clean_url, join_url, open_store
@@ -129,22 +129,32 @@ class Remote:
         to_come = sum(shard.index.bytes for shard in self.manifest.shards if shard.index.name not in here)
         return self.limit - self._cache.kept() - to_come
 
-    def fits(self) -> bool:
-        """Return whether the cache may hold the whole pack."""
-        return sum(self.blocks.layout.sizes) <= self.room()
+    def fits(self, more: int = 0) -> bool:
+        """Return whether the cache may hold the whole pack, and so many bytes more."""
+        return sum(self.blocks.layout.sizes) + more <= self.room()
 
     def index(self, number: int, again: bool) -> NDArray[np.uint8] | None:
         """Fetch an index unless it is here, or `again`; return its content if its file is not in the cache."""
-        entry = self.manifest.shards[number].index
+        if not self.folder and self._indexes and not again and (found := self._indexes[number]) is not None:
+            return found
+        return self.file(self.manifest.shards[number].index, number, again, self._is_late)
+
+    def file(self, entry: FileEntry, lock: int, again: bool, makes_room: bool = True) -> NDArray[np.uint8] | None:
+        """Fetch a whole file unless it is here, or `again`; return its content if it is not in the cache.
+
+        Args:
+            entry: the file.
+            lock: a number that no other file of the pack has.
+            again: whether to replace what is here.
+            makes_room: whether blocks are evicted for it.
+        """
         if not self.folder:
-            found = self._indexes[number] if self._indexes and not again else None
-            return np.frombuffer(fetch_file(self.store, entry), np.uint8) if found is None else found
+            return np.frombuffer(fetch_file(self.store, entry), np.uint8)
         path = os.path.join(self.folder, entry.name)
         if again or not has_file(path, entry.bytes):
-            with alone(os.path.join(self.folder, NAME), number):
+            with alone(os.path.join(self.folder, NAME), lock):
                 if again or not has_file(path, entry.bytes):
-                    data = fetch_file(self.store, entry)
-                    (self._fetcher.put if self._is_late else put_file)(path, data)
+                    (self._fetcher.put if makes_room else put_file)(path, fetch_file(self.store, entry))
         return None
 
     def blocks_of(self, offsets: Int64, sizes: Int64) -> Int64:

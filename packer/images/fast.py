@@ -6,9 +6,10 @@ import warnings
 from functools import cache
 from typing import Any
 
-from packer.errors import UsageError
+from packer.errors import NotInstalled
 
 INSTALL = 'pip install "dataset-packer[fast]"'
+NOT_THERE = "is not installed"
 
 
 @cache
@@ -19,18 +20,29 @@ def native() -> tuple[Any, str]:
 
         packer_fast.version()  # loads the library
     except ModuleNotFoundError:
-        return None, "is not installed"
+        return None, NOT_THERE
     except (ImportError, OSError) as error:
-        warnings.warn(f"dataset-packer-fast cannot be used, JPEGs are decoded without it: {error}", stacklevel=2)
         return None, f"cannot be used: {error}"
     return packer_fast, ""
 
 
-def load_native() -> Any:
-    """Return the module packer_fast. Raise UsageError if it cannot be used."""
+def native_for_auto() -> Any:
+    """Return the module packer_fast, or None; warn if it is installed and cannot be used.
+
+    None as well where the library has no vector instructions for the processor: its plain C takes longer than the
+    vector instructions of libjpeg-turbo and OpenCV, although it decodes less.
+    """
+    module, reason = native()
+    if module is None and reason != NOT_THERE:
+        warnings.warn(f"dataset-packer-fast {reason}; JPEGs are decoded without it", stacklevel=2)
+    return None if module is None or "plain C" in module.version() else module
+
+
+def load_native(option: str = "--decoder fast", next_step: str = f"{INSTALL}, or choose --decoder auto") -> Any:
+    """Return the module packer_fast. Raise NotInstalled, naming the option that needs it, if it cannot be used."""
     module, reason = native()
     if module is None:
-        raise UsageError("--decoder fast", f"dataset-packer-fast {reason}", f"{INSTALL}, or choose --decoder auto")
+        raise NotInstalled(option, f"needs dataset-packer-fast, which {reason}", next_step)
     return module
 
 

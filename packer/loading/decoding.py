@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from functools import cached_property
 from typing import Any, cast
 
@@ -11,9 +10,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadImage, DamagedPack, printable
+from packer.errors import BadImage
 from packer.format.bits import Bits
 from packer.format.jpeg_index import JpegIndexes, open_jpeg_indexes
+from packer.format.jpeg_index_list import make_again
 from packer.format.pack import Pack
 from packer.images import fast
 from packer.images.decode import Decoder, decode, is_plain_jpeg
@@ -39,15 +39,21 @@ class RowDecoder:
         channels: of the rows.
         output: (height, width) of the rows.
         interpolation: the filter of crops.
+        verify: refuse a JPEG that is damaged outside its crop, too.
     """
 
     def __init__(
-        self, pack: Pack, decoder: Decoder, channels: int, output: tuple[int, int], interpolation: Interpolation
-    ) -> None:
+        self, pack: Pack, decoder: Decoder, channels: int, output: tuple[int, int], interpolation: Interpolation,
+        verify: bool,
+    ) -> None:  # fmt: skip
         self.pack, self._decoder, self._interpolation = pack, decoder, interpolation
         self._channels, self._output = channels, output
         self._mode = cast(Mode, pack.manifest.mode)
         self._native = self._native_decoder()
+        # a build has decoded what it has copied, and it is the same if it matches its checksum
+        copied = any(one.manifest.encoding == "copy" and one.manifest.made_from for one in pack.packs)
+        self._sound = Bits(len(pack)) if verify and copied and self._native is not None else None
+        """Records that are known to be sound, of a pack that may hold damaged JPEGs."""
 
     def _native_decoder(self) -> Any:
         """Return the module packer_fast, or None if it does not decode these rows."""
@@ -55,7 +61,7 @@ class RowDecoder:
             return None
         if self.pack.manifest.encoding not in ("jpeg", "copy"):
             return None
-        return fast.load_native() if self._decoder == "fast" else fast.native()[0]
+        return fast.load_native() if self._decoder == "fast" else fast.native_for_auto()
 
     @cached_property
     def _indexes(self) -> JpegIndexes | None:
@@ -89,6 +95,8 @@ class RowDecoder:
                 self._decode_parts(records[places], regions[places], its_rows)
         if params.flipped is not None:
             flip_rows(rows, np.flatnonzero(params.flipped & ~done))
+        if self._sound is not None:
+            self._sound.set(records)
 
     def _decode_natively(
         self, records: Int64, places: Int64, params: CropParams, rows: NDArray[Any]
@@ -110,27 +118,35 @@ class RowDecoder:
         if not len(places):
             return done
         starts, lengths = self.pack.where(records[places])
+        indexes = () if self._indexes is None else self._indexes.where(records[places])
         batch = self._native.Batch(
             self.pack.region.addresses(starts),
             lengths.astype(np.uint64),
             np.stack(sizes, axis=1)[places].astype(np.int32),
             parts[places].astype(np.int32),
             None if params.flipped is None else np.ascontiguousarray(params.flipped[places]),
-            *(() if self._indexes is None else self._indexes.where(records[places])),
+            *indexes,
         )
         every = len(places) == len(rows)
         into = rows if every else np.empty((len(places), *rows.shape[1:]), np.uint8)
-        errors = self._native.decode_batch(batch, into, filter=self._interpolation, headroom=HEADROOM)
+        verify = self._may_be_damaged(records[places], indexes)
+        errors = self._native.decode_batch(batch, into, filter=self._interpolation, verify=verify, headroom=HEADROOM)
         for record in records[places[errors == self._native.Error.WRONG_INDEX]].tolist():
-            key = self.pack.key(record)
-            problem = f"record {key}: the index of its JPEG is not that of these bytes"
-            step = f"make it again: packer index {printable(shlex.quote(self.pack.path))}"
-            raise DamagedPack(self.pack.path, problem, step).with_location(self.pack.path, key=key)
+            error = self.pack.damage(record, "has an index of its JPEG that was made of other bytes")
+            error.next_step = make_again(error.pack or self.pack.path)
+            raise error
         good = errors == self._native.Error.OK
         if not every:
             rows[places[good]] = into[good]
         done[places[good]] = True
         return done
+
+    def _may_be_damaged(self, records: Int64, indexes: tuple[Any, ...]) -> bool:
+        """Return whether one of these JPEGs may be damaged where it is not looked at: a damaged one has no index."""
+        if self._sound is None:
+            return False
+        sound = self._sound[records]
+        return not (sound | (indexes[1] > 0) if indexes else sound).all()
 
     @cached_property
     def _kinds(self) -> tuple[Bits, Bits]:

@@ -39,6 +39,8 @@ class DeviceCache:
         UsageError: if the pack does not fit on the device.
     """
 
+    decoded_by = ""
+
     def __init__(self, host: Pipeline, device: torch.device) -> None:
         filler, pack = host.filler, host.filler.pack
         if host.transforms.of_images:

@@ -66,6 +66,8 @@ class DeviceDecode:
         NotInstalled: if torchcodec is missing.
     """
 
+    decoded_by = "torchcodec"
+
     def __init__(self, host: Pipeline, device: torch.device) -> None:
         self.reader = EncodedReader(host, 'decode="device"', ("jpeg",))
         self.filler = host.filler

@@ -32,6 +32,10 @@ HOST = 'use decode="host" of PackedLoader'
 class BatchMaker(Protocol):
     """Makes the batches of a loader."""
 
+    @property
+    def decoded_by(self) -> str:
+        """What decodes JPEGs: a word, and more about it after a space; "" if nothing is decoded."""
+
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield (images, targets, records) for each array of record numbers, in order."""
 

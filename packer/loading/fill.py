@@ -107,7 +107,7 @@ class ImageFiller:
 
     @cached_property
     def _decoder(self) -> RowDecoder:
-        return RowDecoder(self.pack, self.decoder, self.channels, self.output, self.interpolation)
+        return RowDecoder(self.pack, self.decoder, self.channels, self.output, self.interpolation, self.verify)
 
     @property
     def decoded_by(self) -> str:

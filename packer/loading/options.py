@@ -42,6 +42,8 @@ ELSEWHERE = {
     "worker_init_fn": "leave it out: PackedLoader reads in threads",
 }
 """Arguments of torch's DataLoader -> what to do here."""
+LIBRARIES = {"torchcodec": 'decode="device"', "dali": "decode=packer.dali.Decoder()"}
+"""What decodes elsewhere than on the host -> the argument that chooses it."""
 
 
 def refuse_unknown(function: Callable[..., Any], unknown: dict[str, Any]) -> None:
@@ -94,9 +96,11 @@ def check_same_decoder(there: Any, here: str) -> None:
     """Warn if a state was made with another JPEG decoder than `here`; that of older versions is not known."""
     name = here.partition(" ")[0]
     if there is not None and name and there != name:
+        differ = "slightly" if there in LIBRARIES or name in LIBRARIES else "by 0.3 of 255 on average"
+        step = LIBRARIES.get(there, f'decoder="{there}"')
         warnings.warn(
-            f"the state was made with the JPEG decoder {there}, and this loader uses {name}: their crops differ by 0.4 "
-            f'of 255 on average; pass decoder="{there}" for the same pixels',
+            f"the state was made with the JPEG decoder {there}, and this loader uses {name}: their crops differ "
+            f"{differ}; pass {step} for the same pixels",
             stacklevel=3,
         )
 

@@ -108,6 +108,11 @@ class Pipeline:
         self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
         self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
 
+    @property
+    def decoded_by(self) -> str:
+        """What decodes JPEGs; "" for a raw pack."""
+        return self.filler.decoded_by
+
     def with_filler(self, filler: ImageFiller) -> Pipeline:
         """Return one for other crops."""
         replacer = None if self.replacer is None else self.replacer.with_filler(filler)

@@ -248,7 +248,7 @@ def _planned(
 
 def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[ShardResult]:
     """Pack all shards and return their results in order."""
-    from packer.packing.engines import threads_of
+    from packer.packing.engines import with_threads
     from packer.packing.parts import FinishedParts, Part
     from packer.packing.verdict import fail, going_on, too_many
     from packer.packing.write_shard import is_unchanged, pack_shard
@@ -258,10 +258,8 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
     if plan.options.part is not None:
         mine = Part.of(plan.options.part).shards(len(jobs))
         jobs = jobs[mine.start : mine.stop]
-    jobs = [
-        replace(job, finished=before.get(job.name), checked=output.checked, threads=n)
-        for job, n in zip(jobs, threads_of(len(jobs), pool.size), strict=True)
-    ]
+    jobs = [replace(job, finished=before.get(job.name), checked=output.checked) for job in jobs]
+    jobs = with_threads(jobs, pool.size)
     if before:
         progress.note(f"note: resuming an unfinished build: {len(before)} of {len(jobs)} shards are finished")
     progress.stage("packing", sum(job.stop - job.start for job in jobs))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 
 from packer.errors import UsageError
 from packer.format.jpeg_index_list import interval_of, write_list
 from packer.format.make_jpeg_index import check_installed, jobs_for, list_of, make_jpeg_index
-from packer.packing.engines import Engine, threads_of
+from packer.packing.engines import Engine, with_threads
 from packer.packing.journal import ShardResult
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
@@ -51,8 +50,7 @@ def index_jpegs(
         return
     interval = interval_of(OPTION, options.jpeg_index)
     shards = [result.entry for result in results if result.entry is not None]
-    jobs = jobs_for(output.folder, shards, os.path.join, interval, output.folder)
-    jobs = [replace(job, threads=n) for job, n in zip(jobs, threads_of(len(jobs), pool.size), strict=True)]
+    jobs = with_threads(jobs_for(output.folder, shards, os.path.join, interval, output.folder), pool.size)
     progress.stage("indexing", sum(shard.records for shard in shards))
     made = dict(pool.run(make_jpeg_index, jobs, advancing(progress)))
     output.jpeg_index = list_of([made[number] for number in sorted(made)], interval)

@@ -26,8 +26,6 @@ TAGGED = re.compile(r"(?:shard-\d{5,}|data|rejected|skipped|changed|include|excl
 """Names that a build gives to objects."""
 PLAIN = re.compile(r"(?:shard-\d{5,}\.(?!json$)[a-z0-9.]+|data\.(?:mdb|index\.arrow))")
 """Names that a build gives to the files of a folder, and `packer push` keeps."""
-JPEG_INDEX = re.compile(r"jpeg-index\.(?:json|[a-z0-9.-]+\.arrow)")
-"""Names of the files of an index of JPEGs."""
 LOOKED_AT = 2000
 
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from packer.errors import AnyPath, DamagedPack, UsageError
+from packer.format.jpeg_index_list import JPEG_INDEX
 from packer.format.manifest import MANIFEST_NAME
 from packer.format.objects import find_manifest, jpeg_index_at
 from packer.packing.journal import checked_line
-from packer.packing.objects import BUILDS, JPEG_INDEX, PLAIN, TAGGED, objects_in
+from packer.packing.objects import BUILDS, PLAIN, TAGGED, objects_in
 from packer.stores import clean_url, is_url, open_store
 from packer.stores.base import NoObject, Object, Store
 from packer.types import Progress

@@ -21,7 +21,7 @@ from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
-from packer.packing.engines import threads_of
+from packer.packing.engines import with_threads
 from packer.packing.journal import ShardResult
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
@@ -168,11 +168,8 @@ def _check_links(old: Manifest, folder: str, out: str) -> None:
 def _written(jobs: list[CopyJob], pool: Pool, output: Output, progress: Progress) -> list[ShardResult]:
     """Write all shards and return their results in order."""
     before = dict(output.journal.finished)
-    threads = threads_of(len(jobs), pool.size)
-    jobs = [
-        replace(job, finished=before.get(job.name), checked=output.checked, threads=n)
-        for job, n in zip(jobs, threads, strict=True)
-    ]
+    jobs = [replace(job, finished=before.get(job.name), checked=output.checked) for job in jobs]
+    jobs = with_threads(jobs, pool.size)
     progress.stage("converting", sum(job.spec.planned_records for job in jobs), "records")
     results: dict[int, ShardResult] = {}
     for number, result in pool.run(copy_shard, jobs, advancing(progress)):

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packer.containers.storage import write_error
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
@@ -29,7 +29,7 @@ from packer.format.make_jpeg_index import (
     make_jpeg_index,
 )
 from packer.format.pack import Pack, open_pack
-from packer.packing.engines import threads_of
+from packer.packing.engines import with_threads
 from packer.packing.index_jpegs import JPEG_ENCODINGS
 from packer.packing.options import DEFAULT_DECODE_TIMEOUT_S
 from packer.stores import clean_url, is_url
@@ -107,8 +107,7 @@ def index_jpegs(
     check_installed("packer index")
     workers = workers or usable_cores()
     with _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
-        jobs = jobs_for(opened.path, manifest.shards, manifest.path_of, number, work)
-        jobs = [replace(job, threads=n) for job, n in zip(jobs, threads_of(len(jobs), pool.size), strict=True)]
+        jobs = with_threads(jobs_for(opened.path, manifest.shards, manifest.path_of, number, work), pool.size)
         pool.start(min(workers, usable_cores(), len(jobs)))
         progress.stage("indexing", manifest.records, "records")
         made: dict[int, MadeJpegIndex] = {}

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from drawn import draw_plain, tree_state
+from indexing import needs_fast
 from running import Ran, good, refused
 from torch.utils.data import DataLoader
 
 from packer import PackedLoader, Resize, open_pack
+from packer.bench.conclude import index_pays
+from packer.bench.options import Job
+from packer.bench.report import CROPS, INDEXED, Measured, Report, Row
 from packer.bench.sample import RUNS, sample_records
+from packer.errors import StorageError
 from packer.samplers import BlockShuffleSampler
 from packer.system import PORTABLE
 
@@ -101,6 +108,48 @@ def test_cold_tune_prints_a_line_that_reads_the_pack(raw: Path) -> None:
     ran = good("bench", raw, "--tune", "--cold", "--batch-size", 8, *QUICK[:4], "--threads", 1)
     known = {"PackedLoader": PackedLoader, "BlockShuffleSampler": BlockShuffleSampler, "pack": open_pack(raw)}
     assert sum(len(images) for images, _ in eval(pasted(ran), known)) == 40
+
+
+@needs_fast
+def test_tune_says_whether_anindex_pays(tmp_path: Path) -> None:
+    draw_plain(tmp_path / "src", 12, width=300, height=200)
+    good("build", tmp_path / "src", "-o", tmp_path / "p", "--encode", "jpeg")
+    before, work = tree_state(tmp_path / "p"), tmp_path / "work"
+    line = ["--batch-size", 4, *QUICK[:4], "--threads", 1, "--work-dir", work]
+    ran = good("bench", tmp_path / "p", "--tune", *line)
+    verdict = " ".join(ran.out.split("with an index of its JPEGs, ")[1].splitlines())
+    assert re.match(
+        r"random crops are read [\d.]+ \(.*\) times as fast: (packer index /|it would not pay here)", verdict
+    )
+    assert "random crops, indexed" in ran.out and tree_state(tmp_path / "p") == before and not list(work.iterdir())
+    loader = eval(pasted(ran), {"PackedLoader": PackedLoader})
+    assert len(loader.pack) == 12
+    assert "random crops" not in good("bench", tmp_path / "p", "--tune", "--cold", *line).out
+
+
+def test_tune_without_an_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the native decoder, and without a disk to try it on."""
+    good("build", folder, "-o", folder.parent / "jpegs", "--encode", "jpeg")
+    line = ["bench", folder.parent / "jpegs", "--tune", "--batch-size", 8, *QUICK[:4], "--threads", 1]
+    assert "random crops" not in good(*line).out
+
+    def full(*given: Any) -> None:
+        raise StorageError("/tmp", "No space left on device")
+
+    monkeypatch.setattr(sys.modules["packer.bench.sweep"], "indexed_sample", full)
+    ran = good(*line)
+    assert "an index of the JPEGs would do is not known: /tmp: No space left on device" in ran.out and pasted(ran)
+
+
+@pytest.mark.parametrize(("rates", "said"), [((150, 152), "packer index '/a b'"), ((103, 104), "it would not pay")])
+def test_when_anindex_pays(rates: tuple[int, int], said: str) -> None:
+    job = Job("pack", (8, 8), 4, 1, 0.1)
+    rows = [
+        Row(name, job, 1.0, rounds=[Measured(images, 1.0, 1.0, 0.1, 0, None) for images in some])
+        for name, some in ((CROPS, (100, 100)), (INDEXED, rates))
+    ]
+    (line,) = index_pays(Report("tune", "/a b", "", {}, {}, rows))
+    assert f" times as fast: {said}" in line
 
 
 def test_tune_of_a_folder_finds_workers(folder: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import pytest
 from packs import noise
@@ -51,6 +52,33 @@ def test_dali_refuses_the_same(pack, tmp_path):
         packer.dali.pipeline(pack("jpeg"), 4, device="cpu", transform=lambda image: image)
     with pytest.raises(UsageError, match="""device: must be "mixed" or "cpu", got 'cuda'"""):
         packer.dali.pipeline(pack("jpeg"), 4, device="cuda")
+
+
+def stood_in(monkeypatch):
+    """Put modules into the places of torchcodec and DALI; nothing is decoded."""
+    modules = {name: ModuleType(name) for name in ("torchcodec.decoders", "nvidia.dali", "nvidia.dali.plugin.pytorch")}
+    modules["torchcodec.decoders"].decode_jpeg = None
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_stats_and_states_name_what_decodes(pack, monkeypatch):
+    stood_in(monkeypatch)
+    host = PackedLoader(pack("jpeg"), 4, crop=CROP)
+    loaders = {
+        "torchcodec": PackedLoader(pack("jpeg"), 4, crop=CROP, decode="device"),
+        "dali": packer.dali.pipeline(pack("jpeg"), 4, crop=CROP, device="cpu"),
+    }
+    for name, loader in loaders.items():
+        for _ in range(2):
+            assert loader.stats()["decoder"] == loader.state_dict()["decoder"] == name
+            loader.set_crop(Resize((9, 9)))
+    with pytest.warns(UserWarning, match='JPEG decoder torchcodec, and .* uses simplejpeg: .* pass decode="device"'):
+        host.load_state_dict(PackedLoader(pack("jpeg"), 4, crop=CROP, decode="device").state_dict())
+    with pytest.warns(UserWarning, match='decoder simplejpeg, .* uses dali: .* slightly; pass decoder="simplejpeg"'):
+        packer.dali.pipeline(pack("jpeg"), 4, crop=CROP, device="cpu").load_state_dict(host.state_dict())
+    cached = PackedLoader(pack("raw"), 4, crop=CROP, cache="device")
+    assert "decoder" not in cached.stats() and "decoder" not in cached.state_dict()
 
 
 def test_libraries_that_are_missing(pack, monkeypatch):

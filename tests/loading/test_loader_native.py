@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import ctypes
+import io
+import sys
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from drawn import draw, image_file
+from indexing import needs_fast
 from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack, join_packs, open_pack
 from packer.errors import DamagedPack, UsageError
 from packer.format.pack import Pack
 from packer.images import fast
+from packer.repack.adopt import adopt
+from packer.repack.index_jpegs import index_jpegs
 
-MODULE, REASON = fast.native()
-native = pytest.mark.native
-needs_module = pytest.mark.skipif(MODULE is None, reason=f"dataset-packer-fast {REASON}: scripts/test_fast.sh")
 CROPS = (
     RandomResizedCrop(48), RandomResizedCrop((40, 56), interpolation="area"),
     RandomResizedCrop(48, interpolation="bilinear"),
     Resize((60, 44)), CenterCrop(40, resize=48), CenterCrop((31, 57)),
 )  # fmt: skip
 COUNT = 40
+LOOK_UP = fast.native
+MODULE, _ = fast.native()
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,19 @@ class Within:
 
     def regions(self, widths: Any, heights: Any, random: Any) -> Any:
         return np.stack([widths * random[:, 0] / 4, heights * random[:, 1] / 4, widths * 0.7, heights * 0.7], axis=1)
+
+
+@dataclass(frozen=True)
+class Corner:
+    """The first pixels of each image."""
+
+    num_random: int = 0
+
+    def output(self, shape: Any) -> tuple[int, int]:
+        return 16, 16
+
+    def regions(self, widths: Any, heights: Any, random: Any) -> Any:
+        return np.tile([0.0, 0.0, 16.0, 16.0], (len(widths), 1))
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +90,7 @@ def alike(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert difference.mean() < 0.6 and float((10 * torch.log10(255**2 / squares)).median()) >= 50
 
 
-@needs_module
-@native
+@needs_fast
 @pytest.mark.parametrize("mode", ["rgb", "gray"])
 @pytest.mark.parametrize("encode", ["jpeg", "copy"])
 @pytest.mark.parametrize("crop", CROPS, ids=str)
@@ -82,8 +101,7 @@ def test_crops_and_flips_are_those_of_others(sources: Path, crop: Any, encode: s
     assert torch.equal(found, images(pack, "auto", crop=crop, flip=True, threads=1))
 
 
-@needs_module
-@native
+@needs_fast
 @pytest.mark.parametrize("encode", ["jpeg", "copy"])
 def test_whole_images_are_the_same_to_the_last_bit(sources: Path, encode: str) -> None:
     pack = pack_of(sources, resize="48x40", encode="jpeg")
@@ -91,8 +109,7 @@ def test_whole_images_are_the_same_to_the_last_bit(sources: Path, encode: str) -
     assert np.array_equal(pack.image(3, "fast"), pack.image(3))
 
 
-@needs_module
-@native
+@needs_fast
 def test_what_it_does_not_decode_is_decoded_by_others(tmp_path: Path) -> None:
     """PNG, CMYK, turned and odd ones among plain JPEGs, in their places."""
     for i in range(12):
@@ -111,8 +128,7 @@ def test_what_it_does_not_decode_is_decoded_by_others(tmp_path: Path) -> None:
         assert torch.equal(images(pack, "fast", crop=crop), images(pack, "simplejpeg", crop=crop))
 
 
-@needs_module
-@native
+@needs_fast
 def test_a_damaged_jpeg_is_named_as_by_others(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack = pack_of(sources, encode="jpeg")
     starts, sizes = pack.where(np.arange(COUNT))
@@ -129,8 +145,34 @@ def test_a_damaged_jpeg_is_named_as_by_others(sources: Path, tmp_path: Path, mon
     assert said[0] == said[1]
 
 
-@needs_module
-@native
+@needs_fast
+@pytest.mark.parametrize("indexed", [False, True])
+def test_damage_outside_the_crop_is_found_once(tmp_path: Path, indexed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In packs whose images no build has decoded: those that were adopted, or made of other packs."""
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for i in range(8):
+            data = image_file(i, 90, 120)
+            for name, content in ((f"{i}.jpg", data[: len(data) * 2 // 3] if i == 5 else data), (f"{i}.cls", b"0")):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    adopt([tmp_path / "0.tar"], tmp_path / "p")
+    if indexed:
+        assert index_jpegs(tmp_path / "p", workers=1).without == {"damaged": 1}
+    for decoder in ("fast", "simplejpeg"):
+        with pytest.raises(DamagedPack, match=r"record 00000005 .* cannot be decoded: truncated JPEG"):
+            images(tmp_path / "p", decoder, crop=Corner())
+    unseen = images(tmp_path / "p", "fast", crop=Corner(), verify=False)
+    loader = PackedLoader(tmp_path / "p", 4, crop=Corner(), indices=[0, 1, 2, 3, 4, 6, 7])
+    asked: list[bool] = []
+    decode = MODULE.decode_batch
+    monkeypatch.setattr(MODULE, "decode_batch", lambda *given, **o: (asked.append(o["verify"]), decode(*given, **o))[1])
+    epochs = [torch.cat([batch.clone() for batch, *_ in loader]) for _ in range(2)]
+    assert torch.equal(*epochs) and len(epochs[0]) == 7 and len(unseen) == 8
+    assert asked == [not indexed, not indexed, False, False]
+
+
+@needs_fast
 def test_stats_and_states_say_which_decoder_ran(sources: Path) -> None:
     pack = pack_of(sources, encode="jpeg")
     loaders = {name: PackedLoader(pack, 7, crop=Resize((40, 40)), decoder=name) for name in ("fast", "simplejpeg")}
@@ -145,27 +187,23 @@ def test_stats_and_states_say_which_decoder_ran(sources: Path) -> None:
     loaders["fast"].load_state_dict(old)
 
 
-@needs_module
-@native
+@needs_fast
 @pytest.mark.parametrize("interval", ["row", "4"])
 def test_an_index_changes_no_pixel(sources: Path, tmp_path: Path, interval: str) -> None:
-    from packer.repack.index_jpegs import index_jpegs
-
     out = tmp_path / "p"
     build_pack(BuildOptions(str(sources / "src"), str(out), encode="copy", workers=1, shard_bytes=20_000))
     without = images(out, "fast", crop=CROPS[0], flip=True)
     assert index_jpegs(out, interval, workers=1).indexed == COUNT * 4 // 5  # progressive ones have none
     assert torch.equal(images(out, "fast", crop=CROPS[0], flip=True), without)
+    assert torch.equal(images(out.as_uri(), "fast", crop=CROPS[0], flip=True, cache_bytes=0), without)
     joined = join_packs([open_pack(out), pack_of(sources, encode="copy")])
     found = images(joined, "fast", crop=Resize((40, 40)), shuffle=False)
     assert torch.equal(found[:COUNT], found[COUNT:])
 
 
-@needs_module
-@native
+@needs_fast
 def test_an_index_of_other_bytes_is_an_error(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from packer.format.jpeg_index import JpegIndexes
-    from packer.repack.index_jpegs import index_jpegs
 
     out = tmp_path / "p"
     build_pack(BuildOptions(str(sources / "src"), str(out), encode="jpeg", workers=1))
@@ -173,7 +211,7 @@ def test_an_index_of_other_bytes_is_an_error(sources: Path, tmp_path: Path, monk
     where = JpegIndexes.where
     monkeypatch.setattr(JpegIndexes, "where", lambda self, records: where(self, (records + 1) % COUNT))
     with pytest.raises(
-        DamagedPack, match=r"the index of its JPEG is not that of these bytes; make it again: packer in"
+        DamagedPack, match=r"has an index of its JPEG that was made of other bytes; make it again: packer in"
     ):
         images(out, "fast", crop=Resize((20, 20)))
 
@@ -182,11 +220,37 @@ def test_without_the_module(sources: Path) -> None:
     """As for all tests without its mark, it is left out here."""
     pack = pack_of(sources, encode="jpeg")
     step = r'pip install "dataset-packer\[fast\]", or choose'
-    with pytest.raises(UsageError, match=f"^decoder fast: dataset-packer-fast is left out by the tests; {step}"):
+    with pytest.raises(UsageError, match=f"^decoder fast: needs dataset-packer-fast, which is not installed; {step}"):
         PackedLoader(pack, 7, crop=Resize((40, 40)), decoder="fast")
     loader = PackedLoader(pack, 7, crop=Resize((40, 40)))
     next(iter(loader))
     assert loader.stats()["decoder"] == loader.state_dict()["decoder"] == "simplejpeg"
+
+
+@needs_fast
+def test_plain_c_is_not_chosen_but_can_be(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on ARM, where it is slower than the vector instructions of others."""
+    monkeypatch.setattr(MODULE, "version", lambda: "0.2.0 (libjpeg-turbo 3.2.0, plain C)")
+    pack = pack_of(sources, encode="jpeg")
+    for decoder, used in (("auto", "simplejpeg"), ("fast", "fast 0.2.0 (libjpeg-turbo 3.2.0, plain C)")):
+        loader = PackedLoader(pack, 7, crop=Resize((40, 40)), decoder=decoder)
+        assert loader.stats()["decoder"] == used
+
+
+def test_a_library_that_cannot_be_loaded(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel of another system: whatever needs it says so, and all else works without."""
+    module: Any = ModuleType("packer_fast")
+    module.version = lambda: ctypes.CDLL(str(tmp_path / "absent.so"))
+    monkeypatch.setitem(sys.modules, "packer_fast", module)
+    monkeypatch.setattr(fast, "native", LOOK_UP.__wrapped__)
+    pack = pack_of(sources, encode="jpeg")
+    with pytest.warns(UserWarning, match=r"dataset-packer-fast cannot be used: .*; JPEGs are decoded without it"):
+        found = images(pack, crop=Resize((40, 40)), threads=1)
+    assert torch.equal(found, images(pack, "simplejpeg", crop=Resize((40, 40))))
+    with pytest.raises(UsageError, match="decoder fast: needs dataset-packer-fast, which cannot be used: "):
+        images(pack, "fast", crop=Resize((40, 40)))
+    with pytest.raises(UsageError, match="packer index: needs dataset-packer-fast, which cannot be used: "):
+        index_jpegs(pack.path)
 
 
 def test_a_raw_pack_has_no_decoder(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from indexing import NATIVE
 from loader_packs import alike
 from packs import noise
 from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack, open_pack
 from packer.errors import DamagedPack
-from packer.images import fast
 from packer.images.decode import orient
 from packer.loading import decoding, fill
 
@@ -62,10 +62,6 @@ def blobs(tmp_path_factory):
         return out
 
     return make
-
-
-MODULE, REASON = fast.native()
-NATIVE = (pytest.mark.native, pytest.mark.skipif(MODULE is None, reason=f"dataset-packer-fast {REASON}"))
 
 
 def centre_of(image):

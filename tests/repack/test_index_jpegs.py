@@ -25,6 +25,7 @@ from packer.format import make_jpeg_index
 from packer.format.jpeg_index import open_jpeg_indexes
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, WORK_FOLDER, own_files
 from packer.format.verify import verify
+from packer.images import fast as fast_decoder
 from packer.repack.clean import clean, find_unreferenced
 from packer.repack.index_jpegs import index_jpegs, remove_jpeg_index
 from packer.repack.pull import pull
@@ -113,7 +114,7 @@ def test_what_is_refused(pack: Path, make_pack: MakePack, monkeypatch: pytest.Mo
     for more in ([], ["--remove"]) if sys.platform == "linux" else ():
         assert "is being indexed by another process" in refused(2, "index", pack, *more)
     lock.close()
-    monkeypatch.setitem(sys.modules, "packer_fast", None)
+    monkeypatch.setattr(fast_decoder, "native", lambda: (None, fast_decoder.NOT_THERE))
     for line in (
         refused(2, "index", pack),
         refused(2, "build", pack.parent, "--encode", "copy", "--jpeg-index", "4", "-o", pack.parent / "x"),
@@ -230,6 +231,9 @@ def test_builds_that_cannot(tmp_path: Path, fast: ModuleType) -> None:
     for encode in ("raw", "png"):
         with pytest.raises(UsageError, match=f"is for JPEGs, but --encode is {encode}|is for JPEGs"):
             build_pack(options(source, tmp_path / "p", encode=encode, jpeg_index="row"))
+    line = refused(2, "build", "--encode", "jpeg", "--jpeg-index", source)  # which it takes for its value
+    assert f"got {source}; write --jpeg-index=row if {source} is not its value" in line
+    good("build", "--encode", "jpeg", "--jpeg-index=row", source, "--labels", "none", "--dry-run")
     with pytest.raises(UsageError, match="must be row or 4, got '8'"):
         build_pack(options(source, tmp_path / "p", jpeg_index="8"))
     with pytest.raises(UsageError, match="packer push the pack"):

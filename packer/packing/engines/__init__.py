@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from packer.errors import NotInstalled, UsageError, printable
@@ -97,3 +98,8 @@ def threads_of(jobs: int, workers: int) -> list[int]:
     last_round = jobs % workers
     threads = [1] * (jobs - last_round)
     return threads + [-(-workers // max(1, last_round))] * last_round
+
+
+def with_threads(jobs: Sequence[Any], workers: int) -> list[Any]:
+    """Return jobs, dataclasses, with their number of `threads`: those of `threads_of`."""
+    return [replace(job, threads=n) for job, n in zip(jobs, threads_of(len(jobs), workers), strict=True)]
