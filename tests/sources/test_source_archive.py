@@ -7,23 +7,28 @@ import io
 import os
 import struct
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer import system
 from packer.errors import BadImage, BadLabel, PackerError, UsageError
 from packer.packing.options import BuildOptions
 from packer.sources import open_source
+from packer.sources.archives import places
 from packer.sources.archives.places import Archive, Place, SourceFile, held_open
 from packer.sources.archives.tar_members import Files as PlainFiles
 from packer.sources.archives.tar_members import one_by_one, tar_members
 from packer.sources.archives.zip_members import members_by_zipfile, plain_files
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file, read_head
+from packer.system import PORTABLE
 
 IMAGE = b"\xff\xd8\xff image"
 Files = Mapping[str, bytes]
@@ -353,6 +358,7 @@ def test_peculiar_names_among_plain_ones(found):
         assert sorted(skipped) == [b"../6.jpg", b"/5.jpg", b"C:/7.jpg", b"__MACOSX/4.jpg", b"b/.3.jpg"]
 
 
+@pytest.mark.skipif(PORTABLE, reason="each read opens the archive there")
 def test_archives_are_held_open_for_many_reads(tmp_path):
     path = tmp_path / "s.zip"
     path.write_bytes(PLAIN)
@@ -369,6 +375,24 @@ def test_archives_are_held_open_for_many_reads(tmp_path):
         os.fstat(held[0].descriptor)
     with held_open((archive,) * 17) as held:
         assert held == (archive,) * 17
+
+
+@pytest.mark.parametrize("portable", [PORTABLE, True])
+def test_threads_read_from_one_archive(tmp_path, monkeypatch, portable):
+    """Also where reading at a place means to go there first: each thread, then both read."""
+    path = tmp_path / "a.tar"
+    path.write_bytes(b"12")
+    seek, both = os.lseek, threading.Barrier(2, timeout=30)
+    monkeypatch.setattr(os, "lseek", lambda *given: (seek(*given), both.wait()))
+    monkeypatch.setattr(system, "PORTABLE", portable)
+    monkeypatch.setattr(places, "PORTABLE", portable)
+
+    def read(start: int) -> bytes:
+        with SourceFile(b"", Place(0, start, 1), held) as file:
+            return file.content(1)
+
+    with held_open((Archive.of(os.fsencode(path)),)) as held, ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(read, (0, 1))) == [b"1", b"2"]
 
 
 def test_names_in_zips(found):

@@ -18,7 +18,7 @@ from packer.errors import BadImage, printable
 from packer.sources.archives.file_view import AT_REST, FileView
 from packer.sources.archives.objects import SourceObject
 from packer.stores import is_url
-from packer.system import READ_FLAGS, expect_random_reads, read_at
+from packer.system import PORTABLE, READ_FLAGS, expect_random_reads, read_at
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -60,8 +60,10 @@ class Archive(NamedTuple):
 def held_open(archives: tuple[Archive, ...]) -> Iterator[tuple[Archive, ...]]:
     """Hold a few archives open for many reads: to open and close one takes longer than to read a small image."""
     held = list(archives)
+    # the fallback of `read_at` moves the one place of an open file, which the threads of a worker would share
+    is_held = len(archives) <= MOST_HELD and not PORTABLE
     try:
-        for number, archive in enumerate(archives if len(archives) <= MOST_HELD else ()):
+        for number, archive in enumerate(archives if is_held else ()):
             if is_url(archive.path):
                 continue
             with suppress(OSError):  # whoever reads from it says so
