@@ -116,6 +116,10 @@ def run(job: dict[str, Any]) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    if WORLD > 1 and sys.version_info < (3, 12):
+        # a worker hangs that is forked while gloo's thread enters Python to free what has just been exchanged
+        # (python/cpython#112275, mended in 3.11.10): let it finish
+        os.register_at_fork(before=lambda: time.sleep(0.05))
     run(json.loads(Path(sys.argv[1]).read_text()))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
