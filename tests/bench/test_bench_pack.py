@@ -111,7 +111,7 @@ def test_cold_tune_prints_a_line_that_reads_the_pack(raw: Path) -> None:
 
 
 @needs_fast
-def test_tune_says_whether_anindex_pays(tmp_path: Path) -> None:
+def test_tune_says_whether_an_index_pays(tmp_path: Path) -> None:
     draw_plain(tmp_path / "src", 12, width=300, height=200)
     good("build", tmp_path / "src", "-o", tmp_path / "p", "--encode", "jpeg")
     before, work = tree_state(tmp_path / "p"), tmp_path / "work"
@@ -142,7 +142,7 @@ def test_tune_without_an_index(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("rates", "said"), [((150, 152), "packer index '/a b'"), ((103, 104), "it would not pay")])
-def test_when_anindex_pays(rates: tuple[int, int], said: str) -> None:
+def test_when_an_index_pays(rates: tuple[int, int], said: str) -> None:
     job = Job("pack", (8, 8), 4, 1, 0.1)
     rows = [
         Row(name, job, 1.0, rounds=[Measured(images, 1.0, 1.0, 0.1, 0, None) for images in some])
