@@ -118,7 +118,7 @@ def _verify(packs: list[CachedPack], as_json: bool) -> None:
                 echo_error(f"{name}: {printable(problem)}")
             if len(report.problems) > SHOWN_PROBLEMS:
                 echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
-            checked = f"{report.records:,} of {plural(report.of, 'record')} are here"
+            checked = f"{report.records:,} of {plural(report.of, 'record')} are here{_proof(report)}"
             if report.problems:
                 in_use = f", {size_text(report.in_use_bytes)} is in use" if report.in_use_bytes else ""
                 echo(f"{name}: {checked}; {size_text(report.dropped_bytes)} was dropped{in_use}, to be fetched again")
@@ -128,6 +128,16 @@ def _verify(packs: list[CachedPack], as_json: bool) -> None:
             echo_error(failure.line)
     if failed or any(report.problems for report in reports):
         sys.exit(EXIT_DAMAGED_PACK)
+
+
+def _proof(report: CacheReport) -> str:
+    """Return what was compared with what."""
+    others = report.records - report.proved
+    if report.problems or not report.records:
+        return ""
+    if not others:
+        return ", in whole files that match their SHA-256"
+    return f"; {report.proved:,} are proved by SHA-256, {others:,} only by CRC-32C, which shows damage but no forgery"
 
 
 def _clear(packs: list[CachedPack], root: str, yes: bool, as_json: bool) -> None:

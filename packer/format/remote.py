@@ -85,7 +85,7 @@ class Remote:
         self._is_late = len(containers) > MANY_FILES
         self.starts: Int64
         if root:
-            self.folder = make_folder(root, manifest.digest, store.url, containers)
+            self.folder = make_folder(root, manifest.digest, store, containers)
             path, text = os.path.join(self.folder, MANIFEST_NAME), manifest.to_json()
             if not has_file(path, len(text)):
                 put_file(path, text)

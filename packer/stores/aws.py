@@ -26,9 +26,7 @@ def s3_settings() -> dict[str, Any]:
     settings: dict[str, Any] = {"checksum_algorithm": "SHA256"}
     if "AWS_REGION" not in os.environ and "AWS_DEFAULT_REGION" not in os.environ:
         settings["region"] = known.get("region", "us-east-1")
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    endpoint = endpoint or known.get("endpoint_url")
-    if endpoint:
+    if endpoint := _endpoint(known):
         if not endpoint.startswith(("http://", "https://")):  # obstore would panic
             raise UsageError(
                 "AWS_ENDPOINT_URL", f"must be a URL, got {endpoint!r}", "write http:// or https:// before it"
@@ -39,6 +37,17 @@ def s3_settings() -> dict[str, Any]:
     if profile or (known and "AWS_ACCESS_KEY_ID" not in os.environ):
         settings.update(_keys(profile, known))
     return settings
+
+
+def s3_endpoint() -> str:
+    """Return the URL of the server of S3 that the environment or the profile names; empty: Amazon's."""
+    found = _endpoint(_profile(os.environ.get("AWS_PROFILE") or "default"))
+    return (found or os.environ.get("AWS_ENDPOINT", "")).rstrip("/")  # obstore reads the last one by itself
+
+
+def _endpoint(known: dict[str, str]) -> str | None:
+    given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return given or known.get("endpoint_url")
 
 
 def _keys(profile: str | None, known: dict[str, str]) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class Store(Protocol):
 
     url: str
     """Without a slash at its end, and without credentials."""
+    origin: str
+    """The URL, and what settings say of the server that answers for it: the same text, the same objects."""
 
     def size(self, name: str) -> Object:
         """Return what the store says of an object."""

@@ -1,15 +1,20 @@
 """The cache folder of remote packs: where it is, what it may hold, and what is evicted first.
 
-    ROOT/packs/<first 16 digits of the pack's digest>/
+    ROOT/packs/<first 16 digits of the pack's digest>-<16 of that of its origin>/
       origin.json        the URL, and the names and sizes of the files that are fetched by blocks
       blocks             what is there of them (`packer.stores.sparse`)
       pack.json, *.index.arrow, and those files
+
+A pack.json does not prove the pixels of a record: its checksum is no secret, and another server could give others that
+match it. So packs of two origins (`packer.stores.base.Store.origin`) never share a folder. Folders of version 0.2 and
+before, whose names have no origin, are not read any more; they are listed, evicted and cleared as all others.
 
 Nothing is removed but blocks of files that an origin.json names, beside a `blocks`, in such a folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -23,6 +28,7 @@ import numpy as np
 
 from packer.errors import AnyPath, StorageError, UsageError, size_text
 from packer.stores import is_url
+from packer.stores.base import Store
 from packer.stores.layout import Layout
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.stores.whole_files import UNFINISHED, new_name
@@ -31,6 +37,7 @@ from packer.system.sparse import file_system
 
 FOLDER = "PACKER_CACHE"
 """Environment variable: the cache folder."""
+PRIVATE = 0o700
 ORIGIN = "origin.json"
 WHAT = "made by packer's cache, which removes the blocks of these files again"
 NETWORKS = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "fuse.rclone", "fuse.s3fs")
@@ -46,15 +53,18 @@ FULL_DISK_BYTES = 64 << 20
 
 def cache_root(cache_dir: AnyPath | None = None) -> str:
     """Return the cache folder: the one given, that of the environment, or ~/.cache/packer."""
-    found = cache_dir or os.environ.get(FOLDER)
-    if not found:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        found = os.path.join(base, "packer")
+    found = cache_dir or os.environ.get(FOLDER) or _own_root()
     if is_url(found):
         raise UsageError(
             found, "is a URL, and a cache is a folder on this machine", "pass cache_dir=, or set PACKER_CACHE"
         )
     return os.path.abspath(os.fsdecode(found))
+
+
+def _own_root() -> str:
+    """Return where the cache is if nobody says otherwise."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.abspath(os.path.join(base, "packer"))
 
 
 def limit_of(cache_bytes: Any) -> int | None:
@@ -71,17 +81,24 @@ def limit_of(cache_bytes: Any) -> int | None:
     raise UsageError("cache_bytes", f"must be a size, got {cache_bytes!r}", 'write "500GB", or a number of bytes')
 
 
-def make_folder(root: str, digest: str, url: str, files: Sequence[tuple[str, int]]) -> str:
+def make_folder(root: str, digest: str, store: Store, files: Sequence[tuple[str, int]]) -> str:
     """Create the folder of a pack in the cache, unless it is there, and return its path.
+
+    Args:
+        root: the cache folder. If it is made here, or is packer's own, only this user can read it.
+        digest: of the pack.
+        store: of its URL.
+        files: (name, bytes) of those that are fetched by blocks.
 
     Raises:
         UsageError: there is a folder of that name that is not the cache's, or the cache is on a network drive.
         StorageError: it cannot be created.
     """
     packs = os.path.join(root, "packs")
-    folder = os.path.join(packs, digest[:16])
-    content = {"what": WHAT, "url": url, "files": [list(file) for file in files]}
+    folder = os.path.join(packs, f"{digest[:16]}-{hashlib.sha256(os.fsencode(store.origin)).hexdigest()[:16]}")
+    content = {"what": WHAT, "url": store.url, "files": [list(file) for file in files]}
     try:
+        _make_private(root)
         os.makedirs(packs, exist_ok=True)
         if file_system(packs).startswith(NETWORKS):
             problem = f"is on a network drive ({file_system(packs)}), where processes cannot share a cache"
@@ -106,6 +123,18 @@ def make_folder(root: str, digest: str, url: str, files: Sequence[tuple[str, int
     if origin_of(folder) is None:
         raise UsageError(folder, f"is not a folder of packer's cache: it has no valid {ORIGIN}", "pass cache_dir=")
     return folder
+
+
+def _make_private(root: str) -> None:
+    """Make the cache folder, which may hold what needs keys: for this user only. Raise OSError on failure."""
+    try:
+        os.makedirs(root, PRIVATE)
+    except FileExistsError:
+        if root != _own_root() or os.path.islink(root):
+            return  # who may read a folder that was given is said by whoever made it
+        if os.stat(root).st_mode & 0o077:  # made by an earlier version
+            with suppress(PermissionError):  # it is somebody else's
+                os.chmod(root, PRIVATE)
 
 
 def origin_of(folder: str) -> dict[str, Any] | None:

@@ -35,6 +35,7 @@ class FsspecStore(Store):
         except OSError as error:  # those of some schemes connect here
             raise StorageError(url, f"cannot be reached: {error}", AGAIN) from None
         self._root = self._root.rstrip("/")
+        self.origin = f"{url} {getattr(self._files, 'endpoint', None) or ''}"  # HF_ENDPOINT may name a mirror
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecStore, (self.url,)

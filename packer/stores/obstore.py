@@ -18,7 +18,7 @@ from obstore.store import MemoryStore, from_url
 
 from packer.errors import StorageError, UsageError
 from packer.stores import join_url
-from packer.stores.aws import s3_settings
+from packer.stores.aws import s3_endpoint, s3_settings
 from packer.stores.base import (
     ABSENT,
     Content,
@@ -60,6 +60,11 @@ NO_KEYS = re.compile("computeMetadata|/latest/api/token|/latest/meta-data|/metad
 ROLE = "set them as docs/remote.md says; for a public bucket, AWS_SKIP_SIGNATURE=true (or GOOGLE_, AZURE_)"
 CAUSE = re.compile(r'(?:message|error): "([^"]*)"')
 NO_FOLDER = "Unable to canonicalize filesystem root"
+SERVER = re.compile("ENDPOINT|ACCOUNT_NAME|EMULATOR|BASE_URL")
+"""In the names of variables that say which server or account answers for a URL."""
+S3 = ("s3", "s3a")
+NAME_SERVERS = ("http", "https", "file", "memory")
+"""Schemes whose URLs name the server."""
 T = TypeVar("T")
 
 
@@ -69,6 +74,7 @@ class ObstoreStore(Store):
     def __init__(self, url: str) -> None:
         self.url = url
         self._store: Any = None
+        self.origin = f"{url} {_server_of(url)}"
         with suppress(FileNotFoundError):
             self._client  # noqa: B018 - wrong settings are errors now
 
@@ -212,7 +218,7 @@ def _made(url: str, make_folder: bool) -> Any:
         return _memory(rest)
     if scheme == "file":
         return from_url(url, mkdir=make_folder, automatic_cleanup=True)
-    settings = s3_settings() if scheme in ("s3", "s3a") else {}
+    settings = s3_settings() if scheme in S3 else {}
     options = {"allow_http": True} if scheme == "http" else settings.get("client_options", {})
     settings["client_options"] = {**TIMEOUTS, **_given(scheme), **options}
     return from_url(url, **settings, retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=RETRY_S)})
@@ -220,8 +226,25 @@ def _made(url: str, make_folder: bool) -> Any:
 
 def _given(scheme: str) -> dict[str, str]:
     """Return the options of clients in the environment, which obstore does not look for if it is given any."""
-    prefix = "AWS_" if scheme in ("s3", "s3a") else "GOOGLE_" if scheme == "gs" else "AZURE_"
+    prefix = _prefix(scheme)
     return {name: os.environ[prefix + name.upper()] for name in CLIENT_OPTIONS if prefix + name.upper() in os.environ}
+
+
+def _prefix(scheme: str) -> str:
+    """Return how the names of a cloud's variables begin."""
+    return "AWS_" if scheme in S3 else "GOOGLE_" if scheme == "gs" else "AZURE_"
+
+
+def _server_of(url: str) -> str:
+    """Return what the environment and profiles say of the server that answers for a URL; no keys."""
+    scheme = url.partition("://")[0]
+    if scheme in NAME_SERVERS:
+        return ""
+    if scheme in S3:
+        return s3_endpoint()
+    prefix = _prefix(scheme)
+    found = [(name, os.environ[name]) for name in sorted(os.environ) if name.startswith(prefix)]
+    return " ".join(f"{name}={value}" for name, value in found if SERVER.search(name))
 
 
 @lru_cache(maxsize=16)

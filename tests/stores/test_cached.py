@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from damage import forge
 from packs import needs_cache
 from running import good, refused, run
 from served import Served, all_of
@@ -97,6 +98,40 @@ def test_verify_of_part_of_a_pack(make_pack):
     found = json.loads(good("cache", "--verify", "--json").out)
     assert found["good"] and 2 <= found["packs"][0]["records"] < found["packs"][0]["of"] == 24
     assert found["packs"][0]["url"] == url
+
+
+def test_verify_says_what_it_has_proved(make_pack):
+    home = make_pack("raw", "tfrecord")
+    url, folder = fill(home)
+    assert cached_packs(cache_root())[0].stored.evict(0)
+    said = good("cache", "--verify").out
+    assert "are here; 16 are proved by SHA-256, " in said
+    assert said.endswith("only by CRC-32C, which shows damage but no forgery\n")
+    fill(home)
+    whole = "24 of 24 records are here, in whole files that match their SHA-256"
+    assert good("cache", "--verify").out == f"{url}: good: {whole}\n"
+    forge(open_pack(home), folder)
+    ran = run("cache", "--verify")
+    names = [shard.container.name for shard in open_pack(home).shards]
+    assert ran.code == 4
+    assert ran.err == "".join(
+        f"packer: {url}: {name}: does not match its SHA-256, though its records do\n" for name in names
+    )
+    assert listed()[0]["bytes"] == 0
+    assert all_of(open_pack(url)) == all_of(open_pack(home))
+
+
+def test_a_folder_of_an_earlier_version_is_listed_and_cleared(make_pack):
+    home = make_pack("raw", "tfrecord")
+    url, folder = fill(home)
+    old = folder.rename(folder.with_name(folder.name.partition("-")[0]))
+    forge(open_pack(home), old)
+    _, folder = fill(home)
+    assert folder != old and all_of(open_pack(url)) == all_of(open_pack(home))
+    gc.collect()
+    assert {row["id"] for row in listed()} == {old.name, folder.name}
+    good("cache", "--clear", "--yes")
+    assert not old.exists()
 
 
 def test_verify_leaves_what_is_in_use(make_pack):

@@ -204,6 +204,23 @@ def test_variables_come_before_files(aws: pytest.MonkeyPatch) -> None:
     assert s3_settings()["endpoint"] == "https://two"
 
 
+def test_an_origin_has_the_server_and_no_keys(aws: pytest.MonkeyPatch) -> None:
+    aws.setenv("AWS_ACCESS_KEY_ID", "key")
+    aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    amazon = open_store("s3://bucket/pack").origin
+    aws.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    assert open_store("s3://bucket/pack/").origin == amazon and "key" not in amazon
+    aws.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1/")
+    mirror = open_store("s3://bucket/pack").origin
+    assert mirror != amazon and pickle.loads(pickle.dumps(open_store("s3://bucket/pack"))).origin == mirror
+    accounts = []
+    for account in ("one", "two"):
+        aws.setenv("AZURE_STORAGE_ACCOUNT_NAME", account)
+        aws.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
+        accounts.append(open_store("az://container/pack").origin)
+    assert accounts[0] != accounts[1] and not any("c2Vj" in origin for origin in accounts)
+
+
 def test_variables_of_the_client_are_read_beside_packers_own(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_READ_TIMEOUT", "5s")
     aws.setenv("AWS_ALLOW_HTTP", "true")
