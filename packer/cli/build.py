@@ -160,8 +160,8 @@ SECTIONS = {
 @click.option(
     "--shard-size",
     metavar="SIZE|none",
-    help="Approximate size of the images in a shard; none writes a single shard.  [default: 128MB; 1GB or more for "
-    "packs of 256 GB]",
+    help="Approximate size of the images in a shard, as they are stored; a shard has at most 100,000 images. none: a "
+    "single shard.  [default: 128MB; 1GB or more for packs of 256 GB]",
 )
 @click.option(
     "--jpeg-index",

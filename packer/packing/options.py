@@ -65,8 +65,9 @@ class BuildOptions:
             format and lists them.
         on_animation: An animation, or several pages: fail (it is bad) or first (its first frame is packed).
         max_pixels: Larger images are bad, and not decoded.
-        shard_bytes: Approximate bytes of images per shard. None: a single shard. 0: 128 MiB; for packs of 256 GiB and
-            more 1 GiB, doubled until there are at most 16,384 shards.
+        shard_bytes: Approximate bytes of images per shard, as they are stored; a shard has at most 100,000 images.
+            None: a single shard. 0: 128 MiB; for packs of 256 GiB and more 1 GiB, doubled until there are at most
+            16,384 shards.
         shuffle: Seed of a random packing order. None: by path.
         workers: Number of worker processes. None: the number of usable cores.
         engine: Where they run: local, ray[:ADDRESS], dask[:SCHEDULER], or MODULE:FUNCTION, which returns an executor.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ DEFAULT_SHARD_BYTES, LARGE_SHARD_BYTES = 128 << 20, 1 << 30
 LARGE_PACK_BYTES = 256 << 30
 MOST_SHARDS = 16384
 """Linux lets a process map 65,530 files, and a reader maps two for each shard."""
+MOST_RECORDS = 100_000
+"""Of a shard: tiny images would otherwise all be in one, which one worker packs, and an interrupted build loses."""
 INDEX_ROW_BYTES = 100
 JSON_BYTES = 195
 """Of an annotation in a container, without path and labels."""
@@ -139,7 +142,10 @@ def default_shard_bytes(image_bytes: int) -> int:
 
 
 def cuts_of(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[int, ...]:
-    """Return the row numbers at which shards begin, and the end; shards have about the same size."""
+    """Return the row numbers at which shards begin, and the end; shards have about the same size.
+
+    One that would have more than MOST_RECORDS is divided. With `shard_bytes` None, there is only one.
+    """
     n = len(image_bytes)
     if n == 0:
         return (0, 0)
@@ -153,4 +159,13 @@ def cuts_of(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[in
         here = int(np.searchsorted(targets, before, side="right"))
         cuts.update((np.searchsorted(ends, targets[done:here], side="left") + start + 1).tolist())
         done = max(done, here)
-    return tuple(sorted(cut for cut in cuts if cut <= n))
+    by_size = sorted(cut for cut in cuts if cut <= n)
+    return tuple(by_size if shard_bytes is None else _divided(by_size))
+
+
+def _divided(cuts: list[int]) -> Iterator[int]:
+    """Yield the cuts, and those that divide shards of more than MOST_RECORDS evenly."""
+    for start, stop in pairwise(cuts):
+        parts = -(-(stop - start) // MOST_RECORDS)
+        yield from (start + (stop - start) * part // parts for part in range(parts))
+    yield cuts[-1]

@@ -115,6 +115,19 @@ def test_cuts_are_those_of_all_sizes_at_once(sizes: list[int], shard_bytes: int,
         assert permuted(image_bytes, (n, 5)).tolist() == image_bytes[permutation(n, 5)].tolist()
 
 
+@pytest.mark.parametrize("sizes", ["tiny", "one that is large", "random"])
+def test_a_shard_has_at_most_100_000_records(sizes: str) -> None:
+    image_bytes = np.ones(1_050_000, np.int64)
+    if sizes == "one that is large":
+        image_bytes[700_000] = 1 << 30
+    if sizes == "random":
+        image_bytes = np.random.default_rng(0).integers(1, 2000, len(image_bytes))
+    shards = np.diff(cuts_of(image_bytes, 128 << 20))
+    assert shards.sum() == len(image_bytes) and shards.min() > 0 and shards.max() <= 100_000
+    assert len(cuts_of(image_bytes, None)) == 2
+    assert len(cuts_of(image_bytes[:100_000], 1 << 40)) == 2
+
+
 def test_a_long_table_is_written_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, {"rows.ROWS_A_BATCH": 10})
     batches = [pa.RecordBatch.from_pydict({"n": list(range(i, i + 3))}) for i in range(0, 60, 3)]
