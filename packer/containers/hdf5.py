@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -15,10 +16,12 @@ from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.hdf5_file import SafeFile
 from packer.containers.npy import check_raw_size
 from packer.containers.storage import storage_errors
-from packer.errors import DamagedPack
+from packer.errors import DamagedPack, printable
 from packer.types import Record
 
 _BLOCK_BYTES = 4 << 20
+_SMALL_BYTES = 1 << 20
+"""What values may take in memory however small their file is: compressed ones are larger than they are there."""
 
 
 class Hdf5Writer:
@@ -109,15 +112,19 @@ class Hdf5Container:
         numbers.
         """
         try:
+            file_bytes = os.path.getsize(path)
             with h5py.File(path, "r", locking=False) as file:
-                images = file["images"]
-                base, offsets = contiguous_offset(images), _image_offsets(file).tolist()
+                images = own_dataset(file, "images")
+                if images is None:
+                    raise ValueError("it has no dataset images")
+                base, offsets = contiguous_offset(images), _image_offsets(file, images, file_bytes).tolist()
                 count = len(offsets) - 1
-                keys = file["keys"][:].tolist() if "keys" in file else list(range(count))
-                texts, bounds = _annotation_texts(file, count)
+                names = own_dataset(file, "keys")
+                keys = list(range(count)) if names is None else values_of(names, file_bytes).tolist()
+                texts, bounds = _annotation_texts(file, count, file_bytes)
             if len(keys) != count:
                 raise ValueError(f"{len(keys)} keys for {count} images")
-            if base + offsets[-1] > os.path.getsize(path):
+            if base + offsets[-1] > file_bytes:
                 raise ValueError("the images extend beyond the end of the file")
         except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise DamagedPack(path, f"not an HDF5 file of images: {error}") from error
@@ -128,12 +135,54 @@ class Hdf5Container:
             yield Entry(name, base + start, stop - start, text)
 
 
-def _annotation_texts(file: Any, count: int) -> tuple[bytes, list[int] | None]:
+def own_dataset(content: Any, name: str) -> Any:
+    """Return a dataset of the file itself; None if there is none of that name, or a link leads elsewhere."""
+    at = content
+    for part in name.strip("/").split("/"):
+        if not isinstance(at, h5py.Group) or not isinstance(at.get(part, getlink=True), h5py.HardLink):
+            return None
+        at = at[part]
+    return at if isinstance(at, h5py.Dataset) else None
+
+
+def check_within(dataset: Any, file_bytes: int) -> None:
+    """Raise ValueError if a dataset is in other files, or is larger than its file: a shape costs nothing to write."""
+    if dataset.is_virtual or dataset.external:
+        raise ValueError(f"the dataset {printable(dataset.name)} is in other files")
+    count = max(math.prod(dataset.shape), math.prod(dataset.chunks or (0,)))  # a chunk is read as a whole
+    if count * dataset.dtype.itemsize > max(file_bytes, _SMALL_BYTES):
+        problem = f"of shape {dataset.shape} and type {dataset.dtype} is larger than its file"
+        raise ValueError(f"the dataset {printable(dataset.name)} {problem}")
+
+
+def values_of(dataset: Any, file_bytes: int) -> Any:
+    """Return all values of a dataset, numbers or bytes. Raise ValueError as `check_within` does, or for other types."""
+    check_within(dataset, file_bytes)
+    if not dataset.dtype.hasobject:
+        return dataset[:]
+    if h5py.check_string_dtype(dataset.dtype) is None:
+        raise ValueError(f"the dataset {printable(dataset.name)} has neither numbers nor texts")
+    found = within_file((dataset[place] for place in np.ndindex(dataset.shape)), dataset, file_bytes)
+    return np.array([*found, None], object)[:-1].reshape(dataset.shape)
+
+
+def within_file(texts: Iterator[bytes], dataset: Any, file_bytes: int) -> Iterator[bytes]:
+    """Yield texts. Raise ValueError if together they are longer than their file, in which they may all be the same."""
+    left = max(file_bytes, _SMALL_BYTES)
+    for text in texts:
+        left -= len(text)
+        if left < 0:
+            raise ValueError(f"the texts of the dataset {printable(dataset.name)} are longer than its file")
+        yield text
+
+
+def _annotation_texts(file: Any, count: int, file_bytes: int) -> tuple[bytes, list[int] | None]:
     """Return packer's annotations, joined, and where each begins; None if there are none."""
-    if "annotations" not in file or "annotation_offsets" not in file:
+    annotations, offsets = own_dataset(file, "annotations"), own_dataset(file, "annotation_offsets")
+    if annotations is None or offsets is None:
         return b"", None
-    contiguous_offset(file["annotations"])  # a virtual or external dataset would be read from other files
-    texts, bounds = file["annotations"][:].tobytes(), file["annotation_offsets"][:].tolist()
+    contiguous_offset(annotations)
+    texts, bounds = values_of(annotations, file_bytes).tobytes(), values_of(offsets, file_bytes).tolist()
     if len(bounds) != count + 1 or bounds[0] != 0 or bounds[-1] != len(texts):
         raise ValueError("annotation_offsets do not cover the annotations")
     return texts, bounds
@@ -163,15 +212,17 @@ def contiguous_offset(images: Any) -> int:
     return int(offset or 0)
 
 
-def _image_offsets(file: Any) -> Any:
+def _image_offsets(file: Any, images: Any, file_bytes: int) -> Any:
     """Return the offset of each image in `images`, and the end, int64 (n + 1,)."""
-    images = file["images"]
-    if "image_offsets" in file:
-        offsets = file["image_offsets"][:]
+    if (bounds := own_dataset(file, "image_offsets")) is not None:
+        offsets = values_of(bounds, file_bytes)
         if offsets.size < 1 or offsets[0] != 0 or offsets[-1] != images.size or (np.diff(offsets) < 0).any():
             raise ValueError("image_offsets do not cover the images")
         return offsets
-    return np.arange(len(images) + 1, dtype=np.int64) * int(np.prod(images.shape[1:])) * images.dtype.itemsize
+    image_bytes = math.prod(images.shape[1:]) * images.dtype.itemsize
+    if len(images) * max(1, image_bytes) > file_bytes:  # before there is a number for each
+        raise ValueError("the images extend beyond the end of the file")
+    return np.arange(len(images) + 1, dtype=np.int64) * image_bytes
 
 
 CONTAINER = Hdf5Container()

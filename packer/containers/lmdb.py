@@ -174,14 +174,21 @@ def _images(path: str, annotated: bool) -> Iterator[Entry]:
 def values(path: str) -> Iterator[tuple[bytes, int, memoryview, Callable[[bytes], Any]]]:
     """Yield (key, first byte in the file, value, function that returns the value of another key) of each value.
 
-    Empty values are left out: they have no place. A value must not be used after the next one.
+    Empty values are left out: they have no place. A value must not be used after the next one. Pages may refer to one
+    another in any way, so the file is left as soon as it gives more than a tree could.
 
     Raises:
         DamagedPack: It is not a whole LMDB file.
     """
     with mapped(path) as file, _transaction(path, len(file)) as (transaction, page_bytes):
         map_address: int | None = None
+        last, left, room = b"", transaction.stat()["entries"], len(file)
         for name, value in transaction.cursor():
+            key = bytes(name)
+            left, room = left - 1, room - len(value)
+            if left < 0 or room < 0 or key <= last:  # no key is empty
+                raise DamagedPack(path, f"its pages are not a tree: record {key!r} comes after {last!r}")
+            last = key
             if not value:
                 continue
             buffer = pa.py_buffer(value)  # its address, in a third of the time of numpy or ctypes
@@ -190,8 +197,8 @@ def values(path: str) -> Iterator[tuple[bytes, int, memoryview, Callable[[bytes]
                 map_address = _map_address(buffer.address, page_bytes)
                 start = buffer.address - map_address
                 if file[start : start + buffer.size] != value.tobytes():
-                    raise DamagedPack(path, f"record {bytes(name)!r} is not where LMDB maps it")
-            yield bytes(name), buffer.address - map_address, value, transaction.get
+                    raise DamagedPack(path, f"record {key!r} is not where LMDB maps it")
+            yield key, buffer.address - map_address, value, transaction.get
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import pytest
 from drawn import image_file
 
 from packer import BuildOptions, PackedLoader, adopt, build_pack, open_pack
-from packer.errors import UsageError
+from packer.errors import DamagedPack, UsageError
 from packer.format.pack import Pack
 from packer.format.verify import verify
+from packer.repack.formats import open_format
+from packer.repack.formats.base import ForeignFile, FormatOptions
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (6, 5, 4, 3)).astype(np.uint8)
@@ -165,6 +169,108 @@ def test_hdf5_that_cannot_be_read_in_place(tmp_path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(UsageError, match="HDF5"):
         adopt([path], tmp_path / "pack")
+
+
+def rows_of_hdf5(path: Path) -> list[Any]:
+    """What is read of a file, in this process."""
+    with ForeignFile(str(path)) as file:
+        return list(open_format("hdf5", FormatOptions())(file))
+
+
+def write_hdf5(path: Path, **datasets: Any) -> None:
+    """A file of six images; a value may be a function that makes the dataset."""
+    content = {"images": PIXELS, "labels": np.arange(6) % 3, "class_names": [b"a", b"b", b"c"], **datasets}
+    with h5py.File(path, "w") as file:
+        for name, value in content.items():
+            if callable(value):
+                value(file, name)
+            else:
+                file[name] = value
+
+
+SHAPES = {"images": ((6, 5, 4, 3), "u1"), "labels": ((6,), "i8"), "class_names": ((6,), "S2"), "keys": ((6,), "S2")}
+SHAPES |= {"annotations": ((6,), "u1"), "annotation_offsets": ((7,), "i8"), "image_offsets": ((7,), "i8")}
+
+
+def beside(name: str) -> dict[str, Any]:
+    """What makes a file packer's own, if a dataset is read only of such files."""
+    own = name in ("keys", "annotations", "annotation_offsets", "image_offsets")
+    return {"annotations": np.zeros(0, "u1"), "annotation_offsets": np.zeros(7, "i8")} if own else {}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("how", ["file", "pipe", "virtual"])
+def test_nothing_of_other_files_is_read_with_an_hdf5_file(name: str, how: str, tmp_path: Path) -> None:
+    (shape, kind), other = SHAPES[name], str(tmp_path / "other")
+
+    def elsewhere(file: Any, name: str) -> None:
+        if how == "virtual":
+            layout = h5py.VirtualLayout(shape, kind)
+            layout[:] = h5py.VirtualSource(other, "x", shape)
+            file.create_virtual_dataset(name, layout)
+        else:
+            file.create_dataset(name, shape, kind, external=[(other, 0, int(np.prod(shape)) * np.dtype(kind).itemsize)])
+
+    if how == "pipe":
+        os.mkfifo(other)
+    elif how == "file":
+        (tmp_path / "other").write_text("root:x:0:0:root:/root:/bin/sh\n" * 20)
+    write_hdf5(tmp_path / "x.h5", **{**beside(name), name: elsewhere})
+    with pytest.raises((UsageError, DamagedPack), match="in other files"):
+        rows_of_hdf5(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("name", ["annotation_offsets", "keys", "image_offsets", "labels", "class_names"])
+def test_links_to_other_files_are_not_followed(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    write_hdf5(tmp_path / "x.h5", **{**beside(name), name: h5py.ExternalLink("pipe", "x")})
+    rows = rows_of_hdf5(tmp_path / "x.h5")
+    assert len(rows) == 6
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_alone_takes_no_memory(name: str, tmp_path: Path) -> None:
+    def huge(file: Any, name: str) -> None:
+        shape, kind = SHAPES[name]
+        file.create_dataset(name, (4_000_000_000, *shape[1:]), kind, chunks=(1, *shape[1:]))
+
+    others = {"images": huge} if name == "labels" else {}  # as many
+    write_hdf5(tmp_path / "x.h5", **{**beside(name), **others, name: huge})
+    with pytest.raises((UsageError, DamagedPack), match=r"larger than its file|more than it holds|chunked"):
+        rows_of_hdf5(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("chunks", [None, (400,)])
+def test_texts_that_are_all_the_same_long_one(chunks: Any, tmp_path: Path) -> None:
+    def bomb(file: Any, name: str) -> None:
+        texts = file.create_dataset(name, (4000,), h5py.string_dtype(), chunks=chunks, compression=chunks and "gzip")
+        texts[:] = ["b" * 400_000, *["a"] * 3999]
+
+    path = tmp_path / "x.h5"
+    write_hdf5(path, class_names=bomb)
+    with h5py.File(path, "r+") as file:
+        texts = file["class_names"]
+        offset = texts.id.get_offset()
+        if chunks:
+            first = zlib.decompress(texts.id.read_direct_chunk((0,))[1])[:16]
+            for at in range(0, 4000, 400):
+                texts.id.write_direct_chunk((at,), zlib.compress(first * 400))
+    if not chunks:
+        data = path.read_bytes()
+        path.write_bytes(data[:offset] + data[offset : offset + 16] * 4000 + data[offset + 64_000 :])
+    with pytest.raises(UsageError, match="longer than its file"):
+        rows_of_hdf5(path)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_texts_of_any_length_are_labels(compression: Any, tmp_path: Path) -> None:
+    def texts(file: Any, name: str) -> None:
+        file.create_dataset(
+            name, data=["ant", "bee", "", "ünï", "ant", "bee"], dtype=h5py.string_dtype(), compression=compression
+        )
+
+    write_hdf5(tmp_path / "x.h5", labels=texts)
+    assert [row[3] for row in rows_of_hdf5(tmp_path / "x.h5")] == ["ant", "bee", None, "ünï", "ant", "bee"]
 
 
 def test_packers_own_hdf5_without_its_pack(tmp_path: Path) -> None:

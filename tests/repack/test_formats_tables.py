@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from drawn import image_file
 from foreign_files import field
 
 from packer import adopt, open_pack
-from packer.errors import UsageError
+from packer.containers.lmdb import values as values_of_lmdb
+from packer.errors import DamagedPack, UsageError
 from packer.format.pack import Pack
 from packer.format.verify import verify
 
@@ -120,6 +122,14 @@ def test_arrow_that_is_compressed(tmp_path: Path) -> None:
         adopt([path], tmp_path / "pack")
 
 
+def test_more_rows_than_bytes(tmp_path: Path) -> None:
+    rows = 100_000  # runs of equal values take no space, so a small file could have billions
+    columns = {"image": pa.nulls(rows, pa.binary()), "label": pa.array([0] * rows)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression="none", use_dictionary=["label"])
+    with pytest.raises(UsageError, match="100,000 rows are more than"):
+        adopt([tmp_path / "a.parquet"], tmp_path / "pack", max_bad="100%")
+
+
 def write_lmdb(path: Path, values: dict[bytes, bytes]) -> Path:
     with lmdb.open(str(path), subdir=False, map_size=1 << 24) as env, env.begin(write=True) as transaction:
         for key, value in values.items():
@@ -156,6 +166,37 @@ def test_a_damaged_lmdb(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(UsageError, match="12288 bytes of 24576"):
+        adopt([path], tmp_path / "pack")
+
+
+def fan_out(path: Path, entries: int | None) -> None:
+    """Let all references in each inner page of an LMDB file lead to the next one, those of the last one to a leaf."""
+    data = bytearray(path.read_bytes())
+    newest = max((4096 * page + 16 for page in (0, 1)), key=lambda at: struct.unpack_from("<Q", data, at + 128)[0])
+    root = struct.unpack_from("<Q", data, newest + 112)[0]
+    if entries is not None:
+        struct.pack_into("<Q", data, newest + 104, entries)
+    flags = {page: struct.unpack_from("<H", data, 4096 * page + 10)[0] for page in range(2, len(data) // 4096)}
+    inner = [root, *(page for page, flag in flags.items() if flag == 1 and page != root)][:30]
+    leaf = next(page for page, flag in flags.items() if flag == 2)
+    for page, following in zip(inner, [*inner[1:], leaf], strict=True):
+        start = 4096 * page
+        (end,) = struct.unpack_from("<H", data, start + 12)
+        for (node,) in struct.iter_unpack("<H", data[start + 16 : start + end]):
+            struct.pack_into("<HHH", data, start + node, following & 0xFFFF, following >> 16, 0)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("entries", [None, 3, 1 << 60])
+def test_an_lmdb_whose_pages_are_not_a_tree(entries: int | None, tmp_path: Path) -> None:
+    image = image_file(0, 2, 2)
+    path = write_lmdb(tmp_path / "a.lmdb", {b"%08d" % i + b"k" * 300 + b".jpg": image for i in range(1000)})
+    assert sum(1 for _ in values_of_lmdb(str(path))) == 1000
+    fan_out(path, entries)
+    with pytest.raises(DamagedPack, match="not a tree"):
+        for _ in zip(range(2000), values_of_lmdb(str(path)), strict=False):
+            pass
+    with pytest.raises(UsageError, match="not a tree"):
         adopt([path], tmp_path / "pack")
 
 
@@ -205,6 +246,13 @@ def test_a_damaged_mds(tmp_path: Path) -> None:
             assert type(error).__module__ == "packer.errors", error
 
 
+def test_an_mds_shard_whose_columns_are_not_texts(tmp_path: Path) -> None:
+    path = write_mds(tmp_path / "a.mds", [[IMAGES[0]]], [("image", "jpeg", None)])
+    path.write_bytes(path.read_bytes().replace(b'["jpeg"]', b'{"0": 1}'))
+    with pytest.raises(UsageError, match=r"is not a shard of MosaicML Streaming.*columns"):
+        adopt([path], tmp_path / "pack")
+
+
 def write_chunk(folder: Path, rows: list[list[bytes]], kinds: list[str], keys: list[str] | None) -> Path:
     folder.mkdir(exist_ok=True)
     items = [b"".join(struct.pack("<I", len(v)) for v in row) + b"".join(row) for row in rows]
@@ -227,6 +275,10 @@ def test_litdata(keys: list[str] | None, tmp_path: Path) -> None:
     pack = open_pack(tmp_path / "pack")
     assert [bytes(pack.record(i)) for i in range(7)] == IMAGES
     assert [pack.annotation(i).label for i in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    (tmp_path / "chunks" / "index.json").unlink()
+    os.mkfifo(tmp_path / "chunks" / "index.json")
+    with pytest.raises(UsageError, match=r"index\.json: .*not a file"):
+        adopt([tmp_path / "chunks" / "chunk-0-0.bin"], tmp_path / "pack", overwrite=True)
     (tmp_path / "chunks" / "index.json").unlink()
     with pytest.raises(UsageError, match=r"index\.json"):
         adopt([tmp_path / "chunks" / "chunk-0-0.bin"], tmp_path / "pack", overwrite=True)

@@ -6,6 +6,7 @@ https://docs.hdfgroup.org/archive/support/HDF5/doc/H5.format.html, III.E: bytes 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from packer.containers.hdf5 import CONTAINER, contiguous_offset
+from packer.containers.hdf5 import CONTAINER, check_within, contiguous_offset, own_dataset, values_of, within_file
 from packer.errors import UsageError, printable
 from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Known, Pixels, Row, class_of
 from packer.repack.formats.npy import rows_of
@@ -41,7 +42,7 @@ class Hdf5:
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
             with h5py.File(file.path, "r", locking=False) as content:
-                if "annotation_offsets" in content and not self._columns:
+                if own_dataset(content, "annotation_offsets") is not None and not self._columns:
                     yield from _packers(file)
                     return
                 yield from self._rows(file, content)
@@ -52,15 +53,14 @@ class Hdf5:
 
     def _rows(self, file: ForeignFile, content: Any) -> Iterator[Row]:
         images = self._images(file, content)
+        _check_images(file, images)
         labels = self._labels(file, content, images.shape[0] if images.shape else 0)
-        names = next((found for name in NAMES if (found := _texts(content, name)) is not None), None)
+        names = next((found for name in NAMES if (found := _texts(file, content, name)) is not None), None)
         if names and all(isinstance(label, int) and -1 <= label < len(names) for label in labels or ()):
             self.classes = names
             numbers: list[Any] = labels or []
             labels = None if labels is None else [names[label] if label >= 0 else None for label in numbers]
-        if images.is_virtual or images.external:
-            raise UsageError(file.path, f"the dataset {printable(images.name)} is in other files", AGAIN)
-        if h5py.check_vlen_dtype(images.dtype) is not None or h5py.check_string_dtype(images.dtype) is not None:
+        if _is_of_any_size(images):
             rows = _encoded(file, content, images)
         elif images.chunks is not None:
             rows = _chunked(file, images)
@@ -72,48 +72,75 @@ class Hdf5:
 
     def _images(self, file: ForeignFile, content: Any) -> Any:
         asked = self._columns.get("image")
-        found = [name for name in ((asked,) if asked else IMAGES) if _dataset(content, name) is not None]
+        found = [name for name in ((asked,) if asked else IMAGES) if own_dataset(content, name) is not None]
         if not found and not asked:
-            found = [name for name in content if (one := _dataset(content, name)) is not None and len(one.shape) > 2]
+            found = [name for name in content if (one := own_dataset(content, name)) is not None and len(one.shape) > 2]
         if not found:
             names = ", ".join(printable(str(name)) for name in content)
             raise UsageError(file.path, f"has no dataset of images (it has {names})", "name it: --columns image=NAME")
-        return _dataset(content, found[0])
+        return own_dataset(content, found[0])
 
     def _labels(self, file: ForeignFile, content: Any, count: int) -> list[Known] | None:
         asked = self._columns.get("label")
         for name in (asked,) if asked else LABELS:
-            dataset = _dataset(content, name)
+            dataset = own_dataset(content, name)
             if dataset is None or (len(dataset.shape) != 1 and dataset.shape[1:] != (1,)):
                 continue
             if dataset.shape[0] != count:
                 continue
-            values = dataset[:].reshape(-1).tolist()
-            texts = [
-                value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value for value in values
-            ]
+            texts = _values(file, content, dataset)
             return [class_of(value, None, f"{file.name} (row {row})") for row, value in enumerate(texts)]
         if asked:
             raise UsageError("--columns", f"{printable(asked)} is not a dataset of {count} labels", "name another")
         return None
 
 
-def _dataset(content: Any, name: str) -> Any:
-    """Return a dataset of the file itself; None if there is none of that name, or a link leads elsewhere."""
-    at = content
-    for part in name.strip("/").split("/"):
-        if not isinstance(at, h5py.Group) or not isinstance(at.get(part, getlink=True), h5py.HardLink):
-            return None
-        at = at[part]
-    return at if isinstance(at, h5py.Dataset) else None
+def _is_of_any_size(dataset: Any) -> bool:
+    """Return whether its values are texts or bytes of variable length."""
+    return h5py.check_vlen_dtype(dataset.dtype) is not None or h5py.check_string_dtype(dataset.dtype) is not None
 
 
-def _texts(content: Any, name: str) -> tuple[str, ...] | None:
-    dataset = _dataset(content, name)
+def _check_images(file: ForeignFile, images: Any) -> None:
+    """Check that the images are in the file, and as many as it can hold: nothing is read before. Raise UsageError."""
+    _check_own(file, images)
+    if images.chunks is not None and images.id.get_create_plist().get_nfilters():
+        raise UsageError(file.path, f"the dataset {printable(images.name)} is compressed", AGAIN)
+    size = REFERENCE.itemsize if _is_of_any_size(images) else math.prod(images.shape[1:]) * images.dtype.itemsize
+    if images.shape and images.shape[0] * max(1, size) > file.size:
+        raise file.damaged(f"is truncated: {images.shape[0]} images of {size} bytes are more than it holds")
+
+
+def _check_own(file: ForeignFile, dataset: Any) -> None:
+    if dataset.is_virtual or dataset.external:
+        raise UsageError(file.path, f"the dataset {printable(dataset.name)} is in other files", AGAIN)
+
+
+def _values(file: ForeignFile, content: Any, dataset: Any) -> list[Any]:
+    """Return the values of a dataset, bytes as text. Raise UsageError or ValueError before too many are read."""
+    _check_own(file, dataset)
+    check_within(dataset, file.size)
+    info = h5py.check_string_dtype(dataset.dtype)
+    if info is not None and info.length is None and len(dataset.shape) == 1 and _is_plain(dataset):
+        places = _encoded(file, content, dataset)  # a hundred times as fast as one at a time
+        values = list(within_file((bytes(file.view[at : at + size]) for at, size, _ in places), dataset, file.size))
+    else:
+        values = values_of(dataset, file.size).reshape(-1).tolist()
+    return [value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value for value in values]
+
+
+def _is_plain(dataset: Any) -> bool:
+    """Return whether all values of a dataset are in the file as they are."""
+    if dataset.chunks is None:
+        return dataset.id.get_offset() is not None
+    chunks = -(-dataset.shape[0] // dataset.chunks[0])
+    return not dataset.id.get_create_plist().get_nfilters() and dataset.id.get_num_chunks() == chunks
+
+
+def _texts(file: ForeignFile, content: Any, name: str) -> tuple[str, ...] | None:
+    dataset = own_dataset(content, name)
     if dataset is None or len(dataset.shape) != 1 or dataset.dtype.kind not in "SO":
         return None
-    values = dataset[:].tolist()
-    return tuple(v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else str(v) for v in values) or None
+    return tuple(map(str, _values(file, content, dataset))) or None
 
 
 def _packers(file: ForeignFile) -> Iterator[Row]:
@@ -131,10 +158,8 @@ def _packers(file: ForeignFile) -> Iterator[Row]:
 
 
 def _chunks(file: ForeignFile, dataset: Any) -> dict[int, int]:
-    """Return where each chunk begins in the file, by its first row. Raise UsageError if they are compressed."""
+    """Return where each chunk begins in the file, by its first row. Raise UsageError if they cut images in pieces."""
     name = printable(dataset.name)
-    if dataset.id.get_create_plist().get_nfilters():
-        raise UsageError(file.path, f"the dataset {name} is compressed", AGAIN)
     if dataset.chunks[1:] != dataset.shape[1:]:
         raise UsageError(
             file.path, f"the dataset {name} has chunks {dataset.chunks}, which cut images in pieces", AGAIN
@@ -169,7 +194,7 @@ def _encoded(file: ForeignFile, content: Any, dataset: Any) -> Iterator[tuple[in
         chunks = _chunks(file, dataset)
         parts = [(row, min(dataset.chunks[0], dataset.shape[0] - row), at) for row, at in sorted(chunks.items())]
     heaps: dict[int, dict[int, tuple[int, int]]] = {}
-    following = 0
+    following = seen = 0
     for first, count, at in parts:
         if first != following or at + count * REFERENCE.itemsize > file.size:
             raise ValueError("rows are missing")
@@ -180,7 +205,10 @@ def _encoded(file: ForeignFile, content: Any, dataset: Any) -> Iterator[tuple[in
                 yield 0, 0, None
                 continue
             if heap not in heaps:
-                heaps[heap] = _heap(file, heap + content.userblock_size)
+                heaps[heap], heap_bytes = _heap(file, heap + content.userblock_size)
+                seen += heap_bytes
+                if seen > file.size:  # else a small file could be read for hours
+                    raise ValueError("its heaps overlap")
             start, length = heaps[heap].get(number, (0, -1))
             if length < size:
                 raise ValueError(f"row {row} is not in its heap")
@@ -194,8 +222,8 @@ def _first(dataset: Any) -> bytes:
     return value if isinstance(value, bytes) else np.asarray(value).tobytes()
 
 
-def _heap(file: ForeignFile, at: int) -> dict[int, tuple[int, int]]:
-    """Return the place of each object in a global heap, by number."""
+def _heap(file: ForeignFile, at: int) -> tuple[dict[int, tuple[int, int]], int]:
+    """Return the place of each object in a global heap, by number, and the bytes of the heap."""
     signature, version, size = _HEAP.unpack(file.view[at : at + _HEAP.size])
     if signature != b"GCOL" or version != 1 or size > file.size - at:
         raise ValueError(f"no heap at byte {at}")
@@ -209,4 +237,4 @@ def _heap(file: ForeignFile, at: int) -> dict[int, tuple[int, int]]:
             break
         found[number] = at, length
         at += length + -length % 8
-    return found
+    return found, size

@@ -56,6 +56,8 @@ def _columns(file: ForeignFile) -> tuple[list[str], list[str]]:
     """Return the names and the types of the parts of an item."""
     path = os.path.join(os.path.dirname(file.path), "index.json")
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise ValueError("it is not a file")  # a pipe would be waited for
         if os.path.getsize(path) > MOST_INDEX_BYTES:
             raise ValueError("it is too large")
         with open(path, "rb") as index:

@@ -46,8 +46,12 @@ class Mds:
             config = json.loads(file.view[start : bounds[0]])
             names, kinds, sizes = (config[f"column_{part}"] for part in ("names", "encodings", "sizes"))
             compressed = config.get("compression")
-            if not len(names) == len(kinds) == len(sizes):
+            if not len(names) == len(kinds) == len(sizes) or not all(
+                type(one) is list for one in (names, kinds, sizes)
+            ):
                 raise ValueError("its columns")
+            if not all(type(one) is str for one in (*names, *kinds)):
+                raise ValueError("names or types of columns that are not texts")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise file.damaged(f"is not a shard of MosaicML Streaming: {error!r}") from None
         if compressed:

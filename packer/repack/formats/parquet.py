@@ -37,6 +37,8 @@ class Parquet:
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         with SourceFile(os.fsencode(file.path)) as source, memoryview(file.view) as view:
             table_file = ParquetFile(source, file.path)
+            if table_file.rows > file.size:
+                raise file.damaged(f"is damaged: {table_file.rows:,} rows are more than it has bytes")
             columns = Columns(table_file, self._options)
             self.classes, self.tags, self.notes = columns.classes, columns.tags, columns.notes
             number = 0
