@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
-from packer.sources.archives.decompress import decompress
+from packer.sources.archives.decompress import decompress, most_bytes
 from packer.sources.archives.members import Members
 from packer.sources.archives.places import SourceFile
 from packer.stores import is_url, joined
@@ -71,7 +71,8 @@ class Tree:
             if place not in copies:
                 name = (self.below(place) or place).decode("utf-8", "surrogateescape")
                 copies[place] = self.members.scratch(name)
-                decompress(file, None, name, copies[place])
+                most = most_bytes(file.stored_bytes) if file.is_deflated else file.size
+                decompress(file, None, name, copies[place], most)
         return SourceFile(copies[place].encode("utf-8", "surrogateescape"))
 
     @property

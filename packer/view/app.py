@@ -136,7 +136,7 @@ class App:
             return Response("too large\n", 413)
 
         def changed() -> Any:
-            wanted = wanted_marks(request.get_json(silent=True), self._marks, self._between)
+            wanted = wanted_marks(lambda: request.get_json(silent=True), self._marks, self._between)
             return {"before": self._marks.change(wanted), "after": wanted}
 
         return _json(changed)

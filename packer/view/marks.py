@@ -172,12 +172,14 @@ class Marks:
             raise StorageError(self._folder, f"cannot keep marks: {error.strerror or error}", step) from None
 
 
-def wanted_marks(body: Any, marks: Marks, records_of: Callable[[Mapping[str, str], int, int], Iterable[int]]) -> Any:
+def wanted_marks(
+    body: Callable[[], Any], marks: Marks, records_of: Callable[[Mapping[str, str], int, int], Iterable[int]]
+) -> Any:
     """Return what a request of the page asks `Marks.change` for.
 
     Args:
-        body: ``{"set": {record: reason or null}}``; or ``{"range": [first, last], "query": {...}}``, which marks the
-            records at these places in the order of the query; or ``{"clear": true}``.
+        body: Returns ``{"set": {record: reason or null}}``; or ``{"range": [first, last], "query": {...}}``, which
+            marks the records at these places in the order of the query; or ``{"clear": true}``.
         marks: The marks.
         records_of: Returns the records of a query from one place to another, without the last.
 
@@ -185,8 +187,8 @@ def wanted_marks(body: Any, marks: Marks, records_of: Callable[[Mapping[str, str
         UsageError: It is something else.
     """
     try:
-        return dict(_wanted(body, marks, records_of))
-    except (TypeError, ValueError, OverflowError, KeyError, AttributeError) as error:
+        return dict(_wanted(body(), marks, records_of))
+    except (TypeError, ValueError, OverflowError, KeyError, AttributeError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError("marks", "are not in the form that the page sends") from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import struct
 import tarfile
@@ -11,8 +13,10 @@ import threading
 import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +25,7 @@ from packer import system
 from packer.errors import BadImage, BadLabel, PackerError, UsageError
 from packer.packing.options import BuildOptions
 from packer.sources import open_source
-from packer.sources.archives import places
+from packer.sources.archives import decompress, places
 from packer.sources.archives.places import Archive, Place, SourceFile, held_open
 from packer.sources.archives.tar_members import Files as PlainFiles
 from packer.sources.archives.tar_members import one_by_one, tar_members
@@ -454,6 +458,52 @@ def test_a_bomb_of_archives_ends(found):
         data = a_tar(("n.tar", data))
     tree, skipped = found(data)
     assert not tree.images and "is an archive in 4 archives" in next(iter(skipped.values()))
+
+
+def compressed(data: bytes, kind: str) -> bytes:
+    if kind == "zst":
+        return bytes(pa.compress(data, "zstd", asbytes=True))
+    return {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[kind](data)
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst", "gz in gz", "zip", "two in a tar"])
+def test_a_bomb_is_written_only_as_far_as_the_limit(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(decompress, "ALLOWED_BYTES", 300_000)
+    monkeypatch.setattr(decompress, "COPIED_BYTES", 10_000)
+    plain = a_tar(("a.jpg", IMAGE + bytes(200_000)))
+    bomb = a_tar(("a.jpg", IMAGE + bytes(6_000_000)))
+    if kind == "zip":
+        small, large = (a_zip({"a.tar": data}, zipfile.ZIP_DEFLATED) for data in (plain, bomb))
+    elif kind == "two in a tar":
+        small, large = (
+            a_tar(("a.tgz", gzip.compress(plain))),
+            a_tar(*((f"{i}.tgz", gzip.compress(plain)) for i in range(2))),
+        )
+        monkeypatch.setattr(decompress, "MOST_RATIO", 1)
+    elif kind == "gz in gz":
+        small, large = gzip.compress(gzip.compress(plain)), gzip.compress(gzip.compress(bomb))
+    else:
+        small, large = compressed(plain, kind), compressed(bomb, kind)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    numbers = count()
+
+    def found(data: bytes) -> tuple[Tree, list[tuple[bytes, str]]]:
+        (tmp_path / "set.tar").write_bytes(data)
+        return find_tree(str(tmp_path / "set.tar"), scratch=lambda _: str(scratch / str(next(numbers))))
+
+    tree, _ = found(small)
+    assert [path.rpartition(b"/")[2] for path in tree.images] == [b"a.jpg"]
+    for left in scratch.iterdir():
+        left.unlink()
+    problem = "becomes more than"
+    if kind in ("zip", "two in a tar"):
+        _, skipped = found(large)
+        assert any(problem in reason for _, reason in skipped)
+    else:
+        with pytest.raises(UsageError, match=rf"{problem} .*decompress it and give the result"):
+            found(large)
+    assert sum(path.stat().st_size for path in scratch.iterdir()) <= 300_000
 
 
 def test_an_archive_that_changes_is_noticed(found, tmp_path):

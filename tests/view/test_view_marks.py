@@ -188,6 +188,7 @@ def test_marked_records_are_a_set_of_the_page(pack: Pack) -> None:
         ([], "form"),
         ("{", "form"),
         ("null", "form"),
+        pytest.param("[" * 100_000 + "]" * 100_000, "form", id="deep"),
     ],
 )
 def test_other_requests_change_nothing(pack: Pack, body: Any, said: str | None) -> None:

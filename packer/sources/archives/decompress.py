@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
 from packer.containers.storage import storage_errors
-from packer.errors import PackerError, UsageError
+from packer.errors import PackerError, UsageError, size_text
 from packer.sources.archives.places import SourceFile
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 MARKS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 """The first bytes of compressed files."""
 COPIED_BYTES = 1 << 20
+MOST_RATIO = 100
+"""An archive of labels becomes 10 to 40 times as large, one of images hardly larger; a bomb 1,000 times or more."""
+ALLOWED_BYTES = 256 << 20
+"""What a compressed file may become in any case."""
 
 
 class Bytes(io.RawIOBase):
@@ -88,25 +92,40 @@ def compression_of(head: bytes) -> str | None:
     return next((name for mark, name in MARKS.items() if head.startswith(mark)), None)
 
 
-def decompress(file: SourceFile, compression: str | None, name: str, target: str) -> None:
-    """Write the content of a compressed file to a new file.
+def most_bytes(size: int) -> int:
+    """Return how many bytes a compressed file of `size` bytes may become: a small one must not fill the disk."""
+    return max(ALLOWED_BYTES, MOST_RATIO * size)
+
+
+def decompress(file: SourceFile, compression: str | None, name: str, target: str, most: int) -> int:
+    """Write the content of a compressed file to a new file, and return its size.
 
     Args:
         file: The file.
         compression: Its `compression_of`; None copies the content of a deflated member.
         name: Its name, for errors.
         target: Path of the new file.
+        most: Its maximum size (`most_bytes`).
 
     Raises:
-        UsageError: It is damaged or truncated.
+        UsageError: It is damaged or truncated, or would be larger; then there is no new file.
         StorageError: The new file cannot be written.
         OSError: The file cannot be read.
     """
+    written = 0
     try:
         with open(target, "xb") as output:
             for data in file.chunks() if compression is None else _decompressed(file, compression):
+                written += len(data)
+                if written > most:
+                    break
                 with storage_errors(target):
                     output.write(data)
+        if written <= most:
+            return written
+        os.unlink(target)
+        step = "if it should be so large, decompress it and give the result"
+        raise UsageError(name, f"becomes more than {size_text(most)}, too much for its size", step)
     except PackerError:
         raise
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:

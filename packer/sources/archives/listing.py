@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from packer.errors import BadImage, PackerError, UsageError, plural, printable
 from packer.sources.archives.contents import FAULT, Contents, IsImage, add_folder
-from packer.sources.archives.decompress import Bytes, compression_of, decompress
+from packer.sources.archives.decompress import Bytes, compression_of, decompress, most_bytes
 from packer.sources.archives.members import Members
 from packer.sources.archives.places import Archive, Place, Scratch, SourceFile
 from packer.sources.archives.tar_members import BLOCK, Files, Member, tar_members
@@ -69,6 +69,8 @@ class Archives:
     are_images: bytearray = field(default_factory=bytearray)
     folders: set[bytes] = field(default_factory=set)
     skipped: list[tuple[bytes, str]] = field(default_factory=list)
+    _room: int = 0
+    """What may still be decompressed of the file that is being added, and of archives in it."""
 
     def add(self, file: bytes, prefix: bytes) -> None:
         """Add the members of an archive file, and of archives in it if it has no images itself.
@@ -81,7 +83,9 @@ class Archives:
             UsageError: It is damaged, or cannot be read as a whole.
             OSError: It cannot be read.
         """
-        self._add(self._opened(file), as_text(file), prefix, 1)
+        whole = self._opened(file)
+        self._room = most_bytes(whole.size)
+        self._add(whole, as_text(file), prefix, 1)
 
     def _opened(self, file: bytes) -> Place:
         self.archives.append(Archive.of(file))
@@ -134,7 +138,7 @@ class Archives:
         if self.scratch is None:
             raise UsageError(name, "is compressed", "decompress it")
         target = self.scratch(name)
-        decompress(file, compression, name, target)
+        self._room -= decompress(file, compression, name, target, self._room)
         return self._opened(target.encode("utf-8", "surrogateescape"))
 
     def keep(self, folder: bytes) -> None:

@@ -152,6 +152,11 @@ class SourceFile:
         return self._place.packed >= 0
 
     @property
+    def stored_bytes(self) -> int:
+        """The bytes that it takes where it is."""
+        return self._place.packed if self.is_deflated else self.size
+
+    @property
     def is_plain(self) -> bool:
         """Whether its bytes are on the disk as they are."""
         return not self.is_deflated and self._object is None
