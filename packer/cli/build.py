@@ -118,10 +118,9 @@ SECTIONS = {
 )
 @click.option(
     "--encode",
-    default="raw",
-    show_default=True,
     type=OneOf(allowed.ENCODINGS),
-    help="How images are stored: as pixels (raw), encoded again, or as a copy of each file.",
+    help="How images are stored: as pixels (raw), encoded again, or as a copy of each file.  [default: raw if they are "
+    "resized or all have one size, else copy]",
 )
 @click.option("--quality", type=int, default=90, show_default=True, help="JPEG quality, 1 to 100.")
 @click.option(
@@ -265,7 +264,7 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
             facts, lines = {**asdict(part), "part": str(part.part)}, [part.line]
         else:
             summary = build_pack(options, progress)
-            facts, lines = summary_facts(summary), summary_lines(summary)
+            facts, lines = summary_facts(summary), summary_lines(summary, options.output)
         progress.close()
         for line in lines:
             progress.note(line)  # not `echo`: the build has succeeded even if nobody reads this

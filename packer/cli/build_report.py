@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from packer.cli.output import counts_text
 from packer.errors import plural, printable, size_text, time_text
 from packer.packing import BuildSummary
 
@@ -38,7 +38,7 @@ def plan_lines(plan: Plan, deep: bool) -> list[str]:
     inputs, changed = plan.inputs, len(plan.inputs.changed)
     read = "every image was decoded" if deep else "headers and labels were read; --deep also decodes every image"
     return [
-        *(f"note: {printable(note)}" for note in inputs.all_notes),
+        *(f"note: {printable(note)}" for note in inputs.more_notes),
         "options, as in a file for --config:",
         *(f"  {line}" for line in as_config(plan.options)),
         plan.summary,
@@ -75,17 +75,18 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def summary_lines(summary: BuildSummary) -> list[str]:
-    """Return the first bad inputs, the result of the build, and how to read the pack."""
+def summary_lines(summary: BuildSummary, output: str) -> list[str]:
+    """Return the first bad inputs, what is special, and in the last line the result and how to look at it.
+
+    Args:
+        summary: The result of the build.
+        output: The path of the pack as it was given.
+    """
     from packer.format.lists import read_list
 
     counts = summary.manifest.counts
     rejected = read_list(summary.path, "rejected", summary.manifest)
-    lines = [
-        *rejected_lines(rejected, counts["rejected"]),
-        f"{counts_text(counts)}; {size_text(summary.pack_bytes)} in {time_text(summary.seconds)} "
-        f"({summary.images_per_s:,.0f} images/s)",
-    ]
+    lines = [*rejected_lines(rejected, counts["rejected"])]
     boxes = [f"{counts[name]:,} {name.removeprefix('boxes_')}" for name in BOX_COUNTS if counts.get(name)]
     if boxes:
         listed = LISTED if counts.get("changed") else ""
@@ -94,7 +95,13 @@ def summary_lines(summary: BuildSummary) -> list[str]:
         lines.append(f"images: {lenient:,} damaged, packed as far as they can be decoded{LISTED}")
     if (index := summary.jpeg_index) is not None:
         lines.append(f"JPEG index: {jpeg_index_text(index, summary.manifest)}")
-    lines.append(f'read it: packer.PackedDataset("{printable(summary.path)}")')
+    others = ", ".join(f"{counts[name]:,} {name}" for name in ("rejected", "skipped") if counts[name])
+    of = f" of {counts['found']:,} found ({others})" if others else ""
+    lines.append(
+        f"packed {plural(counts['packed'], 'image')}{of}: {size_text(summary.pack_bytes)} in "
+        f"{time_text(summary.seconds)} ({summary.images_per_s:,.0f} images/s); "
+        f"look at it: packer view {printable(shlex.quote(output))}"
+    )
     return lines
 
 

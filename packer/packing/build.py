@@ -169,7 +169,7 @@ def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output,
             resumes = True
             pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
             plan = _planned(options, pool, progress, lambda: output.source, output.partial)
-            for note in plan.inputs.all_notes:
+            for note in plan.inputs.more_notes:
                 progress.note(f"note: {printable(note)}")
             progress.note(plan.summary)
             for warning in plan.warnings:
@@ -204,6 +204,7 @@ def _planned(
     """
     from packer.packing.check import CheckJob, check_images, decode_all
     from packer.packing.convert import MeasureJob, measure
+    from packer.packing.index_jpegs import check_indexer
     from packer.packing.plan import make_plan, recipe_of
     from packer.packing.scan import read_inputs
     from packer.packing.verdict import check_not_empty, fail, going_on, too_many
@@ -230,6 +231,8 @@ def _planned(
     progress.stage("reading")
     inputs = read_inputs(options, progress, run, scratch, folder)
     check_not_empty(options, inputs)
+    options = options.with_encoding(inputs.same_size)  # before bad images leave the table: a dry run decodes them first
+    check_indexer(options)
     asked = inputs.asked
     failing = too_many(options, inputs.bad, asked)
     in_parts = options.part is not None or options.finish  # each would decode the images of all

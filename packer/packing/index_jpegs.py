@@ -24,7 +24,7 @@ def check_indexer(options: BuildOptions) -> None:
     if options.jpeg_index is None:
         return
     interval_of(OPTION, options.jpeg_index)
-    if options.encode not in JPEG_ENCODINGS:
+    if options.encode is not None and options.encode not in JPEG_ENCODINGS:
         step = f"leave it out, or choose --encode {' or '.join(JPEG_ENCODINGS)}"
         raise UsageError(OPTION, f"is for JPEGs, but --encode is {options.encode}", step)
     if options.to_store:

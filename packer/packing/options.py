@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from packer.containers import container_names, container_of
@@ -24,7 +24,7 @@ BAD_POLICIES = ("fail", "skip")
 MISSING_POLICIES = ("error", "empty", "skip")
 CHOICES = {
     "encode": ENCODINGS, "mode": MODES, "decoder": DECODERS, "on_animation": ANIMATION_POLICIES,
-    "boxes": BOX_POLICIES, "rle": RLE_POLICIES, "on_bad": BAD_POLICIES, "missing_labels": MISSING_POLICIES,
+    "fit": FITS, "boxes": BOX_POLICIES, "rle": RLE_POLICIES, "on_bad": BAD_POLICIES, "missing_labels": MISSING_POLICIES,
 }  # fmt: skip
 """Option -> its values."""
 NO_BAD = "0"
@@ -58,7 +58,8 @@ class BuildOptions:
         fit: How to reach that size: stretch, short, long, crop or pad.
         pad_value: Gray level of the border that pad adds, 0 to 255. None: 0, black.
         interpolation: The filter, area or bilinear. None: area.
-        encode: How images are stored: raw, jpeg, png, bmp, or copy (each file's bytes).
+        encode: How images are stored: raw, jpeg, png, bmp, or copy (each file's bytes). None: raw if they are resized
+            or all have one size, else copy; see `with_encoding`.
         quality: JPEG quality, 1 to 100.
         mode: rgb, gray, or unchanged, which keeps alpha and 16 bits.
         decoder: JPEG decoder: auto, simplejpeg, opencv or jpeg4py; or lenient, which also takes damaged images of any
@@ -109,7 +110,7 @@ class BuildOptions:
     fit: str | None = None
     pad_value: int | None = None
     interpolation: str | None = None
-    encode: str = "raw"
+    encode: str | None = None
     quality: int = DEFAULT_QUALITY
     mode: str = "rgb"
     decoder: str = "auto"
@@ -156,14 +157,14 @@ class BuildOptions:
                 raise UsageError("--out", problem, "leave out --format, or choose another name")
         for name, choices in CHOICES.items():
             self._choose(name, choices)
+        if self.encode is None and self.resize is not None:
+            object.__setattr__(self, "encode", "raw")
         if self.labels != ("auto",):
             from packer.sources import known_kind
 
             object.__setattr__(self, "labels", tuple(map(known_kind, self.labels)))
-        if self.fit is not None:
-            self._choose("fit", FITS)
-            if self.resize is None:
-                raise UsageError("--fit", f"{self.fit} says how to resize, but there is no size", "add --resize")
+        if self.fit is not None and self.resize is None:
+            raise UsageError("--fit", f"{self.fit} says how to resize, but there is no size", "add --resize")
         if self.encode == "copy" and self.resize is not None:
             raise UsageError(
                 "--encode copy", "keeps each file's bytes and cannot resize",
@@ -216,7 +217,8 @@ class BuildOptions:
             raise UsageError("--decode-timeout", f"must be {allowed}, got {self.decode_timeout:g}")
 
     def _choose(self, name: str, choices: tuple[str, ...]) -> None:
-        object.__setattr__(self, name, choose(f"--{name.replace('_', '-')}", getattr(self, name), choices))
+        if (value := getattr(self, name)) is not None:
+            object.__setattr__(self, name, choose(f"--{name.replace('_', '-')}", value, choices))
 
     @property
     def plans_without_headers(self) -> bool:
@@ -228,6 +230,14 @@ class BuildOptions:
         if self.resize is None:
             return self.encode == "copy"
         return Resize.of(self.resize, self.fit, self.pad_value, self.interpolation).fit in ("stretch", "crop", "pad")
+
+    def with_encoding(self, same_size: bool) -> BuildOptions:
+        """Return the options with `encode` chosen if it was not given.
+
+        Args:
+            same_size: Whether the images to pack all have the same width and height.
+        """
+        return self if self.encode is not None else replace(self, encode=default_encoding(same_size))
 
     def bad_allowed(self, found: int) -> int:
         """Return how many of `found` inputs may be bad."""
@@ -260,7 +270,9 @@ class BuildOptions:
 
         if is_url(self.source):
             raise UsageError("--out", "a source in an object store needs an output", "say where: --out PACK")
-        source = os.path.abspath(self.source)
+        source = os.path.normpath(self.source)
+        if os.path.basename(source) in ("", ".", ".."):
+            source = os.path.abspath(source)
         if os.path.basename(source) == "":
             raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
         archive, inside = archive_of(os.fsencode(source))
@@ -268,6 +280,14 @@ class BuildOptions:
             source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
         stem = archive_stem(archive) if archive and not inside else None
         return f"{os.fsdecode(stem or source)}.{self.container}"
+
+
+def default_encoding(same_size: bool) -> str:
+    """Return how images are stored if ``--encode`` is not given: raw if the packed images all have the same size.
+
+    Others are copied: as pixels they would take a multiple of the space, and a batch could not be gathered of them.
+    """
+    return "raw" if same_size else "copy"
 
 
 def bad_allowed(max_bad: str, found: int) -> int:

@@ -104,27 +104,32 @@ class Plan:
 
     @property
     def summary(self) -> str:
-        """The plan in one line. Labels that were not found show as 0."""
+        """The plan in one line: what was found, what becomes of it. What there is none of is left out."""
         inputs, options = self.inputs, self.options
         about = "" if options.encode == "raw" else "about "
         shape, _ = self.shape
         sizes = "different sizes" if shape is None else f"{shape[1]}x{shape[0]}x{shape[2]}"
         sizes = "sizes read later" if self.late_sizes else sizes
-        labels: tuple[tuple[int, str], ...] = (
+        counts = (
+            (inputs.rows, "image"),
             (len(inputs.classes), "class"),
             (inputs.boxes, "box"),
             (inputs.landmarks, "landmark"),
+            (len(inputs.tags), "tag"),
         )
-        where = f" in {printable(options.scratch_folder)}" if options.to_store else ""
-        if inputs.tags:
-            labels = (*labels, (len(inputs.tags), "tag"))
-        return (
-            f"plan: {plural(inputs.rows, 'image')}, {size_text(self.source_bytes)} -> "
+        there = ", ".join(plural(count, noun) for count, noun in counts if count)
+        chosen = f" ({printable(inputs.chosen)})" if inputs.chosen else ""
+        others = ((inputs.bad, "rejected"), (len(inputs.skipped), "skipped"))
+        left_out = "".join(f", {count:,} {what}" for count, what in others if count)
+        text = (
+            f"plan: {there}{chosen}, {size_text(self.source_bytes)}{left_out} -> "
             f"{printable(options.output)}: {about}{size_text(self.pack_bytes)} in {plural(self.shards, 'shard')} "
-            f"({options.container}, {options.encode}, {sizes}), {size_text(self.free_bytes)} free{where}; "
-            f"{', '.join(plural(count, noun) for count, noun in labels)}; "
-            f"{inputs.bad:,} rejected, {len(inputs.skipped):,} skipped"
+            f"({options.container}, {options.encode}, {sizes})"
         )
+        if self.pack_bytes > self.free_bytes // 4:
+            where = f" in {printable(options.scratch_folder)}" if options.to_store else ""
+            text += f", {size_text(self.free_bytes)} free{where}"
+        return text
 
     @property
     def warnings(self) -> list[str]:
@@ -194,7 +199,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
     shape, dtype = facts.uniform()
     spec = ShardSpec(
         classes=inputs.classes,
-        encoding=options.encode,
+        encoding=recipe.encode,
         shape=shape if options.encode == "raw" else None,
         dtype=dtype or "uint8",
         planned_records=rows,

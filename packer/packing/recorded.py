@@ -11,7 +11,7 @@ from packer.containers import container_of
 from packer.errors import PackerError, UsageError, printable
 from packer.format.lists import selection_file
 from packer.format.manifest import Manifest, read_manifest
-from packer.packing.options import DEFAULT_CONTAINER, BuildOptions, parse_bytes, parse_timeout
+from packer.packing.options import DEFAULT_CONTAINER, BuildOptions, default_encoding, parse_bytes, parse_timeout
 from packer.sources.paths import as_bytes, quoted
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo.config import parse_yaml
@@ -162,6 +162,8 @@ def command_of(manifest: Manifest, pack: str) -> str:
     recorded |= {n: os.path.join(pack, _file(manifest, n)) for n in ("include", "exclude") if n in recorded}
     if manifest.counts["rejected"]:
         recorded["max_bad"] = manifest.counts["rejected"]
+    if recorded.get("encode") == default_encoding(recorded.get("resize") is not None or manifest.shape is not None):
+        del recorded["encode"]
     if recorded["format"] == DEFAULT_CONTAINER:
         del recorded["format"]
     if recorded.get("shard_bytes") == default_shard_bytes(sum(shard.container.bytes for shard in manifest.shards)):

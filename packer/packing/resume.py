@@ -86,6 +86,7 @@ def asked_of(options: BuildOptions) -> dict[str, Any]:
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
     asked["source"] = clean_url(options.source) if is_url(options.source) else os.path.abspath(options.source)
     asked["format"] = options.container
+    asked["encode"] = options.encode or "raw or copy"
     for name in ("include", "exclude", "inventory"):
         if asked[name] is not None:  # what is in the file counts, not only its name
             asked[name] = f"{asked[name]} (SHA-256 {_digest(asked[name])[:12]})"

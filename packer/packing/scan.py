@@ -28,7 +28,7 @@ from packer.packing.table import Inputs, InputTable
 from packer.sources import check_options, check_sources, joined, open_source, recognize
 from packer.sources.archives.members import Members
 from packer.sources.archives.places import Scratch
-from packer.sources.auto import what_was_read
+from packer.sources.auto import left_unread, what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.path_list import PathWriter
 from packer.sources.paths import as_text, file_of, quoted
@@ -110,8 +110,11 @@ def read_inputs(
         inputs.tags = inputs.tags or getattr(source, "tags", None) or ()
     inputs.notes += similar_names(inputs.classes)
     if options.labels == ("auto",):
+        unread, inputs.chosen = left_unread(tree, sources), inputs.notes[0]
+        if unread and not unread.startswith("0 "):
+            inputs.chosen += f"; {unread}"
         counts = (inputs.rows, len(inputs.classes), inputs.boxes, inputs.landmarks)
-        inputs.notes[0] += what_was_read(tree, sources, counts)
+        inputs.notes[0] += what_was_read(counts, unread)
     return inputs
 
 

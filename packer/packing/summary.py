@@ -53,7 +53,7 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         shape = _late_shape(plan, results)
     return Manifest(
         container=plan.options.container,
-        encoding=plan.options.encode,
+        encoding=plan.recipe.encode,
         mode=plan.options.mode,
         dtype=dtype,
         shape=shape,

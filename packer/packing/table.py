@@ -60,6 +60,8 @@ class Inputs:
     """What exclude names."""
     losses: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    chosen: str = ""
+    """The labels that ``--labels auto`` has chosen, and why; the first of `notes` says it, too, with all counts."""
     tags: tuple[str, ...] = ()
     """Names of the tags, if a source has them."""
     flip_index: tuple[int, ...] | None = None
@@ -114,6 +116,17 @@ class Inputs:
             without = plural(count, "image has no label and is", "images have no label and are")
             notes.append(f"{without} packed without objects")
         return self.notes + notes
+
+    @property
+    def more_notes(self) -> list[str]:
+        """The notes that the line of a plan does not repeat."""
+        return self.all_notes[1 if self.chosen else 0 :]
+
+    @property
+    def same_size(self) -> bool:
+        """Whether the images to pack all have the same width and height."""
+        table = self.table
+        return all(len(pc.unique(table.column(name))) <= 1 for name in ("width", "height"))
 
     @property
     def base(self) -> Any:

@@ -132,6 +132,9 @@ def _options(folder: str, old: Manifest, out: str, given: dict[str, Any]) -> Bui
     if encode == "copy" and old.encoding != "copy":
         problem = f"keeps the files of a source, but the pack has {old.encoding} images"
         raise UsageError("--encode copy", problem, "leave it out to keep the images as they are stored")
+    if encode == "copy" and given.get("resize") is not None and given.get("encode") is None:
+        problem = "the pack holds files as they are (copy), and resized images must be encoded"
+        raise UsageError("--resize", problem, "add --encode jpeg, or --encode raw")
     if given.get("quality") is not None and encode != "jpeg":
         raise UsageError("--quality", f"is for jpeg, not for {encode}", "leave it out, or add --encode jpeg")
     if not out:
@@ -197,7 +200,7 @@ def _manifest(old: Manifest, options: BuildOptions, remake: Remake | None, selec
     return replace(
         old,
         container=options.container,
-        encoding=options.encode,
+        encoding=options.encode or old.encoding,
         options=dict(sorted(recorded.items())),
         linked={},
         made_from=(Origin("convert", os.path.basename(os.path.abspath(options.source)), old.digest),),

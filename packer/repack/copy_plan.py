@@ -105,7 +105,7 @@ class CopyPlan:
         self.image_bytes = facts.source_bytes if self._remake is None else facts.raw_bytes
         spec = ShardSpec(
             classes=old.classes,
-            encoding=options.encode,
+            encoding=options.encode or old.encoding,
             shape=shape if options.encode == "raw" else None,
             dtype=dtype or "uint8",
             planned_records=0,

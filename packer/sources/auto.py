@@ -54,20 +54,24 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
     return choice
 
 
-def what_was_read(tree: Tree, sources: Sequence[Source], counts: Sequence[int]) -> str:
+def what_was_read(counts: Sequence[int], unread: str | None) -> str:
     """Return what was read and what was not, to complete the note that says what was chosen.
 
     Args:
-        tree: The tree.
-        sources: The open sources.
         counts: The numbers of images, classes, boxes and landmarks.
+        unread: What `left_unread` says.
     """
     text = ", ".join(plural(count, noun) for count, noun in zip(counts, NOUNS, strict=True))
-    if all(hasattr(source, "label_files") for source in sources):
-        read = {file for source in sources for file in getattr(source, "label_files", ())}
-        unread = [file for file in tree.files if file not in read]
-        text += f"; {plural(len(unread), 'file')} left unread{f' ({named(unread)})' if unread else ''}"
-    return f"; {text}"
+    return f"; {text}" if unread is None else f"; {text}; {unread}"
+
+
+def left_unread(tree: Tree, sources: Sequence[Source]) -> str | None:
+    """Return how many files besides the images were not read, and the first of them; None if a source does not tell."""
+    if not all(hasattr(source, "label_files") for source in sources):
+        return None
+    read = {file for source in sources for file in getattr(source, "label_files", ())}
+    unread = [file for file in tree.files if file not in read]
+    return f"{plural(len(unread), 'file')} left unread{f' ({named(unread)})' if unread else ''}"
 
 
 def _none(tree: Tree) -> Choice:

@@ -52,7 +52,7 @@ def test_the_options_in_the_error_work(voc: Path, tmp_path: Path) -> None:
     head = run("build", voc, "-o", tmp_path / "p", "--labels", "voc").error_lines[0]
     options = shlex.split(head.partition(" with ")[2])
     ran = good("build", voc, "-o", tmp_path / "p", "--labels", "voc", *options)
-    assert "9 found = 4 packed + 4 rejected + 1 skipped" in ran.out
+    assert "packed 4 images of 9 found (4 rejected, 1 skipped)" in ran.out
 
 
 def test_many_bad_inputs_have_one_example_of_each_reason(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_build_that_fails_while_packing_keeps_its_work(tmp_path: Path) -> None
     assert ran.code == 1 and "2 of 12 inputs are bad, 0 allowed; fix them, or skip them with --max-bad 2" in ran.err
     assert ran.out.count("going on") == 1 and "finished shards are kept" in ran.out
     ran = good(*asked, "--max-bad", 2)
-    assert "packed again" not in ran.out and "12 found = 10 packed + 2 rejected + 0 skipped" in ran.out
+    assert "packed again" not in ran.out and "packed 10 images of 12 found (2 rejected)" in ran.out
     assert len(open_pack(tmp_path / "p")) == 10
 
 
@@ -97,7 +97,7 @@ def test_a_dry_run_says_what_it_reads(tmp_path: Path) -> None:
     assert "note: headers and labels were read; --deep also decodes every image" in good(*asked).out
     assert "note: every image was decoded" in good(*asked, "--deep").out
     truncate(source / "003.jpg")
-    assert "0 rejected" in good(*asked).out
+    assert "rejected" not in good(*asked).out
     ran = run(*asked, "--deep")
     assert ran.code == 1 and "1 of 6 inputs is bad" in ran.err and "bad-image: 003.jpg: truncated" in ran.err
     out = good(*asked, "--deep", "--max-bad", 1).out

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn import draw, draw_classes, draw_landmarks, draw_plain, draw_voc
+from PIL import Image
 from running import digests, good, refused, run
 
 from packer import options_from, options_like
+from packer.containers import CONTAINERS
 from packer.errors import UsageError
 from packer.format.lists import cell_of, read_list
 from packer.format.pack import open_pack
@@ -25,6 +27,64 @@ from packer.packing.select import read_selection
 
 def paths(pack: Path) -> list[str]:
     return [path.decode() for path in open_pack(pack).paths]
+
+
+# -- how images are stored
+
+KINDS_OF_FILES = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")
+
+
+def draw_photos(root: Path, same_size: bool) -> Path:
+    """A file of each format, and a PNG of 16 bits."""
+    for i, kind in enumerate(KINDS_OF_FILES):
+        draw(root / f"{i}.{kind.lower()}", i, 40 if same_size else 40 + i, 30, format=kind)
+    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40)).save(root / "wide.png")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("container", "same_size", "given", "meant"),
+    [
+        *((container, False, [], "copy") for container in CONTAINERS),
+        ("lmdb", True, [], "raw"),
+        ("lmdb", False, ["--resize", "16"], "raw"),  # N leaves them of different sizes, but that was asked for
+        ("lmdb", False, ["--encode", "raw"], "raw"),
+    ],
+)
+def test_photos_of_different_sizes_are_stored_as_they_are(
+    tmp_path: Path, container: str, same_size: bool, given: list[str], meant: str
+) -> None:
+    source = draw_photos(tmp_path / "src", same_size)
+    given = [*given, "--format", container, "--labels", "none"]
+    ran = good("build", source, "-o", tmp_path / "p", *given)
+    assert f"({container}, {meant}, {'40x30x3' if same_size else 'different sizes'})" in ran.out
+    asked = [*given, "--encode", meant]
+    good("build", source, "-o", tmp_path / "q", *asked)
+    assert digests(tmp_path / "p") == digests(tmp_path / "q")
+    pack = open_pack(tmp_path / "p")
+    assert pack.manifest.encoding == meant and good("verify", tmp_path / "p", "--deep")
+    if meant == "copy":
+        assert [bytes(pack.record(i)) for i in range(len(pack))] == [p.read_bytes() for p in sorted(source.iterdir())]
+    command = shlex.split(good("info", tmp_path / "p", "--command").out)
+    assert ("--encode" in command) == ("--encode" in given)
+
+
+def test_the_choice_is_that_of_the_whole_source(tmp_path: Path) -> None:
+    """One odd image in a shard of its own: all parts, a resumed build and a dry run that decodes choose the same."""
+    source = draw_plain(tmp_path / "src", 6)
+    draw(source / "9.jpg", 9, 41, 30)
+    whole = ["build", source, "--shard-size", 2000]
+    good(*whole, "-o", tmp_path / "p")
+    for part in ("1/3", "2/3", "3/3"):
+        good(*whole, "-o", tmp_path / "q", "--part", part)
+    good(*whole, "-o", tmp_path / "q", "--finish")
+    assert open_pack(tmp_path / "q").manifest.encoding == "copy"
+    assert digests(tmp_path / "p") == digests(tmp_path / "q") and len(open_pack(tmp_path / "p").manifest.shards) > 2
+    (source / "9.jpg").write_bytes((source / "9.jpg").read_bytes()[:-200])
+    ran = good("build", source, "--dry-run", "--deep", "--max-bad", 1)
+    assert "encode: copy" in ran.out and "(lmdb, copy, " in ran.out
+    good("build", source, "-o", tmp_path / "r", "--max-bad", 1)
+    assert open_pack(tmp_path / "r").manifest.encoding == "copy"
 
 
 # -- include and exclude
@@ -98,7 +158,7 @@ def test_a_list_of_rejected_inputs_excludes_them(tmp_path: Path) -> None:
     (source / "tab\there.jpg").write_bytes(b"no image at all" * 9)
     run("build", source, "-o", tmp_path / "p", "--quarantine", tmp_path)
     ran = good("build", source, "-o", tmp_path / "p", "--exclude", tmp_path / "rejected.tsv")
-    assert "4 found = 3 packed + 0 rejected + 1 skipped" in ran.out
+    assert "packed 3 images of 4 found (1 skipped)" in ran.out
 
 
 def test_a_list_of_rejected_inputs_excludes_labels_and_links_too(tmp_path: Path) -> None:
@@ -110,9 +170,9 @@ def test_a_list_of_rejected_inputs_excludes_labels_and_links_too(tmp_path: Path)
     ran = run("build", source, "-o", tmp_path / "p", "--labels", "voc", "--quarantine", tmp_path)
     assert ran.code == 1 and "4 of 5 inputs are bad" in ran.err
     ran = good("build", source, "-o", tmp_path / "p", "--labels", "voc", "--exclude", tmp_path / "rejected.tsv")
-    assert "5 found = 1 packed + 0 rejected + 4 skipped" in ran.out and "names no image" not in ran.out
+    assert "packed 1 image of 5 found (4 skipped)" in ran.out and "names no image" not in ran.out
     ran = good("build", source, "-o", tmp_path / "q", "--like", tmp_path / "p")  # by its copy in the pack
-    assert "1 packed + 0 rejected + 4 skipped" in ran.out
+    assert "packed 1 image of 5 found (4 skipped)" in ran.out
 
 
 @pytest.mark.parametrize("name", [" blank.jpg", "line\nbreak.jpg", "back\\slash\r.jpg", "\udcff\n.jpg"])
@@ -198,7 +258,7 @@ def test_images_without_labels_are_negatives(voc: Path, tmp_path: Path) -> None:
 
 def test_images_without_labels_are_skipped(voc: Path, tmp_path: Path) -> None:
     ran = good("build", voc, "-o", tmp_path / "p", "--labels", "voc", "--missing-labels", "skip")
-    assert "5 found = 4 packed + 0 rejected + 1 skipped" in ran.out
+    assert "packed 4 images of 5 found (1 skipped)" in ran.out
     assert [(r.path, r.reason) for r in read_list(tmp_path / "p", "skipped")] == [("JPEGImages/002.jpg", "no label")]
 
 

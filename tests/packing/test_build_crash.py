@@ -188,7 +188,7 @@ def test_on_the_command_line(source: Path) -> None:
     assert [(item["path"], item["reason"]) for item in facts["rejected"]] == [("004.jpg", "crashed")]
     ran = good("build", source, "-o", source.parent / "p", "--max-bad", 1)
     assert "rejected: 004.jpg: crashed the decoder twice (killed by SIGSEGV)" in ran.out
-    assert "12 found = 11 packed + 1 rejected + 0 skipped" in ran.out
+    assert "packed 11 images of 12 found (1 rejected)" in ran.out
 
 
 def test_a_worker_that_is_killed_while_it_is_idle_is_replaced(source: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_file_is_what_its_bytes_say(tmp_path: Path) -> None:
         "html.jpg": "not an image: an HTML page",
         "text.jpg": "not an image: it begins with b'just a t'",
     }
-    assert "7 found = 4 packed + 3 rejected + 0 skipped" in ran.out
+    assert "packed 4 images of 7 found (3 rejected)" in ran.out
 
 
 def test_copies_keep_their_own_format(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_with_other_workers_and_limits(unfinished: Path) -> None:
         ({"resize": "16"}, "--resize none, now 16"),
         ({"resize": "16", "fit": "pad", "pad_value": 114}, "--pad-value none, now 114"),
         ({"resize": "16", "interpolation": "bilinear"}, "--interpolation none, now bilinear"),
-        ({"encode": "jpeg"}, "--encode raw, now jpeg"),
+        ({"encode": "jpeg"}, "--encode raw or copy, now jpeg"),
         ({"format": "hdf5"}, "--format lmdb, now hdf5"),
         ({"shuffle": 3}, "--shuffle none, now 3"),
         ({"labels": ("none",)}, "--labels auto, now none"),
