@@ -22,7 +22,8 @@ from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry
 from packer.format.manifest import MAX_MANIFEST_BYTES, Manifest, ShardEntry, digest_of
 from packer.format.typed import typed
 from packer.stores import is_url
-from packer.system import sync_path
+from packer.system import open_regular, sync_path
+from packer.system.atomic import replacing
 
 JPEG_INDEX_NAME = "jpeg-index.json"
 JPEG_INDEX_PREFIX = "jpeg-index."
@@ -134,7 +135,7 @@ def list_text(folder: str) -> bytes | None:
     """Return the content of a pack's jpeg-index.json; None if there is none. Raise StorageError if it is unreadable."""
     path = os.path.join(folder, JPEG_INDEX_NAME)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(MAX_MANIFEST_BYTES)
     except FileNotFoundError:
         return None
@@ -176,12 +177,8 @@ def write_list(folder: str, found: JpegIndexList) -> None:
     from packer.containers.storage import storage_errors  # which reading does not need
 
     path = os.path.join(folder, JPEG_INDEX_NAME)
-    with storage_errors(path):
-        with open(path + ".tmp", "wb") as file:
-            file.write(found.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".tmp", path)
+    with storage_errors(path), replacing(path) as file:
+        file.write(found.to_json())
 
 
 def own_files(folder: str) -> list[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import packer
@@ -19,13 +18,16 @@ from packer.images.opencv import quiet_opencv
 from packer.packing.select import read_selection
 from packer.repack.layouts import layout_of
 from packer.repack.layouts.base import Item, Layout
-from packer.system import exchange_names, sync_path
+from packer.system import exchange_names, open_regular, sync_path
+from packer.system.atomic import check_folder, is_own_file, remove
 from packer.system.locks import LOCK, lock_folder, remove_folder
 from packer.types import Progress
 
 PARTIAL = ".partial"
 MARK = ".packer-extract.json"
 """A file that says that a folder was extracted, and how many files it has; builds skip it as hidden."""
+FILES, OLD = "files", ".old"
+"""The folder below OUT.partial where the files grow, and the end of its name for those that they replace."""
 EXTENSIONS = {
     "jpeg": (b".jpg", b".jpeg", b".jpe", b".jfif"), "png": (b".png", b".apng"), "bmp": (b".bmp", b".dib"),
     "gif": (b".gif",), "webp": (b".webp",), "tiff": (b".tif", b".tiff"), "avif": (b".avif", b".avifs"),
@@ -236,7 +238,7 @@ def _check_target(target: str, pack: Pack, overwrite: bool) -> None:
 def _files_of_extract(folder: str) -> int | None:
     """Return how many files were extracted to a folder; None if it was not extracted."""
     try:
-        with open(os.path.join(folder, MARK), "rb") as file:
+        with open_regular(os.path.join(folder, MARK)) as file:
             return int(json.loads(file.read(4096))["files"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -250,33 +252,41 @@ def _count_files(folder: str) -> int:
 def _partial(target: str) -> Iterator[str]:
     """Create the folder in which the files grow, and remove it at the end with all that is left in it."""
     partial = target + PARTIAL
-    marked = os.path.isfile(os.path.join(partial, MARK))
-    if os.path.lexists(partial) and not marked and not set(os.listdir(partial)) <= {LOCK}:
-        raise UsageError(partial, "exists and is not of an extract", "move it away, or choose another folder")
+    if os.path.lexists(partial):
+        check_folder(partial)
+        _check_left(partial)
     lock = lock_folder(partial)
     if lock is None:
         raise UsageError(partial, "another extract is writing to it", "wait for it, or choose another folder")
     try:
-        for name in set(os.listdir(partial)) - {MARK, LOCK}:
-            shutil.rmtree(os.path.join(partial, name))
-        with open(os.path.join(partial, MARK), "wb"):
+        for name in (FILES, FILES + OLD):
+            remove(os.path.join(partial, name))
+        with suppress(FileExistsError), open(os.path.join(partial, MARK), "xb"):
             pass
-        folder = os.path.join(partial, "files")
+        folder = os.path.join(partial, FILES)
         os.mkdir(folder)
         yield folder
     finally:
         remove_folder(partial, lock)
 
 
+def _check_left(partial: str) -> None:
+    """Raise UsageError if a folder holds anything but what an interrupted extract leaves: then it is not removed."""
+    names, mark = {*os.listdir(partial)} - {LOCK}, os.path.join(partial, MARK)
+    # an extracted folder has a mark, too, which says how many files it has
+    if names and not (names <= {MARK, FILES, FILES + OLD} and is_own_file(mark) and not os.path.getsize(mark)):
+        raise UsageError(partial, "exists and is not of an extract", "move it away, or choose another folder")
+
+
 def _publish(folder: str, target: str, pack: Pack, layout: Layout) -> None:
     files = _count_files(folder) + 1
     mark = {"packer": packer.__version__, "layout": layout.name, "pack": pack.manifest.digest, "files": files}
     mark_path = os.path.join(folder, MARK)
-    with open(mark_path, "w", encoding="ascii") as file:
+    with open(mark_path, "x", encoding="ascii") as file:
         json.dump(mark, file)
     if os.path.isdir(target) and os.listdir(target):
         if not exchange_names(folder, target):
-            os.rename(target, folder + ".old")
+            os.rename(target, folder + OLD)
             os.rename(folder, target)
     else:
         os.rename(folder, target)

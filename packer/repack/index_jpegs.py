@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from packer.containers.storage import write_error
-from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
 from packer.format.jpeg_index_list import (
     JPEG_INDEX_NAME,
+    JPEG_INDEX_PREFIX,
     WORK_FOLDER,
     JpegIndexList,
     interval_of,
@@ -34,6 +35,7 @@ from packer.packing.index_jpegs import JPEG_ENCODINGS
 from packer.packing.options import DEFAULT_DECODE_TIMEOUT_S
 from packer.stores import clean_url, is_url
 from packer.system import sync_path, usable_cores
+from packer.system.atomic import is_own_file
 from packer.system.locks import LOCK, lock_folder, remove_folder
 from packer.system.pool import Pool
 from packer.system.signals import held_signals
@@ -143,7 +145,7 @@ def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
         return RemovedIndex(opened.path, 0, 0)
     with _work_folder(opened.path), _storage_errors(opened.path), held_signals():
         names = own_files(opened.path)
-        size = sum(os.path.getsize(os.path.join(opened.path, name)) for name in names)
+        size = sum(os.lstat(os.path.join(opened.path, name)).st_size for name in names)
         remove_files(opened.path, names)
     return RemovedIndex(opened.path, len(names), size)
 
@@ -162,17 +164,23 @@ def _work_folder(folder: str) -> Iterator[str]:
         lock = lock_folder(path)
     if lock is None:
         raise UsageError(folder, "is being indexed by another process", "wait for it")
-    done = False
+    done = kept = False
     try:
         with _storage_errors(path):
-            for name in os.listdir(path):
-                if name != LOCK and not name.endswith(".arrow"):
-                    os.unlink(os.path.join(path, name))
+            names = {*os.listdir(path)} - {LOCK}
+            if others := sorted(name for name in names if not name.startswith(JPEG_INDEX_PREFIX)):
+                kept = True
+                problem = f"holds {printable(others[0])}, which packer index has not left"
+                raise UsageError(path, problem, "move it away")
+            for name in names:
+                file = os.path.join(path, name)
+                if not (name.endswith(".arrow") and is_own_file(file)):
+                    os.unlink(file)
         yield path
         done = True
     finally:
         with suppress(OSError):
-            done = done or not any(name.endswith(".arrow") for name in os.listdir(path))
+            done = done or not (kept or any(name.endswith(".arrow") for name in os.listdir(path)))
         if done:
             remove_folder(path, lock)
         lock.close()

@@ -10,11 +10,12 @@ import mmap
 import os
 import shutil
 import signal
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from typing import IO, Any
 
 TICKS_PER_SECOND: int = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # of processor times in /proc
 PORTABLE = os.name != "posix" or os.environ.get("PACKER_PORTABLE", "0") not in ("", "0")
@@ -149,6 +150,26 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
         return os.pread(descriptor, size, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)
     return os.read(descriptor, size)
+
+
+def open_regular(path: str) -> IO[bytes]:
+    """Open a file for reading; raise OSError for what is none, such as a pipe, which could block for ever."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # to open a device may do something, and a socket cannot be opened
+        raise _irregular(path)
+    descriptor = os.open(path, READ_FLAGS)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _irregular(path)
+    return open(descriptor, "rb")
+
+
+def _irregular(path: str) -> OSError:
+    is_folder = os.path.isdir(path)
+    return OSError(
+        errno.EISDIR if is_folder else errno.EINVAL,
+        f"is a {'folder' if is_folder else 'pipe or device'}, not a file",
+        path,
+    )
 
 
 def expect_random_reads(descriptor: int) -> None:

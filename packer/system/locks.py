@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import tempfile
 from contextlib import suppress
 
 from packer.system import PORTABLE
+from packer.system.atomic import check_folder, make_folder, open_own, remove
 
 LOCK = ".lock"
 """The file in a folder that is locked: over NFS, locks need a file that is open for writing."""
@@ -41,14 +41,19 @@ def lock_folder(folder: str, file: str = LOCK) -> FolderLock | None:
     """Create a folder if needed and lock it; return None if another process has it.
 
     Args:
-        folder: The folder.
-        file: The file in it that is locked. Empty: the folder itself, for one that only this machine uses.
+        folder: The folder, which must not be a link.
+        file: The file in it that is locked. Empty: the folder itself, for one that only this machine uses, and that
+            the user has named: it may be a link.
 
     Raises:
+        StorageError: The folder, or the file, is a link that packer did not make.
         OSError: It cannot be created or locked.
     """
     while True:
-        os.makedirs(folder, exist_ok=True)
+        if file:
+            make_folder(folder)
+        else:
+            os.makedirs(folder, exist_ok=True)
         if PORTABLE:
             lock = _lock_file(_lock_name(folder) + ".lock")
             if lock is None or os.path.isdir(folder):
@@ -56,31 +61,30 @@ def lock_folder(folder: str, file: str = LOCK) -> FolderLock | None:
             lock.close()
         else:
             with suppress(FileNotFoundError):  # the previous owner has removed it
-                return _flock(os.path.join(folder, file), os.O_RDWR | os.O_CREAT if file else os.O_RDONLY)
+                return _flock(os.path.join(folder, file), is_folder=not file)
 
 
 def remove_folder(folder: str, lock: FolderLock) -> None:
     """Remove a folder that this process has locked, as far as possible, and release the lock.
 
-    Its lock file goes last, and while it is locked: whoever creates another one must find the folder empty.
+    Its lock file goes last, and while it is locked: whoever creates another one must find the folder empty. Nothing is
+    removed if the folder has become a link since.
     """
     with suppress(OSError):
+        check_folder(folder)
         for name in set(os.listdir(folder)) - {LOCK}:
-            path = os.path.join(folder, name)
-            shutil.rmtree(path, ignore_errors=True)
-            with suppress(OSError):
-                os.unlink(path)
+            remove(os.path.join(folder, name), ignore_errors=True)
         os.unlink(os.path.join(folder, LOCK))
     lock.close()
     with suppress(OSError):
         os.rmdir(folder)
 
 
-def _flock(path: str, flags: int) -> FolderLock | None:
+def _flock(path: str, is_folder: bool) -> FolderLock | None:
     """Lock a file or a folder; return None if another process has it. Raise FileNotFoundError if it was removed."""
     import fcntl
 
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if is_folder else open_own(path)
     lock = FolderLock(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +117,7 @@ def _lock_file(path: str) -> FolderLock | None:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            make_folder(os.path.dirname(path))  # in the folder for temporary files, where others could put a link
         except FileExistsError:
             if _is_held(path):
                 return None

@@ -170,7 +170,7 @@ def test_damage_of_the_pack_ends_it(pack: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "step"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "copy the pack")])
-@pytest.mark.parametrize("call", ["makedirs", "replace"])
+@pytest.mark.parametrize("call", ["mkdir", "replace"])
 def test_a_disk_that_refuses(pack: Path, monkeypatch: pytest.MonkeyPatch, code: int, step: str, call: str) -> None:
     before = state(pack)
     real = getattr(os, call)
