@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from packer.errors import EXIT_BAD_DATA, EXIT_DAMAGED_PACK, EXIT_OK, plural
 from packer.format.pack import open_pack
+from packer.system.atomic import remove
 from packer.system.command import Ran, run_packer
 
 SHARDS = 24
@@ -98,7 +99,7 @@ def _kill(pack: str, build: list[str], folder: str, chance: random.Random) -> It
         if ran.killed and ran.code not in (EXIT_OK, EXIT_BAD_DATA):
             break
         share *= 0.5  # it was faster
-        shutil.rmtree(out, ignore_errors=True)
+        remove(out, ignore_errors=True)
     else:
         seen = f"the build was faster, {TRIES} times; take more images"
         yield Step("a killed build", f"tried to kill packer {' '.join(command)}", "it is killed", seen, None)

@@ -20,6 +20,7 @@ from packer.errors import StorageError, size_text
 from packer.format.lists import read_list
 from packer.packing import BuildOptions, build_pack
 from packer.sources.synthetic import draw_sample
+from packer.system.atomic import remove
 from packer.system.pool import Pool
 from packer.types import Progress
 
@@ -149,7 +150,7 @@ class _Comparison:
     def _build(self, name: str, progress: Progress) -> None:
         width, height = self._images.size
         container, encoding = name.split(", ")
-        shutil.rmtree(self._path(name), ignore_errors=True)
+        remove(self._path(name), ignore_errors=True)
         options = BuildOptions(
             self._images.folder, self._path(name), format=container, encode=encoding, labels=("none",),
             resize=f"{width}x{height}", fit="stretch", on_bad="skip",
@@ -213,7 +214,7 @@ def work_folder(options: BenchOptions) -> Iterator[str]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder, ignore_errors=True)
 
 
 def _require_space(folder: str, images: Images, options: BenchOptions) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from packer.packing import BuildOptions, BuildSummary, build_pack
 from packer.sources.synthetic import draw_sample
 from packer.sources.tree import find_tree
 from packer.system import usable_cores
+from packer.system.atomic import remove
 from packer.types import Progress
 
 DRAWN, DRAWN_SIZE = 400, 320
@@ -77,7 +77,7 @@ def make_demo(
             given |= {"labels": ("voc",), "fit": "pad"}
         elif chosen is not None:
             given["include"] = os.path.join(folder, "images.txt")
-            with open(given["include"], "wb") as file:  # with the escapes of a list of packer, for any name
+            with open(given["include"], "xb") as file:  # with the escapes of a list of packer, for any name
                 file.write(b"path\t\n")
                 file.writelines(cell_of(os.fsdecode(path)).encode() + b"\t\n" for path in chosen)
         out = os.path.join(folder, "demo.lmdb")
@@ -96,7 +96,7 @@ def _removed_on_failure(folder: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder, ignore_errors=True)
         raise
 
 

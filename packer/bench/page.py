@@ -12,6 +12,8 @@ from packer.bench.charts import size_chart, speed_chart, waiting_chart
 from packer.bench.report import Report, settings_text
 from packer.errors import StorageError, UsageError, printable
 from packer.stats.page import one_file_page, read_static
+from packer.system import open_regular
+from packer.system.atomic import replacing
 
 COLUMNS = (
     ("images/s", "images_per_s", 0),
@@ -47,13 +49,13 @@ def prepare_report(folder: str) -> None:
 
 
 def _is_page(path: str) -> bool:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return MARK.encode() in file.read(4096)
 
 
 def _is_figures(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             facts = json.load(file)
     except (ValueError, RecursionError):
         return False
@@ -72,11 +74,12 @@ def write_report(report: Report, folder: str) -> str:
     try:
         os.makedirs(folder, exist_ok=True)
         page = os.path.join(folder, PAGE)
-        with open(os.path.join(folder, FIGURES), "w", encoding="utf-8") as file:
-            json.dump(report.facts(), file, indent=1)
-        with open(page, "w", encoding="utf-8", errors="backslashreplace") as file:
+        with replacing(os.path.join(folder, FIGURES)) as file:
+            file.write(json.dumps(report.facts(), indent=1).encode())
+        with replacing(page) as file:
             style = read_static(__file__, "report.css")
-            file.write(one_file_page("packer bench", _body(report), "report", style, MARK))
+            text = one_file_page("packer bench", _body(report), "report", style, MARK)
+            file.write(text.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise StorageError(error.filename or folder, f"cannot write: {error.strerror or error}") from error
     return page

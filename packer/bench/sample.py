@@ -81,7 +81,7 @@ def sample_images(source: str, folder: str, options: BenchOptions) -> Images:
     os.makedirs(folder)
     for number, file in enumerate(ordered):
         extension = os.path.splitext(file)[1].lower()
-        with open(file, "rb") as own, open(os.path.join(folder, f"{number:06d}{extension}"), "wb") as copy:
+        with open(file, "rb") as own, open(os.path.join(folder, f"{number:06d}{extension}"), "xb") as copy:
             shutil.copyfileobj(own, copy)
     size = batch_size_of(np.array(shapes)) if options.resize is None else options.size_of(options.resize)
     return Images(folder, tuple(ordered), size, len(found), sum(os.path.getsize(file) for file in ordered))
@@ -116,7 +116,7 @@ def indexed_sample(pack: Pack, folder: str, options: BenchOptions) -> tuple[str,
     os.makedirs(source)
     for record in sample_records(pack, count).tolist():
         if pack.encoding_of(record) == "jpeg":
-            with open(os.path.join(source, f"{record}.jpg"), "wb") as file:
+            with open(os.path.join(source, f"{record}.jpg"), "xb") as file:
                 file.write(pack.record(record))
     if len(os.listdir(source)) < LEAST_IMAGES:
         return None

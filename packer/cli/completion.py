@@ -15,6 +15,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 from packer.cli.output import echo
 from packer.cli.values import OneOf
 from packer.errors import UsageError, printable
+from packer.system.atomic import replacing
 
 SHELLS = ("bash", "zsh", "fish")
 START_FILES = {"bash": ("HOME", ".bashrc"), "zsh": ("ZDOTDIR", ".zshrc")}
@@ -123,7 +124,8 @@ def _start_file(shell: str) -> Path | None:
 def _install(program: str, shell: str, script: str) -> list[str]:
     file, start = _script_file(program, shell), _start_file(shell)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"# made by: {program} completion {shell} --install\n{script}\n", "utf-8")
+    with replacing(str(file)) as new:
+        new.write(f"# made by: {program} completion {shell} --install\n{script}\n".encode())
     written = [str(file)]
     if start is not None:
         before = start.read_bytes() if start.exists() else b""

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from crc32c import crc32c
 
+from packer.system import regular_descriptor
+
 BLOCK_BYTES = 4 << 20
 """A hashing thread waits for the GIL once per block, up to 5 ms if another thread computes: for small blocks that would
 take longer than hashing."""
@@ -39,7 +41,7 @@ def crc32c_of(path: str) -> int:
 
 
 def _feed(path: str, update: Callable[[memoryview], None], progress: Report) -> None:
-    with open(path, "rb", buffering=0) as file:
+    with open(regular_descriptor(path), "rb", buffering=0) as file:
         # less for a small file: to clear a whole block would take longer than to read it
         memory = memoryview(bytearray(min(BLOCK_BYTES, max(1, os.fstat(file.fileno()).st_size))))
         while size := file.readinto(memory):

@@ -23,6 +23,7 @@ from packer.format.digests import sha256_of
 from packer.format.manifest import FileEntry, Manifest, Rejected
 from packer.format.objects import fetch_file, manifest_of
 from packer.stores import is_url, open_store
+from packer.system import open_regular
 
 MOST_IN_MANIFEST = 1000
 """pack.json holds the first rejected inputs itself."""
@@ -137,16 +138,21 @@ class Listing(Generic[T]):
         """Write the file `path`, which must not exist, sync it, and return its entry. Raises OSError."""
         digest = hashlib.sha256()
         with open(path, "xb") as file:
-            lines = self.lines()
-            chunk = header_of(self.kind)
-            while chunk:
+            for chunk in self.content():
                 file.write(chunk)
                 digest.update(chunk)
-                chunk = b"".join(islice(lines, 4096))
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
         return FileEntry(os.path.basename(path), size, digest.hexdigest())
+
+    def content(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, in pieces."""
+        lines = self.lines()
+        chunk = header_of(self.kind)
+        while chunk:
+            yield chunk
+            chunk = b"".join(islice(lines, 4096))
 
 
 def header_of(kind: type[Any]) -> bytes:
@@ -201,7 +207,7 @@ def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Ite
     path, remote = os.path.join(folder, entry.name), is_url(folder)
     content = fetch_file(open_store(folder), entry) if remote else b""
     try:
-        with io.BytesIO(content) if remote else open(path, "rb") as file:
+        with io.BytesIO(content) if remote else open_regular(path) as file:
             if file.readline() != header_of(kind):
                 raise ValueError("it has another header")
             for line in file:
@@ -245,7 +251,7 @@ def lists_of(folder: str, manifest: Manifest) -> tuple[dict[str, Listing[Any]], 
     for name, entry in manifest.lists.items():
         path = os.path.join(folder, entry.name)
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 content = file.read() if name not in KINDS else b""
             intact = (hashlib.sha256(content).hexdigest() if content else sha256_of(path)) == entry.sha256
         except OSError as error:

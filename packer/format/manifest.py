@@ -14,6 +14,7 @@ from typing import Any
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format.entries import FileEntry, IndexEntry, ShardEntry
 from packer.format.typed import typed
+from packer.system import open_regular
 
 __all__ = [
     "MANIFEST_NAME",
@@ -178,7 +179,7 @@ def read_manifest(pack: AnyPath) -> Manifest:
     folder = os.fsdecode(pack)
     path = os.path.join(folder, MANIFEST_NAME)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             text = file.read() if os.path.getsize(path) <= MAX_MANIFEST_BYTES else None
     except (FileNotFoundError, NotADirectoryError):
         raise _no_pack(folder) from None

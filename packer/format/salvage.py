@@ -42,7 +42,8 @@ from packer.format.salvage_records import (
 from packer.format.verify import check_file, check_pack, damaged_files
 from packer.format.verify_jpeg_index import drop_damaged
 from packer.format.written import restore_companions, write_companions
-from packer.system import sync_path
+from packer.system import open_regular, sync_path
+from packer.system.atomic import remove
 from packer.types import Progress
 
 __all__ = ["LostRecord", "RepairReport", "repair"]
@@ -166,7 +167,7 @@ class _Repair:
             if not os.path.isdir(self.folder):
                 raise
             path = os.path.join(self.folder, MANIFEST_NAME)
-            with suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
+            with suppress(OSError, ValueError, RecursionError), open_regular(path) as file:
                 # its digest covers the content only: with other line ends it is still the original
                 text = json.dumps(json.loads(file.read(MAX_MANIFEST_BYTES)), indent=1) + "\n"
                 manifest = parse_manifest(path, text.encode("ascii"))
@@ -259,7 +260,8 @@ class _Repair:
 
     def _copy(self, work: str, file: FileEntry) -> None:
         source, target = os.path.join(self.folder, file.name), os.path.join(work, file.name)
-        shutil.copyfile(source, target)
+        with open_regular(source) as old, open(target, "xb") as new:
+            shutil.copyfileobj(old, new)
         sync_path(target)
         if sha256_of(target, self.progress.advance) != file.sha256:
             raise DamagedPack(source, "changed while it was copied", "check the disk, and repair again")
@@ -283,7 +285,7 @@ def _new_folder(target: str, source: str) -> Iterator[str]:
     try:
         yield partial
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        remove(partial, ignore_errors=True)
 
 
 def _write(path: str, data: bytes) -> None:

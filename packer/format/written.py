@@ -18,6 +18,7 @@ from packer.errors import DamagedPack
 from packer.format.columns import column
 from packer.format.index import read_index
 from packer.format.manifest import FileEntry, IndexEntry, Manifest
+from packer.system.atomic import replacing
 
 BLOCK_BYTES = 1 << 20
 
@@ -98,10 +99,8 @@ def write_companion(container: str, shard: str, folder: str) -> FileEntry:
     extension, content = open_container(container).companion(shard)  # type: ignore[attr-defined]
     name = os.path.splitext(os.path.basename(shard))[0] + extension
     path = os.path.join(folder, name)
-    with storage_errors(path), open(path, "wb") as file:
+    with storage_errors(path), replacing(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
     return FileEntry(name, len(content), hashlib.sha256(content).hexdigest())
 
 

@@ -209,6 +209,7 @@ def _planned(
     from packer.packing.scan import read_inputs
     from packer.packing.verdict import check_not_empty, fail, going_on, too_many
     from packer.sources.walk import run_here
+    from packer.system.atomic import make_own_folder
 
     def run(work: Callable[..., Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         # a worker takes a moment to start, so a few images are read faster in this process
@@ -220,7 +221,7 @@ def _planned(
 
     def scratch(name: str) -> str:
         source = unpacked()
-        os.makedirs(source, exist_ok=True)
+        make_own_folder(source)
         progress.note(f"note: decompressing {printable(name)} once, to {printable(source)}")
         return os.path.join(source, f"{len(os.listdir(source))}.tar")
 

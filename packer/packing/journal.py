@@ -20,6 +20,8 @@ from packer.containers.storage import storage_errors
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.lists import Changed
 from packer.format.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
+from packer.system import open_regular
+from packer.system.atomic import is_own_file, open_own
 
 MAX_JOURNAL_BYTES = 1 << 30
 
@@ -73,9 +75,9 @@ class Journal:
 
     def _read(self) -> None:
         try:
-            if os.path.getsize(self.path) > MAX_JOURNAL_BYTES:
+            if not is_own_file(self.path) or os.path.getsize(self.path) > MAX_JOURNAL_BYTES:
                 return
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 lines = file.read().splitlines(keepends=True)
         except FileNotFoundError:
             return
@@ -106,7 +108,8 @@ class Journal:
 
     def _append(self, content: Mapping[str, Any]) -> None:
         line = line_of(content)
-        with storage_errors(self.path), open(self.path, "ab") as file:
+        with storage_errors(self.path), open(open_own(self.path), "r+b") as file:
+            file.seek(self._good_bytes)
             file.truncate(self._good_bytes)  # removes an incomplete line of a killed build
             file.write(line)
             file.flush()
@@ -183,6 +186,8 @@ def is_intact(entry: ShardEntry, folder: str) -> bool:
     """Return whether the two files of a shard are as they were written."""
     container, index = (os.path.join(folder, file.name) for file in (entry.container, entry.index))
     try:
+        if not (is_own_file(container) and is_own_file(index)):
+            return False
         if os.path.getsize(container) != entry.container.bytes or os.path.getsize(index) != entry.index.bytes:
             return False
         if sha256_of(container) != entry.container.sha256 or sha256_of(index) != entry.index.sha256:

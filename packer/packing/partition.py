@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver
 from packer.sources.base import Source
 from packer.sources.paths import as_text
+from packer.system.atomic import replacing
 from packer.system.child import Decoding, Report, unmarked
 from packer.types import Annotation, RawAnnotation
 
@@ -169,11 +169,8 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source
 
 def _write(batch: Any, path: str) -> None:
     """Write a file. Of two attempts at it, the later one replaces the other, which wrote the same."""
-    working = f"{path}.{secrets.token_hex(4)}"
-    with storage_errors(path):
-        with open(working, "xb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-            writer.write_batch(batch)
-        os.replace(working, path)
+    with storage_errors(path), replacing(path, sync=False) as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 def _columns(job: PartitionJob, numbers: list[int], headers: Headers, lost: Counter[str]) -> list[Any]:

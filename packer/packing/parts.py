@@ -20,6 +20,7 @@ from packer.packing.journal import Journal, ShardResult
 from packer.packing.publish import JOURNAL, PACK, PART, TAKEN, Output
 from packer.packing.resume import differences
 from packer.packing.write_shard import ShardJob, digest_of_inputs
+from packer.system.atomic import check_own_folder, is_own_file, make_own_folder
 from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
 
 ALTERED = " shards or images have changed since"
@@ -162,6 +163,8 @@ class FinishedParts(Output):
             if lock is None:
                 raise UsageError(self.path, f"part {part} is still being built", "wait until it has ended")
             self._locks.append(lock)
+            if os.path.lexists(os.path.join(folder, PACK)):
+                check_own_folder(os.path.join(folder, PACK))  # files are moved out of it
             journal = Journal(os.path.join(folder, JOURNAL))
             if journal.head != head:
                 problem = f"part {part} differs from this build: {differences(journal.head, head)}"
@@ -175,7 +178,7 @@ class FinishedParts(Output):
 
     def clear(self) -> None:
         """Remove everything but the files of finished shards."""
-        os.makedirs(self.folder, exist_ok=True)
+        make_own_folder(self.folder)
         self._clear_work()
 
     @property
@@ -251,7 +254,7 @@ class FinishedParts(Output):
 
 def _has_size(path: str, file: FileEntry) -> bool:
     with suppress(FileNotFoundError):
-        return os.path.getsize(path) == file.bytes
+        return is_own_file(path) and os.path.getsize(path) == file.bytes
     return False
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from packer.packing.journal import Journal, ShardResult
 from packer.packing.new_shard import name_files
 from packer.stores import clean_url, is_url
 from packer.system import exchange_names, sync_path
+from packer.system.atomic import check_own_folder, make_own_folder, remove
 from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
 from packer.system.signals import held_signals, run_held
 
@@ -85,6 +85,9 @@ class Output:
         try:
             with held_signals():
                 self._open()
+        except StorageError:
+            self._close()
+            raise
         except OSError as error:
             self._close()
             raise StorageError(self.partial, error.strerror or str(error), "choose another --out") from None
@@ -98,7 +101,7 @@ class Output:
         if self._lock is None:
             problem = "another build is writing to it"
             raise UsageError(self.place, problem, "wait for it, or choose another --out")
-        os.makedirs(self.partial, exist_ok=True)  # if it is not what is locked
+        make_own_folder(self.partial)  # if it is not what is locked
         names = os.listdir(self.partial)
         parts = [name for name in names if name == TAKEN or PART.fullmatch(name)]
         if parts and not self._overwrite:
@@ -112,6 +115,8 @@ class Output:
                 raise UsageError(self.place, f"{name} is still being built", "wait until it has ended")
             lock.close()
         self._check_names(self.partial, {JOURNAL, PLAN, PACK, OLD, SOURCE, LOCK, *parts})
+        if os.path.lexists(self.folder):
+            check_own_folder(self.folder)
         self.journal = Journal(os.path.join(self.partial, JOURNAL))
 
     def _check_names(self, folder: str, known: set[str]) -> None:
@@ -169,22 +174,22 @@ class Output:
 
     def _remove_all(self) -> None:
         for name in set(os.listdir(self.partial)) - {LOCK}:
-            _remove(os.path.join(self.partial, name))
+            remove(os.path.join(self.partial, name))
 
     def clear(self) -> None:
         """Remove everything but the files of finished shards."""
-        os.makedirs(self.folder, exist_ok=True)
+        make_own_folder(self.folder)
         entries = [result.entry for result in self.journal.finished.values() if result.entry is not None]
         self._keep_only({file.name for entry in entries for file in (entry.container, entry.index)})
         self._clear_work()
 
     def _clear_work(self) -> None:
         for name in (PLAN, OLD, SOURCE):
-            _remove(os.path.join(self.partial, name))
+            remove(os.path.join(self.partial, name))
 
     def _keep_only(self, names: set[str]) -> None:
         for name in set(os.listdir(self.folder)) - names:
-            _remove(os.path.join(self.folder, name))
+            remove(os.path.join(self.folder, name))
 
     def __exit__(self, *_: object) -> None:
         run_held(self._leave)
@@ -197,7 +202,7 @@ class Output:
             elif self.partial == self.rest:
                 remove_folder(self.partial, self._lock)
             else:
-                shutil.rmtree(self.partial, ignore_errors=True)
+                remove(self.partial, ignore_errors=True)
         self._close()
 
     @property
@@ -289,11 +294,3 @@ def _write(path: str, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        with suppress(FileNotFoundError):
-            os.unlink(path)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 from packer.errors import StorageError, UsageError, plural, printable
 from packer.format.lists import Listing, file_of
 from packer.format.manifest import PARTIAL_SUFFIX, Rejected
 from packer.packing.options import BuildOptions
+from packer.system.atomic import replacing
 from packer.types import Progress
 
 LIST_NAME = file_of("rejected")
@@ -67,15 +67,10 @@ def write_list(path: str, rejected: Listing[Rejected]) -> None:
     backslashes are doubled and unprintable characters (tabs, line breaks, undecodable bytes) are escaped with a
     backslash, so that the path can be recovered.
     """
-    working = f"{path}.tmp"
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with suppress(FileNotFoundError):
-            os.unlink(working)  # left by a killed build; or a link, which must not be followed
-        rejected.write(working)
-        os.replace(working, path)
+        with replacing(path) as file:
+            file.writelines(rejected.content())
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(working)
         problem = f"cannot be written: {error.strerror or error}"
         raise StorageError(path, problem, "choose another --quarantine") from None

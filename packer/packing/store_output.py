@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -41,6 +40,7 @@ from packer.stores import clean_url, join_url, open_store
 from packer.stores.base import NoObject, Object, ObjectChanged
 from packer.stores.transfer import sha256_of_object, upload
 from packer.system import usable_cores
+from packer.system.atomic import make_own_folder, remove, replacing
 from packer.system.locks import remove_folder
 from packer.types import Progress
 
@@ -112,13 +112,13 @@ class StoreOutput(Output):
         return [f"{self.path} ignores conditions: builds that write there at once do not notice each other"]
 
     def _fetch_indexes(self) -> None:
-        os.makedirs(self.folder, exist_ok=True)
+        make_own_folder(self.folder)
         for result in self.journal.finished.values():
             if result.entry is not None:
                 name = object_shard(result.entry).index.name
                 path = os.path.join(self.folder, result.entry.index.name)
                 data = self.store.read(name)
-                with storage_errors(path), open(path, "wb") as file:
+                with storage_errors(path), replacing(path, sync=False) as file:
                     file.write(data)
 
     def restart(self) -> None:
@@ -130,7 +130,7 @@ class StoreOutput(Output):
         """Remove everything from the scratch folder but the indexes of finished shards."""
         super().clear()
         if not self._indexes:
-            shutil.rmtree(self.folder)
+            remove(self.folder)
             os.mkdir(self.folder)
 
     def add(self, name: str, result: ShardResult) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 import weakref
 from collections import Counter
@@ -28,6 +27,7 @@ from packer.packing.publish import PLAN
 from packer.packing.rows import mapped, marked, no_objects, pieces, renumbered, write_table
 from packer.packing.select import Selection
 from packer.sources.archives.places import Archive
+from packer.system.atomic import make_own_folder, remove
 
 
 @dataclass
@@ -87,10 +87,10 @@ class Inputs:
         """
         if folder is None:
             folder = tempfile.mkdtemp(prefix="packer-plan-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            weakref.finalize(self, remove, folder, ignore_errors=True)
         self.file = os.path.join(folder, PLAN, "inputs.arrow")
         with storage_errors(self.file):
-            os.makedirs(os.path.dirname(self.file), exist_ok=True)
+            make_own_folder(os.path.dirname(self.file))
 
     def drop(self, numbers: Collection[int]) -> None:
         """Remove rows from the table. Raise StorageError if the disk does not take it."""

@@ -134,6 +134,7 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
     from packer.repack.adopt_find import foreign_files
     from packer.repack.adopt_pack import manifest_of, with_shards
     from packer.repack.formats import check_roles
+    from packer.system.atomic import make_own_folder
 
     started = time.monotonic()
     progress = progress or Progress()
@@ -146,7 +147,7 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
         output = Output(asked.out, path, asked.overwrite)
     with output:
         output.restart()
-        os.makedirs(output.folder, exist_ok=True)
+        make_own_folder(output.folder)
         jobs = _jobs(asked, paths, kind, output.folder)
         results = _read(asked, jobs, progress)
         inputs = _inputs(results, skipped)

@@ -19,7 +19,7 @@ from packer.packing.select import read_selection
 from packer.repack.layouts import layout_of
 from packer.repack.layouts.base import Item, Layout
 from packer.system import exchange_names, open_regular, sync_path
-from packer.system.atomic import check_folder, is_own_file, remove
+from packer.system.atomic import check_own_folder, is_own_file, remove
 from packer.system.locks import LOCK, lock_folder, remove_folder
 from packer.types import Progress
 
@@ -253,7 +253,7 @@ def _partial(target: str) -> Iterator[str]:
     """Create the folder in which the files grow, and remove it at the end with all that is left in it."""
     partial = target + PARTIAL
     if os.path.lexists(partial):
-        check_folder(partial)
+        check_own_folder(partial)
         _check_left(partial)
     lock = lock_folder(partial)
     if lock is None:

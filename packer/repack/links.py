@@ -19,6 +19,7 @@ from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry, read
 from packer.format.mmap import check_size
 from packer.repack.rows import relabelled, selected
 from packer.system import share_file, usable_cores
+from packer.system.atomic import make_own_folder
 from packer.types import Int64, Progress
 
 MOST_THREADS = 4
@@ -128,7 +129,7 @@ def link_shards(folder: str, home: str, taken: Sequence[Taken], progress: Progre
         DamagedPack: An index was altered, or a copy does not have the digest of its original.
         StorageError: A file cannot be written.
     """
-    os.makedirs(folder, exist_ok=True)
+    make_own_folder(folder)
     progress.stage("linking", len(taken), "shards")
     made = Linked()
     # digests and syncs release the GIL

@@ -22,6 +22,7 @@ from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import NoObject, Object, ObjectChanged, Store
 from packer.stores.threads import all_of, pool
 from packer.stores.transfer import read_range
+from packer.system.atomic import is_own_file, make_own_folder, open_own
 from packer.system.locks import LOCK, remove_folder
 from packer.types import Progress
 
@@ -97,7 +98,7 @@ class PulledOutput(Output):
         """Fetch the files that are not in the folder; return how many are."""
         if self.journal.head is not None:
             raise UsageError(self.partial, "holds an unfinished build", "finish it, remove it, or name another folder")
-        os.makedirs(self.folder, exist_ok=True)
+        make_own_folder(self.folder)
         self._keep_only({file.name + end for file in files for end in ("", PART, HAVE)})
         left = [file for file in files if not self._is_whole(file)]
         whole = len(files) - len(left)
@@ -116,7 +117,7 @@ class PulledOutput(Output):
     def _is_whole(self, file: FileEntry) -> bool:
         path = os.path.join(self.folder, file.name)
         with suppress(OSError):
-            return os.path.getsize(path) == file.bytes and sha256_of(path) == file.sha256
+            return is_own_file(path) and os.path.getsize(path) == file.bytes and sha256_of(path) == file.sha256
         return False
 
     def _fetch(self, file: FileEntry, ranges: Executor, progress: Progress) -> None:
@@ -124,9 +125,8 @@ class PulledOutput(Output):
         path = os.path.join(self.folder, file.name)
         part, have = path + PART, path + HAVE
         while not self._stopped.is_set():
-            with storage_errors(part), open(part, "ab") as data, open(have, "ab+") as marks:
+            with storage_errors(part), open(open_own(part), "r+b") as data, open(open_own(have), "r+b") as marks:
                 data.truncate(file.bytes)
-                marks.seek(0)
                 there = marks.read()
                 numbers = range(-(-file.bytes // RANGE_BYTES))
                 missing = [number for number in numbers if there[number : number + 1] != b"1"]
@@ -164,7 +164,7 @@ class PulledOutput(Output):
             raise
         for end, content, offset in ((PART, piece, start), (HAVE, b"1", number)):
             path = os.path.join(self.folder, file.name + end)
-            with storage_errors(path), open(path, "r+b") as target:
+            with storage_errors(path), open(open_own(path, create=False), "r+b") as target:
                 target.seek(offset)
                 target.write(content)
         progress.advance(size)

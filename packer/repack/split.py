@@ -25,6 +25,7 @@ from packer.repack.links import Linked, Source, Taken, link_shards
 from packer.repack.parts import divided, parse_parts
 from packer.repack.recount import recount
 from packer.sources.paths import as_text
+from packer.system.atomic import replacing
 from packer.types import Progress
 
 OWN = ("include", "exclude")
@@ -183,12 +184,8 @@ def _write_lists(
     try:
         for number, path in enumerate(paths):
             lines = [record for record, part in part_of.items() if part == number]
-            partial = f"{path}.partial"
-            with open(partial, "wb") as file:
+            with replacing(path) as file:
                 file.write(Selection(path, lines=lines).content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
     except OSError as error:
         raise StorageError(error.filename, error.strerror or str(error), "choose another --out") from None
     return [{} for _ in paths]

@@ -12,6 +12,7 @@ import numpy as np
 from packer.errors import AnyPath, StorageError, UsageError, plural
 from packer.format.pack import Pack, open_pack
 from packer.stats import ClassCounts, PackStats, panels
+from packer.system.atomic import replacing
 
 COLUMN_ROWS = 45
 """Most classes in a column. If there are more than fit into two, one has the largest and one the smallest."""
@@ -58,7 +59,10 @@ def plot_stats(stats: PackStats, file: AnyPath, pack: Pack | None = None) -> Non
     """
     figure = draw_stats(stats, pack or open_pack(stats.path))
     try:
-        figure.savefig(os.fsdecode(file), dpi=120)
+        path = os.fsdecode(file)
+        extension = os.path.splitext(path)[1]
+        with replacing(path if extension else f"{path}.png") as new:
+            figure.savefig(new, dpi=120, format=extension[1:].lower() or "png")
     except OSError as error:
         raise StorageError(file, f"cannot write: {error.strerror or error}") from error
     except ValueError as error:  # an unknown extension

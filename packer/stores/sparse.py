@@ -24,8 +24,9 @@ from packer.errors import StorageError
 from packer.stores.blocks import Blocks
 from packer.stores.layout import Layout, runs
 from packer.stores.whole_files import size_of
-from packer.system import read_at
-from packer.system.sparse import is_own_file, lock_bytes, open_own, punch_hole, unlock_bytes, write_at
+from packer.system import open_regular, read_at
+from packer.system.atomic import open_own
+from packer.system.sparse import has_one_name, lock_bytes, punch_hole, unlock_bytes, write_at
 from packer.types import Int64
 
 NAME = "blocks"
@@ -228,7 +229,7 @@ class StoredBlocks:
 
     def _read(self) -> bytes:
         """Return the file `blocks`; one of which no block is there if it is not as it should be."""
-        with open(self._path, "rb") as file:
+        with open_regular(self._path) as file:
             content = file.read()
         right = len(content) == map_bytes(self.layout) and content.startswith(header_of(self.layout))
         return content if right else bytes(map_bytes(self.layout))
@@ -254,7 +255,7 @@ class StoredBlocks:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep all blocks from being evicted; this is no use of them that counts."""
-        descriptor = os.open(self._path, os.O_RDWR)
+        descriptor = open_own(self._path, create=False)
         try:
             _lock(descriptor, EXTENT_LOCKS, max(1, self.layout.num_extents))
             yield
@@ -275,7 +276,7 @@ class StoredBlocks:
         first, end = self.layout.first_of_extent[extent : extent + 2].tolist()
         file, start, stop = self.layout.span(first, end - first)
         path = os.path.join(self.folder, self.names[file])
-        descriptor = os.open(self._path, os.O_RDWR)  # its locks exclude those of this process, too
+        descriptor = open_own(self._path, create=False)  # its locks exclude those of this process, too
         try:
             locks = ((EXTENT_LOCKS + extent, 1), (BLOCK_LOCKS + first, end - first))
             if not all(lock_bytes(descriptor, *lock) for lock in locks):
@@ -283,7 +284,7 @@ class StoredBlocks:
             size = int(self.layout.block_sizes[first:end][self.here()[first:end]].sum())
             opened = open_own(path, create=False)
             try:
-                if size and is_own_file(opened, self.layout.sizes[file]):
+                if size and has_one_name(opened, self.layout.sizes[file]):
                     # this order, so that what is said to be there is there, wherever it is interrupted
                     write_at(descriptor, bytes(end - first), map_bytes(self.layout) - self.layout.num_blocks + first)
                     place = HEADER.size + extent * EXTENT.itemsize

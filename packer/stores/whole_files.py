@@ -11,7 +11,8 @@ from typing import Any
 
 from packer.errors import StorageError
 from packer.stores.threads import check_ended
-from packer.system.sparse import lock_bytes, open_own, unlock_bytes
+from packer.system.atomic import open_own, replacing
+from packer.system.sparse import lock_bytes, unlock_bytes
 
 INDEX_LOCKS = 1 << 43
 """In the file of the locks (`packer.stores.sparse`), far from its others."""
@@ -40,15 +41,8 @@ def size_of(path: str) -> int:
 
 def write_file(path: str, data: Any) -> None:
     """Write a file under another name first, since others may open it at the same time. Raise OSError on failure."""
-    unfinished = new_name(os.path.dirname(path))
-    try:
-        with open(unfinished, "xb") as file:
-            file.write(data)
-        os.replace(unfinished, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(unfinished)
-        raise
+    with replacing(path, sync=False, unfinished=new_name(os.path.dirname(path))) as file:
+        file.write(data)
 
 
 def put_file(path: str, data: Any) -> None:

@@ -153,23 +153,25 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 def open_regular(path: str) -> IO[bytes]:
-    """Open a file for reading; raise OSError for what is none, such as a pipe, which could block for ever."""
+    """Open a file for reading, as `regular_descriptor` does."""
+    return open(regular_descriptor(path), "rb")
+
+
+def regular_descriptor(path: str) -> int:
+    """Open a file for reading, but no pipe or device, which could block for ever; raise OSError for one."""
     if not stat.S_ISREG(os.stat(path).st_mode):  # to open a device may do something, and a socket cannot be opened
         raise _irregular(path)
     descriptor = os.open(path, READ_FLAGS)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _irregular(path)
-    return open(descriptor, "rb")
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise _irregular(path)
 
 
 def _irregular(path: str) -> OSError:
-    is_folder = os.path.isdir(path)
-    return OSError(
-        errno.EISDIR if is_folder else errno.EINVAL,
-        f"is a {'folder' if is_folder else 'pipe or device'}, not a file",
-        path,
-    )
+    if os.path.isdir(path):
+        return IsADirectoryError(errno.EISDIR, "is a folder, not a file", path)
+    return OSError(errno.EINVAL, "is a pipe or a device, not a file", path)
 
 
 def expect_random_reads(descriptor: int) -> None:

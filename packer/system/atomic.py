@@ -25,7 +25,7 @@ OWN_FLAGS = os.O_RDWR | sum(
 
 
 @contextmanager
-def replacing(path: str, sync: bool = True) -> Iterator[IO[bytes]]:
+def replacing(path: str, sync: bool = True, unfinished: str = "") -> Iterator[IO[bytes]]:
     """Yield a new file that takes the name `path` when the context ends without an error.
 
     Until then it has another name in the same folder, which nobody can guess. A link at `path` is replaced itself, and
@@ -34,11 +34,12 @@ def replacing(path: str, sync: bool = True) -> Iterator[IO[bytes]]:
     Args:
         path: The file.
         sync: Whether its bytes must be on the disk before it takes the name.
+        unfinished: The other name, if it must follow a rule of its folder.
 
     Raises:
         OSError: It cannot be written.
     """
-    unfinished = f"{path}.{secrets.token_hex(4)}.tmp"
+    unfinished = unfinished or f"{path}.{secrets.token_hex(4)}.tmp"
     with open(unfinished, "xb") as file:  # never through a link, and never what is there
         try:
             yield file
@@ -84,7 +85,7 @@ def open_own(path: str, create: bool = True) -> int:
         raise
 
 
-def make_folder(path: str, mode: int = 0o777) -> None:
+def make_own_folder(path: str, mode: int = 0o777) -> None:
     """Make a folder of packer's own, and those above it, unless it is there.
 
     Raises:
@@ -97,10 +98,10 @@ def make_folder(path: str, mode: int = 0o777) -> None:
             return os.mkdir(path, mode)
         except FileExistsError:
             with suppress(FileNotFoundError):  # it has been removed since
-                return check_folder(path)
+                return check_own_folder(path)
 
 
-def check_folder(path: str) -> None:
+def check_own_folder(path: str) -> None:
     """Raise StorageError unless `path` is a folder, and no link to one; raise OSError if nothing is there."""
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         raise in_the_way(path)

@@ -9,7 +9,7 @@ import tempfile
 from contextlib import suppress
 
 from packer.system import PORTABLE
-from packer.system.atomic import check_folder, make_folder, open_own, remove
+from packer.system.atomic import check_own_folder, make_own_folder, open_own, remove
 
 LOCK = ".lock"
 """The file in a folder that is locked: over NFS, locks need a file that is open for writing."""
@@ -51,7 +51,7 @@ def lock_folder(folder: str, file: str = LOCK) -> FolderLock | None:
     """
     while True:
         if file:
-            make_folder(folder)
+            make_own_folder(folder)
         else:
             os.makedirs(folder, exist_ok=True)
         if PORTABLE:
@@ -71,7 +71,7 @@ def remove_folder(folder: str, lock: FolderLock) -> None:
     removed if the folder has become a link since.
     """
     with suppress(OSError):
-        check_folder(folder)
+        check_own_folder(folder)
         for name in set(os.listdir(folder)) - {LOCK}:
             remove(os.path.join(folder, name), ignore_errors=True)
         os.unlink(os.path.join(folder, LOCK))
@@ -117,7 +117,7 @@ def _lock_file(path: str) -> FolderLock | None:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileNotFoundError:
-            make_folder(os.path.dirname(path))  # in the folder for temporary files, where others could put a link
+            make_own_folder(os.path.dirname(path))  # in the folder for temporary files, where others could put a link
         except FileExistsError:
             if _is_held(path):
                 return None

@@ -22,7 +22,6 @@ with suppress(ImportError):  # Windows
 
 HAS_BYTE_LOCKS = not PORTABLE and sys.platform.startswith("linux")
 """Whether files can be shared between processes block by block."""
-OPEN_FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW"))
 MOUNTS = "/proc/self/mounts"
 OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
 """How a space in the name of a folder is written there."""
@@ -31,12 +30,7 @@ FLOCK = struct.Struct("hhqqi4x")
 """struct flock of Linux: type, whence, start, length, pid."""
 
 
-def open_own(path: str, create: bool = True) -> int:
-    """Open a file of a cache for writing, and no other to which a symlink leads. Raise OSError on failure."""
-    return os.open(path, OPEN_FLAGS | (os.O_CREAT if create else 0), 0o666)
-
-
-def is_own_file(descriptor: int, size: int) -> bool:
+def has_one_name(descriptor: int, size: int) -> bool:
     """Return whether an open file is a regular one of that size that has no second name."""
     found = os.fstat(descriptor)
     return stat.S_ISREG(found.st_mode) and found.st_size == size and found.st_nlink == 1

@@ -12,6 +12,7 @@ import numpy as np
 from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural, printable
 from packer.format.pack import Pack
 from packer.stats.page import one_file_page
+from packer.system.atomic import replacing
 from packer.view.facts import pack_facts, tile_facts
 from packer.view.pictures import Pictures, problem_of
 
@@ -65,19 +66,14 @@ def write_beside(pack: Pack, out: AnyPath, parts: Iterable[bytes], option: str) 
         UsageError: It is inside the pack.
         StorageError: It cannot be written.
     """
-    path = os.path.realpath(os.fsdecode(out))
+    path = os.path.abspath(os.fsdecode(out))
+    there = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # a link is replaced itself
     for part in pack.packs:
-        if path == os.path.realpath(part.path) or path.startswith(os.path.realpath(part.path) + os.sep):
+        if there == os.path.realpath(part.path) or there.startswith(os.path.realpath(part.path) + os.sep):
             raise UsageError(option, "would write into the pack", "choose a file beside it")
     try:
-        # under another name, so that an old file is kept until the new one is complete
-        with open(f"{path}.{os.getpid()}.partial", "xb") as file:
-            try:
-                file.writelines(parts)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-        os.replace(file.name, path)
+        with replacing(path) as file:
+            file.writelines(parts)
     except PackerError:
         raise
     except OSError as error:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +16,8 @@ import numpy as np
 from packer.errors import PackerError, StorageError, UsageError, printable
 from packer.format.lists import Listing, Skipped, header_of
 from packer.format.pack import Pack
+from packer.system import open_regular
+from packer.system.atomic import make_own_folder, replacing
 from packer.system.locks import lock_folder
 from packer.view.catalog import RecordSet
 
@@ -126,7 +127,7 @@ class Marks:
     def _read(self, number: int) -> dict[int, str]:
         path, records = self._path(number), len(self._pack.packs[number])
         try:
-            with open(path, encoding="utf-8") as file:
+            with open_regular(path) as file:
                 marks = {int(record): str(reason) for record, reason in json.load(file)["marks"]}
         except (FileNotFoundError, NotADirectoryError):
             return {}
@@ -139,23 +140,14 @@ class Marks:
     def _write(self, number: int, marks: Mapping[int, str]) -> None:
         """Replace the marks of a pack, all at once. Raise OSError if that fails."""
         content = json.dumps({"pack": printable(self._pack.packs[number].path), "marks": list(marks.items())})
-        descriptor, unfinished = tempfile.mkstemp(".partial", "tmp", self._folder)
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(unfinished, self._path(number))
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(unfinished)
-            raise
+        with replacing(self._path(number)) as file:
+            file.write(content.encode("utf-8"))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Let no other thread or process change marks. Raise StorageError if they cannot be written."""
         try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            make_own_folder(self._folder, 0o700)
             end = time.monotonic() + WAIT_S
             while (lock := lock_folder(self._folder)) is None:
                 if time.monotonic() > end:

@@ -92,7 +92,7 @@ def opened_in_browser(url: str) -> Iterator[None]:
         return
     with tempfile.TemporaryDirectory(prefix="packer-view-") as folder:
         path = os.path.join(folder, "open.html")
-        with open(path, "w", encoding="utf-8") as file:
+        with open(path, "x", encoding="utf-8") as file:
             file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">packer view')
         webbrowser.open(f"file://{path}")
         yield

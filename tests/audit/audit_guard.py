@@ -45,6 +45,10 @@ SOCKETS = {"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"}
 AF_UNIX = 1
 WATCHED = frozenset(NEVER | READS | CHANGES | MOVES | SOCKETS | {"open", "pickle.find_class", "ctypes.dlopen"})
 
+ITSELF = {"os.mkdir", "os.remove", "os.rmdir", "os.rename", "os.link", "os.symlink", "shutil.rmtree"}
+"""Calls that do to a link itself what they do, or fail; others follow it, but for open with one of NOT_FOLLOWED."""
+NOT_FOLLOWED = getattr(os, "O_NOFOLLOW", 0) | os.O_EXCL
+
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 TEMPFILE = getattr(os, "O_TMPFILE", 0)
 
@@ -87,11 +91,14 @@ class Guard:
         if event == "open":
             path, mode, flags = args
             writes = bool(flags & WRITING) or (isinstance(mode, str) and not set(mode).isdisjoint("wxa+"))
-            return self._path(event, path, writes, temporary=bool(flags & TEMPFILE == TEMPFILE and TEMPFILE))
+            temporary = bool(flags & TEMPFILE == TEMPFILE and TEMPFILE)
+            return self._path(event, path, writes, temporary, follows=not flags & NOT_FOLLOWED)
         if event == "os.link" and not self._path(event, args[0], False):
             args = args[1:]  # a file that may be read may get a second name elsewhere: its bytes stay
         paths = args[:2] if event in MOVES else args[:1]
-        return next((why for p in paths if (why := self._path(event, p, event not in READS))), "")
+        return next(
+            (why for p in paths if (why := self._path(event, p, event not in READS, follows=event not in ITSELF))), ""
+        )
 
     def _library(self, name: Any) -> str:
         """Libraries come from the installation, or by their bare name from the system's folders."""
@@ -99,13 +106,13 @@ class Guard:
             return ""
         return self._path("ctypes.dlopen", name, False) if isinstance(name, str) and "/" in name else f"dlopen {name!r}"
 
-    def _path(self, event: str, path: Any, writes: bool, temporary: bool = False) -> str:
+    def _path(self, event: str, path: Any, writes: bool, temporary: bool = False, follows: bool = True) -> str:
         if path is None or isinstance(path, int):
             return ""
         path = os.fsdecode(path)
         if not os.path.isabs(path) and _nearest(lambda file: True).f_code.co_filename.endswith("/shutil.py"):
             return ""  # relative to a folder that rmtree holds open; that it may be removed was judged at its start
-        name = _real(path)  # what a symlink leads to is what is opened
+        name = _real(path, follows)  # what a symlink leads to is what is opened
         rules = self.loose if self.strict is None else self.strict
         for rule, may_write in (*self.always, *rules):
             if (name + "/").startswith(rule + "/") and (may_write or not writes):
@@ -168,8 +175,11 @@ def _unpickled(module: str, name: str) -> str:
 _folders: dict[str, str] = {}
 
 
-def _real(path: str) -> str:
-    """As os.path.realpath, that looks at each folder once: walks through deep trees would take minutes."""
+def _real(path: str, follows: bool) -> str:
+    """As os.path.realpath, that looks at each folder once: walks through deep trees would take minutes.
+
+    Unless it `follows` a link at the end of the path, that link stays.
+    """
     folder, name = os.path.split(os.path.abspath(path))
     if ".." in path or not name:
         return os.path.realpath(path)
@@ -180,7 +190,7 @@ def _real(path: str) -> str:
         plain = above in _folders and not os.path.islink(folder)
         _folders[folder] = os.path.join(_folders[above], last) if plain else os.path.realpath(folder)
     there = os.path.join(_folders[folder], name)
-    return os.path.realpath(there) if os.path.islink(there) else there
+    return os.path.realpath(there) if follows and os.path.islink(there) else there
 
 
 def _import_folders() -> set[str]:

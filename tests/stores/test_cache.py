@@ -29,7 +29,7 @@ from packer.stores.blocks import MemoryBlocks
 from packer.stores.cache import Cache, cache_at
 from packer.stores.fetch import OTHERS_S, Fetcher
 from packer.stores.layout import Layout
-from packer.system import sparse
+from packer.system import atomic, sparse
 
 pytestmark = needs_cache
 READER = """
@@ -392,7 +392,7 @@ def test_the_type_of_a_file_system_at_any_place(tmp_path, monkeypatch):
 
 def test_locks_end_with_their_descriptor(tmp_path):
     path = str(tmp_path / "file")
-    one, two = sparse.open_own(path), sparse.open_own(path)
+    one, two = atomic.open_own(path), atomic.open_own(path)
     assert sparse.lock_bytes(one, 5, 2)
     assert not sparse.lock_bytes(two, 6, 1)
     assert sparse.lock_bytes(two, 7, 1, shared=True)

@@ -10,7 +10,7 @@ import pytest
 
 from packer.errors import StorageError
 from packer.system import PORTABLE, atomic, open_regular
-from packer.system.atomic import is_own_file, make_folder, open_own, remove, replacing
+from packer.system.atomic import is_own_file, make_own_folder, open_own, remove, replacing
 from packer.system.locks import LOCK, lock_folder, remove_folder
 
 
@@ -73,7 +73,7 @@ def test_a_pipe_is_not_opened_and_blocks_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "name")
     with pytest.raises(StorageError, match="is in the way: it was not made by packer"):
         open_own(str(tmp_path / "name"))
-    with pytest.raises(OSError, match="is a pipe or device, not a file"):
+    with pytest.raises(OSError, match="is a pipe or a device, not a file"):
         open_regular(str(tmp_path / "name"))
 
 
@@ -83,7 +83,7 @@ def test_a_folder_is_read_as_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("act", [make_folder, lock_folder], ids=["make", "lock"])
+@pytest.mark.parametrize("act", [make_own_folder, lock_folder], ids=["make", "lock"])
 def test_no_folder_is_taken_that_is_a_link(
     tmp_path: Path, outside: Path, target: str, act: Callable[[str], object]
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_locked_folder_that_has_become_a_link_is_not_emptied(tmp_path: Path, o
 def test_a_parent_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    make_folder(str(tmp_path / "link" / "a" / "b"))
+    make_own_folder(str(tmp_path / "link" / "a" / "b"))
     with replacing(str(tmp_path / "link" / "a" / "file")) as file:
         file.write(b"new")
     os.close(open_own(str(tmp_path / "link" / "a" / "own")))
