@@ -8,9 +8,11 @@ from typing import Any, overload
 
 import numpy as np
 import torch
+from torch.utils.data._utils import collate as torch_collate
 
-from packer.errors import NotInstalled, UsageError
+from packer.errors import NotInstalled, UsageError, add_note
 from packer.loading.annotations import BatchAnnotations, Column
+from packer.loading.memory import is_in_worker, shared_memory
 
 COLLATIONS = ("list", "yolo", "padded")
 
@@ -104,41 +106,59 @@ def _fractions(boxes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     return torch.stack([(x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height], dim=1)
 
 
-class Batch(Sequence[tuple[torch.Tensor, Any]]):
-    """A batch in one tensor that behaves like the list of its (image, target) pairs.
+class Sample(tuple[Any, Any]):
+    """(image, target) of a `PackedDataset`: a tuple that torch's `default_collate` combines by `default_collated`."""
+
+    __slots__ = ()
+
+
+class SampleOfObjects(Sample):
+    """A sample whose target has as many rows as its image has objects, so that targets cannot be stacked."""
+
+    __slots__ = ()
+
+
+class Batch(Sequence[Sample]):
+    """A batch in one tensor that behaves like the list of its samples.
 
     Args:
         images: uint8 (n, channels, height, width), channels last in memory.
         targets: int64 (n,), tags float32 (n, k), or a list of n.
+        kind: class of the samples.
     """
 
-    __slots__ = ("images", "targets")
+    __slots__ = ("images", "kind", "targets")
 
-    def __init__(self, images: torch.Tensor, targets: torch.Tensor | list[Any]) -> None:
+    def __init__(self, images: torch.Tensor, targets: torch.Tensor | list[Any], kind: type[Sample] = Sample) -> None:
         self.images = images
         self.targets = targets
+        self.kind = kind
 
     def __len__(self) -> int:
         return len(self.images)
 
     @overload
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]: ...
+    def __getitem__(self, index: int) -> Sample: ...
     @overload
-    def __getitem__(self, index: slice) -> Batch: ...
-    def __getitem__(self, index: int | slice) -> tuple[torch.Tensor, Any] | Batch:
-        targets = self.targets[index]
+    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
         if isinstance(index, slice):
-            return Batch(self.images[index], targets)
-        return self.images[index], int(targets) if isinstance(targets, torch.Tensor) and not targets.dim() else targets
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[i] for i in range(start, stop, step)]
+            return Batch(self.images[index], self.targets[index], self.kind)
+        target: Any = self.targets[index]
+        is_id = isinstance(self.targets, torch.Tensor) and self.targets.dim() == 1
+        return self.kind((self.images[index], int(target) if is_id else target))
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
+    def __iter__(self) -> Iterator[Sample]:
         targets: Any = self.targets
         if isinstance(targets, torch.Tensor) and targets.dim() == 1:
             targets = targets.tolist()
-        return zip(self.images, targets, strict=True)
+        return map(self.kind, zip(self.images, targets, strict=True))
 
 
-def collate(samples: Sequence[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor | list[torch.Tensor], Any]:
+def collate(samples: Sequence[tuple[Any, Any]]) -> tuple[torch.Tensor | list[Any], Any]:
     """Combine samples into a batch: the `collate_fn` of a DataLoader for a PackedDataset.
 
     Args:
@@ -149,12 +169,87 @@ def collate(samples: Sequence[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor |
         torchvision's detection models take them. Class ids become int64 (n,), tags float32 (n, k); dicts of boxes and
         landmarks stay a list.
     """
-    if isinstance(samples, Batch):
-        return samples.images, samples.targets
-    images = [image for image, _ in samples]
-    targets = _ids_as_tensor([target for _, target in samples])
+    images, targets = _columns(samples)
+    if isinstance(targets, list):
+        targets = _ids_as_tensor(targets)
     if isinstance(targets, list) and targets and all(map(_are_tags, targets)) and len(set(map(len, targets))) == 1:
         targets = torch.stack(targets)
+    return images, _to_send(targets)
+
+
+def default_collated(samples: Sequence[Any], *, collate_fn_map: Any = None) -> list[Any]:
+    """Combine samples as torch's `default_collate` does, which calls this when the first one is a `Sample`.
+
+    There are two differences: images are channels last in memory if the first one is, not stacked at all if they are
+    the rows of a `Batch`; and targets with boxes become a list, as by `collate`.
+
+    Args:
+        samples: those of a PackedDataset, or others that were mixed with them.
+        collate_fn_map: torch's table of functions.
+
+    Returns:
+        [images, targets].
+    """
+
+    def as_torch(column: Any) -> Any:
+        return torch_collate.collate(column, collate_fn_map=collate_fn_map)
+
+    if not isinstance(samples, Batch) and not all(isinstance(sample, Sample) for sample in samples):
+        return list(as_torch([tuple(sample) if isinstance(sample, Sample) else sample for sample in samples]))
+    images, targets = _columns(samples)
+    if isinstance(samples[0], SampleOfObjects):
+        return [images, _to_send(targets)]
+    images = as_torch(images) if isinstance(images, list) else images
+    try:
+        return [images, as_torch(targets) if isinstance(targets, list) else targets]
+    except Exception as error:
+        add_note(error, "to keep targets that cannot be stacked as a list: DataLoader(..., collate_fn=packer.collate)")
+        raise
+
+
+torch_collate.default_collate_fn_map[Sample] = default_collated
+
+
+class SentTargets(list[Any]):
+    """Targets in a worker: their tensors are sent by value, because torch opens a file for each tensor it sends."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, ([{k: _by_value(v) for k, v in t.items()} if type(t) is dict else t for t in self],)
+
+
+class _ByValue:
+    """Becomes a tensor when it is unpickled."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return torch.from_numpy, (self.tensor.numpy(),)
+
+
+def _by_value(value: Any) -> Any:
+    if type(value) is list:
+        return [_by_value(one) for one in value]
+    if type(value) is not torch.Tensor or value.dtype not in (torch.float32, torch.int64):
+        return value
+    return (
+        value if value.requires_grad or value.layout != torch.strided or value.device.type != "cpu" else _ByValue(value)
+    )
+
+
+def _to_send(targets: Any) -> Any:
+    return SentTargets(targets) if type(targets) is list and is_in_worker() else targets
+
+
+def _columns(samples: Sequence[tuple[Any, Any]]) -> tuple[torch.Tensor | list[Any], torch.Tensor | list[Any]]:
+    """Return the images of samples, stacked if they are of one shape, and their targets."""
+    if isinstance(samples, Batch):
+        return samples.images, samples.targets
+    images, targets = [image for image, _ in samples], [target for _, target in samples]
     if images and all(isinstance(i, torch.Tensor) and i.shape == images[0].shape for i in images):
         return stack_images(images), targets
     return images, targets
@@ -166,8 +261,18 @@ def stack_images(images: list[torch.Tensor]) -> torch.Tensor:
         problem = f"returns images of different shapes, such as {' and '.join(map(str, sorted(shapes)[:2]))}"
         raise UsageError("transform", problem, "make them one size, or use PackedDataset in a DataLoader")
     if images[0].dim() != 3 or not images[0].permute(1, 2, 0).is_contiguous():
+        return _stack(images)
+    return _stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
+
+
+def _stack(images: list[torch.Tensor]) -> torch.Tensor:
+    first = images[0]
+    # in a worker into memory that is sent without a copy, where torch would not make another type of them
+    plain = first.device.type == "cpu" and all(type(i) is torch.Tensor and not i.requires_grad for i in images)
+    if not (is_in_worker() and plain and {image.dtype for image in images} == {first.dtype}):
         return torch.stack(images)
-    return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
+    out = shared_memory(len(images) * first.nbytes).view(first.dtype).view(len(images), *first.shape)
+    return torch.stack(images, out=out)
 
 
 def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:

@@ -15,12 +15,15 @@ from torch.utils.data import Dataset
 from packer.errors import AnyPath
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
-from packer.loading.collate import Batch
+from packer.loading.collate import Batch, Sample, SampleOfObjects
 from packer.loading.gather import Gather, gather_of
+from packer.loading.memory import BatchMemory, is_in_worker, shared_memory
 from packer.loading.options import check_decoder, pack_at
 from packer.loading.targets import Target, Targets, record_number
+from packer.loading.threads import on_one_core
 from packer.loading.transforms import ImageTransform, JointTransform, Transforms, as_list, naming
 from packer.samplers.ranks import check_int
+from packer.types import Image
 
 Indices = Sequence[int] | NDArray[np.int64]
 
@@ -105,46 +108,75 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def __repr__(self) -> str:
         return f"PackedDataset({self.pack!r})"
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
+    def __getitem__(self, index: int) -> Sample:
         """Return sample `index`; negative indices count from the end."""
         i = record_number(index, len(self.pack))
-        return self._transformed(i, self._image(i), self._targets.target(i))
+        return self._sample(i, self._image(i), self._targets.target(i))
 
     def _image(self, i: int) -> torch.Tensor:
         array = self.pack.image(i, self.decoder)
         # copy a view of the map, because callers may write to the result
         return torch.from_numpy(array if array.flags.writeable else array.copy()).permute(2, 0, 1)
 
-    def __getitems__(self, indices: Indices) -> Sequence[tuple[Any, Any]]:
+    def __getitems__(self, indices: Indices) -> Sequence[Sample]:
         """Return the samples of a whole batch; called by DataLoader.
 
-        Raw images of one shape are copied into one tensor in one call (see `Batch`).
+        Images of one shape are written into one tensor (see `Batch`): raw ones in one call.
         """
         records = self._numbers(indices)
-        batch: Sequence[tuple[Any, Any]]
-        if self.pack.record_bytes is None:
+        found = self._targets.of(records)
+        targets = torch.from_numpy(found) if isinstance(found, np.ndarray) else as_list(found)
+        images: torch.Tensor | list[torch.Tensor]
+        if self.pack.manifest.shape is None or self.pack.manifest.dtype is None:
             images = [self._image(i) for i in records.tolist()]
-            batch = list(zip(images, as_list(self._targets.of(records)), strict=True))
         else:
-            batch = self._read_batch(records)
-        if not self.functions:
-            return batch
-        return [self._transformed(i, *pair) for i, pair in zip(records.tolist(), batch, strict=True)]
+            images = self._images(records)
+            if not self.functions:
+                return Batch(images, targets, self._kind)
+        if isinstance(found, np.ndarray):
+            targets = as_list(found)
+        samples = [self._sample(i, *pair) for i, *pair in zip(records.tolist(), images, targets, strict=True)]
+        if isinstance(images, torch.Tensor) and not self.functions.of_images:
+            return Batch(images, [target for _, target in samples], self._kind)
+        return samples
 
-    def _read_batch(self, records: NDArray[np.int64]) -> Batch:
-        pack = self.pack
-        with pack.held(records):
-            pack.check(records)
-            pixels = self._gather(pack.where(records)[0])
+    def _images(self, records: NDArray[np.int64]) -> torch.Tensor:
+        """Return the images of records, which are all of one shape."""
+        pack, n = self.pack, len(records)
         height, width, channels = pack.shape_of(0)
+        row_bytes = height * width * channels * self._dtype.itemsize
+        # images that are changed do not leave the worker
+        is_sent = is_in_worker() and not self.functions.of_images
+        pixels = (shared_memory if is_sent else self._memory.take)(n * row_bytes).view(n, row_bytes)
+        if pack.record_bytes is None:
+            rows = pixels.numpy().view(pack.dtype_of(0)).reshape(n, height, width, channels)
+            for row, i in zip(rows, records.tolist(), strict=True):
+                row[:] = self._decoded(i, row.shape)
+        else:
+            with pack.held(records), on_one_core():
+                pack.check(records)
+                self._gather(pack.where(records)[0], pixels)
         # one call for view and permute: channels first in shape, last in memory
-        images = torch.as_strided(
+        return torch.as_strided(
             pixels if self._dtype == torch.uint8 else pixels.view(self._dtype),
-            (len(records), channels, height, width),
+            (n, channels, height, width),
             (height * width * channels, 1, width * channels, channels),
         )
-        targets = self._targets.of(records)
-        return Batch(images, torch.from_numpy(targets) if isinstance(targets, np.ndarray) else as_list(targets))
+
+    def _decoded(self, i: int, shape: tuple[int, ...]) -> Image:
+        image = self.pack.image(i, self.decoder)
+        if image.shape != shape:
+            raise self.pack.damage(i, f"decodes to shape {image.shape}, which is not {shape}")
+        return image
+
+    @cached_property
+    def _memory(self) -> BatchMemory:
+        return BatchMemory()
+
+    @property
+    def _kind(self) -> type[Sample]:
+        """The class of samples: what torch makes of their targets."""
+        return SampleOfObjects if self._targets.vary and not self.functions.of_targets else Sample
 
     @cached_property
     def _gather(self) -> Gather:
@@ -158,12 +190,12 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def _targets(self) -> Targets:
         return Targets(self.pack, label_offset=self.label_offset)
 
-    def _transformed(self, i: int, image: torch.Tensor, target: Target) -> tuple[Any, Any]:
+    def _sample(self, i: int, image: torch.Tensor, target: Target) -> Sample:
         functions = self.functions
         if not functions:
-            return image, target
+            return self._kind((image, target))
         with naming(self.pack, i):
-            return functions(image, target, (self.seed, int(self._epoch), i))
+            return self._kind(functions(image, target, (self.seed, int(self._epoch), i)))
 
     def _numbers(self, indices: Indices) -> NDArray[np.int64]:
         """Return the record numbers of sample indices, which must be integers in range."""

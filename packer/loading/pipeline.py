@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -18,13 +17,13 @@ from packer.errors import DamagedPack
 from packer.loading.augmentation import CropParams
 from packer.loading.collate import join_targets, stack_images
 from packer.loading.fill import ImageFiller
+from packer.loading.memory import BufferPool
 from packer.loading.page_cache import announced
 from packer.loading.replace import Replacements, Replacer
 from packer.loading.stats import Stats
 from packer.loading.targets import Targets
 from packer.loading.threads import Results, ThreadPool, can_help
 from packer.loading.transforms import Transforms
-from packer.system.locked import Locked
 from packer.types import Int64
 
 BLOCK_BYTES = 4 << 20
@@ -240,58 +239,3 @@ class Pipeline:
             size = int(images.shape[-2]), int(images.shape[-1])
             targets = join_targets([piece.targets for piece in mine], self.work.collation, size)
             yield images, targets, np.concatenate([piece.records for piece in mine]) if mine[1:] else mine[0].records
-
-
-Memory = NDArray[np.uint8]
-
-
-def _references(arrays: list[Memory], number: int) -> int:
-    return sys.getrefcount(arrays[number])
-
-
-_FREE = _references([np.zeros(1, np.uint8)], 0)
-"""The result of `_references` for an array that only its list refers to."""
-
-
-class BufferPool(Locked):
-    """Buffers of one size, for batches on the CPU.
-
-    Allocating a large batch takes longer than filling it, because the kernel zeroes each page, and pinned memory
-    takes even longer. A tensor over a buffer refers to it, and so does every view of that tensor: a buffer without
-    references is free. A batch that the consumer keeps is therefore never overwritten; the pool grows instead.
-
-    Args:
-        size: bytes of each buffer.
-        pinned: whether they are page-locked, for asynchronous copies to a GPU.
-    """
-
-    def __init__(self, size: int, pinned: bool = False) -> None:
-        super().__init__()  # two iterations may run at once, in two threads
-        self.size = size
-        self.pinned = pinned
-        self._buffers: list[Memory] = []
-
-    def __len__(self) -> int:
-        return len(self._buffers)
-
-    def take(self) -> Memory:
-        """Return a free buffer, uint8 (size,), with undefined content."""
-        with self.lock:
-            for number in range(len(self._buffers)):
-                if _references(self._buffers, number) == _FREE:
-                    return self._buffers[number]
-            # torch aligns to 64 bytes; numpy only to 16
-            memory = torch.empty(self.size, dtype=torch.uint8, device="cpu", pin_memory=self.pinned).numpy()
-            self._buffers.append(memory)
-            return memory
-
-    def trim(self, count: int) -> None:
-        """Release free buffers, while there are more than `count`, after the consumer has kept batches."""
-        # the garbage collector may call this within `take`, so it must not wait; the next call will release them
-        if (lock := self.lock).acquire(blocking=False):
-            try:
-                for number in reversed(range(len(self._buffers))):
-                    if len(self._buffers) > count and _references(self._buffers, number) == _FREE:
-                        del self._buffers[number]
-            finally:
-                lock.release()

@@ -6,6 +6,7 @@ import operator
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ Target = Any
 """int if the pack has only class labels of images, float32 (k,) if only tags, else dict[str, Tensor | list | int]."""
 
 FACE = "(1, 0, 2, 4, 3) for eyes, nose and mouth corners"
+STACKABLE = frozenset(("label", "tags", "landmarks", "extras"))
+"""Fields that an image has once, in one shape: landmarks if each image has as many."""
 _warned: set[str] = set()
 
 
@@ -60,6 +63,14 @@ class Targets(Sequence[Target]):
         }
         given = pack.manifest.flip_index if flip_index is None else flip_index
         self._flip_index = None if given is None else check_flip_index(given, self._points)
+
+    @cached_property
+    def vary(self) -> bool:
+        """Whether targets have as many rows as the image has objects, or points, so that a batch cannot be stacked."""
+        if not STACKABLE.issuperset(self._fields):
+            return True
+        lengths = [part.lengths for part in self._pack.parts("landmarks")] if "landmarks" in self._fields else []
+        return len({length for part in lengths for length in np.unique(part).tolist()}) > 1
 
     def __len__(self) -> int:
         return len(self._pack)

@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -186,6 +187,24 @@ def _of_this_thread() -> Callable[[int], Any] | None:
     set_threads(own + 1)
     try:
         return set_threads if torch.get_num_threads() == own + 1 else None
+    finally:
+        set_threads(own)
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Let torch use one core in this thread; all of them where that cannot be set for one thread.
+
+    The threads of OpenMP wait for each other in a loop: beside other programs, two take up to 70 times as long as one.
+    """
+    set_threads = _of_this_thread()
+    if set_threads is None:
+        yield
+        return
+    own = torch.get_num_threads()
+    set_threads(1)
+    try:
+        yield
     finally:
         set_threads(own)
 

@@ -14,7 +14,7 @@ from running import forked
 
 from packer.format import remote
 from packer.format.bits import Bits
-from packer.loading.pipeline import BufferPool
+from packer.loading.memory import BufferPool
 from packer.loading.replace import Replacer
 from packer.loading.threads import ThreadPool, _pools
 

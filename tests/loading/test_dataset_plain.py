@@ -1,0 +1,312 @@
+"""`DataLoader(PackedDataset(path), 256)` without a collate_fn: the batch that was gathered, as torch would stack it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_dataset import same
+from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate, random_split
+
+from packer import BuildOptions, PackedDataset, build_pack, collate
+from packer.errors import DamagedPack
+from packer.loading import memory
+from packer.loading.collate import Batch, Sample
+
+# Python 3.12 warns of any fork in a process with threads, which torch has
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+ORDER = [7, 2, 2, 0, -1, 5]
+
+
+@pytest.fixture(autouse=True)
+def small_batches_are_recycled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "RECYCLED_BYTES", 1)
+
+
+@pytest.fixture
+def raw(make_pack):
+    return PackedDataset(make_pack("raw", "lmdb"))
+
+
+@pytest.fixture
+def boxed(make_pack):
+    return PackedDataset(make_pack("boxes", "lmdb"))
+
+
+def plain(data: Any, size: int = 6, workers: int = 0, **options: Any) -> list[Any]:
+    context = "fork" if workers else None
+    return list(DataLoader(data, size, num_workers=workers, multiprocessing_context=context, **options))
+
+
+def stacked(data: PackedDataset, numbers: Any) -> torch.Tensor:
+    """Images one by one, as torch stacks them."""
+    return torch.stack([data[i][0].contiguous() for i in numbers])
+
+
+# -- the batch
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "gray16", "boxes"])
+def test_the_gathered_batch_is_taken(make_pack, container, kind):
+    data = PackedDataset(make_pack(kind, container))
+    batch = data.__getitems__(ORDER)
+    images, targets = default_collate(batch)
+    assert images.data_ptr() == batch.images.data_ptr()
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images.int(), stacked(data, ORDER).int())
+    assert same(targets, collate([data[i] for i in ORDER])[1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "gray16", "boxes"])
+def test_batches_are_the_records_in_order(make_pack, kind, workers):
+    data = PackedDataset(make_pack(kind, "hdf5"))
+    batches = plain(data, 5, workers)
+    assert same([image for images, _ in batches for image in images], [data[i][0] for i in range(len(data))])
+    expected = [collate([data[i] for i in range(k, min(k + 5, len(data)))])[1] for k in range(0, len(data), 5)]
+    assert same([targets for _, targets in batches], expected)
+    assert all(type(batch) is list for batch in batches)  # as default_collate makes of tuples
+
+
+def test_images_of_different_sizes_are_torchs_error(make_pack):
+    with pytest.raises(RuntimeError, match="equal size"):
+        plain(PackedDataset(make_pack("ragged", "lmdb")))
+
+
+def test_a_decoded_image_of_another_shape_is_damage(make_pack, monkeypatch):
+    data = PackedDataset(make_pack("jpeg", "lmdb"))
+    monkeypatch.setattr(data.pack, "image", lambda i, decoder: np.zeros((1, 1, 3), np.uint8))
+    with pytest.raises(DamagedPack, match=r"decodes to shape \(1, 1, 3\), which is not \(10, 12, 3\)"):
+        data.__getitems__([3])
+
+
+# -- a sample is a tuple
+
+
+def test_a_sample_is_a_tuple(raw):
+    for sample in (raw[3], raw.__getitems__([3])[0], *raw.__getitems__([3]), *raw.__getitems__([3, 4])[:1]):
+        image, target = sample
+        assert isinstance(sample, tuple) and len(sample) == 2
+        assert sample[0] is image and sample[-1] == target == 0 and isinstance(target, int)
+        assert same(pickle.loads(pickle.dumps(sample)), sample) and same(copy.deepcopy(sample), sample)
+
+
+def test_wrappers(raw):
+    first, second = random_split(raw, [16, 8], torch.Generator().manual_seed(3))
+    for part in (first, second, Subset(raw, ORDER)):
+        ((images, targets),) = plain(part, 30)
+        assert torch.equal(images, stacked(raw, part.indices))
+        assert targets.tolist() == [raw.targets[i] for i in part.indices]
+    ((images, targets),) = plain(ConcatDataset([raw, Subset(raw, [4])]), 30)
+    assert torch.equal(images, stacked(raw, [*range(24), 4])) and targets.tolist() == [*raw.targets, 0]
+    ((images, targets),) = plain(raw, sampler=[5, 5, 20, 5])
+    assert torch.equal(images, stacked(raw, [5, 5, 20, 5])) and targets.tolist() == [0, 0, 2, 0]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "change", [lambda b: b[::-1], list, lambda b: [b[4], b[1]], lambda b: [*b, b[0]]],
+    ids=["turned", "list", "filtered", "repeated"],
+)  # fmt: skip
+def test_samples_in_another_order_are_stacked(raw, boxed, change, workers):
+    for data in (raw, boxed):
+        batch = data.__getitems__([6, 5, 4, 3, 2, 1])
+        ((images, targets),) = plain(data, sampler=[6, 5, 4, 3, 2, 1], workers=workers, collate_fn=Changed(change))
+        numbers = change([6, 5, 4, 3, 2, 1])
+        assert torch.equal(images, stacked(data, numbers)) and images.is_contiguous(memory_format=torch.channels_last)
+        assert same(targets, collate([data[i] for i in numbers])[1])
+        if not isinstance(changed := change(batch), Batch):  # a copy: others may hold the samples
+            assert default_collate(changed)[0].untyped_storage().data_ptr() != batch.images.untyped_storage().data_ptr()
+
+
+class Changed:
+    """A collate_fn that others write."""
+
+    def __init__(self, change: Any) -> None:
+        self.change = change
+
+    def __call__(self, samples: Any) -> Any:
+        assert all(isinstance(sample, tuple) for sample in samples)
+        return default_collate(self.change(samples))
+
+
+def test_beside_other_samples(raw):
+    mixed = [raw[0], (raw[1][0], 7)]
+    for samples in (mixed, mixed[::-1]):
+        images, targets = default_collate(samples)
+        assert torch.equal(images, torch.stack([image for image, _ in samples]))
+        assert targets.tolist() == [target for _, target in samples]
+
+
+# -- targets
+
+
+def test_points_of_one_number_are_stacked_as_by_torch(tmp_path, boxed):
+    source = Path(boxed.pack.path).parent / "source"
+    points = [line.split()[:11] for line in (source / "landmarks.txt").read_text().splitlines()]
+    (tmp_path / "points.txt").write_text("".join(f"{' '.join(words)}\n" for words in points))
+    labels = (f"list:{tmp_path / 'points.txt'}",)
+    build_pack(BuildOptions(str(source), str(tmp_path / "same.lmdb"), labels=labels, columns=("path (x y)*5",)))
+    data = PackedDataset(tmp_path / "same.lmdb")
+    assert not data._targets.vary and boxed._targets.vary
+    _, targets = default_collate(data.__getitems__([2, 4]))
+    assert targets["landmarks"].shape == (2, 5, 2) and targets["image_id"].tolist() == [2, 4]
+    assert torch.equal(targets["landmarks"][1], data[4][1]["landmarks"])
+
+
+def test_target_transform_keeps_the_batch(raw):
+    raw.target_transform = lambda label: {"id": torch.tensor([label, 1]), "good": label > 0}
+    batch = raw.__getitems__(ORDER)
+    images, targets = default_collate(batch)
+    assert images.data_ptr() == batch.images.data_ptr() and torch.equal(images, stacked(raw, ORDER))
+    assert targets["id"][:, 0].tolist() == [raw.targets[i] for i in ORDER] and targets["good"].dtype == torch.bool
+    raw.target_transform = lambda label: torch.tensor(label / 2)
+    batch = raw.__getitems__([20])
+    assert torch.equal(batch[0][1], torch.tensor(1.0)) and torch.equal(default_collate(batch)[1], torch.tensor([1.0]))
+    raw.target_transform = lambda label: label + 5
+    assert collate(raw.__getitems__([0, 20]))[1].tolist() == [5, 7]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_transform(raw, boxed, workers):
+    for data in (raw, boxed):
+        images = stacked(data, range(6))
+        targets = collate([data[i] for i in range(6)])[1]
+        data.transform = lambda image: image.float() / 255
+        found = plain(Subset(data, range(6)), workers=workers)
+        assert torch.equal(found[0][0], images.float() / 255) and same(found[0][1], targets)
+        data.transform = lambda image: image  # the same memory
+        assert torch.equal(plain(Subset(data, range(6)), workers=workers)[0][0], images)
+
+
+def test_targets_of_a_transform_are_stacked_by_torch(boxed):
+    boxed.target_transform = lambda target: {"boxes": torch.zeros(7, 4)}
+    assert default_collate(boxed.__getitems__([0, 1]))[1]["boxes"].shape == (2, 7, 4)
+    boxed.target_transform = lambda target: {"boxes": target["boxes"]}
+    with pytest.raises(RuntimeError) as caught:
+        default_collate(boxed.__getitems__([0, 1]))
+    assert "collate_fn=packer.collate" in "".join(getattr(caught.value, "__notes__", ["collate_fn=packer.collate"]))
+
+
+def test_targets_that_a_worker_has_changed_are_sent_as_they_are(boxed):
+    def changed(samples):
+        images, targets = default_collate(samples)
+        for number, target in enumerate(targets):
+            target["boxes"] = target["boxes"] / 2 + number
+            target["more"] = [torch.full((2,), number), {"text": "x"}, torch.tensor(1.5, dtype=torch.bfloat16)]
+        return images, targets[::-1]
+
+    ((_, targets),) = plain(boxed, 9, workers=1, collate_fn=changed)
+    for number, target in enumerate(reversed(targets)):
+        assert torch.equal(target["boxes"], boxed[number][1]["boxes"] / 2 + number)
+        assert target["more"][0].tolist() == [number] * 2 and target["more"][1:] == [{"text": "x"}, 1.5]
+        target["labels"].zero_()  # nobody else's memory
+
+
+# -- memory
+
+
+def test_memory_is_used_again_when_nothing_holds_it(raw):
+    def addresses(count: int) -> set[int]:
+        return {images.data_ptr() for _ in range(count) for images, _ in plain_batches(raw)}
+
+    assert len(addresses(3)) <= 2  # the consumer drops a batch when it has the next one
+    kept = [images for images, _ in plain_batches(raw)]
+    assert len({images.data_ptr() for images in kept}) == len(kept)
+    del kept
+    for _ in plain_batches(raw):
+        assert len(raw._memory._pool) <= 3
+
+
+def plain_batches(data: PackedDataset) -> Any:
+    return iter(DataLoader(data, 4))
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda images: images,
+        lambda images: images[1:2, :, 3:5],
+        lambda images: images[3].permute(1, 2, 0).numpy(),
+        lambda images: images.untyped_storage(),
+        lambda images: memoryview(images.numpy()),
+        lambda images: np.from_dlpack(images.detach()),
+        lambda images: list(images.unbind()),
+    ],
+    ids=["batch", "view", "numpy", "storage", "memoryview", "dlpack", "samples"],
+)
+def test_memory_that_is_held_is_not_overwritten(raw, hold):
+    held, copies = [], []
+    for images, _ in plain_batches(raw):
+        held.append(hold(images))
+        copies.append(copy.deepcopy(hold(images.clone())) if not isinstance(held[-1], memoryview) else images.clone())
+        del images
+    for _ in plain_batches(raw):
+        pass
+    for thing, before in zip(held, copies, strict=True):
+        if isinstance(thing, torch.UntypedStorage):
+            assert bytes(thing)[: len(before)] == bytes(before) or thing.nbytes() > before.nbytes()
+        else:
+            assert np.array_equal(np.asarray(thing), np.asarray(before))
+
+
+def test_a_sample_and_a_batch_object_hold_it_too(raw):
+    samples = [raw.__getitems__([i, i + 1])[1] for i in range(20)]
+    batches = [raw.__getitems__([i, i + 1]) for i in range(20)]
+    for i in range(20):
+        assert torch.equal(samples[i][0], raw[i + 1][0]) and torch.equal(batches[i].images[0], raw[i][0])
+
+
+def test_a_small_batch_holds_no_large_buffer(raw):
+    raw.__getitems__(range(24))
+    assert raw.__getitems__([3]).images.untyped_storage().nbytes() == 360
+
+
+def test_gathered_straight_into_memory_that_a_worker_shares(make_pack):
+    for kind in ("raw", "jpeg", "boxes"):
+        data = PackedDataset(make_pack(kind, "lmdb"))
+        assert plain(data, 4, workers=1, collate_fn=is_shared) == [True] * -(-len(data) // 4)
+        data.transform = lambda image: image.float()
+        assert plain(data, 4, workers=1, collate_fn=is_shared) == [False] * -(-len(data) // 4)
+
+
+def is_shared(samples: Any) -> bool:
+    assert default_collate(samples)[0].is_shared()  # nothing is left to copy
+    return all(image.is_shared() for image, _ in samples)
+
+
+def test_pickles_without_its_memory(raw):
+    before = len(pickle.dumps(raw))
+    raw.__getitems__(range(24))
+    assert len(pickle.dumps(raw)) == before
+
+
+def test_pinned(raw, boxed, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self, *_: self.clone())
+    for data in (raw, boxed):
+        batch = default_collate(data.__getitems__(ORDER))
+        pinned = torch.utils.data._utils.pin_memory.pin_memory(batch)
+        assert same(pinned, batch) and pinned[0].data_ptr() != batch[0].data_ptr()
+        assert pinned[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_torchs_threads_stay_as_they_are(raw, monkeypatch):
+    own, seen = torch.get_num_threads(), []
+    gather = raw._gather
+    monkeypatch.setitem(vars(raw), "_gather", lambda *args: seen.append(torch.get_num_threads()) or gather(*args))
+    torch.set_num_threads(3)
+    try:
+        raw.__getitems__(ORDER)
+        assert torch.get_num_threads() == 3 and seen[0] in (1, 3)
+    finally:
+        torch.set_num_threads(own)
+
+
+def test_the_class_of_samples_is_registered_once():
+    table = torch.utils.data._utils.collate.default_collate_fn_map
+    assert [kind for kind in table if isinstance(kind, type) and issubclass(kind, Sample)] == [Sample]
