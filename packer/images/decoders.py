@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from packer.system import loadable_library
+
 SIZE = 500, 375
 """Width and height of the measured image, as of ImageNet's photos."""
 ROUNDS = 3
+TURBOJPEG = {
+    "darwin": tuple(f"{at}libturbojpeg.0.dylib" for at in ("", "/opt/homebrew/lib/", "/opt/libjpeg-turbo/lib64/")),
+    "win32": ("turbojpeg.dll",),
+}.get(sys.platform, ("libturbojpeg.so.0",))  # fmt: skip
+"""What the system's libturbojpeg is called."""
 
 
 def decoder_rates(seconds: float = 0.3) -> dict[str, float | str]:
@@ -96,12 +104,29 @@ def _simplejpeg() -> Callable[[bytes], Any]:
     return lambda data: simplejpeg.decode_jpeg(data, "RGB")
 
 
-def _jpeg4py() -> Callable[[bytes], Any]:
+def import_jpeg4py() -> Any:
+    """Return the module jpeg4py with the system's libturbojpeg loaded.
+
+    Raises:
+        ImportError: jpeg4py is not installed.
+        OSError: The system has no libturbojpeg.
+    """
     import jpeg4py
-    import numpy as np
     from jpeg4py import _cffi
 
-    _cffi.initialize()  # raises OSError if the system has no libturbojpeg
+    if _cffi.lib is None:
+        # told a name that cannot be loaded, jpeg4py starts ldconfig and compilers to look for it
+        name = loadable_library(TURBOJPEG)
+        if name is None:
+            raise OSError(f"{TURBOJPEG[0]} cannot be loaded")
+        _cffi.initialize((name,))
+    return jpeg4py
+
+
+def _jpeg4py() -> Callable[[bytes], Any]:
+    import numpy as np
+
+    jpeg4py = import_jpeg4py()
     return lambda data: jpeg4py.JPEG(np.frombuffer(data, np.uint8)).decode()
 
 

@@ -10,6 +10,7 @@ import simplejpeg
 from packer.errors import UsageError
 from packer.images import pillow
 from packer.images.base import Header, bad
+from packer.images.decoders import import_jpeg4py
 from packer.images.opencv import cv2
 from packer.types import Image
 
@@ -172,10 +173,7 @@ def load_jpeg4py() -> Any:
         UsageError: One of them is missing.
     """
     try:
-        import jpeg4py
-        from jpeg4py import _cffi
-
-        _cffi.initialize()
+        return import_jpeg4py()
     except ImportError:
         raise UsageError("--decoder jpeg4py", "jpeg4py is not installed", "pip install jpeg4py") from None
     except OSError:
@@ -184,7 +182,6 @@ def load_jpeg4py() -> Any:
             "the system library libturbojpeg is missing",
             "apt-get install libturbojpeg0, or choose --decoder auto",
         ) from None
-    return jpeg4py
 
 
 def decode_by_jpeg4py(data: bytes, header: Header, channels: int, factor: int) -> Image:

@@ -12,7 +12,7 @@ import shutil
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import IO, Any
@@ -241,6 +241,20 @@ def _cloned(source: int, target: int) -> bool:
     with suppress(OSError):
         return fcntl.ioctl(target, FICLONE, source) == 0
     return False
+
+
+# -- libraries
+
+
+def loadable_library(names: Iterable[str]) -> str | None:
+    """Return the first of these names of a shared library that can be loaded, or None; no other program is asked."""
+    import ctypes
+
+    for name in names:
+        with suppress(OSError):
+            ctypes.CDLL(name)
+            return name
+    return None
 
 
 # -- maps

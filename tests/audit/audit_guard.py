@@ -101,8 +101,9 @@ class Guard:
         )
 
     def _library(self, name: Any) -> str:
-        """Libraries come from the installation, or by their bare name from the system's folders."""
-        if name is None or (isinstance(name, str) and "/" not in name and name.split(".")[0] in SYSTEM_LIBRARIES):
+        """Libraries come from the installation or, if listed, from the system's folders."""
+        folder, _, bare = (name if isinstance(name, str) else "").rpartition("/")
+        if name is None or (bare.split(".")[0] in SYSTEM_LIBRARIES and folder in SYSTEM_FOLDERS):
             return ""
         return self._path("ctypes.dlopen", name, False) if isinstance(name, str) and "/" in name else f"dlopen {name!r}"
 
@@ -146,6 +147,7 @@ TEMPORARY = (
 )  # fmt: skip
 """How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer itself make."""
 SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda"))
+SYSTEM_FOLDERS = ("", "/opt/homebrew/lib", "/opt/libjpeg-turbo/lib64")  # the others on macOS
 PROCESSES = os.path.join(PACKER, "system") + "/"
 PIPES = (
     *(f"/multiprocessing/{name}.py" for name in ("connection", "queues", "forkserver")),

@@ -36,6 +36,7 @@ from ops_images import (
 from PIL import Image
 
 from packer.errors import BadImage, UsageError
+from packer.images import decoders
 from packer.images.decode import DECODERS, Decoder, check_available, decode, orient
 from packer.images.header import Mode, decoded_shape, read_header
 from packer.images.opencv import quiet_opencv
@@ -265,12 +266,8 @@ def test_unknown_and_unavailable_decoders(monkeypatch: pytest.MonkeyPatch) -> No
         check_available("pil")
     for decoder in ("auto", "simplejpeg", "opencv"):
         check_available(decoder)
-    cffi = pytest.importorskip("jpeg4py._cffi")
-
-    def missing() -> None:
-        raise OSError("Could not load libjpeg-turbo library")
-
-    monkeypatch.setattr(cffi, "initialize", missing)
+    monkeypatch.setattr(pytest.importorskip("jpeg4py._cffi"), "lib", None)
+    monkeypatch.setattr(decoders, "TURBOJPEG", ("libturbojpeg.absent",))
     for use in (lambda: check_available("jpeg4py"), lambda: decode(FILES["JPEG rgb"], decoder="jpeg4py")):
         with pytest.raises(UsageError, match="apt-get install libturbojpeg0") as raised:
             use()
@@ -279,6 +276,22 @@ def test_unknown_and_unavailable_decoders(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UsageError, match="jpeg4py is not installed; pip install jpeg4py"):
         check_available("jpeg4py")
     assert decode(FILES["PNG rgb"], decoder="jpeg4py").shape == (HEIGHT, WIDTH, 3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names a library of Linux")
+@pytest.mark.parametrize(
+    "names", [("libturbojpeg.absent",), ("libturbojpeg.absent", "libm.so.6")], ids=["absent", "found"]
+)
+def test_no_program_is_asked_where_libturbojpeg_is(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Linux ctypes.util.find_library, which jpeg4py falls back to, starts ldconfig and compilers."""
+    cffi, asked = pytest.importorskip("jpeg4py._cffi"), []
+    monkeypatch.setattr("ctypes.util.find_library", asked.append)
+    monkeypatch.setattr(decoders, "TURBOJPEG", names)
+    for name in ("lib", "ffi"):
+        monkeypatch.setattr(cffi, name, None)
+    with suppress(OSError):
+        decoders.import_jpeg4py()
+    assert (cffi.lib is not None) == (len(names) > 1) and not asked
 
 
 def test_no_memory_is_an_error_of_that_image(monkeypatch: pytest.MonkeyPatch) -> None:
