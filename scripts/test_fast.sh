@@ -42,7 +42,7 @@ fi
 make_venv dev
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-echo "building the wheel of packer-fast"
+echo "building the wheel of packer-fast (fetches scikit-build-core, under 1 MB)"
 .venv/bin/python -m build --wheel --outdir "$out" packer-fast >"$out/build.log" 2>&1 || {
     cat "$out/build.log" >&2
     exit 1
@@ -54,8 +54,7 @@ libraries() {
 rm -rf .venv-fast
 .venv/bin/python -m venv --without-pip .venv-fast
 echo "import site; site.addsitedir('$(libraries .venv)')" >"$(libraries .venv-fast)/venv.pth"
-.venv-fast/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-installed \
-    "$out"/dataset_packer_fast-*-py3-none-*.whl
+pip_install .venv-fast --no-deps --ignore-installed "$out"/dataset_packer_fast-*-py3-none-*.whl
 unset PACKER_FAST_LIBRARY PYTHONPATH  # the wheel is what is tested
 .venv-fast/bin/python -m pytest --config-file packer-fast/pyproject.toml packer-fast/tests "$@"
 [ $# -gt 0 ] || .venv-fast/bin/python -m pytest -m native

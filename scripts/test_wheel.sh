@@ -13,6 +13,7 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 export SOURCE_DATE_EPOCH
 umask 022  # a wheel keeps the permissions of files, so a checkout that others may not read gives other bytes
 build() { .venv/bin/python -m build "$@" >"$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }; }
+echo "building the source distribution and three wheels (each build fetches setuptools, 1 MB)"
 build --outdir "$work/dist" .
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' packer/__init__.py)
 wheel=dataset_packer-$version-py3-none-any.whl
@@ -31,12 +32,11 @@ unexpected=$(tar -tzf "$work/dist/dataset_packer-$version.tar.gz" | cut -d/ -f2 
 
 "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
-install() { "$bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 read -ra names < <(sed ':a;/\\$/N;s/\\\n//;ta' docs/index.md | sed -n 's/^pip install \(click .*\)$/\1/p')
-install --constraint scripts/constraints.txt "${names[@]}"
+pip_install "$work/venv" --constraint scripts/constraints.txt "${names[@]}"
 
 for file in "$work"/dist/*.whl "$work"/dist/*.tar.gz; do
-    install --no-deps --force-reinstall "$file"
+    pip_install "$work/venv" --no-deps --force-reinstall "$file"
     (
         cd "$work"
         rm -rf shapes shapes.lmdb sheet.html
