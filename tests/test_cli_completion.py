@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from shlex import quote
 
 import pytest
 from drawn import draw_plain
@@ -24,10 +25,10 @@ WAIT_S = 60.0
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home directory with a pack, the program under both its names, and their completion in each shell."""
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.mktemp("the home of ü")
     (home / "bin").mkdir()
     for program in (home / "bin" / name for name in PROGRAMS):
-        program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m packer "$@"\n')
+        program.write_text(f'#!/bin/sh\nPYTHONPATH={quote(str(ROOT))} exec {quote(sys.executable)} -m packer "$@"\n')
         program.chmod(0o755)
     (home / ".bashrc").write_text("PS1='ready '")  # without a line break at its end
     (home / ".zshrc").write_text("PS1='ready '\n")
