@@ -24,6 +24,7 @@ from packer.loading.loader import PackedLoader
 from packer.loading.normalize import Normalize
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.stats import Stats
+from packer.system.machine import install_command
 from packer.types import Int64
 
 Inputs = tuple[Any, ...]
@@ -238,4 +239,4 @@ def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise NotInstalled("nvidia-dali", "is not installed", "pip install 'dataset-packer[dali]'") from None
+        raise NotInstalled("nvidia-dali", "is not installed", install_command("dali")) from None

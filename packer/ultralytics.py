@@ -24,8 +24,9 @@ from packer.errors import NotInstalled, UsageError, plural
 from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
 from packer.loading.yolo_labels import ImageFiles, YoloLabels, each_has_a_polygon, imread, keypoints_of
+from packer.system.machine import install_command
 
-_INSTALL = 'pip install "dataset-packer[ultralytics]"'
+_INSTALL = install_command("ultralytics")
 try:
     from ultralytics import __version__ as _version
     from ultralytics.data.build import build_yolo_dataset

@@ -31,7 +31,7 @@ def main() -> None:
         import ray
         from ray.cluster_utils import Cluster
     except ImportError:
-        sys.exit('ray is not installed: pip install "dataset-packer[ray]"')
+        sys.exit("ray is not installed: pip install ray")
     cores = usable_cores()
     with tempfile.TemporaryDirectory(prefix="bench-engines-", dir=given.work_dir) as folder:
         source = Path(folder, "images")

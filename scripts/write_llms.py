@@ -14,7 +14,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "llms.txt"
-RAW = "https://raw.githubusercontent.com/dataset-packer/packer/main/"
 
 
 class Settings(yaml.SafeLoader):
@@ -32,14 +31,14 @@ def first_sentence(page: str) -> str:
     return re.split(r"(?<=\.)\s", text)[0].replace("**", "")
 
 
-def lines(nav: list[dict[str, Any]], page: str) -> list[str]:
+def lines(nav: list[dict[str, Any]]) -> list[str]:
     """Return a line for each page of a section."""
     out = []
     for entry in nav:
         for title, path in entry.items():
             source = "CHANGELOG.md" if path == "changelog.md" else f"docs/{path}"
             sentence = first_sentence((ROOT / source).read_text("utf-8"))
-            out.append(f"- [{title}]({page}{source})" + (f": {sentence}" if sentence else ""))
+            out.append(f"- [{title}]({path})" + (f": {sentence}" if sentence else ""))
     return out
 
 
@@ -49,7 +48,7 @@ def text() -> str:
     parts = [f"# {settings['site_name']}\n", f"> {settings['site_description']}\n"]
     for section in settings["nav"]:
         for title, entries in section.items():
-            parts += [f"## {title}\n", *lines(entries, RAW), ""]
+            parts += [f"## {title}\n", *lines(entries), ""]
     return "\n".join(parts).rstrip() + "\n"
 
 

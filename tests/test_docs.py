@@ -30,6 +30,7 @@ from packer.sources.parquet.objects import FORMATS
 sys.path.insert(0, str(ROOT / "scripts"))
 import draw_readme
 import write_benchmarks
+import write_release
 
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -66,17 +67,46 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), link
 
 
-def test_links_of_the_readme_work_on_the_package_index() -> None:
+@pytest.mark.parametrize("name", ["README.md", "docs/llms.txt"])
+@pytest.mark.parametrize("tag", ["", "v9.8.7"], ids=["now", "released"])
+def test_links_lead_to_files_here_and_to_those_of_the_tag_in_a_release(name: str, tag: str) -> None:
+    page, base = ROOT / name, f"{write_release.address()}/"
+    text = write_release.released(name, page.read_text(), tag) if tag else page.read_text()
+    links = re.findall(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)$", FENCE.sub("", text), re.MULTILINE)
+    assert len(links) > 15
+    for link in (inline or reference for inline, reference in links):
+        assert link.startswith((f"{base}blob/{tag}/", f"{base}raw/{tag}/")) if tag else "://" not in link, link
+        path, _, anchor = link.removeprefix(f"{base}blob/{tag}/").removeprefix(f"{base}raw/{tag}/").partition("#")
+        target = (ROOT if tag else page.parent) / path
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_until_there_is_a_release_packer_is_installed_from_a_clone() -> None:
+    """And the address of the repository is in one file, for the day when there is one."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    files = [name for name in listed.split("\0") if name and not name.startswith(("tests/", "CHANGELOG"))]
+    if not files:
+        pytest.skip("no checkout of git")
+    texts = {name: (ROOT / name).read_bytes().decode("utf-8", "replace") for name in files if (ROOT / name).is_file()}
+    address = write_release.address().removeprefix("https://github.com/")
+    assert [name for name, text in texts.items() if f"/{address}" in text] == ["pyproject.toml"]
+    named = re.compile(r"pip install [^\n`]*dataset-packer")
+    assert [name for name, text in texts.items() if named.search(text)] == []
+    assert "\npip install . " in texts["README.md"] and "\npip install .\n" in texts["docs/index.md"]
+
+
+def test_a_release_is_installed_by_its_name() -> None:
+    for page, count in (("README.md", 1), ("docs/index.md", 3)):
+        text = write_release.released(page, (ROOT / page).read_text(), "v9.8.7")
+        assert len(re.findall(r"pip install (?:--no-deps )?\"?dataset-packer(?:\[remote\]\")?[`\n]", text)) == count
+        assert "pip install ." not in text.replace("pip install ./packer-fast", "") and "index yet" not in text
+    wheel = (ROOT / ".github" / "workflows" / "tests.yml").read_text().partition("\n  wheel:")[2]
+    assert wheel.index('write_release.py "$GITHUB_REF_NAME"') < wheel.index("scripts/test_wheel.sh dist")
+
+
+def test_every_link_that_the_readme_names_is_used() -> None:
     text = FENCE.sub("", (ROOT / "README.md").read_text())
-    links = re.findall(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)$", text, re.MULTILINE)
-    found = [inline or reference for inline, reference in links]
-    assert len(found) > 15
-    for link in found:
-        home = re.match(r"https://[a-z.]+/dataset-packer/packer/(?:blob/)?main/(.*)", link)
-        assert home, link
-        path, _, anchor = home[1].partition("#")
-        assert (ROOT / path).is_file(), link
-        assert not anchor or anchor in anchors(ROOT / path), link
     names = set(re.findall(r"^\[([^]]+)\]: ", text, re.MULTILINE))
     used = set(re.findall(r"\[([^]]+)\](?![(:])", text.partition("\n[")[0] + text))
     assert names <= used

@@ -188,7 +188,6 @@ def test_the_image_has_all_libraries_but_torch() -> None:
 def test_the_citation_is_of_this_version() -> None:
     content = load(ROOT / "CITATION.cff")
     assert content["version"] == packer.__version__ and f'license = "{content["license"]}"' in PYPROJECT
-    assert content["repository-code"] in PYPROJECT
 
 
 @pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])

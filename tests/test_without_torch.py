@@ -85,4 +85,4 @@ def test_the_docs_name_what_to_install_without_torch() -> None:
     section = (ROOT / "docs" / "index.md").read_text().partition("### Without torch")[2].replace("\\\n", "")
     (listed,) = re.findall(r"^pip install (click .*)$", section, re.MULTILINE)
     assert sorted(listed.split()) == sorted(set(needed) - {"torch", "jpeg4py"})
-    assert "pip install --no-deps dataset-packer\n" in section
+    assert "pip install --no-deps .\n" in section

@@ -11,6 +11,7 @@ import click
 from packer import __version__
 from packer.cli.output import echo
 from packer.errors import plural, printable, size_text
+from packer.system.machine import install_command
 
 NETWORK = ("nfs", "cifs", "smb", "fuse.sshfs", "lustre", "gpfs", "ceph", "glusterfs", "9p", "beegfs")
 LEAST_SHM, LEAST_DISK, LEAST_MEMORY = 1 << 30, 5 << 30, 1 << 30
@@ -89,7 +90,7 @@ def advice(facts: dict[str, Any]) -> Iterator[str]:
             "pixels of a smaller size need no decoding: packer build SRC --resize 224 (packer bench SRC measures it)"
         )
     if rates and "fast" not in rates:
-        yield 'crops of JPEGs decode 1.8 times as fast with the native decoder: pip install "dataset-packer[fast]"'
+        yield f"crops of JPEGs decode 1.8 times as fast with the native decoder: {install_command('fast')}"
     if facts["usable_cores"] < facts["cores"]:
         yield (
             f"this process may use {facts['usable_cores']} of {facts['cores']} cores; taskset -p $$ shows its "

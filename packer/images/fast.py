@@ -7,8 +7,9 @@ from functools import cache
 from typing import Any
 
 from packer.errors import NotInstalled
+from packer.system.machine import install_command
 
-INSTALL = 'pip install "dataset-packer[fast]"'
+INSTALL = install_command("fast")
 NOT_THERE = "is not installed"
 
 

@@ -1,4 +1,4 @@
-"""Formats that Datumaro reads (``pip install 'dataset-packer[datumaro]'``), which packer has no source of its own for.
+"""Formats that Datumaro reads (``pip install datumaro``), which packer has no source of its own for.
 
 Datumaro holds the whole set in memory, and so does this source. Its importers for formats that packer reads itself are
 not used: some of them lose or move annotations. Those that unpickle files are not used either.
@@ -15,6 +15,7 @@ from packer.errors import NotInstalled, UsageError, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.by_name import ByNameSource, Entry, Objects
 from packer.sources.paths import as_bytes
+from packer.system.machine import install_command
 
 FORMATS = {
     "kitti_detection": ("label_2/",),
@@ -53,7 +54,7 @@ class DatumaroSource(ByNameSource):
             choices = ", ".join(sorted(FORMATS))
             raise UsageError(f"--labels datumaro:{name}", "is not a format for Datumaro", f"choose one of {choices}")
         if importlib.util.find_spec("datumaro") is None:
-            step = f"pip install 'dataset-packer[datumaro]', then pass --labels datumaro:{name}"
+            step = f"{install_command('datumaro')}, then pass --labels datumaro:{name}"
             raise NotInstalled("", f"Datumaro, which reads {name}, is not installed", step)
         super().__init__(tree, options, _entries(tree, name), _files_of(tree, name))
 

@@ -13,6 +13,7 @@ from packer.errors import AnyPath, StorageError, UsageError, plural
 from packer.format.pack import Pack, open_pack
 from packer.stats import ClassCounts, PackStats, panels
 from packer.system.atomic import replacing
+from packer.system.machine import install_command
 
 COLUMN_ROWS = 45
 """Most classes in a column. If there are more than fit into two, one has the largest and one the smallest."""
@@ -41,7 +42,7 @@ def figure_class(option: str) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError(option, "needs matplotlib", 'pip install "dataset-packer[report]"') from None
+        raise UsageError(option, "needs matplotlib", install_command("report")) from None
     return Figure
 
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from packer.errors import AnyPath, NotInstalled, UsageError
+from packer.system.machine import install_command
 
 if TYPE_CHECKING:
     from packer.stores.base import Store
@@ -62,14 +63,14 @@ def open_store(url: AnyPath) -> Store:
     """Return the store of the objects below `url`; nothing is asked of it yet.
 
     Raises:
-        NotInstalled: The libraries of ``packer[remote]`` are missing.
+        NotInstalled: obstore or fsspec is missing.
         UsageError: There is no such kind of store, or its settings are wrong.
     """
     url = clean_url(url)
     scheme = url.partition("://")[0]
     library = "obstore" if scheme in OBSTORE else "fsspec"
     if find_spec(library) is None:
-        raise NotInstalled(url, f"needs {library}", 'pip install "dataset-packer[remote]"')
+        raise NotInstalled(url, f"needs {library}", install_command("remote"))
     if library == "obstore":
         from packer.stores.obstore import ObstoreStore
 

@@ -28,6 +28,13 @@ EXTRAS = {
 """Extra of the distribution -> its distributions."""
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs what an extra needs, wherever packer itself was installed from."""
+    if extra == "fast":  # on no package index yet
+        return "pip install ./packer-fast in a clone of packer"
+    return f"pip install {' '.join(EXTRAS[extra])}"
+
+
 def machine_facts() -> dict[str, Any]:
     """Return system, cores, memory and disks as JSON values; None where the system does not tell."""
     memory = memory_bytes()

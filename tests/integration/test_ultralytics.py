@@ -1,6 +1,6 @@
 """Ultralytics YOLO trains from packs as it does from folders: pixel for pixel, label for label.
 
-Needs Ultralytics: ``pip install "dataset-packer[ultralytics]"``. Models come from their YAML files, nothing is fetched.
+Needs Ultralytics: ``pip install ultralytics``. Models come from their YAML files, nothing is fetched.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ.update(YOLO_OFFLINE="true", YOLO_CONFIG_DIR=_home, YOLO_AUTOINSTALL="false", YOLO_VERBOSE="false")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    pytest.importorskip("ultralytics", reason='needs Ultralytics: pip install "dataset-packer[ultralytics]"')
+    pytest.importorskip("ultralytics", reason="needs Ultralytics: pip install ultralytics")
     from ultralytics import YOLO
     from ultralytics.data.augment import LetterBox
     from ultralytics.models import yolo

@@ -84,7 +84,7 @@ def test_stats_and_states_name_what_decodes(pack, monkeypatch):
 def test_libraries_that_are_missing(pack, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     monkeypatch.setitem(sys.modules, "torchcodec.decoders", None)
-    with pytest.raises(NotInstalled, match=r"nvidia-dali: is not installed; pip install 'dataset-packer\[dali\]'"):
+    with pytest.raises(NotInstalled, match=r"nvidia-dali: is not installed; pip install nvidia-dali-cuda120"):
         packer.dali.pipeline(pack("jpeg"), 4, device="cpu")
     with pytest.raises(NotInstalled, match="torchcodec: is not installed or does not fit"):
         PackedLoader(pack("jpeg"), 4, decode="device")

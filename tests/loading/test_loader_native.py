@@ -219,7 +219,7 @@ def test_an_index_of_other_bytes_is_an_error(sources: Path, tmp_path: Path, monk
 def test_without_the_module(sources: Path) -> None:
     """As for all tests without its mark, it is left out here."""
     pack = pack_of(sources, encode="jpeg")
-    step = r'pip install "dataset-packer\[fast\]", or choose'
+    step = "pip install ./packer-fast in a clone of packer, or choose"
     with pytest.raises(UsageError, match=f"^decoder fast: needs dataset-packer-fast, which is not installed; {step}"):
         PackedLoader(pack, 7, crop=Resize((40, 40)), decoder="fast")
     loader = PackedLoader(pack, 7, crop=Resize((40, 40)))

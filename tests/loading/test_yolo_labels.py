@@ -199,7 +199,7 @@ def test_without_ultralytics_the_error_says_what_to_install(monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "packer.ultralytics", raising=False)
     monkeypatch.delitem(vars(packer), "ultralytics", raising=False)
     monkeypatch.setitem(sys.modules, "ultralytics", None)
-    with pytest.raises(NotInstalled, match=r"needs Ultralytics.*pip install \"dataset-packer\[ultralytics\]\""):
+    with pytest.raises(NotInstalled, match=r"needs Ultralytics.*pip install ultralytics"):
         packer.ultralytics  # noqa: B018
 
 

@@ -119,7 +119,7 @@ def test_what_is_refused(pack: Path, make_pack: MakePack, monkeypatch: pytest.Mo
         refused(2, "index", pack),
         refused(2, "build", pack.parent, "--encode", "copy", "--jpeg-index", "4", "-o", pack.parent / "x"),
     ):
-        assert line.endswith('pip install "dataset-packer[fast]"')
+        assert line.endswith("pip install ./packer-fast in a clone of packer")
     assert own_files(str(pack)) == []
 
 

@@ -252,14 +252,14 @@ def test_it_is_read_right_or_refused_with_a_line_that_works(layout: Layout, tmp_
     with pytest.raises(UsageError) as caught:
         read_inputs(BuildOptions(str(source)))
     if missing and isinstance(layout.auto, Found):
-        assert f"pip install 'dataset-packer[{layout.needs}]'" in caught.value.line
+        assert f"pip install {layout.needs}" in caught.value.line
         return
     assert isinstance(layout.auto, str)
     assert layout.auto in caught.value.line
     options = dict(layout.then)
     source /= options.pop("below", "")
     if missing:
-        with pytest.raises(UsageError, match="pip install 'dataset-packer"):
+        with pytest.raises(UsageError, match=f"pip install {layout.needs}"):
             read_inputs(BuildOptions(str(source), **options))
         return
     assert layout.finds is not None

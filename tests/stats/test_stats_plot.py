@@ -54,7 +54,7 @@ def test_plot(tmp_path: Path) -> None:
 
 def test_plot_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert "dataset-packer[report]" in refused(2, "stats", tmp_path / "nothing", "--plot", tmp_path / "a.png")
+    assert "pip install matplotlib" in refused(2, "stats", tmp_path / "nothing", "--plot", tmp_path / "a.png")
 
 
 def test_one_size_is_said_in_words(tmp_path: Path) -> None:

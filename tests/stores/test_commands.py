@@ -225,7 +225,7 @@ def test_a_url_without_a_pack(command, tmp_path):
 def test_a_url_without_a_library(home: Path, monkeypatch):
     monkeypatch.setattr("packer.stores.find_spec", lambda name: None)
     for command in ("info", "stats", "verify"):
-        assert refused(2, command, url_of(home)).endswith('needs obstore; pip install "dataset-packer[remote]"')
+        assert refused(2, command, url_of(home)).endswith("needs obstore; pip install obstore fsspec")
 
 
 @pytest.mark.parametrize("command", [["repair"], ["split", "--parts", "a=0.5,b=0.5"], ["merge", "-o", "x", "other"]])

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from packer.errors import NotInstalled, UsageError, printable
 from packer.system import usable_cores
+from packer.system.machine import install_command
 from packer.system.pool import Pool, Tick, Work
 
 EXECUTORS = {"ray": "packer.packing.engines.ray:executor", "dask": "packer.packing.engines.dask:executor"}
@@ -79,9 +80,7 @@ def _opener(name: str) -> Callable[[], AbstractContextManager[Any]]:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
         if place is not None and isinstance(error, ModuleNotFoundError):
-            raise NotInstalled(
-                "--engine", f"{known} is not installed", f'pip install "dataset-packer[{known}]"'
-            ) from None
+            raise NotInstalled("--engine", f"{known} is not installed", install_command(known)) from None
         step = "name a module that Python can import here, with PYTHONPATH=. for one in this folder"
         step = "repair its installation" if place is not None else step
         raise UsageError("--engine", f"{printable(module)} cannot be imported: {error}", step) from None
