@@ -37,6 +37,28 @@ settings.register_profile(
 settings.load_profile("certain")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let .ci/run repeat what was skipped when it has installed what that needs."""
+    parser.addoption("--save-skipped", metavar="FILE", help="write the names of skipped tests to FILE, one a line")
+    parser.addoption("--only", metavar="FILE", help="run only the tests that are named in FILE, one a line")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what --only does not name; a module that was skipped as a whole is named by its path."""
+    if file := config.getoption("only"):
+        named = set(Path(file).read_text("utf-8").splitlines())
+        chosen = [item for item in items if {item.nodeid, item.nodeid.partition("::")[0]} & named]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write what --save-skipped asks for; this hook is called once, also where workers run the tests."""
+    if file := config.getoption("save_skipped"):
+        names = {report.nodeid for report in terminalreporter.stats.get("skipped", ())}
+        Path(file).write_text("".join(f"{name}\n" for name in sorted(names)), "utf-8")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Watch this process and every Python that it starts."""
     if not hasattr(config, "workerinput"):  # once, not by each of hundreds of processes, which may not even keep it
