@@ -11,6 +11,7 @@ from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, parse_
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest, read_manifest
 from packer.stores import is_url, join_url, open_store
 from packer.stores.base import NoObject, Store
+from packer.stores.objects import patiently
 from packer.stores.threads import all_of, pool
 
 RESTORE = "restore it or build the pack again"
@@ -29,7 +30,7 @@ def manifest_at(store: Store) -> Manifest:
     Raises:
         PackNotFound: The URL has no pack.
         DamagedPack: The manifest was altered.
-        StorageError: The store cannot be reached, or does not allow it.
+        StorageError: The store was away for a minute, or does not allow it.
     """
     if (found := find_manifest(store)) is None:
         step = "check the URL, and which account the environment names; packer push PACK URL copies a pack there"
@@ -40,7 +41,7 @@ def manifest_at(store: Store) -> Manifest:
 def find_manifest(store: Store) -> Manifest | None:
     """Return the manifest of the pack at the URL of a store; None if there is none. Raise as `manifest_at` does."""
     try:
-        text = bytes(store.read(MANIFEST_NAME))
+        text = bytes(patiently(lambda: store.read(MANIFEST_NAME), warn=True))
     except NoObject:
         return None
     return parse_manifest(join_url(store.url, MANIFEST_NAME), text)
@@ -58,7 +59,7 @@ def jpeg_index_at(store: Store, manifest: Manifest, note: Callable[[str], None] 
         DamagedPack: It was altered, or is that of another pack.
     """
     try:
-        text = bytes(store.read(JPEG_INDEX_NAME))
+        text = bytes(patiently(lambda: store.read(JPEG_INDEX_NAME)))
         step = "push it again"
         return parse_jpeg_index_list(join_url(store.url, JPEG_INDEX_NAME), text, manifest, step)
     except NoObject:
@@ -75,7 +76,7 @@ def fetch_file(store: Store, entry: FileEntry) -> Any:
     where = join_url(store.url, entry.name)
     for _ in range(2):  # once more, as records, if they came wrong
         try:
-            data = store.read(entry.name)
+            data = patiently(lambda: store.read(entry.name))
         except NoObject:
             raise DamagedPack(where, "is missing", RESTORE) from None
         if hashlib.sha256(data).hexdigest() == entry.sha256:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from packer.errors import DamagedPack
+from packer.errors import DamagedPack, printable
 from packer.stores import join_url
 from packer.stores.base import NoObject, NotReached, Object, ObjectChanged, Store
 
@@ -14,9 +15,36 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 AWAY_S = 60.0
-"""How long the store may be away in the middle."""
+"""How long the store may be away, when a pack is opened and when it is read."""
 AWAY_PAUSE_S = 2.0
 OPEN_AGAIN = "open it again"
+T = TypeVar("T")
+
+
+def patiently(call: Callable[[], T], warn: bool = False) -> T:
+    """Return what a call to a store returns, made again as long as the store is away for a moment.
+
+    A training takes days, and one rank that gives up ends all; so does one that starts while the server does.
+
+    Args:
+        call: Asks the store.
+        warn: Whether to say that it is waited for: it may be one that was never there.
+
+    Raises:
+        NotReached: It was away for too long.
+    """
+    until = time.monotonic() + AWAY_S
+    while True:
+        try:
+            return call()
+        except NotReached as error:
+            if time.monotonic() > until:
+                raise
+            if warn:
+                text = f"{printable(error.where)} {error.problem}; it is waited for, for up to a minute"
+                warnings.warn(text, stacklevel=2)
+            warn = False
+            time.sleep(AWAY_PAUSE_S)
 
 
 class Objects:
@@ -59,14 +87,7 @@ class Objects:
         return data
 
     def _tried(self, name: str, start: int, stop: int | None, etag: str | None) -> tuple[Buffer, Object]:
-        until = time.monotonic() + AWAY_S
-        while True:
-            try:
-                return self.store.get(name, start, stop, etag)
-            except NotReached:  # it has answered before, and a training takes days
-                if time.monotonic() > until:
-                    raise
-                time.sleep(AWAY_PAUSE_S)
+        return patiently(lambda: self.store.get(name, start, stop, etag))
 
     def _replaced(self, where: str) -> DamagedPack:
         return DamagedPack(where, "was replaced by another version since the pack was opened", OPEN_AGAIN)

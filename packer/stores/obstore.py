@@ -54,6 +54,8 @@ RENAME = "rename that object (packer build can do without listing: --inventory)"
 NO_RANGES = re.compile("non-partial response|Range request not supported")
 REFUSED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 DENIED = re.compile(r"status code: 40[13]\b")
+REFUSALS = re.compile(r"^4(?!08|25|29)\d\d |invalid peer certificate")
+"""What waiting does not change: the request is wrong, or the server is not the one that it says."""
 REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
 NO_KEYS = re.compile("computeMetadata|/latest/api/token|/latest/meta-data|/metadata/identity")
 """Where a machine of a cloud asks for its own role, which obstore does if the environment has no credentials."""
@@ -209,7 +211,8 @@ class ObstoreStore(Store):
                 raise CutAnswer(where, f"the answer was cut: {text}", AGAIN) from None
             if "invalid path" in text:  # of a name that has // or control characters, or is not UTF-8
                 raise StorageError(where, f"has an object whose name cannot be used: {text}", RENAME) from None
-            raise NotReached(where, f"cannot be reached: {text}", AGAIN) from None
+            kind = StorageError if REFUSALS.search(text) else NotReached
+            raise kind(where, f"cannot be reached: {text}", AGAIN) from None
 
 
 def _made(url: str, make_folder: bool) -> Any:

@@ -111,6 +111,39 @@ def test_a_store_that_is_away_in_the_middle_is_waited_for(home: Path, server: Se
         open_pack(server.url, cache_bytes=0).record(0)
 
 
+@pytest.mark.parametrize("cache_bytes", [None, 0])
+def test_a_store_that_is_away_when_a_pack_is_opened_is_waited_for(home: Path, server: Served, cache_bytes, monkeypatch):
+    get, asked, times = ObstoreStore.get, Counter[str](), 3
+
+    def away(store: ObstoreStore, name: str, *given: Any) -> Any:
+        asked[name] += 1
+        if asked[name] <= times:
+            raise NotReached(name, "cannot be reached")
+        return get(store, name, *given)
+
+    monkeypatch.setattr(ObstoreStore, "get", away)
+    monkeypatch.setattr(objects, "AWAY_PAUSE_S", 0)
+    with pytest.warns(UserWarning, match=r"pack\.json cannot be reached; it is waited for"):
+        pack = open_pack(server.url, cache_bytes=cache_bytes)
+    assert all_of(pack) == all_of(open_pack(home))
+    assert {name for name, count in asked.items() if count > times} >= {path.name for path in home.glob("*.arrow")}
+    asked.clear()
+    times = 1 << 60
+    monkeypatch.setattr(objects, "AWAY_S", 0)
+    with pytest.raises(NotReached):
+        open_pack(server.url, cache_bytes=0)
+    assert asked == {"pack.json": 1}
+
+
+@pytest.mark.parametrize("status", [400, 404, 410])
+def test_an_answer_is_not_waited_for(status: int, server: Served, monkeypatch):
+    monkeypatch.setattr(server.RequestHandlerClass, "_answer", lambda self, *_: (status, self._send(status, {}, b"")))
+    with pytest.raises(PackNotFound if status == 404 else StorageError) as caught:
+        open_pack(server.url)
+    with server.settled():
+        assert not isinstance(caught.value, NotReached) and len(server.answers) == 1
+
+
 @pytest.mark.parametrize("fault", ["flips", "shift"])
 def test_wrong_bytes_are_fetched_again_and_then_an_error(home: Path, server: Served, fault):
     local, seen = open_pack(home), set()
