@@ -99,7 +99,7 @@ def content(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: s
     with suppress(DamagedPack):  # this command describes damaged packs, too
         if is_url(pack):
             return content_digest(open_pack(pack, cache_dir, cache_bytes).indexes, manifest)
-        return content_digest(Indexes(pack, manifest.shards), manifest)
+        return content_digest(Indexes(pack, manifest.shards, manifest), manifest)
     return None
 
 

@@ -6,15 +6,15 @@ reveals) but cannot crash the process.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack
+from packer.errors import AnyPath, DamagedPack, printable
 from packer.format.ragged import Ragged
+from packer.format.typed import read_json
 from packer.types import Annotation
 
 # by name: Arrow's own table of numpy dtypes asks for pandas in some versions
@@ -47,6 +47,28 @@ def present(table: Any, name: str) -> NDArray[np.bool_]:
 def annotation_of(table: Any, i: int) -> Annotation:
     """Return the annotation of row `i`; for many rows, use `Annotations`."""
     return Annotations(table)[i]
+
+
+def object_of(text: NDArray[np.uint8] | None) -> dict[str, Any]:
+    """Return the JSON object of a row of `extras`; empty if it has none. Raise ValueError if it is not one."""
+    if text is None or not len(text):
+        return {}
+    if not isinstance(found := read_json(text.tobytes()), dict):
+        raise ValueError(f"a JSON object is expected, not {type(found).__name__}")
+    return found
+
+
+def box_fields_of(text: NDArray[np.uint8] | None, boxes: int) -> dict[str, list[Any]]:
+    """Return the JSON object of a row of `box_fields`, which has a list of one value per box for each field.
+
+    Raises:
+        ValueError: It is not such an object.
+    """
+    fields = object_of(text)
+    for name, values in fields.items():
+        if not isinstance(values, list) or len(values) != boxes:
+            raise ValueError(f"the box field {printable(name)} is not a list of one value for each of {boxes} boxes")
+    return fields
 
 
 class Annotations:
@@ -86,11 +108,12 @@ class Annotations:
         if not self._lists:
             return Annotation(label=None if label < 0 else label)
         polygons, keypoints = self._row("polygons", row), self._row("keypoints", row)
-        fields = {} if (text := self._row("box_fields", row)) is None else json.loads(text.tobytes())
-        extras = {} if (text := self._row("extras", row)) is None else json.loads(text.tobytes())
+        boxes = self._row("boxes", row)
+        fields = box_fields_of(self._row("box_fields", row), 0 if boxes is None else len(boxes))
+        extras = object_of(self._row("extras", row))
         return Annotation(
             label=None if label < 0 else label,
-            boxes=self._row("boxes", row),
+            boxes=boxes,
             box_labels=self._row("box_labels", row),
             landmarks=self._row("landmarks", row),
             polygons=None if polygons is None else tuple(polygons),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SCHEMA
+from packer.format.typed import MOST_DEEP, check_json
 from packer.types import Annotation
 
 _encoded = json.JSONEncoder(allow_nan=False).encode  # json.dumps would make an encoder for each record
@@ -70,11 +71,20 @@ def texts_of(annotation: Annotation) -> Texts:
     """Return box fields and extras as ASCII JSON, with undecodable bytes of names as escaped surrogates.
 
     Raises:
-        ValueError: JSON cannot hold a value.
-        RecursionError: The same.
+        ValueError: JSON cannot hold a value, or `typed.read_json` would not read it.
     """
-    fields, extras = annotation.box_fields, annotation.extras
-    return _encoded(dict(fields)) if fields else None, _encoded(dict(extras)) if extras else None
+    return _text_of(annotation.box_fields), _text_of(annotation.extras)
+
+
+def _text_of(fields: Mapping[str, Any]) -> str | None:
+    if not fields:
+        return None
+    try:
+        text = _encoded(dict(fields))
+    except RecursionError:
+        raise ValueError(f"its lists or objects are more than {MOST_DEEP} in each other") from None
+    check_json(text, fields)
+    return text
 
 
 def coded(codes: Any, names: tuple[str, ...]) -> Any:

@@ -21,7 +21,8 @@ from packer.errors import DamagedPack, StorageError
 from packer.format.columns import Annotations, column
 from packer.format.digests import crc32c_of
 from packer.format.index import read_index
-from packer.format.manifest import ShardEntry
+from packer.format.index_values import value_problems
+from packer.format.manifest import Manifest, ShardEntry
 from packer.format.mmap import MANY_FILES, Region, check_files, map_files
 from packer.format.ragged import Ragged
 from packer.stores.threads import all_of, pool
@@ -44,18 +45,24 @@ class Indexes:
     """The indexes of all shards, by shard number. Thread-safe: two threads that open one at once get equal results."""
 
     def __init__(
-        self, folder: str, shards: Sequence[ShardEntry], content: Callable[[int, bool], Content | None] | None = None
+        self,
+        folder: str,
+        shards: Sequence[ShardEntry],
+        manifest: Manifest | None,
+        content: Callable[[int, bool], Content | None] | None = None,
     ) -> None:
         """Check only the files. Raise DamagedPack if one is missing or (unless they are many) has another size.
 
         Args:
             folder: The pack.
             shards: Its shards.
+            manifest: Its manifest, which the values of each index must fit. None: they have been compared before.
             content: Fetches an index, again if its second argument is true: returns the bytes of one that is not a
                 file, else None when its file is there. None: the files are not fetched.
         """
         self._content = content
         self._folder = folder
+        self._manifest = manifest
         self._shards = shards
         self._tables: OrderedDict[int, Any] = OrderedDict()
         self._annotations: OrderedDict[int, Annotations] = OrderedDict()
@@ -117,6 +124,10 @@ class Indexes:
         table = read_index(path, self._data(number), known)
         if len(table) != shard.records:
             raise DamagedPack(path, f"has {len(table)} rows, but the pack says {shard.records}", RESTORE)
+        for row, problem in () if known or self._manifest is None else value_problems(table, self._manifest):
+            keys: Any = column(table, "key")
+            key = bytes(keys[row]).decode("ascii", "backslashreplace")
+            raise DamagedPack(path, f"record {key} (row {row}) {problem}", RESTORE)
         self._verified[number] = True
         return table
 

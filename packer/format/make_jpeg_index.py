@@ -196,7 +196,7 @@ def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked)
     """
     native = load_native("", INSTALL)
     container, shard = job.container, job.shard
-    indexes = Indexes(job.folder, [shard])
+    indexes = Indexes(job.folder, [shard], None)
     offsets, table = indexes.offsets(0), indexes[0]
     data = map_files([(container, shard.container.bytes)])[0].parts[0]
     numbers = (offsets, *(np.asarray(column(table, name)) for name in ("size", "crc32c", "encoding")))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -132,7 +133,12 @@ class Manifest:
         return digest_of(self._content([shard.to_json() for shard in self.shards]))
 
     def _content(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
-        content = {"format": "packer", **asdict(replace(self, shards=())), "shards": shards}
+        content = {"format": "packer", **{member.name: getattr(self, member.name) for member in fields(self)}}
+        # not asdict of all, which would copy each of a million classes
+        content.update(shards=shards, rejected=[asdict(row) for row in self.rejected])
+        content["made_from"] = [asdict(origin) for origin in self.made_from]
+        for name in ("lists", "companions"):
+            content[name] = {key: asdict(file) for key, file in content[name].items()}
         if self.flip_index is None:  # as packs of before have it, which must stay what they are
             del content["flip_index"]
         if not self.lists:
@@ -247,8 +253,16 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
         raise ValueError(f"{manifest.records} records, but its shards have another number, or none")
     if any(len(counts) != len(manifest.classes) for counts in manifest.class_counts.values()):
         raise ValueError(f"other counts than one for each of {len(manifest.classes)} classes")
+    numbers = itertools.chain(manifest.counts.values(), *manifest.class_counts.values())
+    if not all(0 <= number < 1 << 62 for number in numbers):
+        raise ValueError("a count is negative, or too large")
+    strange = [name for name in manifest.fields if name not in _FIELDS and not name.startswith("box_fields.")]
+    if strange:
+        raise ValueError(f"unknown fields {strange[:3]}")
     if not manifest.counts.keys() >= _INPUTS:
         raise ValueError("the counts of the inputs are missing")
+    for name, value in manifest.options.items():
+        _check_option(name, value)
     labels = manifest.options["labels"]
     files = manifest.options.get("label_files") or [""] * len(labels)
     if not _are_texts(labels) or not _are_texts(files) or len(files) != len(labels):
@@ -275,7 +289,27 @@ _CHOICES = {
     "mode": ("rgb", "gray", "unchanged"),
     "dtype": (None, "uint8", "uint16"),
 }
+_FIELDS = frozenset(("label", "boxes", "box_labels", "landmarks", "polygons", "keypoints", "tags", "extras"))
 _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
+
+
+_NUMBERS = frozenset(("max_pixels", "pad_value", "quality", "shard_bytes", "shuffle"))
+_LISTS = frozenset(("columns", "label_files", "labels"))
+
+
+def _check_option(name: str, value: object) -> None:
+    """Check a recorded option: a number, a list of texts, or anything that is written on a line."""
+    if name == "repack" and isinstance(value, dict):
+        for inner, of_repack in value.items():
+            _check_option(f"{name}.{inner}", of_repack)
+    elif not (
+        _are_texts(value)
+        if name in _LISTS
+        else value is None or (type(value) is int and abs(value) < 1 << 63)
+        if name in _NUMBERS
+        else value is None or isinstance(value, str | bool | int | float)
+    ):
+        raise ValueError(f"the option {name} is {value!r:.80}")
 
 
 def _are_texts(value: object) -> bool:

@@ -68,7 +68,7 @@ class Places:
             self.manifest: Manifest = self.remote.manifest
             self.shards: tuple[ShardEntry, ...] = self.manifest.shards
             self.region, self._starts = self.remote.region, self.remote.starts
-            self.indexes = Indexes(self.folder, self.shards, self.remote.index)
+            self.indexes = Indexes(self.folder, self.shards, self.manifest, self.remote.index)
         else:
             self.path = self.folder = os.path.abspath(os.fsdecode(path))
             if (origin := origin_of(self.path)) is not None:
@@ -78,7 +78,7 @@ class Places:
             files = [(self.manifest.path_of(self.path, s.container.name), s.container.bytes) for s in self.shards]
             self.region, self._starts = map_files(files, late=self._is_large)
             """The bytes of all container files, and the offset at which each begins."""
-            self.indexes = Indexes(self.folder, self.shards)
+            self.indexes = Indexes(self.folder, self.shards, self.manifest)
 
     def _file(self, name: str) -> str:
         return join_url(self.path, name) if self.remote else self.manifest.path_of(self.path, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,7 +39,7 @@ from packer.format.salvage_records import (
     write_index_of,
     write_shard,
 )
-from packer.format.verify import check_file, check_pack, damaged_files
+from packer.format.verify import Problem, check_file, check_pack, damaged_files
 from packer.format.verify_jpeg_index import drop_damaged
 from packer.format.written import restore_companions, write_companions
 from packer.system import open_regular, sync_path
@@ -133,6 +133,7 @@ class _Repair:
         if known and not problems and not self.healed:
             return RepairReport(self.folder, None, manifest.records, (), (), (), ())
         self.damaged = damaged_files(self.folder, manifest, problems)
+        self._check_as_made(manifest, problems)
         self.whole = not any(file.name in self.damaged for file in manifest.lists.values())
         shards = []
         for entry in manifest.shards:
@@ -176,6 +177,15 @@ class _Repair:
             if (listed := shards_in(self.folder)) is None:
                 raise
             return listed, False
+
+    def _check_as_made(self, manifest: Manifest, problems: Sequence[Problem]) -> None:
+        """Raise DamagedPack if an index makes no sense although it is as it was written: what is right is not known."""
+        for shard in manifest.shards:
+            wrong = next((problem for problem in problems if problem.file == shard.index.name), None)
+            if wrong is not None and check_file(self.folder, manifest, shard.index, Progress()) is None:
+                problem = f"{wrong.problem}; its digest is right, so that the pack was made so"
+                where = os.path.join(self.folder, wrong.file)
+                raise DamagedPack(where, f"record {wrong.record} {problem}", "build the pack again")
 
     def _make(self, work: str, manifest: Manifest, shard: FoundShard) -> None:
         """Rebuild the damaged files of a shard."""

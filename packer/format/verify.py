@@ -21,6 +21,7 @@ from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural
 from packer.format.columns import column
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
+from packer.format.index_values import value_problems
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
 from packer.format.verify_jpeg_index import find_list, index_problems
 from packer.format.verify_records import (
@@ -202,7 +203,7 @@ def _checked_files(folder: str, manifest: Manifest, progress: Progress) -> Itera
 
 def row_problems(table: Any, shard: ShardEntry, manifest: Manifest) -> Iterator[Problem]:
     """Compare the index of a shard with the manifest."""
-    name, shape = shard.index.name, manifest.shape
+    name = shard.index.name
     if len(table) != shard.records:
         yield Problem(name, None, f"has {len(table)} rows, but the pack says {shard.records}")
     keys = texts(column(table, "key"))
@@ -210,11 +211,8 @@ def row_problems(table: Any, shard: ShardEntry, manifest: Manifest) -> Iterator[
         if key <= before:
             yield Problem(name, text_of(key), "does not come after the key before it")
             break
-    if shape is not None:
-        shapes = np.stack([np.asarray(column(table, c)) for c in ("height", "width", "channels")], axis=1)
-        for row in np.flatnonzero((shapes != shape).any(axis=1))[:1].tolist():
-            problem = f"has shape {tuple(shapes[row].tolist())}, but the pack has {shape}"
-            yield Problem(name, text_of(keys[row]), problem)
+    for row, problem in value_problems(table, manifest):
+        yield Problem(name, text_of(keys[row]), problem)
 
 
 class _ShardCheck:

@@ -5,7 +5,6 @@ One array for the boxes of all images, not one for each image: what Python does 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from packer.format.columns import box_fields_of, object_of
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
 from packer.images.geometry import clip_polygon
@@ -197,22 +197,25 @@ def read_annotations(pack: Pack, records: Int64, points: int = 0) -> BatchAnnota
     batch = BatchAnnotations(records, points=points)
     fields = [name for name in pack.manifest.fields if name not in ("label", "tags")]
     names = list(dict.fromkeys(name.partition(".")[0] for name in fields))
+    names += ["boxes"] if "box_fields" in names and "boxes" not in names else []
     try:
         rows = dict(zip(names, pack.rows(names, records) if names else (), strict=True))
-        boxes = _json_rows(rows["box_fields"]) if "box_fields" in rows else []
+        boxes = _box_fields(rows["box_fields"], rows["boxes"]) if "box_fields" in rows else []
         for name in fields:
             if name == "extras":
-                batch.images[name] = _json_rows(rows[name])
+                batch.images[name] = [object_of(text) for text in rows[name]]
             elif name.startswith("box_fields."):
                 _add_field(batch, name.removeprefix("box_fields."), boxes)
             else:
                 batch.columns[NAMES.get(name, name)] = _column(name, rows[name])
         if "label" in pack.manifest.fields:
             batch.images["label"] = pack.values("label", records).tolist()
-    except ValueError:
+    except (ValueError, TypeError, OverflowError) as error:
         for record in records.tolist():
             pack.annotation(record)  # names the one that is damaged
-        raise
+        for place in range(len(records)) if len(records) > 1 else ():
+            read_annotations(pack, records[place : place + 1])
+        raise pack.damage(int(records[0]), f"has an annotation that is damaged: {error}") from error
     return batch
 
 
@@ -225,8 +228,8 @@ def _column(name: str, rows: list[Any]) -> Column:
     return Column(np.array(objects.flat()), counts, objects.lengths.astype(np.int64))
 
 
-def _json_rows(rows: list[Any]) -> list[dict[str, Any]]:
-    return [json.loads(text.tobytes()) if len(text) else {} for text in rows]
+def _box_fields(texts: list[Any], boxes: list[Any]) -> list[dict[str, list[Any]]]:
+    return [box_fields_of(text, len(of_image)) for text, of_image in zip(texts, boxes, strict=True)]
 
 
 def _add_field(batch: BatchAnnotations, name: str, fields: list[dict[str, Any]]) -> None:

@@ -206,7 +206,7 @@ def checked_texts(annotation: Annotation, path: bytes) -> Texts:
     """Return `texts_of` an annotation. Raise BadLabel if an index cannot hold it."""
     try:
         return texts_of(annotation)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
 
 

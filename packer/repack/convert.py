@@ -87,7 +87,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     remake = _remake(options, old, given)
     output = output_of(options, progress, indexes=True)
     _check_links(old, folder, output.path)
-    indexes = Indexes(folder, old.shards)
+    indexes = Indexes(folder, old.shards, old)
     listings, selections = lists_of(folder, old)
     selected = select(options, old, indexes)
     selections.update(selected.files)
@@ -223,4 +223,4 @@ def _counted(
     counts.update(rejected=len(rejected) - counts["rejected"], skipped=len(listings["skipped"]) - counts["skipped"])
     kept = {name: count for name, count in counts.items() if count or name in manifest.counts}
     manifest = replace(manifest, counts=kept, rejected=tuple(islice(rejected, MOST_IN_MANIFEST)))
-    return recount(manifest, shards, (Indexes(folder, [shard])[0] for shard in shards))
+    return recount(manifest, shards, (Indexes(folder, [shard], None)[0] for shard in shards))

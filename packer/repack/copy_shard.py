@@ -155,7 +155,7 @@ class _Source:
 
     def __init__(self, job: CopyJob, decoding: Decoding) -> None:
         self._job, self._decoding = job, decoding
-        indexes = Indexes(job.pack, [job.entry])
+        indexes = Indexes(job.pack, [job.entry], None)
         table = indexes[0]
         # lists of Python numbers: numpy scalars would take longer than copying a small image
         self._offsets = indexes.offsets(0).tolist()

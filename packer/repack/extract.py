@@ -36,6 +36,8 @@ EXTENSIONS = {
 IMAGE_ENDS = tuple(end for ends in EXTENSIONS.values() for end in ends)
 UNSAFE = re.compile(rb"[\x00-\x1f\x7f]")
 MOST_NAME_BYTES = 200
+MOST_PARTS, MOST_FOLDER_BYTES = 200, 2000
+"""Of the folders of a file; the first ones are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,9 @@ def safe(path: bytes, extensions: tuple[bytes, ...]) -> bytes:
     if len(name) > MOST_NAME_BYTES:
         stem, _, end = name.rpartition(b".")
         name = stem[: MOST_NAME_BYTES - len(end)] + b"." + end
+    short = short[-MOST_PARTS:]
+    while len(b"/".join(short)) > MOST_FOLDER_BYTES:
+        del short[0]
     return b"/".join([*short, name])
 
 

@@ -44,7 +44,7 @@ class Source:
         try:
             for shard in self.manifest.shards:
                 check_size(self.file_of(shard), shard.container.bytes)
-            self.indexes = Indexes(self.path, self.manifest.shards)
+            self.indexes = Indexes(self.path, self.manifest.shards, self.manifest)
         except DamagedPack as error:
             error.with_location(self.path)
             raise

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError, printable
+from packer.format.columns import object_of
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
 from packer.format.verify_records import texts
@@ -158,8 +159,11 @@ def _extras(pack: Pack, name: str) -> list[bytes | None]:
     rows: Any = pack.column("extras")
     found: list[bytes | None] = []
     fields = set[str]()
-    for text in texts(rows):
-        extras = json.loads(text) if text else {}
+    for record, text in enumerate(rows):
+        try:
+            extras = object_of(text)
+        except ValueError as error:
+            raise pack.damage(record, f"has extras that are damaged: {error}") from None
         fields.update(extras)
         value = extras.get(name)
         found.append(None if value is None else json.dumps(value, sort_keys=True).encode("ascii"))

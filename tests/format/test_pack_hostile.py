@@ -19,11 +19,14 @@ import pytest
 from damage import edit_index, vouch
 from running import anonymous_bytes
 
-from packer import open_pack
+from packer import PackedDataset, open_pack
 from packer.errors import DamagedPack, PackerError
 from packer.format.index import SCHEMA
 from packer.format.manifest import MAX_MANIFEST_BYTES, digest_of, read_manifest
+from packer.format.salvage import repair
 from packer.format.verify import verify
+from packer.repack.convert import convert
+from packer.repack.extract import extract
 
 BIG = (2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, -1, -(2**63))
 MOST_GROWTH_BYTES = 5 << 20
@@ -131,10 +134,11 @@ def test_shapes(copied, container, shape):
 
 
 def test_a_shape_of_as_many_bytes(copied):
-    """A reader takes the manifest's word for it: only verify looks at every row."""
     pack = copied("raw", "lmdb")
     edit_manifest(pack, put([12, 10, 3], "shape"))
-    assert any("has shape (10, 12, 3)" in p.problem for p in verify(pack).problems)
+    with pytest.raises(DamagedPack, match="has the height 10, but the pack has 12"):
+        open_pack(pack).record(0)
+    assert any("has the height 10, but the pack has 12" in p.problem for p in verify(pack).problems)
 
 
 def test_a_container_of_another_kind(copied):
@@ -316,6 +320,128 @@ def test_a_row_count_that_no_file_can_hold(copied, rows):
     path.write_bytes(data.replace(old, new))
     vouch(pack)
     refused(pack)
+
+
+def first(value: Any) -> Callable[[list[Any]], list[Any]]:
+    """Put a value into the first row that has one."""
+
+    def change(old: list[Any]) -> list[Any]:
+        row = next((row for row, item in enumerate(old) if item), 0)
+        return [*old[:row], value(old[row]) if callable(value) else value, *old[row + 1 :]]
+
+    return change
+
+
+WRONG_VALUES = {
+    "a class below 0": ("boxes", "label", first(-7)),
+    "a class of none": ("boxes", "label", first(1000)),
+    "the largest class": ("raw", "label", first(2**31 - 1)),
+    "a box of class -3": ("boxes", "box_labels", first(lambda ids: [-3, *ids[1:]])),
+    "a box of a class of none": ("boxes", "box_labels", first(lambda ids: [2**62, *ids[1:]])),
+    "more labels than boxes": ("boxes", "box_labels", first(lambda ids: [*ids, 0])),
+    "fewer labels than boxes": ("boxes", "box_labels", first([])),
+    "a box of NaN": ("boxes", "boxes", first(lambda boxes: [[float("nan")] * 4, *boxes[1:]])),
+    "an endless box": ("boxes", "boxes", first(lambda boxes: [[0, 0, float("inf"), 1], *boxes[1:]])),
+    "landmarks of NaN": ("boxes", "landmarks", first([[float("nan"), 0.0]] * 5)),
+    "a polygon without its box": ("boxes", "polygons", first([[[0.0, 0.0]]] * 9)),
+    "objects of other points": ("boxes", "keypoints", first(lambda _: [[[0.0] * 3], []])),
+    "no value": ("boxes", "box_labels", first(lambda ids: [None, *ids[1:]])),
+    "another encoding": ("jpeg", "encoding", first(2)),
+    "no height": ("ragged", "height", first(-1)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_VALUES)
+def test_values_that_do_not_fit(copied, wrong):
+    kind, name, change = WRONG_VALUES[wrong]
+    pack = copied(kind, "lmdb")
+    index = pack / read_manifest(pack).shards[0].index.name
+    edit_index(index, name, change)
+    vouch(pack)
+    for read in (lambda: open_pack(pack).column("label"), lambda: open_pack(pack).record(0)):
+        with pytest.raises(DamagedPack, match=r"record 0000000\d \(row \d\) has") as caught:
+            read()
+        assert caught.value.where == str(index) and caught.value.exit_code == 4
+    assert any(problem.file == index.name for problem in verify(pack).problems)
+    with pytest.raises(DamagedPack, match="its digest is right"):
+        repair(pack)
+
+
+WRONG_TEXTS = {
+    "deep": '{"a": ' + "[" * 10**5 + "]" * 10**5 + "}",
+    "too deep": '{"a": ' + "[" * 500 + "]" * 500 + "}",
+    "a long number": '{"a": ' + "9" * 5000 + "}",
+    "no number": '{"a": [NaN]}',
+    "endless": '{"a": [1e999]}',
+    "a list": "[1]",
+    "no JSON": '{"a": ',
+}
+
+
+@pytest.mark.parametrize("name", ["extras", "box_fields"])
+@pytest.mark.parametrize("wrong", [*WRONG_TEXTS, "other boxes", "no lists"])
+def test_texts_that_do_not_fit(copied, tmp_path, name, wrong):
+    if name == "extras" and wrong not in WRONG_TEXTS:
+        pytest.skip("extras may have any members")
+    text = {"other boxes": '{"difficult": [1, 2, 3, 4, 5, 6, 7]}', "no lists": '{"difficult": 1}', **WRONG_TEXTS}[wrong]
+    pack = copied("boxes", "lmdb")
+    index = pack / read_manifest(pack).shards[0].index.name
+    edit_index(index, name, lambda old: [text] * len(old))
+    vouch(pack, lambda manifest: replace(manifest, fields=(*manifest.fields, "extras", "box_fields.difficult")))
+    for use in (
+        lambda: read_all(pack),
+        lambda: PackedDataset(pack).__getitems__([0, 1]),
+        lambda: extract(pack, tmp_path / "out"),
+        lambda: convert(pack, tmp_path / "out.hdf5"),
+    ):
+        with pytest.raises(DamagedPack):
+            use()
+    assert verify(pack, deep=True).problems
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("decoder", {}), ("max_pixels", "many"), ("max_pixels", 10**30), ("columns", "path"), ("fit", []), ("any", [[]])],
+)
+def test_options(copied, name, value):
+    pack = copied("raw", "lmdb")
+    edit_manifest(pack, put(value, "options", name))
+    refused(pack)
+
+
+@pytest.mark.parametrize("change", [put(["exe"], "fields"), put(-1, "counts", "found"), put(10**400, "counts", "x")])
+def test_fields_and_counts(copied, change):
+    pack = copied("raw", "lmdb")
+    edit_manifest(pack, change)
+    refused(pack)
+
+
+def test_a_path_of_many_folders_is_extracted(copied, tmp_path):
+    pack = copied("raw", "lmdb")
+    edit_index(
+        pack / read_manifest(pack).shards[0].index.name, "path", lambda old: [b"/".join([b"ab"] * 2000), *old[1:]]
+    )
+    vouch(pack)
+    assert extract(pack, tmp_path / "out").images == len(open_pack(pack))
+
+
+def test_a_manifest_of_many_classes_is_read_without_a_call_for_each(copied):
+    pack = copied("raw", "lmdb")
+    many = tuple(map(str, range(20_000)))
+    counts = {"label": [24, *[0] * (len(many) - 1)]}
+    (pack / "pack.json").write_bytes(replace(read_manifest(pack), classes=many, class_counts=counts).to_json())
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        assert read_manifest(pack).classes == many
+    finally:
+        sys.setprofile(None)
+    assert calls < 10 * len(many)  # json.dumps with an indent makes them
 
 
 def test_keys_out_of_order_and_twice(copied):

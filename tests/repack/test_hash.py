@@ -15,6 +15,7 @@ from running import good, refused
 
 from packer import BuildOptions, build_pack
 from packer.format.content import content_digest, deep_digest
+from packer.format.indexes import Indexes
 from packer.format.manifest import read_manifest
 from packer.format.pack import open_pack
 
@@ -55,7 +56,9 @@ def test_any_change_shows(name: str, make_pack: MakePack, copied: MakePack) -> N
     pack = copied("raw", "tfrecord")
     edit_index(pack / read_manifest(pack).shards[1].index.name, name, CHANGES[name])
     vouch(pack)
-    assert content_digest(open_pack(pack).indexes, read_manifest(pack)) != both(make_pack("raw", "tfrecord"))[0]
+    manifest = read_manifest(pack)
+    unchecked = Indexes(str(pack), manifest.shards, None)  # some changes do not fit the rest of the pack
+    assert content_digest(unchecked, manifest) != both(make_pack("raw", "tfrecord"))[0]
 
 
 def test_a_path_is_not_content(make_pack: MakePack, copied: MakePack) -> None:
