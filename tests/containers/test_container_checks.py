@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from crc32c import crc32c
 
 from packer.containers import open_container
 from packer.containers.npy import EXTENSIONS
+from packer.containers.stored_zip import StoredZip, _Written
 from packer.errors import DamagedPack
 from packer.format.index import ENCODINGS
 
@@ -53,3 +55,13 @@ def test_flip_gives_an_error_or_the_right_bytes_or_a_wrong_checksum(container: s
 
 def test_every_encoding_has_an_extension() -> None:
     assert set(EXTENSIONS) == set(ENCODINGS)
+
+
+@pytest.mark.parametrize(("size", "offset"), [(5, 3 << 30), (3 << 30, 7), (5 << 30, 5 << 30), (0x7FFFFFFF, 0x80000000)])
+def test_the_directory_of_a_zip_holds_numbers_of_64_bits(tmp_path: Path, size: int, offset: int) -> None:
+    written = StoredZip(str(tmp_path / "shard"))
+    written._entries.append(_Written("dör".encode(), 0x800, offset, b"", size, 7))
+    written.close()
+    with zipfile.ZipFile(tmp_path / "shard") as file:
+        (info,) = file.infolist()
+    assert (info.filename, info.file_size, info.compress_size, info.header_offset) == ("dör", size, size, offset)

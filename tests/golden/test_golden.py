@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ from foreign_readers import READERS  # noqa: E402
 
 from packer import PackedDataset, __version__, open_pack  # noqa: E402
 from packer.containers import CONTAINERS  # noqa: E402
+from packer.format.index import read_index  # noqa: E402
+from packer.format.manifest import read_manifest  # noqa: E402
+from packer.format.salvage_records import write_shard  # noqa: E402
 from packer.format.verify import verify  # noqa: E402
+from packer.format.verify_records import Rows  # noqa: E402
 
 EXPECTED: dict[str, dict[str, Any]] = {
     f"{path.parent.name}/{name}": pack
@@ -49,6 +54,27 @@ def digest(data: bytes) -> str:
 def test_all_packs_are_expected() -> None:
     found = {f"{path.parent.parent.name}/{path.parent.name}" for path in HERE.glob("*/*/pack.json")}
     assert found == EXPECTED.keys()
+
+
+OF_LIBRARIES = {"hdf5": "h5py", "parquet": "pyarrow"}
+"""Containers whose bytes name the version of the library that wrote them."""
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name.startswith(f"{__version__}/")])
+def test_every_python_writes_the_same_bytes(name: str, tmp_path: Path) -> None:
+    """Machines of a cluster build parts of one pack, with any patch version of Python."""
+    folder = HERE / name
+    manifest = read_manifest(folder)
+    library = OF_LIBRARIES.get(manifest.container)
+    if library is not None and version(library) != manifest.libraries[library]:
+        pytest.skip(f"{library} {version(library)} writes other bytes than {manifest.libraries[library]}")
+    for shard in manifest.shards:
+        rows = Rows(read_index(folder / shard.index.name), shard.index.name)
+        data = (folder / shard.container.name).read_bytes()
+        places = [(rows.number("offset", row), rows.number("size", row)) for row in range(len(rows))]
+        records = [rows.record(row, data[start : start + size]) for row, (start, size) in enumerate(places)]
+        written = write_shard(str(tmp_path), manifest, shard, records)
+        assert written is not None and written.container == shard.container
 
 
 def test_this_version_has_packs_of_all_containers() -> None:
