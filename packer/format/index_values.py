@@ -65,9 +65,23 @@ def _facts(table: Any, manifest: Manifest) -> Iterator[tuple[int, str]]:
         codes = np.asarray(column(table, name))
         if value in names and (found := _first(codes != names.index(value))) is not None:
             yield found, f"has the {name} {names[codes[found]]}, but the pack has {value}"
+    yield from _raw_sizes(table, manifest)
     labels, classes = np.asarray(column(table, "label")), len(manifest.classes)
     if (found := _first((labels < -1) | (labels >= classes))) is not None:
         yield found, f"has class {labels[found]}, but the pack has {classes:,} classes"
+
+
+def _raw_sizes(table: Any, manifest: Manifest) -> Iterator[tuple[int, str]]:
+    if manifest.encoding not in ("raw", "copy"):
+        return
+    names = ("size", "encoding", "dtype", "height", "width", "channels")
+    sizes, codes, dtypes, *sides = (np.asarray(column(table, name)) for name in names)
+    raw = codes == ENCODINGS.index("raw")
+    if raw.any():
+        # as float64, which no product of sides overflows
+        wanted = np.multiply.reduce([(dtypes + 1).astype(np.float64), *sides])
+        if (found := _first(raw & (sizes != wanted))) is not None:
+            yield found, f"has {sizes[found]} bytes, but its pixels have {wanted[found]:.0f}"
 
 
 def _ids(rows: Ragged, classes: int) -> Iterator[tuple[int, str]]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from packs import WIDE
 from PIL import Image
+from torture_hostile import COMMANDS, attack
 
 from packer import BuildOptions, build_pack, open_pack
 from packer.errors import PackerError
@@ -192,3 +193,32 @@ def test_damage(cases, few: int, container: str, packed, torture, tmp_path: Path
     outcomes = torture.each(list(cases(pack)), run, few, apart=True)
     assert not torture.sliced or outcomes["read as an error"] > few // 6
     assert os.path.isdir(copy)
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """The files of the packs that are made hostile: of all containers, fields and encodings."""
+    tagged = tmp_path_factory.mktemp("tagged")
+    for i in range(4):
+        Image.fromarray(np.full((8, 9, 3), 40 * i, np.uint8)).save(tagged / f"{i}.png")
+    (tagged / "list.csv").write_text("path,sun,sea\n" + "".join(f"{i}.png,{i % 2},{i // 2}\n" for i in range(4)))
+    options = BuildOptions(
+        str(tagged), str(tagged.parent / "tagged.lmdb"), labels=(f"list:{tagged / 'list.csv'}",), workers=1
+    )
+    build_pack(options)
+    golden = Path(__file__).resolve().parents[1] / "golden" / "0.2.0"
+    folders = {path.parent.name: path.parent for path in sorted(golden.glob("*/pack.json"))}
+    folders["tags"] = tagged.parent / "tagged.lmdb"
+    return {
+        name: {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+        for name, folder in folders.items()
+    }
+
+
+def test_hostile_packs(torture: Any, bases: dict[str, dict[str, bytes]]) -> None:
+    """Columns and manifest changed, with right digests: each command does its work or says what is wrong."""
+
+    def run(base: str, command: str) -> str:
+        return attack(bases[base], command, f"{base} {command} {torture.seed}")
+
+    torture.each([(base, command) for base in bases for command in COMMANDS], run, few=12, apart=True)
