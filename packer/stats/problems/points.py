@@ -67,9 +67,6 @@ def _turned(shapes: NDArray[np.complex128], mean: NDArray[np.complex128]) -> NDA
 
 def _far(columns: Columns, records: NDArray[np.int64], points: int) -> Iterator[Problem]:
     sample = _shapes(columns, records[:: -(-len(records) // _SAMPLE)], points)
-    sample = sample[np.isfinite(sample).all(axis=1)]  # a source may have written points as not a number
-    if len(sample) < FEWEST:
-        return
     mean = sample[0]
     for _ in range(5):  # converges in a few rounds; the median does not follow a few wrong shapes
         turned = _turned(sample, mean)
@@ -77,10 +74,7 @@ def _far(columns: Columns, records: NDArray[np.int64], points: int) -> Iterator[
     far = np.empty(len(records))
     for first in range(0, len(records), _CHUNK):
         shapes = _shapes(columns, records[first : first + _CHUNK], points)
-        known = np.isfinite(shapes).all(axis=1)
-        shapes[~known] = 0
         far[first : first + _CHUNK] = np.sqrt((np.abs(_turned(shapes, mean) - mean) ** 2).mean(axis=1))
-        far[first : first + _CHUNK][~known] = 2.0
     median = median_of(far)
     limit = max(median + DEVIATIONS * 1.4826 * median_of(np.abs(far - median)), FACTOR * median, _LEAST)
     chosen = np.flatnonzero(far > limit)
