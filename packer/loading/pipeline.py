@@ -22,7 +22,7 @@ from packer.loading.page_cache import announced
 from packer.loading.replace import Replacements, Replacer
 from packer.loading.stats import Stats
 from packer.loading.targets import Targets
-from packer.loading.threads import Results, ThreadPool, can_help
+from packer.loading.threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.transforms import Transforms
 from packer.types import Int64
 
@@ -136,8 +136,9 @@ class Pipeline:
         threads = ThreadPool(self.work.threads - helps)
         pending: deque[_Pending] = deque()
         source = announced(batches, self.filler.pack)
-        wait = True
+        timeout_s = None
         try:
+            threads.start()
             while True:
                 while len(pending) <= self.work.prefetch and (block := list(islice(source, self._batches_a_block))):
                     pending.append(self._begin(threads, block, epoch, stats))
@@ -146,11 +147,10 @@ class Pipeline:
                 parts = pending[0].results.wait(threads if helps else None)
                 yield from self._finish(pending.popleft(), parts, stats)
         except GeneratorExit:
-            # the garbage collector may call this in one of these threads, or while a lock that they need is held
-            wait = False
+            timeout_s = LEFT_S
             raise
         finally:
-            threads.close(wait)
+            threads.close(timeout_s)
             pending.clear()
             self._buffers.trim(2 * self.work.prefetch + 4)  # in the threads, in flight, and with the consumer
 

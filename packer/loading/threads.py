@@ -27,6 +27,9 @@ END_S = 1.0
 """Maximum time to wait for a finished thread to end, which normally takes microseconds."""
 FORK_S = 5.0
 """Maximum time that a fork waits for the work of threads."""
+LEFT_S = 5.0
+"""Maximum time that leaving an iteration early waits for the work of its threads. The garbage collector may do it while
+the program holds a lock that the work needs."""
 
 Task = Callable[[int], Any]
 _Outcome = tuple[int, Any, BaseException | None]
@@ -64,28 +67,36 @@ class Results:
 
 
 class ThreadPool:
-    """A pool of `size` threads, in each of which torch uses one core. It must be closed."""
+    """A pool of `size` threads, in each of which torch uses one core.
+
+    It must be closed, also if `start` is interrupted.
+    """
 
     def __init__(self, size: int) -> None:
         self._tasks: SimpleQueue[tuple[Results, int, Task] | None] = SimpleQueue()
         self._closed = False
         self._busy = [threading.Lock() for _ in range(size)]
         self._helping = threading.Lock()
-        own = torch.get_num_threads()
-        ready: SimpleQueue[None] = SimpleQueue()
+        self._ready: SimpleQueue[None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._work, args=(ready, lock), name=f"packer_{i}", daemon=True)
+            threading.Thread(target=self._work, args=(lock,), name=f"packer_{i}", daemon=True)
             for i, lock in enumerate(self._busy)
         ]
-        for thread in self._threads:
-            thread.start()
-        for _ in self._threads:
-            ready.get()
-        if _of_this_thread() is None:
-            torch.set_num_threads(own)  # restores the default for new threads, which these threads have changed too
+
+    def start(self) -> None:
+        """Start the threads."""
         for pool in list(_pools):
             pool.forget_if_gone()
         _pools.add(self)
+        own = torch.get_num_threads()
+        try:
+            for thread in self._threads:
+                thread.start()
+            for _ in self._threads:
+                self._ready.get()
+        finally:
+            if _of_this_thread() is None:
+                torch.set_num_threads(own)  # restores the default for new threads, which these threads have changed too
 
     def run(self, count: int, task: Task) -> Results:
         """Run task(0) to task(count - 1) in the threads."""
@@ -94,8 +105,12 @@ class ThreadPool:
             self._tasks.put((results, number, task))
         return results
 
-    def close(self, wait: bool = True) -> None:
-        """Drop tasks that have not started. The threads end after the others; optionally wait for that."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Drop tasks that have not started, and wait until the threads have ended after the others.
+
+        Args:
+            timeout_s: Maximum time to wait. A thread of a pool never waits: it may be one of these.
+        """
         self._closed = True
         try:
             while True:
@@ -104,9 +119,10 @@ class ThreadPool:
             pass
         for _ in self._threads:
             self._tasks.put(None)
-        if wait:
+        if not _forking.in_a_pool:
+            until = None if timeout_s is None else time.monotonic() + timeout_s
             for thread in self._threads:
-                wait_for_end(thread)
+                wait_for_end(thread, None if until is None else max(0.0, until - time.monotonic()))
             self.forget_if_gone()
 
     def forget_if_gone(self) -> None:
@@ -146,13 +162,13 @@ class ThreadPool:
             raise error  # Ctrl-C, which must not wait for the consumer to ask for that batch
         return True
 
-    def _work(self, ready: SimpleQueue[None], busy: threading.Lock) -> None:
+    def _work(self, busy: threading.Lock) -> None:
         torch.get_num_threads()  # sets the default now, which would otherwise override the next line on first use
         # otherwise torch would start as many threads in each of these
         (_of_this_thread() or torch.set_num_threads)(1)
         _forking.in_a_pool = True
         give_up_if(lambda: self._closed)
-        ready.put(None)
+        self._ready.put(None)
         while (item := self._tasks.get()) is not None:
             _do(*item, busy)
             del item  # the memory of a batch is free when nothing refers to it
@@ -215,7 +231,10 @@ def wait_for_end(thread: threading.Thread, timeout_s: float | None = None) -> No
     `join` returns while the thread still runs the destructors of libraries. OpenCV's destructor holds a lock, for which
     a process forked at that moment would wait forever at its first image.
     """
-    thread.join(timeout_s)
+    try:
+        thread.join(timeout_s)
+    except RuntimeError:  # it was not started, or Ctrl-C came in the middle of that: then nobody can wait for it
+        return
     until = time.monotonic() + END_S
     while not thread.is_alive() and _is_there(thread) and time.monotonic() < until:
         time.sleep(20e-6)

@@ -13,6 +13,7 @@ from packer.errors import UsageError, add_note
 from packer.format.pack import Pack
 from packer.loading.annotations import BatchAnnotations
 from packer.samplers.order import derive
+from packer.stores.threads import check_ended
 from packer.types import Int64
 
 ImageTransform = Callable[..., Any]
@@ -94,6 +95,7 @@ class Transforms:
         each = targets if not self.of_targets else as_list(targets)
         made: list[tuple[Any, Any]] = []
         for number, (image, record) in enumerate(zip(images, records.tolist(), strict=True)):
+            check_ended()  # an iteration that is left waits for this thread
             with naming(pack, record):
                 made.append(self(image, each[number] if self.of_targets else None, (*seed, record)))
                 if not isinstance(made[-1][0], torch.Tensor):

@@ -32,7 +32,7 @@ class CheckJob:
     """Rows on which the decoder crashed or hung."""
 
 
-@quiet_opencv()
+@quiet_opencv(in_worker=True)
 def check_images(job: CheckJob, report: Report, decoding: Decoding) -> dict[int, Rejected]:
     """Decode the images of a job. Return why an image cannot be packed, by its row."""
     bad = {}

@@ -205,7 +205,7 @@ class MeasureJob:
     """Rows on which the decoder crashes or hangs."""
 
 
-@quiet_opencv()
+@quiet_opencv(in_worker=True)
 def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[int, int]]:
     """Return (encoded bytes, pixel bytes) of each good image. Runs in a worker, because a decoder may crash."""
     sizes = []

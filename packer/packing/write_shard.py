@@ -40,7 +40,7 @@ class ShardJob(NewShard):
     key_digits: int
 
 
-@quiet_opencv()
+@quiet_opencv(in_worker=True)
 def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> ShardResult:
     """Write the shard of `job`, or keep the finished one if nothing has changed since.
 

@@ -107,7 +107,7 @@ class CopyJob(NewShard):
             return
         from packer.images.opencv import quiet_opencv
 
-        with quiet_opencv(), closing(ahead(source.made, source.chunks(), self.threads)) as made:
+        with quiet_opencv(in_worker=True), closing(ahead(source.made, source.chunks(), self.threads)) as made:
             yield from made
 
     @property

@@ -74,7 +74,7 @@ class Sums:
         return ChannelStats(*kind, self.images, n, mean, tuple(math.sqrt(v) for v in variance))
 
 
-@quiet_opencv()  # this module has its own threads
+@quiet_opencv()
 def channel_stats(
     pack: Pack, progress: Progress | None = None, threads: int | None = None, verify: bool = True
 ) -> tuple[ChannelStats, ...]:

@@ -320,22 +320,20 @@ def test_flipped_bits_give_an_image_of_the_header_s_shape_or_an_error(
         assert image.shape == decoded_shape(read_header(bytes(data)), mode)[:3]
 
 
-def test_opencv_is_as_it_was() -> None:
-    """No threads and no words of its own while packer works; what others set stays."""
+def test_opencv_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No words of its own while packer works, and its threads are not touched; what others set stays."""
     logging: Any = cv2 if hasattr(cv2, "getLogLevel") else cv2.utils.logging
-    first = cv2.getNumThreads(), logging.getLogLevel()
-    cv2.setNumThreads(3)
-    try:
-        with quiet_opencv():
-            with suppress(ValueError), quiet_opencv():
-                raise ValueError
-            assert (cv2.getNumThreads(), logging.getLogLevel()) == (1, 0)
-        assert (cv2.getNumThreads(), logging.getLogLevel()) == (3, first[1])
-        with quiet_opencv():
-            cv2.setNumThreads(2)
-        assert cv2.getNumThreads() == 2
-    finally:
-        cv2.setNumThreads(first[0])
+    first, own = cv2.getNumThreads(), logging.getLogLevel()
+    changes: list[int] = []
+    monkeypatch.setattr(cv2, "setNumThreads", changes.append)
+    with quiet_opencv():
+        with suppress(ValueError), quiet_opencv():
+            raise ValueError
+        assert (cv2.getNumThreads(), logging.getLogLevel(), changes) == (first, 0, [])
+    assert (cv2.getNumThreads(), logging.getLogLevel(), changes) == (first, own, [])
+    with quiet_opencv(in_worker=True):
+        assert changes == [0]
+    assert changes == [0]
 
 
 def test_opencv_refuses_truncated_images() -> None:

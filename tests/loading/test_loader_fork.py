@@ -28,6 +28,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packer.loading.threads.END_S", 60.0)
 
 
+def started(size: int) -> ThreadPool:
+    pool = ThreadPool(size)
+    pool.start()
+    return pool
+
+
 def resize(number: int) -> int:
     return int(cv2.resize(np.full((40, 40, 3), 7, np.uint8), (20, 20)).max())
 
@@ -37,7 +43,7 @@ def test_closed_threads_are_gone_from_the_system_too() -> None:
     """join() returns before the destructors of libraries have run, which hold locks."""
     before = set(os.listdir("/proc/self/task"))
     for _ in range(100):
-        pool = ThreadPool(2)
+        pool = started(2)
         assert pool.run(4, resize).wait() == [7] * 4
         pool.close()
         assert set(os.listdir("/proc/self/task")) <= before
@@ -53,7 +59,7 @@ def test_a_fork_waits_for_what_threads_do() -> None:
         time.sleep(0.15)
         at_work.clear()
 
-    pool = ThreadPool(1)
+    pool = started(1)
     parts = pool.run(3, task)
     begun.acquire()  # the first is at work, the others wait
     assert forked(lambda: b"in the middle" if at_work.is_set() else b"between") == b"between"
@@ -73,7 +79,7 @@ def test_a_fork_waits_for_threads_that_nobody_waited_for(monkeypatch: pytest.Mon
     made = set()
     for _ in range(30):
         forking.clear()
-        pool = ThreadPool(2)
+        pool = started(2)
         made.add(pool)
         threads = {str(thread.native_id) for thread in pool._threads}
         begun = threading.Semaphore(0)
@@ -88,7 +94,7 @@ def test_a_fork_waits_for_threads_that_nobody_waited_for(monkeypatch: pytest.Mon
         pool.run(2, task)
         for _ in range(2):
             begun.acquire()
-        pool.close(wait=False)
+        pool.close(timeout_s=0)
         assert not done
         assert forked(lambda done=done: b"%d" % sum(done)) == b"14"
         if sys.platform == "linux":
@@ -98,7 +104,7 @@ def test_a_fork_waits_for_threads_that_nobody_waited_for(monkeypatch: pytest.Mon
 
 def test_children_decode_while_threads_do_and_end() -> None:
     for _ in range(15):
-        pool = ThreadPool(2)
+        pool = started(2)
         parts = pool.run(50, resize)
         assert forked(lambda: b"%d" % resize(0)) == b"7"
         parts.wait()
@@ -118,7 +124,7 @@ def test_locks_that_any_thread_may_hold_are_free_in_a_child(make) -> None:
 
 
 def test_a_task_may_fork() -> None:
-    pool = ThreadPool(2)
+    pool = started(2)
     assert pool.run(2, lambda number: forked(lambda: b"child")).wait() == [b"child"] * 2
     pool.close()
 
@@ -126,7 +132,7 @@ def test_a_task_may_fork() -> None:
 def test_a_task_that_never_ends_holds_a_fork_up_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packer.loading.threads.FORK_S", 0.1)
     begun, go_on = threading.Event(), threading.Event()
-    pool = ThreadPool(1)
+    pool = started(1)
     parts = pool.run(1, lambda number: begun.set() or go_on.wait())
     assert begun.wait(60)
     assert forked(lambda: b"child") == b"child"

@@ -9,6 +9,7 @@ import time
 import weakref
 
 import cv2
+import numpy as np
 import pytest
 import torch
 from loader_packs import RECORDS, alike
@@ -16,6 +17,7 @@ from running import Threads, forked, kept_bytes, run_script, until
 from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
+from packer.loading import threads
 from packer.loading.gather import Gather
 from packer.loading.threads import can_help
 
@@ -88,20 +90,101 @@ def test_an_error_in_the_loop_leaves_no_thread(pack):
     assert until(lambda: not new, 60)
 
 
-def test_opencv_is_as_it_was_when_the_epoch_ends(pack):
-    cv2.setNumThreads(3)
-    try:
-        loader = PackedLoader(pack("jpeg"), 4, **OPTIONS)
-        assert cv2.getNumThreads() == 3
-        for number, _ in enumerate(loader):
-            assert cv2.getNumThreads() == 1
-            if number == 2:
-                break
-        assert cv2.getNumThreads() == 3
-        PackedDataset(pack("jpeg"))[0]
-        assert cv2.getNumThreads() == 3
-    finally:
-        cv2.setNumThreads(0)
+@pytest.mark.parametrize("leave", [lambda loader: next(iter(loader)), list], ids=["early", "at the end"])
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "png"])
+def test_the_number_of_opencvs_threads_is_left_alone(pack, monkeypatch, kind, leave):
+    """OpenCV divides by it: whoever changes it while any thread is within OpenCV ends the process."""
+    path, changes = pack(kind), []
+    monkeypatch.setattr(cv2, "setNumThreads", changes.append)
+    before = cv2.getNumThreads()
+    picture = np.zeros((400, 400, 3), np.uint8)
+
+    def transform(image):
+        cv2.resize(picture, (350, 350))  # large enough for OpenCV's threads
+        return image
+
+    loader = PackedLoader(path, 4, **OPTIONS, transform=transform)
+    for _ in range(3):
+        leave(loader)
+    PackedDataset(path)[0]
+    assert not changes and cv2.getNumThreads() == before
+
+
+@pytest.mark.parametrize("leave", ["break", "close", "collected"])
+def test_leaving_an_epoch_early_waits_for_its_threads(pack, leave):
+    new, at_work = Threads(), []
+
+    def transform(image):
+        at_work.append(1)
+        time.sleep(0.005)
+        at_work.pop()
+        return image
+
+    iteration = iter(PackedLoader(pack("raw"), 2, transform=transform, threads=2, prefetch=6))
+    next(iteration)
+    if leave == "break":
+        for _ in iteration:
+            break
+    elif leave == "collected":
+        cycle = [iteration]
+        cycle.append(cycle)
+        del cycle
+    else:
+        iteration.close()
+    del iteration
+    if leave == "collected":
+        gc.collect()
+    assert not at_work and not new
+
+
+@ELSEWHERE
+def test_an_iteration_collected_under_a_lock_that_its_threads_want(pack, monkeypatch):
+    monkeypatch.setattr("packer.loading.pipeline.LEFT_S", 0.05)
+    lock, wanted, new, seen = threading.Lock(), threading.Event(), Threads(), []
+
+    def transform(image):
+        seen.append(1)
+        if len(seen) > 2:  # the first batch is done
+            wanted.set()
+            with lock:
+                pass
+        return image
+
+    iteration = iter(PackedLoader(pack("raw"), 2, transform=transform, threads=1, prefetch=1))
+    with lock:
+        next(iteration)
+        assert wanted.wait(60)
+        del iteration
+    assert until(lambda: not new, 60)
+
+
+@ELSEWHERE
+@pytest.mark.parametrize("place", ["Thread.start", "SimpleQueue.get"])
+def test_ctrl_c_while_threads_start_leaves_none(pack, monkeypatch, place):
+    new, calls = Threads(), []
+    start, get = threading.Thread.start, threads.SimpleQueue
+
+    def interrupted():
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    class Queue(get):
+        def get(self, *given, **options):
+            if threading.current_thread() is threading.main_thread():
+                interrupted()
+            return super().get(*given, **options)
+
+    if place == "Thread.start":
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: start(thread) or interrupted())
+    else:
+        monkeypatch.setattr(threads, "SimpleQueue", Queue)
+    for _ in range(5):
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(PackedLoader(pack("raw"), 2, threads=3)))
+        assert len(calls) == 2
+    assert until(lambda: not new, 60)
 
 
 def test_a_slow_transform_that_is_left_alone_ends(pack):
