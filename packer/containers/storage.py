@@ -31,7 +31,8 @@ def write_error(path: str, error: OSError) -> StorageError:
     """Return the StorageError for a write to `path` that failed."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     next_step = "free some space, or choose another --out" if full else ""
-    return StorageError(path, f"cannot write: {error.strerror or error}", next_step)
+    reason = os.strerror(error.errno or 0) if full else error.strerror or error  # Arrow's has more than the reason
+    return StorageError(path, f"cannot write: {reason}", next_step)
 
 
 class NewFile:

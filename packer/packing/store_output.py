@@ -37,7 +37,7 @@ from packer.packing.parts import FinishedParts, Part, PartOutput
 from packer.packing.publish import Output, check_apart
 from packer.packing.store_journal import StoreJournal
 from packer.stores import clean_url, join_url, open_store
-from packer.stores.base import NoObject, Object, ObjectChanged
+from packer.stores.base import NoObject, Object, ObjectChanged, StoreFull
 from packer.stores.transfer import sha256_of_object, upload
 from packer.system import usable_cores
 from packer.system.atomic import make_own_folder, remove, replacing
@@ -181,7 +181,7 @@ class StoreOutput(Output):
         for pause_s in PAUSES_S:
             try:
                 return call()
-            except (NoObject, ObjectChanged):
+            except (NoObject, ObjectChanged, StoreFull):
                 raise
             except StorageError as error:
                 self._progress.note(

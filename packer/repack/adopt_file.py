@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -16,7 +17,8 @@ import pyarrow as pa
 from crc32c import crc32c
 from xxhash import xxh3_128_digest
 
-from packer.errors import BadInput, BadLabel, DamagedPack, UsageError, printable
+from packer.containers.storage import storage_errors
+from packer.errors import BadInput, BadLabel, DamagedPack, PackerError, UsageError, printable
 from packer.format.index_rows import Texts, annotation_arrays, coded, label_arrays
 from packer.format.indexes import overlapping
 from packer.format.lists import Changed
@@ -94,8 +96,33 @@ def adopt_file(job: FileJob, report: Report, decoding: Decoding = unmarked) -> F
             return reader.result
     except DamagedPack as error:  # of a container's own reader
         raise UsageError(job.path, error.problem, GET_AGAIN) from None
+    except PackerError:
+        raise
     except OSError as error:
         raise UsageError(job.path, f"cannot be read: {error.strerror or error}", "check its permissions") from None
+
+
+@contextmanager
+def _new_table(path: str) -> Iterator[Callable[[Any], None]]:
+    """Yield what writes record batches of TAGGED_SCHEMA to a new Arrow file. Raise StorageError if the disk refuses."""
+    with storage_errors(path):
+        sink = pa.OSFile(os.fsencode(path), "wb")
+        writer = pa.ipc.new_file(sink, TAGGED_SCHEMA)
+
+    def write(batch: Any) -> None:
+        with storage_errors(path):
+            writer.write_batch(batch)
+
+    try:
+        yield write
+    except BaseException:
+        for file in (writer, sink):
+            with suppress(OSError):  # of a full disk again: the first error says it
+                file.close()
+        raise
+    with storage_errors(path):
+        writer.close()
+        sink.close()
 
 
 class _Digest:
@@ -149,13 +176,13 @@ class _Reader:
         rows = reader(self._file)
         places: list[Any] = []
         first = 0
-        with pa.OSFile(os.fsencode(job.table), "wb") as sink, pa.ipc.new_file(sink, TAGGED_SCHEMA) as writer:
+        with _new_table(job.table) as write:
             more = True
             while more:
                 chunk, more, taken = self._chunk(rows, first, decoding)
                 bad = len(result.rejected)
                 if chunk is not None:
-                    writer.write_batch(chunk)
+                    write(chunk)
                     places.append((chunk.column(1).to_numpy(), chunk.column(2).to_numpy()))
                     self._digest.advance(int((places[-1][0] + places[-1][1]).max()))
                     result.rows += len(chunk)

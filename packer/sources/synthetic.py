@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -11,7 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, StorageError, UsageError
+from packer.errors import AnyPath, PackerError, StorageError, UsageError
+from packer.system.atomic import remove
 
 MOST_COUNT = 10_000_000
 SMALLEST, LARGEST = 32, 4096
@@ -69,18 +72,29 @@ def draw_sample(
     if seed < 0:
         raise UsageError("--seed", f"must not be negative, got {seed}")
     folder = os.path.abspath(os.fsdecode(out))
+    drawing, is_new = LAYOUTS[layout](folder, count, size, seed), not os.path.isdir(folder)
     try:
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
             raise UsageError(folder, "is not empty", "name a new folder")
-        drawing = LAYOUTS[layout](folder, count, size, seed)
-        for number in range(count):
-            drawing.add(number)
-            if progress is not None:
-                progress(1)
-        drawing.finish()
+        try:
+            for number in range(count):
+                drawing.add(number)
+                if progress is not None:
+                    progress(1)
+            drawing.finish()
+        except BaseException:  # half a sample would be in the way of the next try
+            for name in drawing.made:
+                remove(os.path.join(folder, name), ignore_errors=True)
+            if is_new:
+                with suppress(OSError):
+                    os.rmdir(folder)
+            raise
+    except PackerError:
+        raise
     except OSError as error:
-        raise StorageError(error.filename or folder, f"cannot write: {error.strerror or error}") from error
+        step = "free some space, or name another folder" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise StorageError(error.filename or folder, f"cannot write: {error.strerror or error}", step) from error
     return Drawn(folder, layout, count, CLASSES)
 
 
@@ -180,6 +194,8 @@ class _Drawing:
         self._count = count
         self._size = size
         self._seed = seed
+        self.made: dict[str, None] = {}
+        """Names of the files and folders in `folder` that it has made."""
 
     def add(self, number: int) -> None:
         """Draw image `number` and write it with its labels."""
@@ -196,6 +212,7 @@ class _Drawing:
 
     def _write(self, data: bytes | str, *names: str) -> None:
         path = os.path.join(self._folder, *names)
+        self.made[names[0]] = None
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "xb") as file:
             file.write(data.encode("ascii") if isinstance(data, str) else data)

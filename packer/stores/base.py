@@ -40,6 +40,10 @@ class CutAnswer(StorageError):
     """The store sent fewer bytes than it has, several times."""
 
 
+class StoreFull(StorageError):
+    """The disk of the store, a folder of this machine, is full."""
+
+
 class NotReached(StorageError):
     """The store does not answer, or that it cannot now."""
 

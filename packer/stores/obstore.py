@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -28,6 +29,7 @@ from packer.stores.base import (
     Object,
     ObjectChanged,
     Store,
+    StoreFull,
     check_process,
 )
 from packer.stores.threads import interruptible
@@ -54,6 +56,7 @@ RENAME = "rename that object (packer build can do without listing: --inventory)"
 NO_RANGES = re.compile("non-partial response|Range request not supported")
 REFUSED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 DENIED = re.compile(r"status code: 40[13]\b")
+FULL = re.compile(rf"\(os error ({errno.ENOSPC}|{errno.EDQUOT})\)")
 REFUSALS = re.compile(r"^4(?!08|25|29)\d\d |invalid peer certificate")
 """What waiting does not change: the request is wrong, or the server is not the one that it says."""
 REASON = re.compile(r"<(?:Code|Message)>([^<]*)<")
@@ -211,6 +214,9 @@ class ObstoreStore(Store):
                 raise CutAnswer(where, f"the answer was cut: {text}", AGAIN) from None
             if "invalid path" in text:  # of a name that has // or control characters, or is not UTF-8
                 raise StorageError(where, f"has an object whose name cannot be used: {text}", RENAME) from None
+            if self.url.startswith("file:") and (full := FULL.search(str(error))):
+                step = "free some space, or choose another URL"
+                raise StoreFull(where, f"cannot write: {os.strerror(int(full[1]))}", step) from None
             kind = StorageError if REFUSALS.search(text) else NotReached
             raise kind(where, f"cannot be reached: {text}", AGAIN) from None
 

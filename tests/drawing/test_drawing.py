@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ from PIL import Image
 from running import good, refused
 
 from packer import open_pack
-from packer.errors import UsageError
-from packer.sources.synthetic import CLASSES, LAYOUTS, draw_sample, scene
+from packer.errors import StorageError, UsageError
+from packer.sources.synthetic import CLASSES, LAYOUTS, _Drawing, draw_sample, scene
 
 
 def digest_of(folder: Path) -> str:
@@ -91,6 +93,33 @@ def test_landmarks_lie_on_the_shape(tmp_path: Path) -> None:
         points = np.array(row[1:-1], float).reshape(4, 2)
         assert row[-1] == shape.name
         assert [*points.min(axis=0), *points.max(axis=0)] == list(shape.box)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("there", [True, False])
+def test_half_a_sample_is_removed(
+    tmp_path: Path, layout: str, error: BaseException, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    if there:
+        out.mkdir()
+    write, left = _Drawing._write, 5
+
+    def full(self: _Drawing, *arguments: Any) -> None:
+        nonlocal left
+        left -= 1
+        write(self, *arguments)
+        if not left:
+            raise error
+
+    monkeypatch.setattr(_Drawing, "_write", full)
+    with pytest.raises(StorageError if isinstance(error, OSError) else KeyboardInterrupt) as caught:
+        draw_sample(out, layout, 7, 48)
+    if isinstance(error, OSError):
+        assert str(caught.value).endswith("cannot write: full; free some space, or name another folder")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out"] * there
+    draw_sample(out, layout, 7, 48)
 
 
 def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:

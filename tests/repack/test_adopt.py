@@ -328,6 +328,13 @@ def test_labels_for_files_that_have_their_own(tars: list[Path], tmp_path: Path) 
         adopt(tars[:1], tmp_path / "pack", labels=(str(tmp_path / "y.npy"),))
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk(tars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pa, "OSFile", lambda path, mode, real=pa.OSFile: real("/dev/full", mode))
+    line = refused(3, "adopt", *tars, "-o", tmp_path / "pack")
+    assert line.endswith("cannot write: No space left on device; free some space, or choose another --out")
+
+
 def test_what_to_do_if_a_file_is_missing_or_damaged(tars: list[Path], tmp_path: Path) -> None:
     adopt(tars[:1], tmp_path / "pack")
     data = bytearray(tars[0].read_bytes())
