@@ -35,6 +35,20 @@ def steps() -> list[tuple[Path, dict[str, Any]]]:
     return [(path, step) for path in WORKFLOWS for job in load(path)["jobs"].values() for step in job.get("steps", [])]
 
 
+def test_each_line_on_strangers_names_tests_that_exist() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    section = text[text.index("## What a stranger's input") : text.index("## Supported versions")]
+    lines = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| |")]
+    assert len(lines) > 30
+    for line in lines:
+        file, found = "", re.findall(r"(tests/[\w/]+\.py)?::([\w*]+)", line)
+        assert found, f"no test: {line}"
+        for path, name in found:
+            file = path or file
+            assert (ROOT / file).is_file(), file
+            assert name == "*" or f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+
+
 def test_actions_are_pinned_and_permissions_small() -> None:
     assert len(WORKFLOWS) == 3 and len(steps()) > 10
     for path, step in steps():

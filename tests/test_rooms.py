@@ -236,6 +236,33 @@ def test_modules_say_what_they_are_for(file: Path) -> None:
     assert not tree.body or ast.get_docstring(tree)
 
 
+WRITES = {"os.truncate", "shutil.rmtree", "shutil.copyfile", "shutil.copy", "shutil.copy2", "shutil.move"}
+"""Calls that follow a link, or remove more than one; packer/system/atomic.py has what takes their place."""
+WRITES_AS_THEY_ARE = {
+    "packer/system/atomic.py",
+    "packer/system/child.py",  # counters, in a temporary file that was made for them
+    "packer/bench/breaking.py",  # damages a copy in a folder of its own
+    "packer/cli/completion.py",  # the start file of a shell may be the user's link
+}
+
+
+@in_every_file
+def test_what_writes_follows_no_link(file: Path) -> None:
+    """A file is made by a mode with x, opened by `open_own`, or replaced by `replacing`."""
+    if str(file.relative_to(ROOT)) in WRITES_AS_THEY_ARE:
+        return
+    for node in ast.walk(parsed(file)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        assert called not in WRITES and not called.endswith((".write_text", ".write_bytes")), f"line {node.lineno}"
+        if called != "open" or len(node.args) < 2 or not isinstance(node.args[1], ast.Constant):
+            continue
+        mode = str(node.args[1].value)
+        is_ours = ast.unparse(node.args[0]).startswith("open_own(")
+        assert "x" in mode or is_ours or set(mode).isdisjoint("wa+"), f"line {node.lineno}: {mode}"
+
+
 HEAVY = ("torch", "cv2", "lmdb", "h5py", "numpy", "pyarrow", "simplejpeg", "jpeg4py", "google.protobuf", "defusedxml")
 
 

@@ -32,6 +32,8 @@ from packer.stores.base import Store
 from packer.stores.layout import Layout
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.stores.whole_files import UNFINISHED, new_name
+from packer.system import open_regular
+from packer.system.atomic import in_the_way, make_own_folder
 from packer.system.locks import lock_folder
 from packer.system.sparse import file_system
 
@@ -99,10 +101,12 @@ def make_folder(root: str, digest: str, store: Store, files: Sequence[tuple[str,
     content = {"what": WHAT, "url": store.url, "files": [list(file) for file in files]}
     try:
         _make_private(root)
-        os.makedirs(packs, exist_ok=True)
+        make_own_folder(packs)
         if file_system(packs).startswith(NETWORKS):
             problem = f"is on a network drive ({file_system(packs)}), where processes cannot share a cache"
             raise UsageError(root, problem, "pass cache_dir= on a local disk, or cache_bytes=0 to read into memory")
+        if os.path.islink(folder):
+            raise in_the_way(folder)
         if not os.path.isdir(folder):
             made = new_name(packs)
             os.mkdir(made)
@@ -140,7 +144,7 @@ def _make_private(root: str) -> None:
 def origin_of(folder: str) -> dict[str, Any] | None:
     """Return what a folder of the cache says of itself: {"url", "files": [[name, bytes], ...]}; None: it is none."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        with open(os.path.join(folder, ORIGIN), encoding="utf-8") as file:
+        with open_regular(os.path.join(folder, ORIGIN)) as file:
             origin = json.load(file)
         names = [os.path.basename(name) for name, size in origin["files"] if size >= 0]
         if origin["what"] == WHAT and names == [name for name, _ in origin["files"]] and str(origin["url"]):

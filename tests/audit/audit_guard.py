@@ -319,6 +319,8 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
 def _linked(pack: str) -> list[str]:
     """The files of other tools that a pack refers to."""
     try:
+        if not os.path.isfile(os.path.join(pack, "pack.json")):
+            return []  # a pipe would block
         with open(os.path.join(pack, "pack.json"), "rb") as file:
             linked = json.load(file).get("linked", {})
     except (OSError, ValueError):

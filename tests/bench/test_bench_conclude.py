@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -189,6 +190,15 @@ def test_the_page_begins_with_the_answer(tmp_path: Path) -> None:
     busy = written(report_of({**QUIET, FOLDER: (2000, 900, 1800)}), tmp_path)
     assert '<h1 class="unreliable">UNRELIABLE: folder, cv2 differs by a factor of 2.2' in busy
     assert "x your folder" not in busy
+
+
+def test_links_in_the_place_of_a_report_are_replaced_themselves(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("report.json", "index.html"):
+        (tmp_path / "folder" / name).symlink_to(tmp_path / f"not-yet-there-{name}")
+    prepare_report(str(tmp_path / "folder"))
+    written(report_of(QUIET), tmp_path / "folder")
+    assert os.listdir(tmp_path) == ["folder"] and not (tmp_path / "folder" / "index.html").is_symlink()
 
 
 def test_only_a_report_is_replaced(tmp_path: Path) -> None:

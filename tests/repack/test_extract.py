@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import draw, draw_classes, draw_plain, draw_voc
+from drawn import draw, draw_classes, draw_plain, draw_voc, tree_state
 from packs import MakePack
 from running import good, refused, run
 
@@ -272,6 +272,21 @@ def test_folders_that_exist(tmp_path: Path) -> None:
         assert f"{layout} holds boxes, but the pack has label" in refused(
             2, "extract", pack, tmp_path / "x", "--layout", layout
         )
+
+
+@pytest.mark.parametrize("what", ["an extracted folder", "other files", "a folder of that name"])
+def test_a_partial_folder_of_the_user_stays(tmp_path: Path, what: str) -> None:
+    pack = build(draw_classes(tmp_path / "src"), tmp_path / "p.lmdb")
+    partial = tmp_path / "out.partial"
+    if what == "an extracted folder":
+        good("extract", pack, partial)
+    else:
+        name = "mine.txt" if what == "other files" else "files/mine.txt"
+        (partial / name).parent.mkdir(parents=True)
+        (partial / name).write_text("mine")
+    before = tree_state(partial)
+    line = refused(2, "extract", pack, tmp_path / "out")
+    assert "out.partial: exists and is not of an extract; move it away" in line and tree_state(partial) == before
 
 
 def test_a_damaged_record_leaves_nothing(tmp_path: Path) -> None:

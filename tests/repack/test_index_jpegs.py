@@ -142,6 +142,15 @@ def test_an_interrupted_one_resumes(pack: Path, monkeypatch: pytest.MonkeyPatch)
     assert index_jpegs(pack, "4", workers=1).kept == 0 and state(pack) == made
 
 
+@pytest.mark.parametrize("option", [[], ["--remove"]])
+def test_a_work_folder_that_holds_something_else_stays(pack: Path, option: list[str]) -> None:
+    (pack / WORK_FOLDER / "photos").mkdir(parents=True)
+    (pack / WORK_FOLDER / "photos" / "1.jpg").write_bytes(b"of the user")
+    line = refused(2, "index", pack, *option)
+    assert f"{WORK_FOLDER}: holds photos, which packer index has not left; move it away" in line
+    assert (pack / WORK_FOLDER / "photos" / "1.jpg").read_bytes() == b"of the user"
+
+
 def tree_files(pack: Path) -> dict[bytes, Any]:
     return {os.fsencode(path.name): path.read_bytes() for path in pack.iterdir() if path.is_file()}
 

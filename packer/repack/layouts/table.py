@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from packer.errors import UsageError
@@ -94,19 +93,11 @@ class ListLayout(Layout):
         if "boxes" in fields:
             columns.append(f"({' '.join(['xmin ymin xmax ymax class', *self._flags])})*")
         lines = [b",".join(map(_cell, line)) + b"\n" for line in self._lines]
-        self._write_head(head, "tags" in fields)
-        self.append(lines)
+        if "tags" in fields:  # the names in the header are needed
+            lines.insert(0, b",".join(map(_cell, map(as_bytes, head))) + b"\n")
+        self.write(FILE, b"".join(lines))
         self.write_classes()
         self.options += ["--columns", " ".join(columns)]
-
-    def _write_head(self, head: list[str], needed: bool) -> None:
-        """Write the header if it has names that are needed: those of tags."""
-        self.write(FILE, b",".join(map(_cell, map(as_bytes, head))) + b"\n" if needed else b"")
-
-    def append(self, lines: list[bytes]) -> None:
-        """Append the lines to the list."""
-        with open(os.path.join(self.folder, FILE), "ab") as file:
-            file.writelines(lines)
 
 
 def _flag(values: Any, number: int) -> int:
