@@ -103,7 +103,9 @@ class PackerError(Exception):
     exit_code = EXIT_BAD_DATA
     _many_lines = False
 
-    def __init__(self, where: AnyPath, problem: str | None = None, next_step: str = "") -> None:
+    def __init__(
+        self, where: AnyPath, problem: str | None = None, next_step: str = "", choices: Sequence[str] = ()
+    ) -> None:
         """Create the error.
 
         Args:
@@ -111,25 +113,35 @@ class PackerError(Exception):
             problem: What is wrong. None: `where` is the whole text, as when torch's DataLoader recreates a worker's
                 error from its text.
             next_step: What to do; may be empty.
+            choices: What the next step is a choice of, where there are several; the command line prints each on a line.
         """
         if problem is None:
             where, problem = "", os.fsdecode(where)
             self._many_lines = True  # the worker's traceback is in it
         # `args` holds all arguments, for pickling; OSError would take the first for an error number
-        Exception.__init__(self, where, problem, next_step)
+        Exception.__init__(self, where, problem, next_step, *((tuple(choices),) if choices else ()))
         _fill_os_error(self, problem, where or None)
         self.where = where
         self.problem = problem
         self.next_step = next_step
+        self.choices = tuple(choices)
 
     @property
-    def line(self) -> str:
-        """The error as the command line prints it, with the names of its options."""
+    def told(self) -> str:
+        """What is wrong, without the next step."""
+        return self._told()
+
+    def _told(self) -> str:
         problem = printable(self.problem)  # it may quote unescaped names or options
         if self._many_lines:
             problem = "\n".join(map(printable, self.problem.split("\n")))
-        head = f"{printable(self.where)}: {problem}" if self.where else problem
-        return f"{head}; {printable(self.next_step)}" if self.next_step else head
+        return f"{printable(self.where)}: {problem}" if self.where else problem
+
+    @property
+    def line(self) -> str:
+        """The error with its next step, and with the names of options as on the command line."""
+        step = ": ".join(filter(None, (self.next_step, "; ".join(self.choices))))
+        return f"{self._told()}; {printable(step)}" if step else self._told()
 
     def __str__(self) -> str:
         return "; ".join(part if "packer " in part else OPTION.sub(_parameter, part) for part in self.line.split("; "))
@@ -205,6 +217,7 @@ class TooManyBad(PackerError):
 
     `rejected` are the bad inputs (`packer.format.manifest.Rejected`), sorted by path; at most the first 100,000.
     `reasons` has (reason, number of bad inputs, one of them) for each reason, the most frequent first.
+    `remedy` are the options with which the same build packs what is not bad.
     """
 
     def __init__(
@@ -214,16 +227,26 @@ class TooManyBad(PackerError):
         next_step: str = "",
         rejected: Sequence[Any] = (),
         reasons: Sequence[tuple[str, int, Any]] = (),
+        remedy: Sequence[str] = (),
     ) -> None:
         super().__init__(where, problem, next_step)
-        self.args = (*self.args, tuple(rejected), tuple(reasons))
+        self.args = (*self.args, tuple(rejected), tuple(reasons), tuple(remedy))
         self.rejected = tuple(rejected)
         self.reasons = tuple(reasons)
+        self.remedy = tuple(remedy)
+
+    @property
+    def told(self) -> str:
+        """The error, and the bad inputs by reason: all of them if they are few, else an example of each."""
+        return "\n  ".join((super().told, *self._examples()))
 
     @property
     def line(self) -> str:
-        """The error, and the bad inputs by reason: all of them if they are few, else an example of each."""
-        lines = [super().line]
+        """The same with the next step in the first line."""
+        return "\n  ".join((super().line, *self._examples()))
+
+    def _examples(self) -> list[str]:
+        lines: list[str] = []
         total = sum(count for _, count, _ in self.reasons)
         for reason, count, example in self.reasons:
             if total <= SHOWN_REJECTED:
@@ -233,7 +256,7 @@ class TooManyBad(PackerError):
                 lines.append(f"{reason}: {several}{_bad_input(example)}")
         if total > SHOWN_REJECTED:
             lines.append("(--quarantine DIR or --json lists all of them)")
-        return "\n  ".join(lines)
+        return lines
 
 
 def _bad_input(rejected: Any) -> str:

@@ -43,7 +43,15 @@ class Ran:
 
     @property
     def error_lines(self) -> list[str]:
-        return self.err.splitlines()
+        """What is wrong, without the next step."""
+        lines = self.err.splitlines()
+        return lines[: len(lines) - len(self.steps)]
+
+    @property
+    def steps(self) -> list[str]:
+        """The next step, ``try: ...``, and the lines below it."""
+        lines = self.err.splitlines()
+        return lines[next((number for number, line in enumerate(lines) if line.startswith("try: ")), len(lines)) :]
 
 
 def run(*arguments: Any) -> Ran:
@@ -104,12 +112,12 @@ def good(*arguments: Any) -> Ran:
 
 
 def refused(code: int, *arguments: Any) -> str:
-    """A command that must fail with this exit code and one line; returns the line."""
+    """A command that must fail with this exit code, one line, and a next step; returns them as one line."""
     ran = run(*arguments)
     assert ran.code == code, ran
     assert len(ran.error_lines) == 1, ran.err
     assert "Traceback" not in ran.err and "bug" not in ran.err
-    return ran.error_lines[0]
+    return "; ".join([*ran.error_lines, *ran.steps]).replace("; try: ", "; ")
 
 
 @contextmanager

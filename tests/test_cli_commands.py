@@ -208,7 +208,7 @@ def test_verify_names_what_is_damaged(tmp_path: Path, format: str) -> None:
     ran = run("verify", tmp_path / "p")
     assert ran.code == 4 and ran.out == ""
     assert "was altered" in ran.err and "record 00000001 does not match its checksum" in ran.err
-    assert ran.err.endswith(f"run packer repair {tmp_path / 'p'} to restore or save what can be\n")
+    assert ran.err.endswith(f"try: packer repair {tmp_path / 'p'}\n")
     facts = json.loads(run("verify", tmp_path / "p", "--json").out)
     assert facts["good"] is False and {"file": file.name, "record": "00000001"}.items() <= facts["problems"][1].items()
     file.write_bytes(data[:-1])

@@ -119,5 +119,6 @@ def test_any_options(folder: Path, pairs: list[tuple[str, str | None]]) -> None:
     assert ran.code in (0, 1, 2), (given_options, ran)
     assert "Traceback" not in ran.err and "bug" not in ran.err, (given_options, ran.err)
     if ran.code == 2:
-        assert len(ran.error_lines) == 1 and ran.err.startswith("packer: ") and ran.err.rstrip("\n").isprintable()
+        assert len(ran.error_lines) == 1 and ran.err.startswith("packer: ")
+        assert len(ran.steps) == 1 and all(line.isprintable() for line in ran.err.splitlines())
     assert os.listdir(folder) == ["src"]

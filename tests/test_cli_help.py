@@ -117,4 +117,4 @@ def test_options_of_build_stand_in_sections_once() -> None:
 
 
 def test_a_misspelled_command_is_suggested() -> None:
-    assert "No such command 'docter'. Did you mean 'doctor'? See packer --help" in refused(2, "docter")
+    assert refused(2, "docter") == "packer: error: No such command 'docter'; packer doctor"

@@ -1,29 +1,40 @@
-"""Reports errors: one line on standard error, an exit code, and one JSON object with ``--json``."""
+"""Reports errors: a line on standard error, the next step on one of its own, an exit code, and JSON with ``--json``."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
-from packer.cli.output import ReaderGone, drop_output, echo_error, flush_output
-from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, NotInstalled, PackerError, StorageError, printable
+from packer.cli.output import ReaderGone, drop_output, echo_error, echo_step, flush_output
+from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, NotInstalled, PackerError, StorageError, UsageError, printable
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 
 _PLACE = ("pack", "shard", "key")
 """Attributes of `DamagedPack` that locate the damage."""
+OTHER_NAMES = {
+    "pack": "build", "create": "build", "make": "build", "ls": "info", "list": "info", "inspect": "info",
+    "show": "view", "check": "verify", "export": "extract", "unpack": "extract", "import": "adopt", "link": "adopt",
+    "fix": "repair", "upload": "push", "download": "pull", "generate": "sample", "benchmark": "bench",
+}  # fmt: skip
+"""What other programs call a command -> its name here."""
 _HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
 
-def report(error: BaseException, as_json: bool) -> int:
-    """Print the error.
+def report(error: BaseException, given: Sequence[str]) -> int:
+    """Print the error; with ``--json`` also as one JSON object on standard output.
 
     Args:
         error: What a command raised.
-        as_json: Print it as one JSON object on standard output too.
+        given: The words of the command line, without the name of the program.
 
     Returns:
         The exit code.
@@ -34,6 +45,7 @@ def report(error: BaseException, as_json: bool) -> int:
         error = NotInstalled("", "this command needs PyTorch", "pip install torch")
     if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
         error = StorageError("", "not enough memory or threads", "free some, or use fewer --workers")
+    as_json = "--json" in given
     facts = failure_facts(error)
     code: int = facts["exit_code"]
     if isinstance(error, _HELP):
@@ -44,7 +56,15 @@ def report(error: BaseException, as_json: bool) -> int:
             click.echo(json.dumps(facts))
     with suppress(OSError):
         interrupted = isinstance(error, click.Abort | KeyboardInterrupt)
-        echo_error(failure_line(error) if interrupted else f"error: {failure_line(error)}", colored=not as_json)
+        text, steps = failure_text(error, given)
+        echo_error(as_typed(text if interrupted else f"error: {text}", given), colored=not as_json)
+        steps += corrected(error, given)
+        for number, step in enumerate(steps):
+            line = as_typed(step, given)
+            if number:
+                click.echo(f"  {line}", err=True)
+            else:
+                echo_step(line, colored=not as_json)
     with suppress(OSError, ReaderGone):
         flush_output()
         return code
@@ -52,15 +72,50 @@ def report(error: BaseException, as_json: bool) -> int:
     return code
 
 
-def failure_line(error: BaseException) -> str:
-    """Return any error as one line, followed by its bad inputs."""
+def failure_text(error: BaseException, given: Sequence[str] = ()) -> tuple[str, list[str]]:
+    """Return any error as one line, followed by its bad inputs; and what to do: a line, and the choices."""
     if isinstance(error, PackerError):
-        return error.line
+        steps = [printable(step) for step in (error.next_step, *error.choices) if step]
+        if not steps and isinstance(error, UsageError):
+            steps = [_help_of(given)]
+        return error.told, steps
     if isinstance(error, click.ClickException):
-        return _usage_line(error)
+        problem, step = _usage_text(error, given)
+        return problem, [step]
     if isinstance(error, click.Abort | KeyboardInterrupt):
-        return "interrupted"
-    return f"{type(error).__name__}: {printable(str(error))}; this is a bug: run it as packer --debug ..."
+        return "interrupted", []
+    return f"{type(error).__name__}: {printable(str(error))}", ["this is a bug: run it as packer --debug ..."]
+
+
+def corrected(error: BaseException, given: Sequence[str]) -> list[str]:
+    """Return the same command with the options that an error names as its remedy, as a list of at most one line."""
+    remedy = getattr(error, "remedy", ())
+    if not remedy or "build" not in given[:2]:
+        return []
+    options = {word for word in remedy if word.startswith("--")}
+    words, skipped = [], False
+    for word in given:
+        if skipped:
+            skipped = False
+        elif word in options:
+            skipped = True  # its value
+        elif word.partition("=")[0] not in options:
+            words.append(word)
+    end = words.index("--") if "--" in words else len(words)
+    return [printable(shlex.join(["packer", *words[:end], *remedy, *words[end:]]))]
+
+
+def as_typed(text: str, given: Sequence[str]) -> str:
+    """Return a message with the paths as they were typed: many are resolved, as the library passes them to workers."""
+    here = os.path.join(os.getcwd(), "")
+    values = [part for word in given for part in (word, word.partition("=")[2], word.partition(":")[2]) if part]
+    if any(value.startswith(here) for value in values):
+        return text  # absolute ones were typed, too
+    for value in sorted(values, key=len, reverse=True):
+        if not value.startswith(("-", "/")) and value.strip("./"):
+            path = re.escape(os.path.abspath(value))
+            text = re.sub(rf"(?<![\w./-]){path}(?![\w.-])", (value.rstrip("/")).replace("\\", r"\\"), text)
+    return re.sub(rf"(?<![\w./-]){re.escape(here)}(?=[^\s/])", "", text) if here != "/" else text
 
 
 def failure_facts(error: BaseException) -> dict[str, Any]:
@@ -82,12 +137,64 @@ def failure_facts(error: BaseException) -> dict[str, Any]:
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return {**facts, "error": "Interrupted", "problem": "interrupted", "exit_code": EXIT_INTERRUPTED}
     if isinstance(error, click.ClickException):
-        return {**facts, "error": "UsageError", "problem": _usage_line(error), "exit_code": EXIT_USAGE}
+        problem, step = _usage_text(error)
+        return {**facts, "error": "UsageError", "problem": problem, "next_step": step, "exit_code": EXIT_USAGE}
     return {**facts, "problem": str(error), "exit_code": EXIT_BUG}
 
 
-def _usage_line(error: click.ClickException) -> str:
-    """Return a usage error of click in packer's form."""
-    command = getattr(getattr(error, "ctx", None), "command_path", "packer")
-    text = printable(error.format_message()).rstrip(".")
-    return f"{text} See {command} --help" if text.endswith("?") else f"{text}; see {command} --help"
+def _usage_text(error: click.ClickException, given: Sequence[str] = ()) -> tuple[str, str]:
+    """Return a usage error of click in packer's form, and the next step: the command as it was meant, or its help."""
+    problem = printable(error.format_message().partition(" Did you mean ")[0].partition(" (Did you mean ")[0]).rstrip(
+        "."
+    )
+    words = list(given)
+    if (option := getattr(error, "option_name", None)) is not None and "No such" in problem:
+        meant = _option_meant(option, getattr(error, "possibilities", None) or ())
+        if meant:
+            words = [meant + word.removeprefix(option) if word.partition("=")[0] == option else word for word in given]
+        elif words and words[0] == option and option in _options_of("build"):
+            words = ["build", *given]
+    elif words and "No such command" in problem:
+        near = get_close_matches(words[0], _commands(), 1)
+        words[0] = OTHER_NAMES.get(words[0].lower(), near[0] if near else words[0])
+    elif (extra := problem.partition("unexpected extra argument (")[2].rstrip(")")) in words[1:]:
+        words = _with_extra(words, extra)
+    if words == list(given):
+        return problem, _help_of(given)
+    return problem, printable(shlex.join(["packer", *words]))
+
+
+def _option_meant(option: str, possibilities: Iterable[str]) -> str:
+    near = get_close_matches(option, possibilities, 1)
+    return near[0] if near else ""
+
+
+def _options_of(command: str) -> set[str]:
+    commands = _commands()
+    return {o for p in commands[command].params for o in p.opts} if command in commands else set()
+
+
+def _commands() -> Mapping[str, click.Command]:
+    from packer.cli.group import cli
+
+    return cli.commands
+
+
+def _with_extra(words: list[str], extra: str) -> list[str]:
+    """Return a command line with an argument too many as it was probably meant: an option, a height, the new pack."""
+    number = len(words) - 1 - words[::-1].index(extra)
+    before, after = words[:number], words[number + 1 :]
+    name, equals, value = extra.partition("=")
+    options = _options_of(words[0])
+    if equals and f"--{name.replace('_', '-')}" in options:
+        return [*before, f"--{name.replace('_', '-')}", value, *after]
+    if before[-2:-1] == ["--resize"] and extra.isdigit() and before[-1].isdigit():
+        return [*before[:-1], f"{before[-1]}x{extra}", *after]
+    if "--out" in options and not {"-o", "--out"} & set(words):
+        return [*before, "-o", extra, *after]
+    return words
+
+
+def _help_of(given: Sequence[str]) -> str:
+    command = f" {given[0]}" if given and given[0] in _commands() else ""
+    return f"packer{command} --help"

@@ -49,6 +49,8 @@ def run(given: list[str]) -> int:
         if number == signal.SIGTERM or signal.getsignal(number) == signal.SIG_DFL:  # SIGHUP is ignored under nohup
             signal.signal(number, _terminated)
     before, sys.unraisablehook = sys.unraisablehook, _send_again
+    if given[:1] == ["help"]:  # of git, cargo, docker, ...
+        given = [*given[1:2], "--help"]
     try:
         cli.main(given, prog_name="packer", standalone_mode=False)
         flush_output()
@@ -62,7 +64,7 @@ def run(given: list[str]) -> int:
         expected = isinstance(error, click.ClickException | click.Abort | KeyboardInterrupt)
         if "--debug" in given and not expected:
             raise
-        return report(error, "--json" in given)
+        return report(error, given)
     finally:
         sys.unraisablehook = before
 

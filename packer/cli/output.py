@@ -43,11 +43,18 @@ def echo_error(text: str, colored: bool = True) -> None:
     click.echo(f"packer: {painted(text, sys.stderr) if colored else text}", err=True)
 
 
+def echo_step(text: str, colored: bool = True) -> None:
+    """Print the next step after an error, on a line of its own."""
+    line = f"try: {text}"
+    click.echo(painted(line, sys.stderr) if colored else line, err=True)
+
+
 STYLES: dict[str, dict[str, Any]] = {
     "error:": {"fg": "red", "bold": True},
     "warning:": {"fg": "yellow", "bold": True},
     "note:": {"fg": "yellow"},
     "rejected:": {"fg": "yellow"},
+    "try:": {"fg": "green", "bold": True},
 }
 """First word of a line -> its style on a terminal."""
 

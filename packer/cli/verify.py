@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from packer.cli.output import ProgressBar, echo, echo_error
+from packer.cli.output import ProgressBar, echo, echo_error, echo_step
 from packer.cli.values import PackPath
 from packer.errors import EXIT_DAMAGED_PACK, plural, printable
 
@@ -48,12 +48,12 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
             echo_error(f"{name}: {printable(str(problem))}")
         if len(report.problems) > SHOWN_PROBLEMS:
             echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
-        if report.problems and not is_url(pack):
-            echo_error(f"run packer repair {printable(shlex.quote(pack))} to restore or save what can be")
         if not quiet:
             for unknown in report.unknown_files:
                 echo_error(f"{name}: {printable(unknown)}: is not part of the pack, but harmless")
             if not report.problems:
                 echo(f"{name}: good: {plural(report.records, 'record')} in {plural(report.files, 'file')}")
+        if report.problems and not is_url(pack):
+            echo_step(f"packer repair {printable(shlex.quote(pack))}")
     if report.problems:
         sys.exit(EXIT_DAMAGED_PACK)

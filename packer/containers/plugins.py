@@ -19,7 +19,8 @@ ALIASES = {
     "jpg": "jpeg", "grey": "gray", "grayscale": "gray", "cv2": "opencv",
     "h5": "hdf5", "hdf": "hdf5", "mdb": "lmdb", "wds": "webdataset", "tar": "webdataset", "tfrecords": "tfrecord",
     "rec": "recordio", "mxnet": "recordio", "pt": "pth",
-    "imagefolder": "folder", "pascal": "voc", "pascalvoc": "voc",
+    "imagefolder": "folder", "pascal": "voc", "pascalvoc": "voc", "csv": "list", "tsv": "list", "txt": "list",
+    "letterbox": "pad", "h5py": "hdf5",
 }  # fmt: skip
 """Other usual names, in lower case without - and _; they count where the real name is a choice."""
 
@@ -34,10 +35,10 @@ def meant(name: str, choices: Sequence[str]) -> str:
     return next((found for found in (lower, plain) if found in choices), name)
 
 
-def suggestion(name: str, choices: Sequence[str]) -> str:
-    """Return ``did you mean lmdb?``, or an empty text if no choice is like the name."""
+def suggestion(option: str, name: str, choices: Sequence[str]) -> str:
+    """Return ``write --format lmdb``, or an empty text if no choice is like the name."""
     likely = difflib.get_close_matches(name.lower(), choices, 1)
-    return f"did you mean {likely[0]}?" if likely else ""
+    return f"write {option} {likely[0]}" if likely else ""
 
 
 def choose(option: str, name: str, choices: Sequence[str]) -> str:
@@ -50,7 +51,7 @@ def choose(option: str, name: str, choices: Sequence[str]) -> str:
     """
     if (found := meant(name, choices)) not in choices:
         problem = f"must be one of {', '.join(choices)}; got {printable(name)}"
-        raise UsageError(option, problem, suggestion(name, choices))
+        raise UsageError(option, problem, suggestion(option, name, choices))
     return found
 
 

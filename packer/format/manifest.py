@@ -7,13 +7,15 @@ import itertools
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
-from packer.format.entries import FileEntry, IndexEntry, ShardEntry
+from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry, ShardEntry
 from packer.format.typed import typed
 from packer.system import open_regular
 
@@ -207,9 +209,27 @@ def _no_pack(folder: str) -> PackNotFound:
     if folder.rstrip("/").endswith(PARTIAL_SUFFIX):
         return PackNotFound(folder, "is an unfinished build, not a pack", "run the same packer build again")
     if os.path.isdir(folder):
-        problem = f"is not a pack: it has no {MANIFEST_NAME}"
-        return PackNotFound(folder, problem, "build one: packer build FOLDER")
-    return PackNotFound(folder, "is a file, but a pack is a directory", "pass the directory that packer build wrote")
+        return PackNotFound(folder, f"is not a pack: it has no {MANIFEST_NAME}", _pack_of(folder))
+    beside = os.path.dirname(folder)
+    step = f"name it: {beside}" if names_a_pack(beside) else "pass the directory that packer build wrote"
+    return PackNotFound(folder, "is a file, but a pack is a directory", step)
+
+
+def _pack_of(folder: str) -> str:
+    """Return the next step for a folder that is not a pack: the pack that was made of it, else how to make one."""
+    name = os.path.basename(os.path.abspath(folder))
+    if any(found.endswith(INDEX_SUFFIX) for found in _names_in(folder)):
+        return f"restore its {MANIFEST_NAME}, or build the pack again"
+    beside = _names_in(os.path.dirname(os.path.abspath(folder)))
+    packs = [os.path.join(os.path.dirname(folder.rstrip("/")), n) for n in beside if os.path.splitext(n)[0] == name]
+    made = next(filter(names_a_pack, packs), "")
+    return f"name the pack that was built of it: {made}" if made else f"packer build {shlex.quote(folder)}"
+
+
+def _names_in(folder: str) -> list[str]:
+    with suppress(OSError):
+        return sorted(os.listdir(folder))
+    return []
 
 
 def parse_manifest(path: str, text: bytes) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
@@ -162,7 +163,9 @@ def parse_size(text: str) -> tuple[int, int]:
     """Parse "256" or "300x200" to (width, height). Raise UsageError for anything else."""
     sides = text.strip().lower().split("x")
     if len(sides) > 2 or not all(side.isascii() and side.isdigit() and len(side) < 9 for side in sides):
-        raise UsageError("--resize", f"must be N or WIDTHxHEIGHT in pixels, got {text!r}", "write --resize 256")
+        found = re.findall(r"[0-9]{1,8}", text)
+        meant = "x".join(found) if len(found) in (1, 2) else "256, or --resize 300x200"
+        raise UsageError("--resize", f"must be N or WIDTHxHEIGHT in pixels, got {text!r}", f"write --resize {meant}")
     return int(sides[0]), int(sides[-1])
 
 

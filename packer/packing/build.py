@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from packer.errors import UsageError, plural, printable
+from packer.errors import StorageError, TooManyBad, UsageError, plural, printable
 from packer.packing.options import BuildOptions
 from packer.system import usable_cores
 from packer.types import Progress, advancing
@@ -168,13 +168,18 @@ def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output,
                 progress.note(f"note: {note}")
             resumes = True
             pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
-            plan = _planned(options, pool, progress, lambda: output.source, output.partial)
-            for note in plan.inputs.more_notes:
-                progress.note(f"note: {printable(note)}")
-            progress.note(plan.summary)
-            for warning in plan.warnings:
-                progress.note(f"warning: {warning}")
-            results = _pack(plan, pool, output, progress)
+            try:
+                plan = _planned(options, pool, progress, lambda: output.source, output.partial)
+                for note in plan.inputs.more_notes:
+                    progress.note(f"note: {printable(note)}")
+                progress.note(plan.summary)
+                for warning in plan.warnings:
+                    progress.note(f"warning: {warning}")
+                results = _pack(plan, pool, output, progress)
+            except TooManyBad:
+                with suppress(StorageError):
+                    output.journal.mark(failed=True)
+                raise
             index_jpegs(options, results, pool, output, progress)
             list_rejected(options, plan.inputs.rejected, progress)
             yield output, plan, results

@@ -65,6 +65,8 @@ class Journal:
         self.head: Mapping[str, Any] | None = None
         self.finished: dict[str, ShardResult] = {}
         """Result of each finished shard by the name of its container file."""
+        self.failed = False
+        """Whether the last attempt has ended by an error in its inputs, as the same build would again."""
         self._good_bytes = 0
         self._read()
 
@@ -90,6 +92,8 @@ class Journal:
             try:
                 if self.head is None:
                     self.head = dict(content)
+                elif "failed" in content:
+                    self.failed = bool(content["failed"])
                 else:
                     self.finished[content["name"]] = result_of(content)
             except (KeyError, TypeError, ValueError):
@@ -100,6 +104,12 @@ class Journal:
         """Write the first line of a new journal."""
         self.head, self.finished, self._good_bytes = dict(head), {}, 0
         self._append(self.head)
+
+    def mark(self, failed: bool) -> None:
+        """Record that a build has failed for its inputs, or is tried again. Raise StorageError on failure."""
+        if self.finished and failed != self.failed:
+            self._append({"failed": failed})
+        self.failed = failed
 
     def add(self, name: str, result: ShardResult) -> None:
         """Record durably that the shard `name` is finished. Raise StorageError on failure."""

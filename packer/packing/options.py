@@ -155,6 +155,8 @@ class BuildOptions:
             if (meant := container_of(self.out)) not in (None, self.format):
                 problem = f"the extension of {printable(self.out or '')} means {meant}, but --format is {self.format}"
                 raise UsageError("--out", problem, "leave out --format, or choose another name")
+        else:
+            check_extension(self.out or "", "--out ")
         for name, choices in CHOICES.items():
             self._choose(name, choices)
         if self.encode is None and self.resize is not None:
@@ -280,6 +282,17 @@ class BuildOptions:
             source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
         stem = archive_stem(archive) if archive and not inside else None
         return f"{os.fsdecode(stem or source)}.{self.container}"
+
+
+def check_extension(out: str, option: str = "") -> None:
+    """Raise UsageError if the name of a pack has the extension of a file format that is not a container.
+
+    Others are part of a name: `.v2`, `.2026-01`, `.pack`.
+    """
+    name, extension = os.path.splitext(out.rstrip("/"))
+    if container_of(out) is None and re.fullmatch(r"\.(?!pack$)(?:[A-Za-z]{2,7}|7z)", extension):
+        problem = f"{extension} is not the extension of a format that packer writes"
+        raise UsageError(out, problem, f"write {option}{name}.{DEFAULT_CONTAINER}, or choose a --format")
 
 
 def default_encoding(same_size: bool) -> str:

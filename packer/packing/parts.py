@@ -185,7 +185,9 @@ class FinishedParts(Output):
     def kept(self) -> str:
         """What is left for the next attempt, as a note."""
         where = printable(self._whole)
-        return f"the parts are kept in {where}: run --finish again" if self._parts else ""
+        return f"the parts are kept in {where}" if self._parts else ""
+
+    resumes_with = "run --finish again"
 
     def _leave(self) -> None:
         for lock in self._locks:

@@ -46,7 +46,7 @@ class Output:
             source: The folder or file that it is made from; empty if that is not on a disk.
             overwrite: Replace a pack that is there.
         """
-        self.path = os.path.abspath(path)
+        self.path, self._given = os.path.abspath(path), path.rstrip("/") or path
         self._work_in(self.path + PARTIAL_SUFFIX)
         self._overwrite = overwrite
         if source:
@@ -160,12 +160,14 @@ class Output:
         """What is left for the next attempt, as a note; empty if nothing is."""
         finished = self.journal.finished_shards
         shards = plural(finished, "finished shard is", "finished shards are")
-        return f"{shards} kept in {printable(self.place)}: run the same command to resume" if finished else ""
+        return f"{shards} kept in {printable(self.place)}" if finished else ""
+
+    resumes_with = "run the same command to resume"
 
     @property
     def place(self) -> str:
-        """Where unfinished work is kept."""
-        return self.partial
+        """Where unfinished work is kept, as the path of the pack was given."""
+        return f"{self._given}{self.partial.removeprefix(self.path)}"
 
     def restart(self) -> None:
         """Remove the work of earlier builds."""

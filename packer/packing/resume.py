@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import packer
-from packer.errors import UsageError, printable
+from packer.errors import TooManyBad, UsageError, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FORMAT_VERSION
 from packer.packing.options import BuildOptions
@@ -64,11 +64,14 @@ def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool)
         output.restart()
     elif before.get("asked") != head["asked"]:
         what = _differences(before.get("asked"), head["asked"])
-        if not overwrite:
+        if not overwrite and not output.journal.failed:
             problem = f"holds an unfinished build with other options: {what}"
             raise UsageError(output.place, problem, "finish it with the same options, or discard it with --overwrite")
-        notes.append(f"starting over: the unfinished build had other options: {what}")
+        which = "build that failed" if output.journal.failed else "unfinished build"
+        notes.append(f"starting over: the {which} had other options: {what}")
         output.restart()
+    else:
+        output.journal.mark(failed=False)
     if output.journal.head is None:
         output.journal.begin(head)
     output.clear()
@@ -136,4 +139,7 @@ def what_is_kept(output: Output, error: BaseException) -> str:
     """Return a note on what a build that ended with `error` has left; empty if nothing is left and nobody asks."""
     if not output.kept and isinstance(error, KeyboardInterrupt | SystemExit):
         return "nothing is kept: no shard was finished; the same command starts again (--shard-size makes them smaller)"
-    return output.kept
+    if not output.kept:
+        return ""
+    # the same command would fail for the same inputs again: the error says what would not
+    return f"{output.kept}{' for the next attempt' if isinstance(error, TooManyBad) else f': {output.resumes_with}'}"

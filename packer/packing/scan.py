@@ -31,7 +31,7 @@ from packer.sources.archives.places import Scratch
 from packer.sources.auto import left_unread, what_was_read
 from packer.sources.base import Source, SourceOptions, Tree
 from packer.sources.path_list import PathWriter
-from packer.sources.paths import as_text, file_of, quoted
+from packer.sources.paths import as_text, extension_of, file_of, quoted
 from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import find_tree
 from packer.sources.walk import Run, run_here
@@ -39,6 +39,7 @@ from packer.stores import is_url
 from packer.types import Progress
 
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
+VIDEOS = (b".mp4", b".avi", b".mov", b".mkv", b".webm", b".m4v", b".mpg", b".mpeg")
 JOBS = 256
 """From so many on, they become longer, up to MOST_IMAGES_A_JOB."""
 
@@ -90,7 +91,11 @@ def read_inputs(
     if not tree.images:
         also = "".join(f"; {fault.path} {fault.problem}" for fault in islice(inputs.rejected, 1))
         also = also or "".join(f"; {printable(row.path)}: {row.reason}" for row in islice(inputs.skipped, 1))
-        raise UsageError(options.source, f"no images found{also}", "give the folder that holds the images")
+        step = "give the folder that holds the images"
+        if video := next((path for path in tree.files if extension_of(path) in VIDEOS), None):
+            also = f", but videos: {quoted(video)}"
+            step = f"extract frames as images first: ffmpeg -i {quoted(video)} FRAMES/%06d.jpg"
+        raise UsageError(options.source, f"no images found{also}", step)
     sources = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
     inputs.work_in(folder)

@@ -67,11 +67,14 @@ def fail(options: BuildOptions, inputs: Inputs, asked: int, decoded: bool, progr
     rest = sum(count for reason, count in rejected.counts.items() if reason not in REMEDIES)
     if rest:
         remedies.append(("skip the others" if remedies else f"skip {them}", f"--max-bad {rest}"))
-    fix = f"fix {them}"
-    if rest < asked:
+    fix, remedy = f"fix {them}", []
+    if rejected.counts["no-label"] >= asked and options.labels != ("auto",):
+        fix = "leave out --labels, or name labels that the images have"
+    elif rest < asked:
+        remedy = " ".join(option for _, option in remedies).split()
         fix += f", or {_in_turn([what for what, _ in remedies])} with {' '.join(option for _, option in remedies)}"
     reasons = [(reason, count, rejected.examples[reason]) for reason, count in rejected.counts.most_common()]
-    return TooManyBad(options.source, problem, fix, tuple(islice(rejected, MOST_IN_ERROR)), reasons)
+    return TooManyBad(options.source, problem, fix, tuple(islice(rejected, MOST_IN_ERROR)), reasons, remedy)
 
 
 def _in_turn(steps: list[str]) -> str:

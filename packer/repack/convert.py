@@ -23,7 +23,7 @@ from packer.images.header import Mode
 from packer.images.resize import Resize
 from packer.packing.engines import with_threads
 from packer.packing.journal import ShardResult
-from packer.packing.options import BuildOptions
+from packer.packing.options import BuildOptions, check_extension
 from packer.packing.publish import Output
 from packer.packing.resume import asked_of, resume_or_restart, what_is_kept
 from packer.packing.store_output import output_of
@@ -141,6 +141,7 @@ def _options(folder: str, old: Manifest, out: str, given: dict[str, Any]) -> Bui
         raise UsageError("OUT", "is empty", "name the new pack")
     chosen = {name: value for name, value in given.items() if value is not None}
     if container_of(out) is None and "format" not in chosen:
+        check_extension(out)
         if old.container not in container_names():
             problem = f"is needed: the pack is of {old.container} files, which packer does not write"
             raise UsageError("--format", problem, f"choose one of {', '.join(container_names())}")

@@ -50,9 +50,17 @@ def parse_parts(text: str) -> Shares:
         if shares[name] <= 0:
             raise UsageError("--parts", f"has a share that is not above 0 in {quoted(item)}", step)
     total = sum(shares.values())
+    if all(share >= 1 for share in shares.values()) and total > 1:  # percentages, or 4 to 1
+        meant = ",".join(f"{name}={_share_text(share / total)}" for name, share in shares.items())
+        raise UsageError("--parts", f"add up to {float(total):g}, not 1", f"write --parts {meant}")
     if total != 1:
         raise UsageError("--parts", f"add up to {float(total):g}, not 1", "no record may be left over: name all parts")
     return shares
+
+
+def _share_text(share: Fraction) -> str:
+    decimal = f"{float(share):g}"
+    return decimal if Fraction(decimal) == share else str(share)
 
 
 def divided(pack: Pack, shares: Shares, stratify: bool, group: str | None, seed: int) -> tuple[NDArray[Any], list[str]]:

@@ -80,8 +80,11 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
     takes_file = getattr(opener, "takes_file", False)
     if opener is None or (takes_file != "optional" and bool(colon) != takes_file) or (colon and not file):
         problem = f"must be one of {', '.join(label_kinds())}; got {printable(spec)}"
-        known = name in SOURCES or name in added
-        raise UsageError("--labels", problem, "" if known else suggestion(name, ("auto", *SOURCES, *added)))
+        if name in SOURCES or name in added:
+            step = f"write --labels {name}:FILE" if takes_file else f"write --labels {name}"
+        else:
+            step = suggestion("--labels", name, ("auto", *SOURCES, *added))
+        raise UsageError("--labels", problem, step)
     return opener(tree, replace(options, file=file) if colon else options)
 
 

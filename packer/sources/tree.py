@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 
 from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageError, UsageError
 from packer.images.header import IncompleteHeader, read_header
@@ -82,7 +83,10 @@ def find_tree(
         return Tree(absolute, images, files, in_order(archives.folders), members), archives.skipped
     if not os.path.isdir(absolute):
         problem = "is not a folder or archive" if os.path.lexists(absolute) else "no such folder or archive"
-        raise UsageError(root, problem, "give the folder or archive that holds the images")
+        parent, name = os.path.split(os.fsdecode(absolute))
+        near = get_close_matches(name, os.listdir(parent) if os.path.isdir(parent) else (), 1)
+        step = f", perhaps {near[0]}" if near and near[0] != name else ""
+        raise UsageError(root, problem, f"give the folder or archive that holds the images{step}")
     with _readable(absolute):
         os.scandir(absolute).close()
     found = walk(WalkJob(absolute, is_image, follow_links), run)

@@ -34,10 +34,14 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
         The number of records on the sheet.
 
     Raises:
-        UsageError: If `count` is out of range, or `out` is inside the pack.
+        UsageError: If `count` is out of range, or `out` is inside the pack or has the extension of another format.
         StorageError: If the file cannot be written.
         DamagedPack: If an index is damaged.
     """
+    stem, extension = os.path.splitext(os.fsdecode(out))
+    if extension.lower() not in ("", ".html", ".htm"):
+        step = f"write --export {printable(stem)}.html, which a browser prints to PDF"
+        raise UsageError("--export", f"writes HTML, not {printable(extension)}", step)
     write_beside(pack, out, (part.encode() for part in sheet_page(pack, count, seed)), "--export")
     return min(count, len(pack))
 
