@@ -49,6 +49,10 @@ from packer.types import Progress
 __all__ = ["LostRecord", "RepairReport", "repair"]
 
 REPAIRED_SUFFIX = ".repaired"
+ONLY_CRC = (
+    "kept because of their CRC-32C alone, as the file is not the one that was packed; that finds accidents, but can be "
+    "forged: if somebody may have changed the pack, compare it with a copy (packer diff) or build it again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +261,8 @@ class _Repair:
         gone = (Rejected(e.path or "", "lost", f"{e}, was damaged") for e in self.lost)
         listed, more = carry_over(self.folder, work, old, self.damaged, gone)
         listed = replace(listed, shards=tuple(entry for entry, _ in self.made))
+        if remade := sum(entry.records for entry, _ in self.made if entry.container.name in self.remade):
+            more = [*more, f"{plural(remade, 'record')} in {', '.join(self.remade)}: {ONLY_CRC}"]
         left = f"repaired: {plural(records, 'record is', 'records are')} left, {lost} lost"
         return replace(
             listed,

@@ -89,7 +89,7 @@ def good_records(shard: FoundShard, lost: list[LostRecord], classes: dict[int, s
     for record in _good(shard, entries, lost):
         entry = entries.get(record.key)
         if classes is not None and entry is not None:  # of those only: other ids may be meant in other containers
-            with suppress(ValueError, TypeError, KeyError, AttributeError):
+            with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 classes.update(class_names(entry.annotation or b""))
         yield record
 

@@ -42,8 +42,8 @@ __all__ = ["Problem", "VerifyReport", "verify"]
 MOST_THREADS = 4
 ALTERED = "was altered: its digest does not match the manifest"
 UNUSED = (
-    "every record matches its checksum, so packer reads what was packed; "
-    "the change affects only other readers: keys, annotations, the format's own bytes"
+    "every record matches its CRC-32C: no accident has changed what packer reads, but whoever forges an image can "
+    "forge that, too, which only the digest shows; other readers may see other keys, annotations and bytes of the format"
 )
 SHARD_NAME = re.compile(r"(shard-\d+(?:-[0-9a-f]{8})?|data(?:-[0-9a-f]{8})?(?=\.(mdb|index\.arrow)$))\.")
 """Start of the file names of a shard; a single LMDB shard is called data.mdb."""

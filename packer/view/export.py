@@ -42,7 +42,8 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
     if extension.lower() not in ("", ".html", ".htm"):
         step = f"write --export {printable(stem)}.html, which a browser prints to PDF"
         raise UsageError("--export", f"writes HTML, not {printable(extension)}", step)
-    write_beside(pack, out, (part.encode() for part in sheet_page(pack, count, seed)), "--export")
+    parts = (part.encode("utf-8", "backslashreplace") for part in sheet_page(pack, count, seed))  # names of any bytes
+    write_beside(pack, out, parts, "--export")
     return min(count, len(pack))
 
 

@@ -95,7 +95,11 @@ class Pictures:
             return resize.apply(self._pack.image(record))
         data, mode = bytes(self._pack.record(record)), cast("Mode", self._pack.manifest.mode)
         image = decode(data, mode, max_pixels=height * width, at_least=resize.at_least(width, height))
-        return resize.apply(image, (width, height))
+        try:
+            return resize.apply(image, (width, height))
+        except ValueError:
+            problem = f"decodes to {image.shape[1]}x{image.shape[0]} pixels, but its row says {width}x{height}"
+            raise self._pack.damage(record, problem) from None
 
 
 def shrink(height: int, width: int, side: int) -> Resize:

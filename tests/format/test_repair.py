@@ -9,7 +9,8 @@ from pathlib import Path
 import crashing_decoder
 import numpy as np
 import pytest
-from damage import flip
+from crc32c import crc32c
+from damage import edit_index, flip, vouch
 from drawn import tree_state
 from running import digests, run
 
@@ -343,3 +344,28 @@ def test_command(copied):
     assert again.code == 2 and "exists" in again.err
     shard_files(pack, 1)[1].unlink()
     assert run("repair", pack, "--quiet", "-o", f"{pack}.third").code == 1
+
+
+def test_forged_records_are_not_blessed_in_silence(copied, container):
+    """A CRC-32C can be forged: here it is computed anew, in an index with right digests."""
+    pack = copied("raw", container)
+    good = open_pack(pack)
+    shard, place = good.shards[0], good.span(1)[0] - int(good._starts[0])
+    path, index = pack / shard.container.name, pack / shard.index.name
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0xFF
+    size = good.span(1)[1] - good.span(1)[0]
+    del good
+    edit_index(
+        index,
+        "crc32c",
+        lambda old: [old[0], crc32c(bytes(data[place : place + size]), crc32c(b"00000001")), *old[2:]],
+    )
+    vouch(pack)  # all right, as of a forged index; and then the container is another than the one with this digest
+    path.write_bytes(data)
+    (problem,) = [problem for problem in verify(pack).problems if problem.record is None]
+    assert "can forge that, too" in problem.problem and "was packed" not in problem.problem
+    report = repair(pack)
+    assert report.out is not None
+    (note,) = [note for note in report.notes if "CRC-32C alone" in note]
+    assert note in read_manifest(report.out).notes and shard.container.name in note

@@ -138,4 +138,4 @@ def test_what_a_flip_beside_the_records_means(copied, container):
     first = int(good.where(np.arange(good.shards[0].records))[0].min())
     flip(path, first - 1 if container != "hdf5" else path.stat().st_size - 1)
     (problem,) = verify(pack).problems
-    assert "was altered" in problem.problem and "packer reads what was packed" in problem.problem
+    assert "was altered" in problem.problem and "no accident has changed what packer reads" in problem.problem

@@ -52,6 +52,10 @@ JSON_TEXTS = (
 )  # fmt: skip
 
 
+NOT_WRITTEN = (pa.ArrowException, OSError, OverflowError, ValueError, TypeError, SystemError)
+"""What Arrow says of a column that it cannot read or write: it stays as it was."""
+
+
 def mutate(files: Files, dice: Dice) -> Files:
     """Return the files of a pack with changes in its columns, its manifest or its lists, and right digests."""
     made = dict(files)
@@ -61,7 +65,7 @@ def mutate(files: Files, dice: Dice) -> Files:
         shard = dice.choice(content["shards"]) if _has_shards(content) else None
         if kind == "column" and shard is not None:
             name = shard["index"]["name"]
-            with contextlib.suppress(pa.ArrowException, OSError, OverflowError, ValueError, TypeError):
+            with contextlib.suppress(*NOT_WRITTEN):
                 made[name] = _column(made[name], dice)
         elif kind == "bytes" and shard is not None:
             name = shard["index"]["name"]

@@ -29,7 +29,7 @@ class VocLayout(Layout):
     def add(self, item: Item) -> None:
         """Write the XML file."""
         annotation = item.annotation
-        if annotation.boxes is None:
+        if annotation.boxes is None or annotation.box_labels is None:
             return
         below = item.name.removeprefix(IMAGES)
         folder = below[: below.rfind(b"/") + 1]

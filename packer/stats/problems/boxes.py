@@ -45,7 +45,8 @@ class BoxFacts:
             x1, y1, x2, y2 = np.ascontiguousarray(columns.boxes[rows].T)
             images = np.repeat(np.arange(stop - first), np.diff(columns.firsts[first : stop + 1]))
             width, height = columns.sizes[:, first:stop][:, images]
-            wide, high = x2 - x1, y2 - y1
+            with np.errstate(over="ignore"):
+                wide, high = x2 - x1, y2 - y1
             self.empty[rows] = ~((wide > 0) & (high > 0))  # also if a number is not one
             self.tiny[rows] = np.minimum(wide, high) < TINY_PX
             self.outside[rows] = (x1 < -1) | (y1 < -1) | (x2 > width + 1) | (y2 > height + 1)
@@ -74,6 +75,7 @@ def _pieces(firsts: NDArray[Any]) -> Iterator[tuple[int, int]]:
         first = stop
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of numbers that float32 cannot square
 def _near_pairs(corners: tuple[NDArray[np.float32], ...], images: NDArray[np.int64]) -> Boxes:
     """Return the pairs (p, 2) of boxes of one image whose intersection over union is at least SAME_BOX.
 
