@@ -43,7 +43,7 @@ MOST_THREADS = 4
 ALTERED = "was altered: its digest does not match the manifest"
 UNUSED = (
     "every record matches its CRC-32C: no accident has changed what packer reads, but whoever forges an image can "
-    "forge that, too, which only the digest shows; other readers may see other keys, annotations and bytes of the format"
+    "forge that, too, which only the digest shows; other readers may see other keys, annotations and format bytes"
 )
 SHARD_NAME = re.compile(r"(shard-\d+(?:-[0-9a-f]{8})?|data(?:-[0-9a-f]{8})?(?=\.(mdb|index\.arrow)$))\.")
 """Start of the file names of a shard; a single LMDB shard is called data.mdb."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections import defaultdict, deque
@@ -17,6 +16,7 @@ import pyarrow as pa
 from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack, open_pack
 from packer.format.schema import ANNOTATION_FIELDS, TAGGED_SCHEMA
+from packer.format.typed import read_json
 from packer.system import usable_cores
 from packer.types import Progress
 
@@ -164,10 +164,16 @@ class _Diff:
             if not named and first.equals(second):
                 continue
             for start in range(0, len(rows_a), ROWS):
-                values = [
-                    [_value(name, value, pack if named else None) for value in part.slice(start, ROWS).to_pylist()]
-                    for pack, part in ((self.a, first), (self.b, second))
-                ]
+                try:
+                    values = [
+                        [_value(name, value, pack if named else None) for value in part.slice(start, ROWS).to_pylist()]
+                        for pack, part in ((self.a, first), (self.b, second))
+                    ]
+                except ValueError:
+                    for pack, rows in ((self.a, rows_a), (self.b, rows_b)):
+                        for number in rows[start : start + ROWS].tolist():
+                            pack.annotation(number)  # names the one that is damaged
+                    raise
                 for place, (one, two) in enumerate(zip(*values, strict=True), start):
                     if one != two:
                         differing[place].append(name)
@@ -263,7 +269,7 @@ def _value(name: str, value: Any, pack: Pack | None) -> Any:
     if value is None:
         return None
     if name in ("box_fields", "extras"):
-        return json.loads(value)
+        return read_json(value.encode()) if value else {}
     if pack is None:
         return value
     if name == "tags":

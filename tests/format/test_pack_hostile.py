@@ -26,7 +26,9 @@ from packer.format.manifest import MAX_MANIFEST_BYTES, digest_of, read_manifest
 from packer.format.salvage import repair
 from packer.format.verify import verify
 from packer.repack.convert import convert
+from packer.repack.diff import diff
 from packer.repack.extract import extract
+from packer.view.export import export
 
 BIG = (2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, -1, -(2**63))
 MOST_GROWTH_BYTES = 5 << 20
@@ -380,7 +382,7 @@ WRONG_TEXTS = {
 
 @pytest.mark.parametrize("name", ["extras", "box_fields"])
 @pytest.mark.parametrize("wrong", [*WRONG_TEXTS, "other boxes", "no lists"])
-def test_texts_that_do_not_fit(copied, tmp_path, name, wrong):
+def test_texts_that_do_not_fit(copied, make_pack, tmp_path, name, wrong):
     if name == "extras" and wrong not in WRONG_TEXTS:
         pytest.skip("extras may have any members")
     text = {"other boxes": '{"difficult": [1, 2, 3, 4, 5, 6, 7]}', "no lists": '{"difficult": 1}', **WRONG_TEXTS}[wrong]
@@ -388,11 +390,13 @@ def test_texts_that_do_not_fit(copied, tmp_path, name, wrong):
     index = pack / read_manifest(pack).shards[0].index.name
     edit_index(index, name, lambda old: [text] * len(old))
     vouch(pack, lambda manifest: replace(manifest, fields=(*manifest.fields, "extras", "box_fields.difficult")))
+    is_json = wrong in ("a list", "other boxes", "no lists")  # which diff compares as they are
     for use in (
         lambda: read_all(pack),
         lambda: PackedDataset(pack).__getitems__([0, 1]),
         lambda: extract(pack, tmp_path / "out"),
         lambda: convert(pack, tmp_path / "out.hdf5"),
+        *(() if is_json else (lambda: diff(pack, make_pack("boxes", "lmdb")),)),
     ):
         with pytest.raises(DamagedPack):
             use()
@@ -414,6 +418,24 @@ def test_fields_and_counts(copied, change):
     pack = copied("raw", "lmdb")
     edit_manifest(pack, change)
     refused(pack)
+
+
+@pytest.mark.parametrize("layout", ["voc", "yolo", "coco", "list"])
+def test_boxes_without_classes_are_lost_and_told(copied, tmp_path, layout):
+    pack = copied("boxes", "lmdb")
+    for shard in read_manifest(pack).shards:
+        edit_index(pack / shard.index.name, "box_labels", lambda old: [None] * len(old))
+    vouch(pack)
+    boxes = len(open_pack(pack).column("boxes").flat())
+    assert extract(pack, tmp_path / "out", layout).lost["boxes without a class"] == boxes
+
+
+def test_an_image_of_another_size_than_its_row_is_told_in_a_sheet(copied, tmp_path):
+    pack = copied("jpeg", "lmdb")
+    edit_index(pack / read_manifest(pack).shards[0].index.name, "width", lambda old: [32768, *old[1:]])
+    vouch(pack, lambda manifest: replace(manifest, shape=None, classes=("\udcff", *manifest.classes[1:])))
+    export(open_pack(pack), tmp_path / "sheet.html", 24)
+    assert "but its row says 32768x10" in (tmp_path / "sheet.html").read_text()
 
 
 def test_a_path_of_many_folders_is_extracted(copied, tmp_path):

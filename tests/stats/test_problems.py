@@ -239,6 +239,12 @@ def test_numbers_that_cannot_be_squared(tmp_path: Path) -> None:
     assert found["label-conflict"].records[:4].tolist() == [0, 1, 2, 3]
 
 
+def test_boxes_that_cannot_be_squared(tmp_path: Path) -> None:
+    boxes = np.array([[-3e38, -3e38, 3e38, 3e38], [-3e38, -3e38, 3e38, 3e38], [3, 4, 30, 9]])
+    facts = {"width": np.full(1, 64), "height": np.full(1, 64), "boxes": (boxes, [3])}
+    assert problems(open_pack(labeled_pack(tmp_path / "pack", facts, ())))["box-area"].objects == 2
+
+
 def test_class_folders(tmp_path: Path) -> None:
     """Real files: names of classes, equal files in two folders, a rare class, images of another size."""
     for c, name in enumerate(("Traffic Light", "traffic_lights", "dog")):

@@ -90,6 +90,8 @@ class Layout:
             value = getattr(annotation, name)
             if value is not None and name not in self.holds and (name in ("label", "tags") or len(value)):
                 self.lost[name] += 1
+        if "boxes" in self.holds and annotation.boxes is not None and annotation.box_labels is None:
+            self.lost["boxes without a class"] += len(annotation.boxes)
         for kind, fields in (("box_fields", annotation.box_fields), ("extras", annotation.extras)):
             if kind not in self.holds:
                 self.lost.update(f"{kind}.{name}" for name in fields if f"{kind}.{name}" not in self.holds)

@@ -57,7 +57,7 @@ class ListLayout(Layout):
             cells.append(as_bytes(" ".join(str(text).split("\n"))))
             self.lost["line breaks in a text"] += "\n" in str(text)
         names = item.class_names(self.classes)
-        for number, box in enumerate([] if annotation.boxes is None else annotation.boxes.tolist()):
+        for number, box in enumerate(annotation.boxes.tolist() if names and annotation.boxes is not None else []):
             cells += [*map(self._number, box), as_bytes(names[number])]
             cells += [b"%d" % _flag(annotation.box_fields.get(flag), number) for flag in self._flags]
         if annotation.boxes is None and "boxes" in fields:
