@@ -292,6 +292,8 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
         raise ValueError(f"the flip_index is {index}")
     for file in manifest.files:
         _check_file(file)
+    for path in (*(file.name for file in manifest.files), *manifest.linked.values()):
+        path.encode("utf-8", "surrogateescape")  # raises UnicodeEncodeError for what no path can be
     unknown = {*manifest.linked, *manifest.companions} - {shard.container.name for shard in manifest.shards}
     if unknown or any("\0" in path for path in manifest.linked.values()):
         files = sorted(unknown or manifest.linked.items())[:3]

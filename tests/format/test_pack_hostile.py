@@ -153,7 +153,22 @@ def test_a_container_of_another_kind(copied):
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/etc/passwd", "a/b", "", ".", "..", "a\0b", "pack.json", "shard-00001.lmdb", 7, None, "x" * 300]
+    "name",
+    [
+        "../x",
+        "/etc/passwd",
+        "a/b",
+        "",
+        ".",
+        "..",
+        "a\0b",
+        "pack.json",
+        "shard-00001.lmdb",
+        7,
+        None,
+        "x" * 300,
+        "\ud800",
+    ],
 )
 def test_file_names(copied, name):
     pack = copied("raw", "lmdb")
