@@ -21,6 +21,7 @@ from packer.containers.lmdb import values as values_of_lmdb
 from packer.errors import DamagedPack, UsageError
 from packer.format.pack import Pack
 from packer.format.verify import verify
+from packer.repack.formats.arrow import _field, _follow
 
 IMAGES = [image_file(i) for i in range(7)]
 FEATURES = {
@@ -112,6 +113,34 @@ def test_arrow(stream: bool, tmp_path: Path) -> None:
         for batch in content.to_batches(max_chunksize=3):
             out.write_batch(batch)
     check(adopted(path))
+
+
+@pytest.mark.parametrize("new", [pa.ipc.new_file, pa.ipc.new_stream])
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_arrow_that_becomes_much_larger(new: Any, compression: str, tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.arrow", 500_000
+    content = pa.table({"image": pa.nulls(rows, pa.binary()), "label": np.zeros(rows, np.int64)})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as sink, new(sink, content.schema, options=options) as writer:
+        writer.write_table(content)
+    with pytest.raises(UsageError, match="is compressed, and becomes larger than its file"):
+        adopt([path], tmp_path / "pack")
+
+
+def test_arrow_batches_that_are_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table().schema) as writer:
+        writer.write_table(table())
+        for _ in range(9):
+            writer.write_table(table().slice(0, 1))
+    data = bytearray(path.read_bytes())
+    start = len(data) - 10 - struct.unpack("<i", data[-10:-6])[0]
+    footer = memoryview(bytes(data[start:]))
+    blocks = start + (_follow(footer, _field(footer, _follow(footer, 0), 3)) or 0)
+    data[blocks + 4 : blocks + 244] = data[blocks + 4 : blocks + 28] * 10
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="its batches overlap"):
+        adopt([path], tmp_path / "pack")
 
 
 def test_arrow_that_is_compressed(tmp_path: Path) -> None:
