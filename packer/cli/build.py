@@ -14,7 +14,7 @@ from packer.cli.output import LocalPath, ProgressBar, echo
 from packer.cli.values import LabelKind, OneOf, PackPath
 from packer.containers import CONTAINERS, container_names
 from packer.errors import UsageError
-from packer.packing import BuildOptions, build_pack, build_part, plan_pack
+from packer.packing import BuildOptions, build_packs, build_parts, plan_packs
 from packer.packing import options as allowed
 
 SECTIONS = {
@@ -29,7 +29,11 @@ SECTIONS = {
 
 @click.command(cls=OptionsInSections, sections=SECTIONS, rest="Run")
 @click.argument("source", metavar="SRC", type=click.Path(), required=False)
-@click.option("--split", metavar="NAME", help="Pack only this split: train, val, test, ...")
+@click.option(
+    "--split",
+    metavar="NAME",
+    help="Pack only this split: train, val, test, ...; all packs all as one.  [default: a pack for each]",
+)
 @click.option(
     "--include",
     type=LocalPath(),
@@ -149,7 +153,8 @@ SECTIONS = {
     "-o",
     "--out",
     type=click.Path(),
-    help="Path of the new pack, or its URL in a store: s3://bucket/imgs.  [default: SRC.FORMAT beside SRC]",
+    help="Path of the new pack, or its URL in a store: s3://bucket/imgs. Of a pack for each split: NAME-train.lmdb for "
+    "NAME.lmdb.  [default: SRC.FORMAT beside SRC, or SRC-SPLIT.FORMAT]",
 )
 @click.option(
     "--format",
@@ -241,7 +246,8 @@ SECTIONS = {
 def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_json: bool, **given: Any) -> None:
     """Pack the images and labels in SRC: a folder, a zip or a tar.
 
-    SRC and the new pack may be in object stores: give their URLs.
+    SRC and the new pack may be in object stores: give their URLs. If SRC has splits, such as train/ and val/, a
+    pack is made for each, with the same class ids.
 
     \b
     Examples:
@@ -257,21 +263,24 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
     options = _options(context, given)
     with ProgressBar(hidden=quiet or as_json) as progress:
         if dry_run:
-            plan = plan_pack(options, progress, deep)
-            facts, lines = plan_facts(plan), plan_lines(plan, deep)
+            plans = plan_packs(options, progress, deep)
+            found = [(plan_facts(plan), plan_lines(plan, deep)) for plan in plans]
         elif options.part is not None:
-            part = build_part(options, progress)
-            facts, lines = {**asdict(part), "part": str(part.part)}, [part.line]
+            parts = build_parts(options, progress)
+            found = [({**asdict(part), "part": str(part.part)}, [part.line]) for part in parts]
         else:
-            summary = build_pack(options, progress)
-            facts, lines = summary_facts(summary), summary_lines(summary, options.output)
+            summaries = build_packs(options, progress)
+            found = [(summary_facts(one), summary_lines(one, one.output or one.path)) for one in summaries]
         progress.close()
-        for line in lines:
-            progress.note(line)  # not `echo`: the build has succeeded even if nobody reads this
+        for _, lines in found:
+            for line in lines:
+                progress.note(line)  # not `echo`: the build has succeeded even if nobody reads this
     if as_json:
         from packer.packing.quarantine import list_path
 
-        echo(json.dumps({**facts, "quarantine": list_path(options)}))
+        every = [facts for facts, _ in found]
+        facts = every[0] if len(every) == 1 else {"packs": every}
+        echo(json.dumps({**facts, "quarantine": list_path(options) if len(every) == 1 else options.quarantine}))
 
 
 def _options(context: click.Context, given: dict[str, Any]) -> BuildOptions:

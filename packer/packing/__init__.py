@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from packer.packing.build import BuildSummary, build_pack, build_part, plan_pack
+from packer.packing.build import (
+    BuildSummary,
+    build_pack,
+    build_packs,
+    build_part,
+    build_parts,
+    plan_pack,
+    plan_packs,
+)
 from packer.packing.options import BuildOptions
 
-__all__ = ["BuildOptions", "BuildSummary", "build_pack", "build_part", "plan_pack"]
+__all__ = [
+    "BuildOptions",
+    "BuildSummary",
+    "build_pack",
+    "build_packs",
+    "build_part",
+    "build_parts",
+    "plan_pack",
+    "plan_packs",
+]

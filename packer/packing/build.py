@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from packer.errors import StorageError, TooManyBad, UsageError, plural, printable
 from packer.packing.options import BuildOptions
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from packer.packing.parts import PartSummary
     from packer.packing.plan import Plan
     from packer.packing.publish import Output
+    from packer.packing.scan import Listed
 
+T = TypeVar("T")
 PRELOADED = "packer.packing.write_shard packer.packing.partition"
 """Modules that workers import when they start."""
 
@@ -38,6 +40,8 @@ class BuildSummary:
     seconds: float
     jpeg_index: JpegIndexList | None = None
     """The index of the JPEGs, if there is one."""
+    output: str = ""
+    """The path as the options give it."""
 
     @property
     def images_per_s(self) -> float:
@@ -62,6 +66,18 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None, deep: boo
         TooManyBad: More inputs than ``--max-bad`` are bad.
         StorageError: The pack will not fit on the disk.
     """
+    return _planned_alone(options, progress or Progress(), deep, _Reading())
+
+
+def plan_packs(options: BuildOptions, progress: Progress | None = None, deep: bool = False) -> list[Plan]:
+    """Plan a pack as `plan_pack` does, or one for each split of the source, as `build_packs` makes them."""
+    told = progress or Progress()
+    return _of_each_split(
+        options, told, lambda every, reading: [_planned_alone(one, told, deep, reading) for one in every]
+    )
+
+
+def _planned_alone(options: BuildOptions, progress: Progress, deep: bool, reading: _Reading) -> Plan:
     from packer.images.decode import check_available
     from packer.packing.engines import open_engine
     from packer.packing.index_jpegs import check_indexer
@@ -69,22 +85,17 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None, deep: boo
     from packer.packing.store_output import output_of
     from packer.system.pool import Pool
 
-    progress = progress or Progress()
     check_available(options.decoder)
     check_indexer(options)
     open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED)  # checks its name
     output_of(options, progress)
     check_quarantine(options)
     with (
-        ExitStack() as temporary,
+        TemporaryDirectory(prefix="packer-build-") as temporary,
         Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.partition") as pool,
     ):
-
-        def folder() -> str:
-            return temporary.enter_context(TemporaryDirectory(prefix="packer-build-"))
-
         pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
-        plan = _planned(options, pool, progress, folder, deep=deep)
+        plan = _planned(options, pool, progress, replace(reading, scratch=temporary), deep=deep)
     list_rejected(options, plan.inputs.rejected, progress)
     return plan
 
@@ -105,18 +116,28 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     Raises:
         PackerError: The build failed; a subclass such as TooManyBad or StorageError says why.
     """
-    from packer.packing.summary import make_manifest
+    (summary,) = _built([options], progress or Progress(), _Reading())
+    return summary
 
-    if options.part is not None:
-        step = "call build_part for each part, then build_pack with finish=True"
-        raise UsageError("--part", "is for build_part", step)
-    started = time.monotonic()
-    with _packed(options, progress or Progress()) as (output, plan, results):
-        inputs = plan.inputs
-        listings = (inputs.rejected, inputs.skipped, inputs.changed)
-        manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
-    size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
-    return BuildSummary(output.path, manifest, size, time.monotonic() - started, output.jpeg_index)
+
+def build_packs(options: BuildOptions, progress: Progress | None = None) -> list[BuildSummary]:
+    """Build a pack, or one for each split of the source if it has some and ``split`` chooses none.
+
+    The packs of splits are NAME-train.lmdb, NAME-val.lmdb and so on, for NAME.lmdb. They have the same class ids. If
+    one of them fails, none is published; the same call resumes, as that of `build_pack`.
+
+    Args:
+        options: What to build.
+        progress: Receives the images that were read and packed, the plans and notes.
+
+    Returns:
+        What was packed, a summary for each pack.
+
+    Raises:
+        PackerError: As of `build_pack`.
+    """
+    told = progress or Progress()
+    return _of_each_split(options, told, lambda every, reading: _built(every, told, reading))
 
 
 def build_part(options: BuildOptions, progress: Progress | None = None) -> PartSummary:
@@ -132,70 +153,198 @@ def build_part(options: BuildOptions, progress: Progress | None = None) -> PartS
     Raises:
         PackerError: As of `build_pack`.
     """
+    (summary,) = _built_parts([options], progress or Progress(), _Reading())
+    return summary
+
+
+def build_parts(options: BuildOptions, progress: Progress | None = None) -> list[PartSummary]:
+    """Pack one part of a pack as `build_part` does, or of that of each split of the source, as of `build_packs`."""
+    told = progress or Progress()
+    return _of_each_split(options, told, lambda every, reading: _built_parts(every, told, reading))
+
+
+def _of_each_split(
+    options: BuildOptions, progress: Progress, make: Callable[[list[BuildOptions], _Reading], list[T]]
+) -> list[T]:
+    """Call `make` with the options of each pack, and how the source of all is read."""
+    from packer.packing.splits import HasSplits, list_with_splits, of_each
+    from packer.sources.walk import run_here
+    from packer.system.pool import Pool
+
+    with ExitStack() as workers:
+        pools: list[Pool] = []
+
+        def run(work: Callable[..., Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+            if len(jobs) < 2:
+                return run_here(work, jobs)
+            if not pools:
+                pool = Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.partition")
+                pools.append(workers.enter_context(pool))
+            return pools[0].run(work, jobs)
+
+        listed, splits = list_with_splits(options, run)
+    if not splits:
+        try:
+            return make([options], _Reading(listed=listed, detects=listed is None and options.part is None))
+        except HasSplits as found:
+            splits = found.splits
+    progress.note(f"note: a pack for each split: {printable(', '.join(splits))} (--split packs one)")
+    return make(of_each(options, splits), _Reading(listed=listed))
+
+
+def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[BuildSummary]:
+    """Pack all packs, and then publish them."""
+    from packer.format.manifest import read_manifest
+    from packer.packing.splits import check_classes, published_before
+    from packer.packing.summary import make_manifest
+
+    if every[0].part is not None:
+        step = "call build_part for each part, then build_pack with finish=True"
+        raise UsageError("--part", "is for build_part", step)
+    started = time.monotonic()
+    before = published_before(every)
+    left = [options for options in every if options.split not in before]
+    summaries: dict[str | None, BuildSummary] = {}
+    for options in every if before else ():
+        if options.split in before:
+            progress.note(f"note: {printable(options.output)} is finished")
+            manifest = read_manifest(options.output)
+            summaries[options.split] = BuildSummary(
+                options.output, manifest, _bytes_of(manifest), 0.0, None, options.output
+            )
+    with _packed(left, progress, reading) as packed:
+        check_classes(
+            [summary.manifest for summary in summaries.values()], [plan.inputs.classes for _, plan, _ in packed]
+        )
+        for output, plan, results in packed:
+            inputs = plan.inputs
+            listings = (inputs.rejected, inputs.skipped, inputs.changed)
+            manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
+            seconds, started = time.monotonic() - started, time.monotonic()
+            summary = BuildSummary(
+                output.path, manifest, _bytes_of(manifest), seconds, output.jpeg_index, plan.options.output
+            )
+            summaries[plan.options.split] = summary
+    return [summaries[options.split] for options in every]
+
+
+def _bytes_of(manifest: Manifest) -> int:
+    return sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
+
+
+def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[PartSummary]:
     from packer.packing.parts import Part, PartSummary
 
-    started, part = time.monotonic(), Part.of(options.part or "")
-    with _packed(options, progress or Progress()) as (output, plan, results):
-        records = sum(result.entry.records for result in results if result.entry is not None)
-    return PartSummary(output.path, part, len(results), plan.shards, records, time.monotonic() - started)
+    started, part = time.monotonic(), Part.of(every[0].part or "")
+    summaries = []
+    for options in every:
+        with _packed([options], progress, reading) as ((output, plan, results),):
+            records = sum(result.entry.records for result in results if result.entry is not None)
+        seconds, started = time.monotonic() - started, time.monotonic()
+        summaries.append(PartSummary(output.path, part, len(results), plan.shards, records, seconds))
+    return summaries
 
 
 @contextmanager
-def _packed(options: BuildOptions, progress: Progress) -> Iterator[tuple[Output, Plan, list[ShardResult]]]:
-    """Pack the shards, and yield them with where they are; work that is not published is kept."""
+def _packed(
+    every: Sequence[BuildOptions], progress: Progress, reading: _Reading
+) -> Iterator[list[tuple[Output, Plan, list[ShardResult]]]]:
+    """Plan all packs, pack their shards, and yield them with where they are; work that is not published is kept."""
     from packer.images.decode import check_available
     from packer.packing.engines import open_engine
     from packer.packing.index_jpegs import check_indexer, index_jpegs
     from packer.packing.quarantine import check_quarantine, list_rejected
-    from packer.packing.resume import asked_of, resume_or_restart, what_is_kept
+    from packer.packing.resume import asked_of, resume_or_restart
     from packer.packing.store_output import output_of
     from packer.sources.paths import archive_of
     from packer.stores import is_url
 
+    options = every[0]  # those that concern the machine are the same for all
     check_available(options.decoder)
     check_indexer(options)
-    output = output_of(options, progress)
-    check_quarantine(options)
-    resumes = True
-    try:
-        source = os.path.abspath(options.source)
-        source = os.fsdecode(archive_of(os.fsencode(source))[0]) or source  # it may be a folder in an archive
-        paths = (output.partial,) if is_url(options.source) else (source, output.partial)
+    outputs = [output_of(each, progress) for each in every]
+    for each in every:
+        check_quarantine(each)
+    source = os.path.abspath(options.source)
+    source = os.fsdecode(archive_of(os.fsencode(source))[0]) or source  # it may be a folder in an archive
+    paths = (*(() if is_url(options.source) else (source,)), *(output.partial for output in outputs))
+    with _noting_what_is_kept(outputs, progress) as resumes, ExitStack() as opened:
+        for output in outputs:
+            opened.enter_context(output)
         engine = open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED, paths, progress.note)
-        with output, engine as pool:  # which ends before the lock is released
-            resumes = False
-            for note in resume_or_restart(output, asked_of(options), options.overwrite):
+        pool = opened.enter_context(engine)  # which ends before the locks are released
+        resumes.clear()
+        for each, output in zip(every, outputs, strict=True):
+            for note in resume_or_restart(output, asked_of(each), each.overwrite):
                 progress.note(f"note: {note}")
-            resumes = True
-            pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
-            try:
-                plan = _planned(options, pool, progress, lambda: output.source, output.partial)
-                for note in plan.inputs.more_notes:
-                    progress.note(f"note: {printable(note)}")
-                progress.note(plan.summary)
-                for warning in plan.warnings:
-                    progress.note(f"warning: {warning}")
-                results = _pack(plan, pool, output, progress)
-            except TooManyBad:
-                with suppress(StorageError):
+            resumes.append(output)
+        pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
+        try:
+            packed = _planned_and_packed(every, outputs, pool, progress, reading)
+        except TooManyBad:
+            with suppress(StorageError):
+                for output in outputs:
                     output.journal.mark(failed=True)
-                raise
-            index_jpegs(options, results, pool, output, progress)
-            list_rejected(options, plan.inputs.rejected, progress)
-            yield output, plan, results
+            raise
+        for output, plan, results in packed:
+            index_jpegs(plan.options, results, pool, output, progress)
+            list_rejected(plan.options, plan.inputs.rejected, progress)
+        yield packed
+
+
+def _planned_and_packed(
+    every: Sequence[BuildOptions], outputs: Sequence[Output], pool: Engine, progress: Progress, reading: _Reading
+) -> list[tuple[Output, Plan, list[ShardResult]]]:
+    """Plan all packs before the first one is packed, so that mistakes in the labels of the last show early."""
+    from packer.packing.splits import in_no_pack
+
+    plans = []
+    for each, output in zip(every, outputs, strict=True):
+        reading = replace(reading, scratch=output.source, folder=output.partial)
+        plan = _planned(each, pool, progress, reading)
+        for note in plan.inputs.more_notes:
+            progress.note(f"note: {printable(note)}")
+        progress.note(plan.summary)
+        for warning in plan.warnings:
+            progress.note(f"warning: {warning}")
+        plans.append(plan)
+    if note := in_no_pack(plans):
+        progress.note(f"note: {note}")
+    return [(output, plan, _pack(plan, pool, output, progress)) for plan, output in zip(plans, outputs, strict=True)]
+
+
+@contextmanager
+def _noting_what_is_kept(outputs: Sequence[Output], progress: Progress) -> Iterator[list[Output]]:
+    """Say after an error what is kept of those outputs that are left in the list that is yielded."""
+    from packer.packing.resume import what_is_kept
+
+    resumed = list(outputs)
+    try:
+        yield resumed
     except BaseException as error:
-        if resumes and (kept := what_is_kept(output, error)):
-            progress.note(kept)
+        notes = [what_is_kept(output, error) for output in resumed if output.kept]
+        for note in notes or [what_is_kept(output, error) for output in resumed[:1]]:
+            if note:
+                progress.note(note)
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How the source of a pack is read."""
+
+    scratch: str = ""
+    """Folder to decompress archives to; it is created if that is needed."""
+    folder: str | None = None
+    """Where to write the table of inputs. None: to a temporary folder."""
+    listed: Listed | None = None
+    """The files of the source, if they are known."""
+    detects: bool = False
+    """Whether to raise HasSplits if they have splits."""
+
+
 def _planned(
-    options: BuildOptions,
-    pool: Engine,
-    progress: Progress,
-    unpacked: Callable[[], str],
-    folder: str | None = None,
-    deep: bool | None = None,
+    options: BuildOptions, pool: Engine, progress: Progress, reading: _Reading, deep: bool | None = None
 ) -> Plan:
     """Read the source and plan the pack.
 
@@ -203,15 +352,15 @@ def _planned(
         options: What to build.
         pool: The workers.
         progress: Receives the images that were read.
-        unpacked: Returns a folder to decompress archives to.
-        folder: Where to write the table of inputs. None: to a temporary folder.
+        reading: How the source is read.
         deep: Decode every image. None: if the build fails for too many bad inputs, unless ``--fail-fast``.
     """
     from packer.packing.check import CheckJob, check_images, decode_all
     from packer.packing.convert import MeasureJob, measure
     from packer.packing.index_jpegs import check_indexer
     from packer.packing.plan import make_plan, recipe_of
-    from packer.packing.scan import read_inputs
+    from packer.packing.scan import list_source, read_inputs
+    from packer.packing.splits import HasSplits, is_test_without_labels, splits_in
     from packer.packing.verdict import check_not_empty, fail, going_on, too_many
     from packer.sources.walk import run_here
     from packer.system.atomic import make_own_folder
@@ -225,7 +374,7 @@ def _planned(
         return list(sizes)
 
     def scratch(name: str) -> str:
-        source = unpacked()
+        source = reading.scratch
         make_own_folder(source)
         progress.note(f"note: decompressing {printable(name)} once, to {printable(source)}")
         return os.path.join(source, f"{len(os.listdir(source))}.tar")
@@ -235,7 +384,17 @@ def _planned(
         return pool.run(check_images, jobs, advancing(progress))
 
     progress.stage("reading")
-    inputs = read_inputs(options, progress, run, scratch, folder)
+    listed = reading.listed or list_source(options, run, scratch)
+    if reading.detects and (splits := splits_in(options, listed)):
+        raise HasSplits(splits)
+    inputs = read_inputs(options, progress, run, scratch, reading.folder, listed)
+    if is_test_without_labels(options, inputs):
+        progress.note(
+            f"note: no image of the split {printable(options.split or '')} has a label: packed without labels"
+        )
+        options = replace(options, missing_labels="empty")
+        os.unlink(inputs.file)
+        inputs = read_inputs(options, progress, run, scratch, reading.folder, listed)
     check_not_empty(options, inputs)
     options = options.with_encoding(inputs.same_size)  # before bad images leave the table: a dry run decodes them first
     check_indexer(options)

@@ -28,6 +28,7 @@ CHOICES = {
 }  # fmt: skip
 """Option -> its values."""
 NO_BAD = "0"
+ALL_SPLITS = "all"
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_QUALITY = 90
 BY_SIZE = 0
@@ -44,12 +45,14 @@ class BuildOptions:
 
     Args:
         source: Folder, zip or tar of images and labels, or a folder in an archive; or their URL in an object store.
-        out: Path of the new pack, or its URL in a store (docs/remote.md). None: NAME.FORMAT beside the source.
+        out: Path of the new pack, or its URL in a store (docs/remote.md). None: NAME.FORMAT beside the source, with
+            `split` NAME-SPLIT.FORMAT.
         format: One of `packer.containers.CONTAINERS`. None: by the extension of `out`, else lmdb; see `container`.
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
         columns: The columns of each list, or once for all of them.
         classes: File with the class names in id order, one per line; or a pack, whose classes are used.
-        split: Pack only this split.
+        split: Pack only this split; class ids are those of all splits together. ``all`` packs all as one, which
+            `build_pack` does anyway.
         include: File that lists the images to pack: one path, glob, key of the pack `like`, or name per line.
         exclude: File that lists images to skip, in the same form.
         missing_labels: An image without a label: error (it is bad), empty (nothing is in it) or skip.
@@ -241,6 +244,11 @@ class BuildOptions:
         """
         return self if self.encode is not None else replace(self, encode=default_encoding(same_size))
 
+    @property
+    def one_split(self) -> str | None:
+        """The split to pack; None for all images."""
+        return None if self.split == ALL_SPLITS else self.split
+
     def bad_allowed(self, found: int) -> int:
         """Return how many of `found` inputs may be bad."""
         return found if self.on_bad == "skip" else bad_allowed(self.max_bad, found)
@@ -265,7 +273,7 @@ class BuildOptions:
 
     @property
     def output(self) -> str:
-        """The pack's directory: ``--out``, else NAME.CONTAINER beside the source."""
+        """The pack's directory: ``--out``, else NAME.CONTAINER or NAME-SPLIT.CONTAINER beside the source."""
         if self.out is not None:
             return clean_url(self.out) if self.to_store else self.out.rstrip("/") or self.out
         from packer.sources.paths import archive_of, archive_stem
@@ -281,7 +289,8 @@ class BuildOptions:
         if inside:
             source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
         stem = archive_stem(archive) if archive and not inside else None
-        return f"{os.fsdecode(stem or source)}.{self.container}"
+        split = "" if self.one_split is None else "-" + self.one_split.strip("/").replace("/", "-")
+        return f"{os.fsdecode(stem or source)}{split}.{self.container}"
 
 
 def check_extension(out: str, option: str = "") -> None:

@@ -26,7 +26,7 @@ from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver
 from packer.sources.base import Source
-from packer.sources.paths import as_text
+from packer.sources.paths import as_text, is_text
 from packer.system.atomic import replacing
 from packer.system.child import Decoding, Report, unmarked
 from packer.types import Annotation, RawAnnotation
@@ -116,6 +116,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source
     result = Partition()
     classes = ClassIds(job.classes)
     resolver = Resolver(classes, job.options.boxes)
+    of_all_splits, more_names = job.options.one_split is not None and job.classes is None, dict[str, None]()
     good: list[int] = []
     suspects: list[int] = []
     unlabeled: list[bool] = []
@@ -131,6 +132,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source
                 if job.options.missing_labels == "error":
                     raise
                 if job.options.missing_labels == "skip":
+                    more_names |= names_of([path], sources) if of_all_splits else {}
                     result.skipped.append(Skipped(os.fsdecode(path), "no label"))
                     continue
                 raws, is_unlabeled = _labels_there(path, sources), True
@@ -141,6 +143,8 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source
                 result.box_fields.update(annotation.box_fields)
         except BadInput as error:
             result.rejected.append(rejected(path, error))
+            if of_all_splits:  # the builds of other splits cannot know that it is rejected
+                more_names |= names_of([path], sources)
             if isinstance(error, BadBox | NoLabel):
                 suspects.append(number)
         else:
@@ -153,9 +157,12 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source
     if suspects:
         columns = _columns(job, suspects, headers, Counter())
         result.suspects = pa.RecordBatch.from_arrays(columns, schema=job.schema)
+    for name in more_names:
+        classes.id_of(name, "")
+    if good or of_all_splits:
+        result.classes = [] if job.classes is not None else classes.names
     if good:
         result.rows = len(good)
-        result.classes = [] if job.classes is not None else classes.names
         batch = dict(zip(job.schema.names, _columns(job, good, headers, result.losses), strict=True))
         arrays = zip(ANNOTATION_FIELDS, annotation_arrays(annotations, texts), strict=True)
         batch |= {name: array for name, array in arrays if array.null_count < len(array)}
@@ -165,6 +172,24 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source
             batch[UNLABELED] = pa.array(unlabeled)
         _write(pa.RecordBatch.from_pydict(batch, metadata={CLASSES: json.dumps(result.classes)}), job.file)
     return result
+
+
+def read_names(
+    job: PartitionJob, report: Report | None = None, decoding: Decoding = unmarked
+) -> dict[str, None] | None:
+    """Return the names of the classes of the images of a job; None if it has no sources."""
+    return None if job.sources is None else names_of(job.paths, job.sources)
+
+
+def names_of(paths: Sequence[bytes], sources: Sequence[Source]) -> dict[str, None]:
+    """Return the names of the classes in the labels of images; those that cannot be read have none."""
+    found: dict[str, None] = {}
+    for path in paths:
+        for source in sources:
+            with suppress(BadInput):
+                raw = source.annotate(path)
+                found |= dict.fromkeys(name for name in (raw.label, *(raw.box_labels or ())) if name is not None)
+    return {name: None for name in found if is_text(name)}
 
 
 def _write(batch: Any, path: str) -> None:

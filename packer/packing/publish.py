@@ -160,7 +160,7 @@ class Output:
         """What is left for the next attempt, as a note; empty if nothing is."""
         finished = self.journal.finished_shards
         shards = plural(finished, "finished shard is", "finished shards are")
-        return f"{shards} kept in {printable(self.place)}" if finished else ""
+        return f"{shards} kept in {printable(self.place)}" if finished and not self._published else ""
 
     resumes_with = "run the same command to resume"
 

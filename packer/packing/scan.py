@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import cast, overload
+from typing import NamedTuple, cast, overload
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from packer.images.base import OnAnimation
 from packer.packing.convert import UNREAD, refused, rejected
 from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions
-from packer.packing.partition import Partition, PartitionJob, make_partition, read_partition
+from packer.packing.partition import Partition, PartitionJob, make_partition, names_of, read_names, read_partition
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
 from packer.packing.select import read_selection
 from packer.packing.table import Inputs, InputTable
@@ -44,27 +44,20 @@ JOBS = 256
 """From so many on, they become longer, up to MOST_IMAGES_A_JOB."""
 
 
-def read_inputs(
-    options: BuildOptions,
-    progress: Progress | None = None,
-    run: Run = run_here,
-    scratch: Scratch | None = None,
-    folder: str | None = None,
-) -> Inputs:
-    """Walk the source folder, read every image's header and every label.
+class Listed(NamedTuple):
+    """The files of a source, which the builds of all its splits share."""
 
-    Args:
-        options: What to build.
-        progress: Receives the images that were read.
-        run: Runs the jobs that list many folders, and read headers and labels; a build does it in its worker processes.
-        scratch: Where to decompress archives to. None: compressed archives are refused.
-        folder: Where to write the table. None: to a temporary folder that is removed with the inputs.
+    tree: Tree
+    skipped: list[tuple[bytes, str]]
+    names: dict[str, None]
+    """The classes of all splits, if they are known: the first build reads them."""
 
-    Returns:
-        The table of inputs and everything else that was found. Bad inputs are listed in `rejected`.
+
+def list_source(options: BuildOptions, run: Run = run_here, scratch: Scratch | None = None) -> Listed:
+    """List the files of the source.
 
     Raises:
-        UsageError: The source or its labels cannot be used at all.
+        UsageError: It cannot be listed, or is a pack.
     """
     if is_url(options.source):
         tree, skipped = find_store_tree(options.source, scratch, options.inventory)
@@ -75,6 +68,36 @@ def read_inputs(
             step = f"give the folder of its images; --like {printable(options.source)} takes its options"
             raise UsageError(options.source, "is a pack, not a folder of images", step)
         tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links, run=run)
+    return Listed(tree, skipped, {})
+
+
+def read_inputs(
+    options: BuildOptions,
+    progress: Progress | None = None,
+    run: Run = run_here,
+    scratch: Scratch | None = None,
+    folder: str | None = None,
+    listed: Listed | None = None,
+) -> Inputs:
+    """Walk the source folder, read every image's header and every label.
+
+    Args:
+        options: What to build.
+        progress: Receives the images that were read.
+        run: Runs the jobs that list many folders, and read headers and labels; a build does it in its worker processes.
+        scratch: Where to decompress archives to. None: compressed archives are refused.
+        folder: Where to write the table. None: to a temporary folder that is removed with the inputs.
+        listed: The files of the source. None: they are listed.
+
+    Returns:
+        The table of inputs and everything else that was found. Bad inputs are listed in `rejected`.
+
+    Raises:
+        UsageError: The source or its labels cannot be used at all.
+    """
+    tree, skipped, names = listed or list_source(options, run, scratch)
+    if tree.members is not None and tree.members.scratch is not scratch:
+        tree = replace(tree, members=replace(tree.members, scratch=scratch))
     inputs = Inputs(archives=tree.members.archives if tree.members else ())
     inputs.in_store = tree.members is not None and not inputs.archives
     faults = {path: fault for path, reason in skipped if (fault := refused(path, reason)) is not None}
@@ -96,19 +119,23 @@ def read_inputs(
             also = f", but videos: {quoted(video)}"
             step = f"extract frames as images first: ffmpeg -i {quoted(video)} FRAMES/%06d.jpg"
         raise UsageError(options.source, f"no images found{also}", step)
-    sources = _open_sources(tree, options, inputs)
+    sources, siblings = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
     inputs.work_in(folder)
     table = InputTable(inputs)
-    paths = _chosen(tree, sources, options, inputs)
+    paths, others = _chosen(tree, sources, options, inputs, bool(siblings))
+    inputs.images, inputs.taken = len(tree.images), len(paths)
     length = max(IMAGES_A_JOB, min(MOST_IMAGES_A_JOB, len(paths) // JOBS))
-    numbers = range(-(-len(paths) // length))
-    jobs = Jobs(paths, length, tree.root, tree.members, options, fixed, table, sources, numbers)
+    jobs = Jobs(paths, length, tree.root, tree.members, options, fixed, table, sources, range(-(-len(paths) // length)))
     _read_all(jobs, table, run, progress or Progress())
+    if fixed is None and options.one_split is not None and not names:
+        elsewhere = replace(jobs, paths=others, numbers=range(-(-len(others) // length)))
+        names.update(table.classes | _names_in(elsewhere, [*siblings, *sources], run))
     classes = ClassIds(fixed)
-    for name in table.classes:
+    for name in table.classes if fixed is not None else table.classes | names:
         classes.id_of(name, "")
-    table.finish(classes.final(source.classes for source in sources if source.classes is not None)[0])
+    declared = (source.classes for source in (*sources, *siblings) if source.classes is not None)
+    table.finish(classes.final(declared)[0])
     for source in sources:
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
@@ -123,26 +150,46 @@ def read_inputs(
     return inputs
 
 
-def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> list[Source]:
-    specs = list(options.labels)
+def _names_in(jobs: Jobs, sources: Sequence[Source], run: Run) -> dict[str, None]:
+    """Return the classes of images of other splits, of which only the labels are read.
+
+    Class ids follow from the names of all splits, so that packs of two splits have the same.
+    """
+    if all(source.classes is not None for source in sources):
+        return {}
+    found: dict[str, None] = {}
+    before = [dict(getattr(source, "found", {})) for source in sources]
+    for number, names in run(read_names, replace(jobs, sources=sources)):
+        found |= names if names is not None else names_of(jobs[number].paths, sources)
+    for source, known in zip(sources, before, strict=True):
+        if hasattr(source, "found"):
+            source.found = known
+    return found
+
+
+def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[list[Source], list[Source]]:
+    """Return the sources, and those of other splits whose classes count."""
+    specs, others = list(options.labels), tuple[str, ...]()
     if specs == ["auto"]:
-        choice = recognize(tree, SourceOptions(options.split, _one(options.columns)))
+        choice = recognize(tree, SourceOptions(options.one_split, _one(options.columns)))
         inputs.notes.append(f"--labels {printable(choice.spec)}: {choice.why}")
-        specs = [choice.spec]
-    check_options(specs, SourceOptions(options.split, _one(options.columns)))
+        specs, others = [choice.spec], choice.others
+    check_options(specs, SourceOptions(options.one_split, _one(options.columns)))
     sources_of = joined(specs)
     inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
     files = [spec.partition(":")[2] for spec in specs]
     inputs.label_files = tuple(_recorded(tree, file) for file in files) if any(files) else ()
     columns: Iterator[str | None] = iter(options.columns)
-    sources = []
+    sources, by_auto = [], options.labels == ("auto",)
     for spec, more_files in sources_of:
         of_list = (_one(options.columns) or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
-        by_auto = options.labels == ("auto",)
-        source_options = SourceOptions(options.split, of_list, None, by_auto, more_files, options.rle == "polygons")
+        source_options = SourceOptions(options.one_split, of_list, None, by_auto, more_files, options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))
-    check_sources(sources, options.split)
-    return sources
+        if others and not getattr(sources[-1], "has_splits", True):  # the list itself is the split
+            sources[-1] = open_source(spec, tree, replace(source_options, split=None, by_auto=False))
+    check_sources(sources, None if others else options.one_split)
+    of_all = SourceOptions(None, _one(options.columns), None, by_auto)
+    return sources, [open_source(spec, tree, of_all) for spec in others]
 
 
 def _recorded(tree: Tree, file: str) -> str:
@@ -229,15 +276,31 @@ def _read_all(jobs: Jobs, table: InputTable, run: Run, progress: Progress) -> No
         inputs.notes.append(inputs.left_out.note)
 
 
-def _chosen(tree: Tree, sources: Sequence[Source], options: BuildOptions, inputs: Inputs) -> Sequence[bytes]:
-    """Return the paths of the images that the sources, ``--split``, ``--include`` and ``--exclude`` leave."""
+def _chosen(
+    tree: Tree, sources: Sequence[Source], options: BuildOptions, inputs: Inputs, by_list: bool
+) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Return the paths of the images that the sources, ``--split``, ``--include`` and ``--exclude`` leave, and of those
+    that only ``--split`` leaves out; `by_list` says that each split has a list of its own.
+    """
     paths: Sequence[bytes] = tree.images
     for left_out in filter(None, (getattr(source, "left_out", None) for source in sources)):
         paths = _kept(paths, left_out, inputs)
-    if options.split is not None:
-        other = f"not in split {options.split}"
-        paths = _kept(paths, lambda path: None if all(each.in_split(path) for each in sources) else other, inputs)
-    return _selected(paths, tree, options, inputs)
+    others: Sequence[bytes] = ()
+    if options.one_split is not None:
+        other, elsewhere = f"not in split {options.one_split}", PathWriter()
+
+        def reason(path: bytes) -> str | None:
+            if all(each.in_split(path) for each in sources):
+                return None
+            elsewhere.append(path)
+            return other
+
+        paths = _kept(paths, reason, inputs)
+        others = elsewhere.finish()
+    if by_list:
+        ours = set(paths)
+        others = [path for path in tree.images if path not in ours]
+    return _selected(paths, others, tree, options, inputs)
 
 
 def _late(job: PartitionJob, sources: Sequence[Source]) -> Headers | None:
@@ -270,20 +333,22 @@ def _reject(fault: Rejected, inputs: Inputs) -> None:
         inputs.rejected.add(fault)
 
 
-def _kept(paths: Sequence[bytes], left_out: Callable[[bytes], str | None], inputs: Inputs) -> Sequence[bytes]:
-    """Return the paths for which there is no reason to leave them out; the others are skipped."""
+def _kept(paths: Sequence[bytes], left_out: Callable[[bytes], str | None], inputs: Inputs | None) -> Sequence[bytes]:
+    """Return the paths for which there is no reason to leave them out; the others are skipped in `inputs`."""
     kept = PathWriter()
     for path in paths:
         reason = left_out(path)
         if reason is None:
             kept.append(path)
-        else:
+        elif inputs is not None:
             inputs.skipped.add(Skipped(os.fsdecode(path), reason))
     return kept.finish()
 
 
-def _selected(paths: Sequence[bytes], tree: Tree, options: BuildOptions, inputs: Inputs) -> Sequence[bytes]:
-    """Return the paths that ``--include`` and ``--exclude`` leave."""
+def _selected(
+    paths: Sequence[bytes], others: Sequence[bytes], tree: Tree, options: BuildOptions, inputs: Inputs
+) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Return the paths that ``--include`` and ``--exclude`` leave, and of other splits those."""
     if options.include is not None:
         chosen = read_selection(options.include, tree.images, options.like)
         inputs.selections["include"] = chosen.content
@@ -291,7 +356,15 @@ def _selected(paths: Sequence[bytes], tree: Tree, options: BuildOptions, inputs:
         for line, number in chosen.unmatched.items():
             error = NoImage(f"{name}:{number}", f"no image {quoted(line)}", "correct the line, or remove it")
             inputs.rejected.add(rejected(os.fsencode(error.where), error))
-        paths = _kept(paths, lambda path: None if path in chosen.images else "not included", inputs)
+
+        def not_included(path: bytes) -> str | None:
+            return None if path in chosen.images else "not included"
+
+        paths, others = _kept(paths, not_included, inputs), _kept(others, not_included, None)
     if (left_out := inputs.left_out) is not None:
-        paths = _kept(paths, lambda path: "excluded" if path in left_out.images else None, inputs)
-    return paths
+
+        def excluded(path: bytes) -> str | None:
+            return "excluded" if path in left_out.images else None
+
+        paths, others = _kept(paths, excluded, inputs), _kept(others, excluded, None)
+    return paths, others

@@ -38,6 +38,10 @@ class Inputs:
     """Path of the table."""
     rows: int = 0
     """Number of its rows."""
+    images: int = 0
+    """Number of images in the source."""
+    taken: int = 0
+    """Number of those that were not left out on purpose before they were read."""
     archives: tuple[Archive, ...] = ()
     """Those that hold the images; the table then has the columns of PLACE_SCHEMA, too."""
     in_store: bool = False

@@ -88,6 +88,28 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
     return opener(tree, replace(options, file=file) if colon else options)
 
 
+def splits_of_labels(specs: Sequence[str], tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+    """Return the values of ``--split`` that make one pack each, if none is given; () if all is one pack.
+
+    Raises:
+        PackerError: The labels cannot be read.
+    """
+    if tuple(specs) == ("auto",):
+        from packer.sources.auto import splits_by_file
+
+        names = (*SOURCES, *plugins(GROUP, tuple(SOURCES)))
+        if found := splits_by_file(tree, {name: _type_of(name) for name in names}, options):
+            return found
+        specs = [recognize(tree, options).spec]
+    for spec in specs:
+        name, colon, file = spec.partition(":")
+        named = getattr(_type_of(name), "splits", None)
+        of_file = replace(options, file=file) if colon else options
+        if named is not None and (found := tuple(named(tree, of_file))):
+            return found
+    return ()
+
+
 def joined(specs: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     """Return each source of ``--labels`` once, with the FILEs of further ones that it reads as well."""
     result: list[tuple[str, tuple[str, ...]]] = []

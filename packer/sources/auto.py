@@ -9,7 +9,7 @@ from packer.errors import UsageError, plural, printable
 from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
 from packer.sources.masks import masks
 from packer.sources.paths import as_bytes, extension_of, folder_of, named, quoted, splits_of
-from packer.sources.splits import is_of_split
+from packer.sources.splits import file_splits, is_of_split
 from packer.sources.unread import called_labels, unread_labels
 
 MOST_PARTS = 16
@@ -29,8 +29,7 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         UsageError: No source fits, or several do; the error lists them.
     """
     only_lists = options.columns is not None
-    asked = [types[name] for name in ("list", "parquet") if name in types] if only_lists else types.values()
-    fits = [choice for kind in asked for choice in kind.recognize(tree)]
+    fits = _fitting(tree, types, options)
     if only_lists and not fits:
         raise UsageError(tree.root, "--columns is given, but no list was found", "pass --labels list:FILE")
     if not only_lists and all(choice.spec == "folder" for choice in fits):
@@ -39,7 +38,10 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
             _refuse_a_wrapper(tree, types["folder"])
     if options.split and all(choice.spec.startswith(("list:", "coco:")) for choice in fits):
         wanted = as_bytes(options.split)  # train/metadata.csv, not test/metadata.csv
-        fits = [c for c in fits if is_of_split(tree.below(as_bytes(c.spec[5:])), wanted)] or fits
+        chosen = [c for c in fits if is_of_split(tree.below(as_bytes(c.spec[5:])), wanted)]
+        if len(chosen) == 1 and _splits_of_files(tree, fits):
+            chosen = [chosen[0]._replace(others=tuple(c.spec for c in fits if c not in chosen))]
+        fits = chosen or fits
     if any(choice.spec in ("widerface", "pts") for choice in fits):  # their folders are events and parts
         fits = [choice for choice in fits if choice.spec != "folder"]
     if len(fits) > 1:
@@ -52,6 +54,26 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         together = f"{named([split + b'/' for split in splits], 10)} are packed together"
         choice = choice._replace(why=f"{choice.why}; {together} (--split {printable(splits[0])} packs one)")
     return choice
+
+
+def splits_by_file(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> tuple[str, ...]:
+    """Return the splits after which the lists are named that `choose` would ask to choose from; () for another tree."""
+    fits = _fitting(tree, types, options)
+    return _splits_of_files(tree, fits) if len(fits) > 1 else ()
+
+
+def _splits_of_files(tree: Tree, fits: Sequence[Choice]) -> tuple[str, ...]:
+    if not all(choice.spec.startswith("list:") for choice in fits):
+        return ()
+    found = file_splits([tree.below(as_bytes(choice.spec[5:])) for choice in fits])
+    return found if len(found) == len(fits) else ()
+
+
+def _fitting(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> list[Choice]:
+    """Return the choices of all sources; with ``--columns``, of lists only."""
+    only_lists = options.columns is not None
+    asked = [types[name] for name in ("list", "parquet") if name in types] if only_lists else types.values()
+    return [choice for kind in asked for choice in kind.recognize(tree)]
 
 
 def what_was_read(counts: Sequence[int], unread: str | None) -> str:

@@ -116,6 +116,8 @@ class Choice(NamedTuple):
     """The value of ``--labels``."""
     why: str
     """The reason, in one sentence."""
+    others: tuple[str, ...] = ()
+    """Those of other splits: ``list:val.csv``. Their classes are numbered with those of this one."""
 
 
 class Source(Protocol):
@@ -159,7 +161,9 @@ class SourceType(Protocol):
 
     - ``takes_file``: it is used as ``--labels NAME:FILE``, and FILE is in the options; with "optional", FILE may be
       left out;
-    - ``joins_files``: if it is given several times, all FILEs are read by one source.
+    - ``joins_files``: if it is given several times, all FILEs are read by one source;
+    - ``splits(tree, options) -> tuple[str, ...]``: the values of ``--split`` that make one pack each if none is given,
+      two or more; () if all is one pack, as without this method. May raise what the call raises.
     """
 
     def __call__(self, tree: Tree, options: SourceOptions) -> Source:

@@ -17,6 +17,7 @@ from packer.sources.base import SourceOptions, Tree
 from packer.sources.image_names import FileImages, ImageNames
 from packer.sources.paths import coordinate, file_of, named, quoted, split_folders
 from packer.sources.points import check_count
+from packer.sources.splits import are_splits, folder_splits, in_order
 from packer.sources.tree import MIB, read_file, read_head
 from packer.stores import is_url
 from packer.types import Json, Point, RawAnnotation
@@ -174,6 +175,15 @@ class ByNameSource:
             else:
                 self._of_image[image] = _annotation(entry, has_boxes)
             self._splits[image] = entry.split
+
+    @classmethod
+    def splits(cls, tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the splits to which the files assign images, else the folders of splits."""
+        source = cls(tree, options)  # type: ignore[call-arg]  # of a source, not of this class
+        names = {split for split in source._splits.values() if split is not None}
+        if len(names) > 1:
+            return in_order(names) if are_splits(names) else ()
+        return folder_splits(tree)
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the files assign the image to the split; without such, whether its folder has that name."""

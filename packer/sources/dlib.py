@@ -10,7 +10,7 @@ from packer.sources.dlib_xml import FLAGS, read_dlib
 from packer.sources.image_names import ImageNames
 from packer.sources.paths import as_text, extension_of, file_of, named, quoted
 from packer.sources.points import check_count, flip_index_of
-from packer.sources.splits import FolderSplit
+from packer.sources.splits import FolderSplit, folder_splits
 from packer.sources.tree import read_head
 from packer.types import RawAnnotation
 
@@ -52,6 +52,11 @@ class DlibSource:
         if len(found) == 1:
             return [Choice("dlib", f"{printable(found[0])} is an XML file of dlib")]
         return [Choice(f"dlib:{root}{as_text(path)}", "an XML file of dlib") for path in found]
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the folders of splits."""
+        return folder_splits(tree)
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the image's folder is of the split."""

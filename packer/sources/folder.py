@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from copy import copy
+from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
@@ -19,7 +20,7 @@ from packer.sources.paths import (
     named,
     split_folders,
 )
-from packer.sources.splits import splits_in
+from packer.sources.splits import folder_splits, in_order, splits_in
 from packer.types import RawAnnotation
 
 NOTHING = RawAnnotation(origin="")
@@ -80,12 +81,18 @@ class FolderSource:
         if options.split is None:
             _refuse_splits(tree)
         self._split = split
-        self._prefix = images_below(folders, split)
-        names = _subfolders(tree, self._prefix) or _subfolders(tree, split)
-        if self._prefix != split and not tops_of(folders, self._prefix):
-            self._prefix, names = split, _subfolders(tree, split)  # images/ is the only folder: it is the class
+        self.notes: list[str] = []
+        self._prefix, names = _class_folders(tree, folders, split)
+        if options.split is not None:
+            of_split = {
+                each: _class_folders(tree, folders, each)[1] for each in (split, *_beside(tree, folders, split))
+            }
+            real = {each: [] if all(map(_holds_images, found)) else found for each, found in of_split.items()}
+            if any(real.values()):  # beside those with classes, a split with nothing but images/ has none
+                of_split, self._prefix = real, images_below(folders, split)
+            names = sorted({*chain.from_iterable(of_split.values())})
+            self.notes += _other_classes(split, of_split)
         self.classes: tuple[str, ...] | None = tuple(as_text(name) for name in names)
-        self.notes: list[str] = _other_classes(tree, split, names) if options.split and self._prefix == split else []
         self.label_files: frozenset[bytes] = frozenset()
         self._of_folder: dict[bytes, RawAnnotation] = {}
         """The annotation shared by all images of a class."""
@@ -116,6 +123,13 @@ class FolderSource:
             return []
         below = f" below the splits {', '.join(sorted(map(printable, splits)))}" if splits else ""
         return [Choice("folder", f"the images are in {plural(len(classes), 'class folder')}{below}")]
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the names of the folders, if all are splits."""
+        folders = image_folders(tree)
+        tops = tops_of(folders, images_below(folders, b""))
+        return in_order(map(as_text, tops)) if all(map(SPLIT_FOLDER.fullmatch, tops)) else ()
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the image is in the split's folder."""
@@ -155,6 +169,11 @@ class NoneSource:
         self.notes: list[str] = []
         self.label_files: frozenset[bytes] = frozenset()
         self._prefixes = split_folders(tree, options.split)
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the folders of splits."""
+        return folder_splits(tree)
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -205,17 +224,38 @@ def _refuse_splits(tree: Tree) -> None:
         raise UsageError(tree.root, problem, f"choose one: --split {as_text(first)}")
 
 
-def _other_classes(tree: Tree, prefix: bytes, names: list[bytes]) -> list[str]:
+def _class_folders(tree: Tree, folders: set[bytes], split: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the prefix below which the class folders of a split are, and their names, with those of empty ones."""
+    prefix = images_below(folders, split)
+    if prefix != split and not tops_of(folders, prefix):
+        return split, _subfolders(tree, split)  # images/ is the only folder: it is the class
+    return prefix, _subfolders(tree, prefix) or _subfolders(tree, split)
+
+
+def _beside(tree: Tree, folders: set[bytes], split: bytes) -> list[bytes]:
+    """Return the folders of the other splits; beside one of another name, such as fold1/, all that have folders."""
+    parent, _, name = split[:-1].rpartition(b"/")
+    base = parent + b"/" if parent else b""
+    others = [other for other in _subfolders(tree, base) if other != name]
+    if SPLIT_FOLDER.fullmatch(name):
+        others = [other for other in others if SPLIT_FOLDER.fullmatch(other)]
+    else:
+        others = [
+            other for other in others if tops_of(folders, base + other + b"/") and other.lower() not in NEVER_CLASSES
+        ]
+    return [base + other + b"/" for other in others]
+
+
+def _holds_images(name: bytes) -> bool:
+    return name.lower() in IMAGE_FOLDERS
+
+
+def _other_classes(split: bytes, of_split: dict[bytes, list[bytes]]) -> list[str]:
     notes = []
-    parent = prefix[:-1].rpartition(b"/")[0]
-    parent += b"/" if parent else b""
-    for sibling in _subfolders(tree, parent):
-        folder = parent + sibling + b"/"
-        if folder != prefix and SPLIT_FOLDER.fullmatch(sibling) and (theirs := _subfolders(tree, folder)):
-            odd = sorted(set(theirs) ^ set(names))
-            if odd:
-                notes.append(
-                    f"{named([prefix[:-1]])} and {named([folder[:-1]])} have different classes ({named(odd)}): "
-                    "class ids differ between them unless both are built with one --classes FILE"
-                )
+    for other, names in of_split.items():
+        if names and of_split[split] and (odd := sorted(set(names) ^ set(of_split[split]))):
+            notes.append(
+                f"{named([split[:-1]])} and {named([other[:-1]])} have different classes ({named(odd)}): "
+                "the classes of all splits are numbered together"
+            )
     return notes

@@ -20,7 +20,7 @@ from copy import copy
 from packer.errors import BadLabel, NoImage, NoLabel, plural, printable
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.paths import as_text, class_id, extension_of, number, quoted, spread, stem_of
-from packer.sources.splits import FolderSplit
+from packer.sources.splits import FolderSplit, folder_splits
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.voc import match_by_stem
 from packer.types import Point, RawAnnotation
@@ -52,6 +52,11 @@ class PtsSource:
             return []
         images = plural(len(tree.images), "image has", "images have")
         return [Choice("pts", f"{fitting} of {images} a .pts file of their name")]
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the folders of splits."""
+        return folder_splits(tree)
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the image is in a folder of the split."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from packer.sources.paths import (
     spread,
     stem_of,
 )
+from packer.sources.splits import are_splits, folder_splits, in_order
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.voc_xml import claimed_names, parse_xml, read_annotation
 from packer.types import RawAnnotation
@@ -78,6 +80,20 @@ class VocSource:
             return []
         have = plural(len(images), "image has", "images have")
         return [Choice("voc", f"{fitting} of {have} a Pascal VOC XML file of their name")]
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the lists in ``ImageSets/Main`` that name images, else the folders of splits."""
+        if not any(map(_is_sets, tree.folders)):
+            return folder_splits(tree)
+        stems = {stem_of(image) for image in tree.images}
+        names = {as_text(stem_of(path)) for path in tree.files if _is_sets(folder_of(path))}
+        found = []
+        for name in filter(lambda name: are_splits([name]), names):
+            with suppress(UsageError):
+                if any(stems & listed.keys() for listed in _read_split(tree, name, stems).values()):
+                    found.append(name)
+        return in_order(found)
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the stem of the image is in the split's file, or the image in a folder of its name."""

@@ -305,7 +305,11 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
             if name == "build":
                 source = os.path.abspath(value)
                 stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
-                named += [(os.path.realpath(f"{stem}.{name}"), True) for stem in stems for name in CONTAINERS]
+                packs = [f"{stem}{split}.{name}" for stem in stems for split in ("", *SPLITS) for name in CONTAINERS]
+                if option in ("-o", "--out"):
+                    stem, end = os.path.splitext(source) if source.endswith(ENDINGS) else (source, "")
+                    packs = [f"{stem}{split}{end}" for split in SPLITS]
+                named += [(os.path.realpath(pack), True) for pack in packs]
     cache = [(os.path.realpath(os.environ[CACHE]), True)] if CACHE in os.environ else []
     if name == "view":
         cache.append((os.path.realpath(os.path.join(os.environ.get(STATE, "/nowhere"), "packer")), True))
@@ -336,6 +340,8 @@ WRITTEN = frozenset(
 )
 SECOND = ("convert", "extract", "pull")
 """Commands that write to the second path in their line."""
+SPLITS = ("-train", "-val", "-valid", "-test", "-trainval")
+ENDINGS = (".lmdb", ".hdf5", ".tar", ".parquet", ".pth", ".zarr")
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5", "recordio", "pth")
 
 

@@ -73,7 +73,7 @@ class CocoFile:
         if missing:
             members = " and ".join(f'"{name}"' for name in missing)
             raise UsageError(self.name, f"has no {members}, as COCO files of objects have", "name another file")
-        self._class_of, points_of, self.flip_index = self._categories(places["categories"])
+        self._class_of, points_of, self.flip_index = _categories(file, places["categories"], self.notes)
         self.classes = tuple(dict.fromkeys(self._class_of.values()))
         ids = self._read_images(places["images"], images)
         most_points = self._read_objects(places["annotations"], ids)
@@ -128,41 +128,6 @@ class CocoFile:
         return iter(self._bad)
 
     # -- reading the file, once
-
-    def _categories(self, place: Range) -> tuple[dict[Any, str], dict[Any, int], tuple[int, ...] | None]:
-        """Return the class of each category, the number of its keypoints, and their flip index."""
-        where = self._map.where(place[0])
-        try:
-            if place[1] - place[0] > MOST_CATEGORY_BYTES:
-                raise ValueError("is too long")
-            loaded = json.loads(self._map.view[slice(*place)])
-        except (ValueError, RecursionError) as error:
-            raise UsageError(where, f'"categories" cannot be read: {error}', FIX) from None
-        if not isinstance(loaded, list) or len(loaded) > MOST_CLASSES:
-            raise UsageError(where, f'"categories" is not a list of at most {MOST_CLASSES} categories', FIX)
-        class_of: dict[Any, str] = {}
-        points_of: dict[Any, int] = {}
-        flips = set()
-        for entry in loaded:
-            key, name = (key_of(entry.get("id")), entry.get("name")) if isinstance(entry, dict) else (None, None)
-            if key is None or not isinstance(name, str) or not name:
-                raise UsageError(where, f"the category {json_text(entry)} has no id or no name", FIX)
-            if class_of.setdefault(key, name) != name:
-                problem = f"category {json_text(key)} is both {quoted(class_of[key])} and {quoted(name)}"
-                raise UsageError(where, problem, "give each category an id of its own")
-            points = entry.get("keypoints")
-            if isinstance(points, list) and points:
-                points_of[key] = len(points)
-                texts = all(isinstance(point, str) for point in points)
-                flips.add(flip_index_of(points) if texts else None)
-        keys_of: dict[str, list[Any]] = {}
-        for key, name in class_of.items():
-            keys_of.setdefault(name, []).append(key)
-        for name, keys in keys_of.items():
-            if len(keys) > 1:  # Roboflow names its first category like the whole set
-                listed = ", ".join(map(json_text, keys))
-                self.notes.append(f"{self.name}: categories {listed} are all named {quoted(name)}, and are one class")
-        return class_of, points_of, flips.pop() if len(flips) == 1 else None
 
     def _read_images(self, place: Range, images: FileImages) -> Ids:
         """Find the image of each entry, and return the ids of the entries."""
@@ -286,3 +251,47 @@ def _places(wanted: Ids, ids: Ids) -> Int64:
     order = np.argsort(ids, kind="stable")
     places = order[np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)]
     return np.where((ids[places] == wanted) & (wanted != "" if wanted.dtype.kind == "U" else True), places, -1)
+
+
+def classes_in(file: JsonMap) -> tuple[str, ...]:
+    """Return the `classes` of a file, of which nothing else is read; () if it has no categories."""
+    place = file.members(MEMBERS).get("categories")
+    return () if place is None else tuple(dict.fromkeys(_categories(file, place, [])[0].values()))
+
+
+def _categories(
+    file: JsonMap, place: Range, notes: list[str]
+) -> tuple[dict[Any, str], dict[Any, int], tuple[int, ...] | None]:
+    """Return the class of each category, the number of its keypoints, and their flip index."""
+    where = file.where(place[0])
+    try:
+        if place[1] - place[0] > MOST_CATEGORY_BYTES:
+            raise ValueError("is too long")
+        loaded = json.loads(file.view[slice(*place)])
+    except (ValueError, RecursionError) as error:
+        raise UsageError(where, f'"categories" cannot be read: {error}', FIX) from None
+    if not isinstance(loaded, list) or len(loaded) > MOST_CLASSES:
+        raise UsageError(where, f'"categories" is not a list of at most {MOST_CLASSES} categories', FIX)
+    class_of: dict[Any, str] = {}
+    points_of: dict[Any, int] = {}
+    flips = set()
+    for entry in loaded:
+        key, name = (key_of(entry.get("id")), entry.get("name")) if isinstance(entry, dict) else (None, None)
+        if key is None or not isinstance(name, str) or not name:
+            raise UsageError(where, f"the category {json_text(entry)} has no id or no name", FIX)
+        if class_of.setdefault(key, name) != name:
+            problem = f"category {json_text(key)} is both {quoted(class_of[key])} and {quoted(name)}"
+            raise UsageError(where, problem, "give each category an id of its own")
+        points = entry.get("keypoints")
+        if isinstance(points, list) and points:
+            points_of[key] = len(points)
+            texts = all(isinstance(point, str) for point in points)
+            flips.add(flip_index_of(points) if texts else None)
+    keys_of: dict[str, list[Any]] = {}
+    for key, name in class_of.items():
+        keys_of.setdefault(name, []).append(key)
+    for name, keys in keys_of.items():
+        if len(keys) > 1:  # Roboflow names its first category like the whole set
+            listed = ", ".join(map(json_text, keys))
+            notes.append(f"{file.name}: categories {listed} are all named {quoted(name)}, and are one class")
+    return class_of, points_of, flips.pop() if len(flips) == 1 else None

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.sources.base import Choice, SourceOptions, Tree
-from packer.sources.coco.file import MEMBERS, CocoFile
+from packer.sources.coco.file import MEMBERS, CocoFile, classes_in
 from packer.sources.coco.json_map import JsonMap
 from packer.sources.coco.objects import CocoObject, far_off, shape_of
 from packer.sources.image_names import ImageNames
 from packer.sources.paths import as_bytes, as_text, extension_of, file_of, named, stem_of
 from packer.sources.points import check_count
-from packer.sources.splits import FolderSplit, is_of_split
+from packer.sources.splits import FolderSplit, file_splits, folder_splits, is_of_split
 from packer.sources.tree import read_head
 from packer.types import Json, RawAnnotation
 
@@ -48,6 +49,7 @@ class CocoSource:
         self.label_files = set(map(tree.below, paths))
         names = ImageNames(tree)
         self._split: FolderSplit | None = None
+        every = paths
         if options.split is not None:
             chosen = [path for path in paths if is_of_split(names.told(path), as_bytes(options.split))]
             self._split = None if chosen else FolderSplit(tree, options.split)
@@ -55,18 +57,25 @@ class CocoSource:
         self._files = []
         self._row_of: dict[bytes, Row] = {}
         self._repeated: dict[bytes, list[Row]] = {}
-        for path in paths:
+        classes: list[tuple[str, ...]] = []
+        for path in every:
             told = printable(names.told(path))
             mapped = maps.get(path) or JsonMap(tree, path, told)
             mapped.name = told
-            self._files.append(CocoFile(mapped, names.of_file(path), options.rle_polygons))
+            if path in paths:
+                self._files.append(CocoFile(mapped, names.of_file(path), options.rle_polygons))
+            classes.append(self._files[-1].classes if path in paths else classes_in(mapped))
         for number, file in enumerate(self._files):
             for image, row in file.images:
                 if self._row_of.setdefault(image, (number, row)) != (number, row):
                     self._repeated.setdefault(image, [self._row_of[image]]).append((number, row))
             self.notes += file.notes
         self._refuse_copies()
-        self.classes: tuple[str, ...] | None = self._joined_classes()
+        longest = self._joined_classes()
+        if len(every) > len(paths):  # those of all splits, in an order that does not depend on which is asked for
+            classes.sort(key=len, reverse=True)
+            longest = tuple(dict.fromkeys(chain.from_iterable(classes)))
+        self.classes: tuple[str, ...] | None = longest
         flips = {file.flip_index for file in self._files if file.rules.points}
         self.flip_index: tuple[int, ...] | None = flips.pop() if len(flips) == 1 else None
         if len({file.rules.points for file in self._files}) > 1:
@@ -85,6 +94,12 @@ class CocoSource:
             return [Choice("coco", f"{named(kinds)} {are} of {next(iter(kinds.values()))}")]
         root = as_text(tree.root.rstrip(b"/")) + "/"
         return [Choice(f"coco:{root}{as_text(path)}", f"a COCO file of {kind}") for path, kind in kinds.items()]
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the splits that the files are named after, else those of the folders of images."""
+        paths = [file_of(tree, "coco", file) for file in options.files] or list(_found(tree))
+        return file_splits([ImageNames(tree).told(path) for path in paths]) or folder_splits(tree)
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the image's folder is of the split if the files are not."""

@@ -30,7 +30,7 @@ from packer.sources.paths import (
     splits_of,
     stem_of,
 )
-from packer.sources.splits import FolderSplit
+from packer.sources.splits import FolderSplit, are_splits, folder_splits, in_order
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo.config import NAME_FILES
 from packer.types import RawAnnotation
@@ -106,6 +106,18 @@ class ListSource:
                 file = as_text(tree.root.rstrip(b"/") + b"/" + path)
                 found.append(Choice(f"list:{file}", f"{printable(path)} names images and has labels for them"))
         return found
+
+    @classmethod
+    def splits(cls, tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the values of the column of splits, if all are names of splits; without one, the folders of splits."""
+        source = cls(tree, options)
+        if not source.has_splits:
+            return folder_splits(tree)
+        values = source._split_values()
+        if values and values <= set(SPLITS.values()):
+            return in_order(name for name in ("train", "val", "test") if SPLITS[name] in values)
+        names = [as_text(value) for value in values]
+        return in_order(names) if are_splits(names) else ()
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the image is of the chosen split (True for every image without ``--split``).
@@ -262,7 +274,7 @@ class ListSource:
         if "split" not in self._columns.head:
             self.notes.append(f"{self._name}: has no column of splits; --split {split} does not choose lines")
             return None
-        values = {self._cell("split", index) for index in range(self._layout.opening.lines, len(self._lines))} - {b""}
+        values = self._split_values()
         wanted = as_bytes(split)
         alike = [value for value in sorted(values) if value.lower() == wanted.lower()]
         if wanted in values or alike:
@@ -271,6 +283,10 @@ class ListSource:
             return SPLITS[split]
         few = ", ".join(map(printable, sorted(values)[:8]))
         raise UsageError(self._name, f"has no split {printable(split)}", f"its splits are {few}")
+
+    def _split_values(self) -> set[bytes]:
+        """Return the values of the column of splits."""
+        return {self._cell("split", index) for index in range(self._layout.opening.lines, len(self._lines))} - {b""}
 
     def _display_names(self, tree: Tree, folder: bytes) -> dict[str, str]:
         """Return the names of classes that are ids of Open Images, from the file beside the list that has them."""

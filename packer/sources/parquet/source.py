@@ -15,7 +15,7 @@ from packer.sources.parquet.columns import Layout, layout_of
 from packer.sources.parquet.file import ParquetFile, images_below, name_of, parquet_files, stem_folder
 from packer.sources.parquet.objects import FORMATS, BoxFormat, Votes, objects_of
 from packer.sources.paths import MOST_CLASSES, folder_of, named
-from packer.sources.splits import FolderSplit
+from packer.sources.splits import FolderSplit, folder_splits
 from packer.types import Json, RawAnnotation
 
 ROWS_AT_ONCE = 1024
@@ -79,6 +79,11 @@ class ParquetSource:
             return []
         files = named([path or os.path.basename(tree.root) for path in paths])
         return [Choice("parquet", f"the images are in {plural(len(paths), 'Parquet file')} ({files})")]
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the folders of splits, or files that are called so."""
+        return folder_splits(tree)
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the name of the image's file, or its folder, is of the split."""

@@ -28,6 +28,7 @@ from packer.sources.paths import (
     spread,
     stem_of,
 )
+from packer.sources.splits import are_splits, folder_splits, in_order
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo.config import NAME_FILES, read_config
 from packer.sources.yolo.split import Split, find_split
@@ -98,6 +99,18 @@ class YoloSource:
             return []
         images = plural(len(tree.images), "image has", "images have")
         return [Choice("yolo", f"{len(labels)} of {images} a YOLO text file of their name")]
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the splits of data.yaml, else the usual folders, that have images and are not all the same."""
+        config = read_config(tree)
+        found: dict[frozenset[bytes], str] = {}
+        for name in [n for n in config.splits if are_splits([n])] or folder_splits(tree):
+            with suppress(UsageError):  # data.yaml names folders that were not downloaded
+                split = find_split(tree, config, name)
+                found.setdefault(frozenset(image for image in tree.images if split.in_split(image)), name)
+        found.pop(frozenset(), None)
+        return in_order(found.values())
 
     def in_split(self, image: bytes) -> bool:
         """Return whether data.yaml's entry for the split, or the split's folder, contains this image."""
