@@ -247,6 +247,10 @@ def _duplicates(found: PackStats) -> Iterator[str]:
         yield "duplicates none: all records are from files with different bytes"
     if (both := found.leaks) is None:
         return
+    if found.other_ids:
+        ids = [f"{printable(name)} {here} (there {there})" for name, (here, there) in found.other_ids.items()]
+        more = f" and {len(ids) - SHOWN_GROUPS:,} more" if len(ids) > SHOWN_GROUPS else ""
+        yield f"class ids  differ from those of {printable(both.path)}: {', '.join(ids[:SHOWN_GROUPS])}{more}"
     yield f"in both    {plural(both.records, 'record is', 'records are')} also in {printable(both.path)}"
     for ours, theirs in both.listed[:SHOWN_GROUPS]:
         yield f"           {_places(ours)} = {_places(theirs)}"

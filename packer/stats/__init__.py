@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from packer.errors import AnyPath
 from packer.format.pack import Pack, open_pack
@@ -15,6 +16,7 @@ from packer.stats.columns import (
     box_stats,
     class_counts,
     keypoint_stats,
+    other_ids,
     points_stats,
     size_stats,
 )
@@ -45,6 +47,8 @@ class PackStats:
     duplicates: Duplicates
     leaks: Leaks | None
     """Records whose source files are also in the pack `against`; None without one."""
+    other_ids: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
+    """Classes of both packs whose ids differ: name -> (id here, id in `against`)."""
 
 
 def pack_stats(
@@ -79,4 +83,5 @@ def pack_stats(
         padded=pack.manifest.options.get("resize") is not None and pack.manifest.options.get("fit") == "pad",
         duplicates=duplicates(pack),
         leaks=None if other is None else leaks(pack, other),
+        other_ids={} if other is None else other_ids([pack.classes, other.classes]),
     )

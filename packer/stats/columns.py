@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,3 +191,14 @@ def keypoint_stats(pack: Pack) -> KeypointStats | None:
     lengths = np.asarray(boxes.lengths)
     values, counts = np.unique(np.asarray(boxes.flat()).reshape(-1, 3)[:, 2], return_counts=True)
     return KeypointStats(Spread.of(lengths[lengths > 0]), tuple(zip(values.tolist(), counts.tolist(), strict=True)))
+
+
+def other_ids(classes: Sequence[Sequence[str]]) -> dict[str, tuple[int | None, ...]]:
+    """Return the names that do not have the same id in all packs that have them, with the id in each pack.
+
+    Args:
+        classes: The class names of each pack, in id order.
+    """
+    ids = [{name: number for number, name in enumerate(names)} for names in classes]
+    every = {name: tuple(of_pack.get(name) for of_pack in ids) for of_pack in ids for name in of_pack}
+    return {name: numbers for name, numbers in every.items() if len({*numbers} - {None}) > 1}

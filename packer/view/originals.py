@@ -25,12 +25,20 @@ from packer.view.pictures import EXACT_PIXELS, LARGEST_SIDE, data_uri, shrink
 _MOST_BYTES = 256 << 20
 
 
+def _source_of(pack: Pack) -> str:
+    """Return where the folder of a pack may be: the pack is called like it, ``imgs.lmdb`` or ``imgs-train.lmdb``."""
+    folder = os.path.splitext(pack.path)[0]
+    split = pack.manifest.options.get("split")
+    return folder if os.path.isdir(folder) or not split else folder.removesuffix(f"-{split}")
+
+
 class Originals:
     """The source files of a pack, found by the paths in its index and recognized by their digests.
 
     Args:
         pack: The pack.
-        source: The folder that it was built from; None: the folder that is called like the pack, without its suffix.
+        source: The folder that it was built from; None: the folder that is called like the pack, without its suffix
+            and its split.
 
     Raises:
         UsageError: `source` is not a folder.
@@ -40,9 +48,7 @@ class Originals:
         self._pack = pack
         if source is not None and not os.path.isdir(source):
             raise UsageError("--source", f"is not a folder: {printable(source)}", "name the folder that was packed")
-        self._folders = {
-            one.path: os.fsencode(os.path.splitext(one.path)[0] if source is None else source) for one in pack.packs
-        }
+        self._folders = {one.path: os.fsencode(_source_of(one) if source is None else source) for one in pack.packs}
 
     def where(self, record: int) -> dict[str, Any]:
         """Return {"found": whether there is such a file, "path": where it is or should be}, without reading it."""

@@ -208,6 +208,23 @@ def test_several_packs(tmp_path: Path) -> None:
     assert listed["problems"][[one["kind"] for one in listed["problems"]].index("leak")]["records"] == [7, 303, 9, 304]
 
 
+@pytest.mark.parametrize("names", [("ant", "bee"), ("bee", "ant"), ("bee",), ("cat",)])
+def test_other_ids_of_the_same_names(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Two packs of one source that were built apart: ``bee`` is 1 in one and 0 in the other."""
+    for name, classes, seed in (("train", ("ant", "bee"), 0), ("val", names, 1)):
+        labeled_pack(tmp_path / name, random_labels(60, 2, len(classes), seed), classes)
+    command = ("stats", tmp_path / "train", "--against", tmp_path / "val")
+    told, listed = good(*command, "--no-pixels").out, json.loads(good(*command, "--problems", "--json").out)
+    found = [one for one in listed["problems"] if one["kind"] == "class-ids"]
+    if names == ("bee",):
+        assert found[0]["text"].startswith("bee is 1 in train, 0 in val.") and found[0]["level"] == "wrong"
+        assert f"class ids  differ from those of {tmp_path / 'val'}: bee 1 (there 0)" in told
+    elif names == ("bee", "ant"):
+        assert found[0]["objects"] == 2 and "ant 0 (there 1), bee 1 (there 0)" in told
+    else:
+        assert not found and "class ids" not in told
+
+
 def test_a_pack_without_labels_contradicts_nobody(tmp_path: Path) -> None:
     """Only records of packs that have a field are compared in it, also if the first of their group is of another."""
     known, bare = random_labels(60, 2, 3), random_labels(20, 2, 3, 1)

@@ -16,7 +16,7 @@ from packer.stats.problems.points import landmark_problems
 __all__ = ["CHECK", "NOTE", "WRONG", "Example", "Problem", "Problems", "find_problems"]
 
 ORDER = (
-    *("label-conflict", "leak", "class-names", "box-area", "two-classes"),
+    *("label-conflict", "leak", "class-ids", "class-names", "box-area", "two-classes"),
     *(
         "double-box",
         "landmark-shape",

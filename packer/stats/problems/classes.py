@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import plural
+from packer.errors import plural, printable
+from packer.stats.columns import other_ids
 from packer.stats.problems.base import CHECK, EXAMPLES, NOTE, WRONG, Columns, Problem, distinct, list_text, usual
 
 RARE = 10
@@ -26,6 +27,7 @@ def class_problems(columns: Columns) -> Iterator[Problem]:
     counts = np.stack([_counts(columns, *bounds) for bounds in _bounds(columns)])
     total = counts.sum(axis=0)
     names = [f"{name} ({count:,})" for name, count in zip(columns.classes, total.tolist(), strict=True)]
+    yield from _other_ids(columns)
     yield from _alike(columns, total, names)
     yield from _missing(columns, counts)
     empty = np.flatnonzero(total == 0).tolist()
@@ -113,6 +115,24 @@ def _alike(columns: Columns, total: NDArray[np.int64], names: list[str]) -> Iter
             len(alike), records,
             tuple(columns.example(i, _classes_text(columns, i, rarer)) for i in records[:EXAMPLES].tolist()),
         )  # fmt: skip
+
+
+def _other_ids(columns: Columns) -> Iterator[Problem]:
+    """Yield the names that are numbered differently by two packs: what is learned of one is wrong for the other."""
+    found = other_ids([pack.classes for pack in columns.pack.packs])
+    if not found:
+        return
+    parts = []
+    for name, ids in found.items():
+        numbers = ", ".join(f"{i} in {pack}" for pack, i in zip(columns.pack_names, ids, strict=True) if i is not None)
+        parts.append(f"{printable(name)} is {numbers}")
+    records = _records_of(columns, np.array([columns.pack.classes.index(name) for name in found]))
+    yield Problem(
+        "class-ids", WRONG, "Other ids of the same names",
+        f"{list_text(parts)}. A model that is trained on one pack is measured with the ids of the other. Build them again "
+        "with one class list: packer build SRC packs all splits of a source, and --classes PACK takes the ids of a pack.",
+        len(found), records, tuple(columns.example(i, "") for i in records[:EXAMPLES].tolist()),
+    )  # fmt: skip
 
 
 def _missing(columns: Columns, counts: NDArray[np.int64]) -> Iterator[Problem]:
