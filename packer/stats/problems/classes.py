@@ -129,8 +129,8 @@ def _other_ids(columns: Columns) -> Iterator[Problem]:
     records = _records_of(columns, np.array([columns.pack.classes.index(name) for name in found]))
     yield Problem(
         "class-ids", WRONG, "Other ids of the same names",
-        f"{list_text(parts)}. A model that is trained on one pack is measured with the ids of the other. Build them again "
-        "with one class list: packer build SRC packs all splits of a source, and --classes PACK takes the ids of a pack.",
+        f"{list_text(parts)}. A model that is trained on one pack is measured with the ids of the other. Build them "
+        "again with one class list: packer build SRC packs all splits of SRC, and --classes PACK takes the ids of PACK.",
         len(found), records, tuple(columns.example(i, "") for i in records[:EXAMPLES].tolist()),
     )  # fmt: skip
 
