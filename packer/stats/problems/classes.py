@@ -130,7 +130,7 @@ def _other_ids(columns: Columns) -> Iterator[Problem]:
     yield Problem(
         "class-ids", WRONG, "Other ids of the same names",
         f"{list_text(parts)}. A model that is trained on one pack is measured with the ids of the other. Build them "
-        "again with one class list: packer build SRC packs all splits of SRC, and --classes PACK takes the ids of PACK.",
+        "again with one class list: packer build packs all splits of SRC, --classes PACK takes the ids of PACK.",
         len(found), records, tuple(columns.example(i, "") for i in records[:EXAMPLES].tolist()),
     )  # fmt: skip
 
