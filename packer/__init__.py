@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.to_device import CudaPrefetcher
-    from packer.packing import BuildOptions, BuildSummary, build_pack, build_part
+    from packer.packing import BuildOptions, BuildSummary, build_pack, build_packs, build_part, build_parts
     from packer.packing.recorded import options_from, options_like
     from packer.repack.adopt import adopt
     from packer.repack.convert import convert
@@ -43,7 +43,9 @@ _HOMES = {
     "adopt": "packer.repack.adopt",
     "as_tv_tensors": "packer.loading.collate",
     "build_pack": "packer.packing",
+    "build_packs": "packer.packing",
     "build_part": "packer.packing",
+    "build_parts": "packer.packing",
     "collate": "packer.loading.collate",
     "extract": "packer.repack.extract",
     "join_packs": "packer.format.joined",
@@ -73,7 +75,9 @@ __all__ = [
     "adopt",
     "as_tv_tensors",
     "build_pack",
+    "build_packs",
     "build_part",
+    "build_parts",
     "collate",
     "convert",
     "extract",

@@ -101,9 +101,10 @@ def splits_of_labels(specs: Sequence[str], tree: Tree, options: SourceOptions) -
         if found := splits_by_file(tree, {name: _type_of(name) for name in names}, options):
             return found
         specs = [recognize(tree, options).spec]
+    there = {*SOURCES, *plugins(GROUP, tuple(SOURCES))}
     for spec in specs:
         name, colon, file = spec.partition(":")
-        named = getattr(_type_of(name), "splits", None)
+        named = getattr(_type_of(name), "splits", None) if name in there else None  # opening it says what is wrong
         of_file = replace(options, file=file) if colon else options
         if named is not None and (found := tuple(named(tree, of_file))):
             return found

@@ -59,21 +59,22 @@ def facts(pack: Path) -> list[Any]:
 
 def test_the_pack_is_that_of_the_folder(parts: Path) -> None:
     before = tree_state(parts / "set")
-    good("build", parts / "set", "--encode", "copy", "--shard-size", "12KB", "--workers", 2)
-    good("build", parts / "folder", "--encode", "copy", "--shard-size", "12KB", "--workers", 1)
+    whole = ("--split", "all", "--encode", "copy", "--shard-size", "12KB")
+    good("build", parts / "set", *whole, "--workers", 2)
+    good("build", parts / "folder", *whole, "--workers", 1)
     pack = PackedDataset(str(parts / "set.lmdb"))
     assert pack.classes == NAMES and len(pack) == 21
     assert facts(parts / "set.lmdb") == facts(parts / "folder.lmdb")
     assert tree_state(parts / "set") == before
     assert not [path for path in parts.iterdir() if "partial" in path.name]
-    again = good("build", parts / "set", "--encode", "copy", "--shard-size", "12KB", "-o", parts / "again.lmdb")
+    again = good("build", parts / "set", *whole, "-o", parts / "again.lmdb")
     assert "train/, test/ are packed together (--split train packs one); 21 images, 2 classes, 21 boxes" in again.out
     assert digests(parts / "again.lmdb") == digests(parts / "set.lmdb")
 
 
 def test_splits_and_one_file(parts: Path) -> None:
     good("build", parts / "set", "--split", "train", "--encode", "copy")
-    every = facts(parts / "set.lmdb")
+    every = facts(parts / "set-train.lmdb")
     assert [path for path, *_ in every] == [
         b"data/train-0000%d-of-00002/%03d.jpg" % (k, 7 + 7 * k + i) for k in range(2) for i in range(7)
     ]

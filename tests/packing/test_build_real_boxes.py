@@ -60,7 +60,7 @@ def in_our_frame(written: list[tuple[str, list[int]]], name: str) -> list[tuple[
 
 
 def test_bccd_as_it_is_fails_and_names_both_files(bccd: Path, folder: Path) -> None:
-    ran = run("build", bccd, "-o", folder / "no", "--json")
+    ran = run("build", bccd, "--split", "all", "-o", folder / "no", "--json")
     assert ran.code == 1
     for name in NO_AREA:
         assert f"JPEGImages/{name}.jpg" in ran.err and f"Annotations/{name}.xml" in ran.err
@@ -72,7 +72,7 @@ def test_bccd_as_it_is_fails_and_names_both_files(bccd: Path, folder: Path) -> N
 
 def test_bccd_whole_has_every_box_but_the_two_without_area(bccd: Path, folder: Path) -> None:
     out = folder / "clip.lmdb"
-    good("build", bccd, "-o", out, "--boxes", "clip", "--encode", "copy", "--workers", 2)
+    good("build", bccd, "--split", "all", "-o", out, "--boxes", "clip", "--encode", "copy", "--workers", 2)
     pack = open_pack(out)
     assert len(pack) == 364 and pack.classes == ["Platelets", "RBC", "WBC"]
     counts = {name: n for name, n in pack.manifest.counts.items() if n}
@@ -91,7 +91,8 @@ def test_bccd_whole_has_every_box_but_the_two_without_area(bccd: Path, folder: P
 )
 def test_bccd_drop_and_max_bad(bccd: Path, folder: Path, options: list[str], images: int, boxes: int) -> None:
     out = folder / f"{options[0][2:]}.webdataset"
-    ran = good("build", bccd, "-o", out, "--encode", "copy", "--format", "webdataset", "--json", *options)
+    whole = ("--split", "all", "--encode", "copy", "--format", "webdataset")
+    ran = good("build", bccd, "-o", out, *whole, "--json", *options)
     counts = json.loads(ran.out)["counts"]
     assert (counts["packed"], counts["boxes"]) == (images, boxes)
     assert counts["found"] == counts["packed"] + counts["rejected"] + counts["skipped"]
@@ -149,7 +150,8 @@ def yolo_boxes(file: Path, size: tuple[int, int]) -> list[tuple[int, list[float]
 @pytest.fixture(scope="module")
 def packed_coco(coco: Path, folder: Path) -> tuple[Ran, Pack]:
     out = folder / "coco.tfrecord"
-    ran = good("build", coco, "-o", out, "--format", "tfrecord", "--encode", "copy", "--max-bad", 4, "--json")
+    whole = ("--split", "all", "--format", "tfrecord", "--encode", "copy")
+    ran = good("build", coco, "-o", out, *whole, "--max-bad", 4, "--json")
     return ran, open_pack(out)
 
 
@@ -161,7 +163,7 @@ def test_coco_orphans_are_counted_and_listed(coco: Path, packed_coco: tuple[Ran,
     }  # fmt: skip
     counts = packed_coco[1].manifest.counts
     assert (counts["found"], counts["packed"], counts["rejected"]) == (258, 254, 4)
-    ran = run("build", coco, "-o", folder / "no", "--max-bad", 3)
+    ran = run("build", coco, "--split", "all", "-o", folder / "no", "--max-bad", 3)
     assert ran.code == 1 and "4 of 258 inputs are bad, 3 allowed" in ran.err
 
 

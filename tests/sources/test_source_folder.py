@@ -30,10 +30,10 @@ def test_splits_need_the_option(make_tree):
     with pytest.raises(UsageError, match=r"splits, not classes: train, val; choose one: split=.train.$"):
         open_source("folder", tree, SourceOptions())
     source = open_source("folder", tree, SourceOptions("val"))
-    assert source.classes == ("cat",)
+    assert source.classes == ("cat", "dog")  # those of all splits
     assert [image for image in tree.images if source.in_split(image)] == [b"val/cat/1.jpg"]
     assert source.annotate(b"val/cat/1.jpg").label == "cat"
-    assert "different classes (dog)" in source.notes[0] and "--classes FILE" in source.notes[0]
+    assert "different classes (dog): the classes of all splits" in source.notes[0]
     with pytest.raises(UsageError, match=r"no folder for split=.test.; its folders are: train, val"):
         open_source("folder", tree, SourceOptions("test"))
 
