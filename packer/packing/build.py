@@ -158,7 +158,18 @@ def build_part(options: BuildOptions, progress: Progress | None = None) -> PartS
 
 
 def build_parts(options: BuildOptions, progress: Progress | None = None) -> list[PartSummary]:
-    """Pack one part of a pack as `build_part` does, or of that of each split of the source, as of `build_packs`."""
+    """Pack one part of a pack as `build_part` does, or of the packs of all splits of the source, as of `build_packs`.
+
+    Args:
+        options: What to build, with `part`.
+        progress: Receives the images that were read and packed, the plans and notes.
+
+    Returns:
+        What was packed, a summary for each pack.
+
+    Raises:
+        PackerError: As of `build_pack`.
+    """
     told = progress or Progress()
     return _of_each_split(options, told, lambda every, reading: _built_parts(every, told, reading))
 

@@ -68,7 +68,7 @@ def test_the_pack_is_that_of_the_folder(parts: Path) -> None:
     assert tree_state(parts / "set") == before
     assert not [path for path in parts.iterdir() if "partial" in path.name]
     again = good("build", parts / "set", *whole, "-o", parts / "again.lmdb")
-    assert "train/, test/ are packed together (--split train packs one); 21 images, 2 classes, 21 boxes" in again.out
+    assert "train/, test/ are packed together (--split train packs one)" in again.out
     assert digests(parts / "again.lmdb") == digests(parts / "set.lmdb")
 
 
