@@ -397,14 +397,14 @@ def _outcome(command: Callable[[Path], Any], case: Path) -> str:
     from packer.errors import PackerError
 
     seen: list[str] = []
-    said = errors.failure_line
+    report = errors.report
 
-    def noted(error: BaseException) -> str:
+    def noted(error: BaseException, given: list[str]) -> int:
         seen.append("".join(traceback.format_exception(error)))
-        return said(error)
+        return report(error, given)
 
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    noting = mock.patch.object(errors, "failure_line", noted)
+    noting = mock.patch.object(errors, "report", noted)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), noting:
         try:
             code = command(case)
