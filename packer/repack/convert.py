@@ -133,8 +133,7 @@ def _options(folder: str, old: Manifest, out: str, given: dict[str, Any]) -> Bui
         problem = f"keeps the files of a source, but the pack has {old.encoding} images"
         raise UsageError("--encode copy", problem, "leave it out to keep the images as they are stored")
     if encode == "copy" and given.get("resize") is not None and given.get("encode") is None:
-        problem = "the pack holds files as they are (copy), and resized images must be encoded"
-        raise UsageError("--resize", problem, "add --encode jpeg, or --encode raw")
+        encode = "raw"  # as a build that resizes
     if given.get("quality") is not None and encode != "jpeg":
         raise UsageError("--quality", f"is for jpeg, not for {encode}", "leave it out, or add --encode jpeg")
     if not out:

@@ -179,7 +179,8 @@ def test_every_format_is_turned_upright(tmp_path: Path, format: str) -> None:
 )
 def test_pixels_of_raw_packs(files: Path, tmp_path: Path, mode: str, flags: int) -> None:
     """Within a level of the file where gray is computed; two levels where PNG's and OpenCV's gray differ."""
-    build_pack(BuildOptions(str(files), str(tmp_path / "p"), mode=mode, labels=("none",), decoder="opencv", workers=1))
+    options = {"mode": mode, "labels": ("none",), "decoder": "opencv", "encode": "raw", "workers": 1}
+    build_pack(BuildOptions(str(files), str(tmp_path / "p"), **options))  # type: ignore[arg-type]
     pack = open_pack(tmp_path / "p")
     for i, name in enumerate(ImageFiles(pack, range(len(pack)))):
         found = imread(name, flags)

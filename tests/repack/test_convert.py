@@ -148,6 +148,8 @@ def test_encoded_images_are_decoded_and_resized(make_pack: MakePack, tmp_path: P
     convert(pack, tmp_path / "raw.hdf5", encode="raw")
     before, after = open_pack(pack), open_pack(tmp_path / "raw.hdf5")
     assert all(np.array_equal(before.image(i), after.image(i)) for i in range(len(before)))
+    convert(pack, tmp_path / "small.hdf5", resize="5x5")  # as a build that resizes
+    assert read_manifest(tmp_path / "small.hdf5").encoding == "raw"
     assert after.manifest.encoding == "raw" and after.record_bytes == 10 * 12 * 3
     assert np.array_equal(before.column("source_xxh3"), after.column("source_xxh3"))
     assert convert(pack, tmp_path / "small", encode="jpeg", quality=50, resize="6x5").container == "hdf5"

@@ -34,8 +34,8 @@ def build(tmp_path: Path) -> Build:
         source = draw_classes(tmp_path / f"{name}-src", classes, each)
         out = tmp_path / name
         container = options.pop("format", "lmdb")
-        labels = ("folder",)
-        build_pack(BuildOptions(str(source), str(out), str(container), labels=labels, workers=1, **options))  # type: ignore[arg-type]
+        options = {"labels": ("folder",), "encode": "raw", **options}
+        build_pack(BuildOptions(str(source), str(out), str(container), workers=1, **options))  # type: ignore[arg-type]
         return out
 
     return make
