@@ -79,6 +79,13 @@ def browser(width: int = 1280, height: int = 800) -> Iterator[Any]:
             started.close()
 
 
+def shows(page: Any, selector: str, count: int) -> None:
+    """Wait until the page has so many elements of a kind: what an action changes is drawn in a later frame."""
+    from playwright.sync_api import expect
+
+    expect(page.locator(selector)).to_have_count(count, timeout=30_000)
+
+
 ENDED = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
 """What the browser says of a server that ends while the page asks it; the page asks again whether it is back."""
 

@@ -82,19 +82,18 @@ def test_keys(opened: Any) -> None:
     opened.wait_for_selector("dialog", state="hidden")
     opened.wait_for_function(f"() => {selected} === '1'")
     opened.keyboard.press("/")
-    assert opened.evaluate("document.activeElement.id") == "text"
+    opened.wait_for_function("() => document.activeElement.id === 'text'")
 
 
 def test_one_record_large(opened: Any, boxed: tuple[Pack, str]) -> None:
     pack, _ = boxed
     opened.click(".tile[data-record='5']")
-    opened.wait_for_selector("dialog[open] #large img")
+    boxes = pack.annotation(5).boxes
+    looking.shows(opened, "dialog[open] #large rect.box", len(boxes))  # they are drawn a frame after the image
     fields = opened.inner_text("#fields")
     source = bytes(pack.column("path")[5]).decode()
     assert source in fields and "64 x 64" in fields and "data.mdb, row 5" in fields
-    boxes = pack.annotation(5).boxes
     assert f"boxes: {len(boxes)}" in fields.lower()
-    assert opened.locator("#large rect.box").count() == len(boxes)
     names = opened.locator("#large svg .tag text").all_text_contents()
     assert sorted(names) == sorted(pack.classes[i] for i in pack.annotation(5).box_labels.tolist())
     opened.click("#close")
@@ -128,6 +127,7 @@ def test_batches_beside_their_sources(opened: Any) -> None:
     first = opened.eval_on_selector_all("#batch-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
     assert len(set(first)) == 16
     opened.click("#batch-made summary")
+    opened.wait_for_selector("#batch-code code")
     code = opened.inner_text("#batch-code code")
     assert "RandomResizedCrop(64)" in code and "flip=True" in code
     opened.focus("#tab-batches")
@@ -136,7 +136,8 @@ def test_batches_beside_their_sources(opened: Any) -> None:
     second = opened.eval_on_selector_all("#batch-grid .tile", "tiles => tiles.map(t => t.dataset.record)")
     assert not set(first) & set(second)
     opened.uncheck("#batch-sources")
-    assert not opened.locator(".half").first.is_visible() and opened.locator(".half").nth(1).is_visible()
+    opened.locator(".half").first.wait_for(state="hidden")
+    assert opened.locator(".half").nth(1).is_visible()
     opened.click("#batch-grid .tile")
     opened.wait_for_selector("dialog[open] #large img")
     opened.click("#close")
@@ -154,7 +155,7 @@ def test_a_wrong_number_keeps_the_batch_and_marks_its_field(opened: Any) -> None
     opened.fill("#batch-side", "64")
     opened.press("#batch-side", "Tab")
     opened.wait_for_selector("#batch-side:not([aria-invalid])")
-    assert opened.locator(".wrong").count() == 0
+    looking.shows(opened, ".wrong", 0)
     opened.said[:] = [text for text in opened.said if "400" not in text]  # the browser notes the refusal itself
 
 
@@ -180,7 +181,7 @@ def test_statistics(opened: Any) -> None:
     rows = opened.locator(".class-row")
     rows.first.click()  # leads to the records of that class
     opened.wait_for_function("() => document.getElementById('count').textContent.includes(' of 150')")
-    assert not opened.locator("#tab-records").is_hidden()
+    opened.wait_for_selector("#tab-records")
 
 
 def test_nothing_rejected(opened: Any) -> None:
@@ -231,7 +232,7 @@ def test_a_server_that_has_stopped_and_is_started_again(page: Any, tmp_path: Pat
     assert "packer view has stopped; start it again" in page.inner_text("#problem")
     with looking.served(tmp_path / "pack", "--port", port, "--token", "0123456789-token"):
         page.wait_for_function("() => document.getElementById('tab-rejected')?.textContent.includes('No input')")
-        assert page.locator("#problem").is_hidden()
+        page.wait_for_selector("#problem", state="hidden")
         page.goto("about:blank")
     page.said.clear()
 

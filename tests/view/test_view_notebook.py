@@ -155,7 +155,7 @@ def test_a_browser_shows_it_in_a_frame(page: Any, pack: Path, tmp_path: Path, no
         page.frames[1].wait_for_selector(".tile.marked")
         page.keyboard.press("u")
         page.frames[1].wait_for_selector(".tile.marked", state="detached")
-        assert page.frames[2].locator("figure svg image").count() == 5
+        looking.shows(page.frames[2], "figure svg image", 5)
         page.goto("about:blank")
     with looking.served(pack) as served:
         (tmp_path / "index.html").write_text(f'<iframe src="{served.url}"></iframe>')

@@ -147,16 +147,14 @@ def test_names_do_not_cover_each_other(stage: Any) -> None:
         settle(stage)
     assert len(heights) == 1
     stage.keyboard.press("0")
-    settle(stage)
-    assert stage.locator("#large .tag").count() == len(BOXES)
+    looking.shows(stage, "#large .tag", len(BOXES))
 
 
 def test_hover_goes_both_ways_and_a_press_pins(stage: Any) -> None:
     rows = stage.locator(".objects button")
-    assert rows.count() == len(BOXES)
+    looking.shows(stage, ".objects button", len(BOXES))
     rows.nth(3).hover()
-    settle(stage)
-    assert stage.locator("#large .faint rect.box").count() == 4
+    looking.shows(stage, "#large .faint rect.box", 4)
     image = frame_of(stage, ".layer img")
     scale = image["width"] / SIZE[0]
     # inside of the large box and of the small one: the small one is meant
@@ -171,6 +169,7 @@ def test_hover_goes_both_ways_and_a_press_pins(stage: Any) -> None:
     settle(stage)
     assert "lit" in rows.nth(0).get_attribute("class")
     stage.keyboard.press("ArrowDown")
+    settle(stage)
     assert stage.evaluate("document.activeElement") and "lit" in rows.nth(1).get_attribute("class")
     before = percent(stage)
     rows.nth(4).click()  # takes the pin off
@@ -181,41 +180,44 @@ def test_hover_goes_both_ways_and_a_press_pins(stage: Any) -> None:
 
 def test_the_legend_switches_classes_everywhere(stage: Any) -> None:
     stage.click("#fields .legend button:has-text('person')")
-    settle(stage)
-    assert stage.locator("#large rect.box").count() == 1 and "hide=0" in stage.url
+    looking.shows(stage, "#large rect.box", 1)
+    stage.wait_for_function("() => location.search.includes('hide=0')")
     stage.click("#close")
     stage.wait_for_function("() => document.querySelectorAll(\".tile[data-record='0'] rect.box\").length === 1")
     stage.click("#legend summary")
     assert stage.locator("#legend [aria-pressed=false]").inner_text() == "person"
     stage.click("#legend .plain:has-text('all')")
     stage.wait_for_function("() => document.querySelectorAll(\".tile[data-record='0'] rect.box\").length === 5")
-    assert "hide" not in stage.url
+    stage.wait_for_function("() => !location.search.includes('hide')")
     stage.select_option("#class", "1")  # a filter: the others are faint, and have no name
     stage.wait_for_function("() => document.querySelectorAll(\".tile[data-record='0'] .faint rect.box\").length === 4")
-    assert stage.locator(".tile .tag", has_text="person").count() == 0
+    looking.shows(stage, ".tile .tag:has-text('person')", 0)
 
 
 def test_bones_and_numbers_of_a_person(stage: Any, url: str) -> None:
     stage.goto(f"{url}?record=1")
-    stage.wait_for_selector("#large .bone")
-    assert stage.locator("#large .bone").count() == len(COCO_BONES) and stage.locator("#large circle").count() == 17
+    looking.shows(stage, "#large .bone", len(COCO_BONES))
+    looking.shows(stage, "#large circle", 17)
+    looking.shows(stage, ".tile[data-record='1'] circle", 17)
     facts = stage.evaluate("fetch('api/pack').then((r) => r.json())")
     assert facts["points"][9] == "left wrist" and COCO_POINTS[COCO_FLIPS[9]] == "right wrist"
     numbers = stage.locator("#large .number").all_text_contents()
     assert numbers and set(numbers) <= {str(n + 1) for n in range(17)} and len(numbers) == len(set(numbers))
     fields = stage.inner_text("#fields")
     assert "10 left wrist" in fields and "not visible" in fields
-    assert stage.locator(".tile .number").count() == 0 and stage.locator(".tile[data-record='1'] circle").count() == 17
+    assert stage.locator(".tile .number").count() == 0
 
 
 def test_crops_open_their_box(stage: Any, url: str) -> None:
     stage.goto(f"{url}?crops=1&class=0&sort=smallest-box")
     stage.wait_for_function(looking.FILLED)
-    assert stage.inner_text("#count") == "5 boxes" and stage.locator(".tile").count() == 5
+    looking.shows(stage, ".tile", 5)
+    assert stage.inner_text("#count") == "5 boxes"
     stage.click(".tile[data-place='2']")
     stage.wait_for_selector("dialog[open] .objects [aria-pressed=true]")
     pressed = stage.locator(".objects button").evaluate_all("all => all.findIndex((b) => b.ariaPressed === 'true')")
-    assert f"object={pressed}" in stage.url and "record=0" in stage.url
+    stage.wait_for_function(f"() => location.search.includes('object={pressed}')")
+    assert "record=0" in stage.url
     stage.keyboard.press("ArrowRight")
     stage.wait_for_function(f"() => !location.search.includes('object={pressed}&')")
     stage.click("#close")
@@ -245,8 +247,7 @@ def test_the_original_lies_over_the_packed_image(stage: Any) -> None:
     assert stage.evaluate(cut) == pytest.approx([200, 0], abs=1)
     assert "record=0" in stage.url  # the keys were those of the slider
     stage.click("button:has-text('original')")
-    settle(stage)
-    assert stage.locator("img.original").count() == 0
+    looking.shows(stage, "img.original", 0)
 
 
 def test_captions_are_file_names_where_no_class_is(page: Any, tmp_path: Path) -> None:
@@ -256,5 +257,6 @@ def test_captions_are_file_names_where_no_class_is(page: Any, tmp_path: Path) ->
     with looking.served(tmp_path / "pack") as served:
         page.goto(f"{served.url}?record=0")
         page.wait_for_selector("dialog[open] #large img")
+        page.wait_for_selector(".tile .caption")
         assert page.inner_text(".tile .caption") == "harbor.png" and page.inner_text("#detail-key") == "harbor.png"
         assert "--source" in page.inner_text("#fields") and not page.is_visible("button:has-text('original')")
