@@ -158,6 +158,16 @@ class Batch(Sequence[Sample]):
         return map(self.kind, zip(self.images, targets, strict=True))
 
 
+def contiguous(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Return samples whose images are contiguous in memory, (channels, height, width)."""
+    if isinstance(samples, Batch):
+        return Batch(samples.images.contiguous(), samples.targets, samples.kind)
+    return [
+        type(sample)((image.contiguous() if isinstance(image, torch.Tensor) else image, target))
+        for sample in samples for image, target in [sample]
+    ]  # fmt: skip
+
+
 def collate(samples: Sequence[tuple[Any, Any]]) -> tuple[torch.Tensor | list[Any], Any]:
     """Combine samples into a batch: the `collate_fn` of a DataLoader for a PackedDataset.
 

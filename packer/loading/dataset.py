@@ -15,13 +15,14 @@ from torch.utils.data import Dataset
 from packer.errors import AnyPath
 from packer.format.pack import Pack
 from packer.format.ragged import Ragged
-from packer.loading.collate import Batch, Sample, SampleOfObjects
+from packer.loading.collate import Batch, Sample, SampleOfObjects, contiguous
 from packer.loading.gather import Gather, gather_of
 from packer.loading.memory import BatchMemory, is_in_worker, shared_memory
 from packer.loading.options import check_decoder, pack_at
 from packer.loading.targets import Target, Targets, record_number
 from packer.loading.threads import on_one_core
 from packer.loading.transforms import ImageTransform, JointTransform, Transforms, as_list, naming
+from packer.samplers.callers import is_dispatched
 from packer.samplers.ranks import check_int
 from packer.types import Image
 
@@ -79,6 +80,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
         self._functions = Transforms(transform, target_transform, transforms)
         self._epoch = torch.zeros((), dtype=torch.int64)
+        self._is_dispatched = False
         if self._functions.random:
             self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it change
         if label_offset:
@@ -100,7 +102,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def __getstate__(self) -> dict[str, Any]:
         # without the tensor over the map and the columns, which are recreated when needed
         made = {name for c in type(self).__mro__ for name, a in vars(c).items() if isinstance(a, cached_property)}
-        return {name: value for name, value in self.__dict__.items() if name not in made}
+        state = {name: value for name, value in self.__dict__.items() if name not in made}
+        return {**state, "_is_dispatched": True} if is_dispatched() else state  # a spawned worker cannot find out
 
     def __len__(self) -> int:
         return len(self.pack)
@@ -123,7 +126,10 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
         Images of one shape are written into one tensor (see `Batch`): raw ones in one call.
         """
-        records = self._numbers(indices)
+        batch = self._samples(self._numbers(indices))
+        return contiguous(batch) if self._is_dispatched or is_dispatched() else batch
+
+    def _samples(self, records: NDArray[np.int64]) -> Sequence[Sample]:
         found = self._targets.of(records)
         targets = torch.from_numpy(found) if isinstance(found, np.ndarray) else as_list(found)
         images: torch.Tensor | list[torch.Tensor]

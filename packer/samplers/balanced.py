@@ -38,6 +38,8 @@ class BalancedSampler(Sampler):
     A record with an expected 2.3 samples per epoch gets 2 or 3 at random, and 2.3 on average (systematic sampling,
     Madow 1949, over the shuffled records). This has less noise than independent draws.
 
+    A record that comes twice in an epoch has the same crop, flip and random numbers each time.
+
     Args:
         data: the pack or dataset, or the class ids themselves: (n,), -1 for none, or a Ragged of n rows.
         power: from 0, no balancing, to 1, all classes equally often.

@@ -44,6 +44,18 @@ def dealer(world_size: int | None) -> Any:
     return callers[-1]  # the loader, which knows the epoch
 
 
+def is_dispatched() -> bool:
+    """Return whether accelerate sends the batches that are read to the other processes (`dispatch_batches=True`).
+
+    They receive the bytes of a tensor into a contiguous one, whatever its order in memory is. A forked worker inherits
+    the answer.
+    """
+    state: Any = sys.modules.get("accelerate.state")
+    if state is None or not state.GradientState._shared_state:
+        return False
+    return type(state.GradientState().active_dataloader).__name__ == "DataLoaderDispatcher"
+
+
 class Resumed(NamedTuple):
     """What Lightning's Trainer is about to train on."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
+from runs import checked
 from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, collate
@@ -18,7 +19,7 @@ from packer.samplers import ShuffleSampler
 
 
 def seen(loader: Any) -> list[list[int]]:
-    return [targets.tolist() for _, targets in loader]
+    return [checked(images, targets) for images, targets in loader]
 
 
 def main(pack: str, home: str) -> None:
@@ -59,7 +60,7 @@ def main(pack: str, home: str) -> None:
     loader = prepared(stateful)
     loader.set_epoch(1)
     batches = iter(loader)
-    facts["stateful"] = [next(batches)[1].tolist() for _ in range(2)]
+    facts["stateful"] = [checked(*next(batches)) for _ in range(2)]
     state = loader.state_dict()
     loader = prepared(stateful)
     loader.set_epoch(1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from runs import EPOCHS, STEPS, STOPS, Make, Model, Seen
+from runs import EPOCHS, STEPS, STOPS, Make, Model, Seen, checked
 
 from packer import PackedLoader
 
@@ -32,7 +32,7 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
             optimizer.zero_grad()
             accelerator.backward(model(images))
             optimizer.step()
-            seen.append((epoch, targets.tolist()))
+            seen.append((epoch, checked(images, targets)))
             step += 1
             if step in STOPS:
                 accelerator.save_state(str(home / str(step)))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from runs import EPOCHS, RANK, STOPS, WORLD, Make, Model, Seen
+from runs import EPOCHS, RANK, STOPS, WORLD, Make, Model, Seen, checked
 from runs import data_loader as torch_loader
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
@@ -47,7 +47,7 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
             optimizer.zero_grad()
             trained(images).backward()
             optimizer.step()
-            seen.append((epoch, targets.tolist()))
+            seen.append((epoch, checked(images, targets)))
             step += 1
             if step in STOPS and RANK == 0 and hasattr(order, "state_dict"):
                 home.mkdir(parents=True, exist_ok=True)

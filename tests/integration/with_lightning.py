@@ -8,7 +8,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from runs import EPOCHS, WORLD, Make, Model, Seen
+from runs import EPOCHS, WORLD, Make, Model, Seen, checked
 from runs import data_loader as torch_loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -31,7 +31,7 @@ class Module(lightning.LightningModule):
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
         images, targets = batch
-        self.seen.append((self.current_epoch, targets.tolist()))
+        self.seen.append((self.current_epoch, checked(images, targets)))
         return self.model(images)
 
     def configure_optimizers(self) -> Any:

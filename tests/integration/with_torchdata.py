@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from runs import EPOCHS, RANK, STOPS, WORLD, Make, Seen
+from runs import EPOCHS, RANK, STOPS, WORLD, Make, Seen, checked
 from runs import data_loader as torch_loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from with_bare import start
@@ -27,8 +27,8 @@ def fit(make: Make, home: Path, resume: Path | None) -> Seen:
         first, step = checkpoint["epoch"], checkpoint["step"]
     seen = Seen()
     for epoch in range(first, EPOCHS):
-        for _, targets in loader:
-            seen.append((epoch, targets.tolist()))
+        for images, targets in loader:
+            seen.append((epoch, checked(images, targets)))
             step += 1
             if step in STOPS and RANK == 0:
                 home.mkdir(parents=True, exist_ok=True)

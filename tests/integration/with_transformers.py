@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from runs import EPOCHS, GLOBAL_BATCH, WORKERS, WORLD, Make, Model, Seen
+from runs import EPOCHS, GLOBAL_BATCH, WORKERS, WORLD, Make, Model, Seen, checked
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from packer import PackedLoader
@@ -36,7 +36,7 @@ class PackTrainer(Trainer):
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         images, targets = inputs
-        self.seen.append((int(self.state.epoch or 0), targets.tolist()))
+        self.seen.append((int(self.state.epoch or 0), checked(images, targets)))
         return model(images)
 
 

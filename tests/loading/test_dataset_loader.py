@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
+import types
+
 import pytest
 import torch
 from side_by_side import SideBySide, digest
@@ -35,6 +39,31 @@ def test_default_collate(make_pack, container, workers):
             assert torch.equal(image, expected[0]) and int(target) == expected[1]
             seen += 1
     assert seen == len(data)
+
+
+class DataLoaderDispatcher:
+    """Stands for accelerate's loader of this name."""
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "ragged"])
+@pytest.mark.parametrize("way", ["here", "forked", "pickled"])
+@pytest.mark.parametrize("transform", [None, torch.clone], ids=["plain", "transform"])
+def test_images_that_accelerate_sends_to_other_processes_are_contiguous(make_pack, monkeypatch, kind, way, transform):
+    """They receive the bytes of a batch into a contiguous tensor: the pixels of channels last would be scrambled."""
+    active = types.SimpleNamespace(_shared_state={"a": 1}, active_dataloader=DataLoaderDispatcher())
+    state = types.SimpleNamespace(GradientState=lambda: active)
+    state.GradientState._shared_state = active._shared_state
+    data = PackedDataset(make_pack(kind, "lmdb"), transform)
+    expected = [data[i][0].clone() for i in range(8)]
+    monkeypatch.setitem(sys.modules, "accelerate.state", state)
+    if way == "pickled":  # as for a worker that is spawned, which knows nothing of accelerate
+        data = pickle.loads(pickle.dumps(data))
+        monkeypatch.delitem(sys.modules, "accelerate.state")
+    workers = int(way == "forked")
+    loader = DataLoader(data, 8, collate_fn=collate, num_workers=workers, multiprocessing_context=_fork(workers))
+    images, _ = next(iter(loader))
+    for image, own in zip(images, expected, strict=True):
+        assert image.is_contiguous() and torch.equal(image, own)
 
 
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "gray16", "boxes"])
