@@ -25,6 +25,7 @@ from indexing import stand_in
 from running import ROOT, Ran, good, run
 
 from packer import open_pack
+from packer.system.sparse import HAS_BYTE_LOCKS
 from packer.view.marks import Marks
 
 KINDS = {"file": "file", "folder": "folder", "nothing": "absent"}
@@ -78,6 +79,11 @@ def _pushed(w: Path) -> None:
     good("push", w / "p", f"file://{w}/store/p")
 
 
+def _cached(w: Path) -> None:
+    _pushed(w)
+    good("hash", f"file://{w}/store/p")
+
+
 def _installed(w: Path) -> None:
     good("completion", "bash", "--install")
 
@@ -105,6 +111,8 @@ CASES: dict[str, tuple[list[str], Callable[[Path], None] | None]] = {
     "adopt": (["adopt", "{w}/t/shard-00000.tar", "-o", "{w}/out"], None),
     "push": (["push", "{w}/p", "file://{w}/store/p"], None),
     "pull": (["pull", "file://{w}/store/p", "{w}/out"], _pushed),
+    "cache": (["hash", "file://{w}/store/p"], _pushed),
+    "cache, clear": (["cache", "--clear", "--yes"], _cached),
     "sample": (["sample", "{w}/out", "--count", "2", "--layout", "voc"], None),
     "view, export": (["view", "{w}/p", "--export", "{w}/sheet.html"], None),
     "view, marks": (["view", "{w}/p", "--export-marks", "{w}/marks.tsv"], _mark),
@@ -238,6 +246,8 @@ def world(request: pytest.FixtureRequest, model: Path, tmp_path: Path, monkeypat
     case: str = request.param
     if case == "stats, plot":
         pytest.importorskip("matplotlib")
+    if case.startswith("cache") and not HAS_BYTE_LOCKS:
+        pytest.skip("the cache of packs at URLs needs the locks of Linux")
     stand_in(monkeypatch)
     for name, place in (("HOME", "home"), ("PACKER_CACHE", "cache"), ("XDG_STATE_HOME", "state")):
         monkeypatch.setenv(name, str(tmp_path / "w" / place))
