@@ -21,11 +21,12 @@ else
 fi
 cd "$here"
 bin=$OLDPWD/.venv/bin
-pack=$work/demo.lmdb
 
 echo "\$ packer build $source ${options[*]-}"
-"$bin/packer" build "$source" -o "$pack" ${options[@]+"${options[@]}"}
-echo "\$ packer info $pack"
-"$bin/packer" info "$pack"
-echo "\$ one epoch through a torch DataLoader"
-"$bin/python" "$OLDPWD/scripts/read_epoch.py" "$pack"
+"$bin/packer" build "$source" -o "$work/demo.lmdb" ${options[@]+"${options[@]}"}
+for pack in "$work"/demo*.lmdb; do  # one for each split, if the source has some
+    echo "\$ packer info $pack"
+    "$bin/packer" info "$pack"
+    echo "\$ two epochs through a torch DataLoader"
+    "$bin/python" "$OLDPWD/scripts/read_epoch.py" "$pack"
+done

@@ -33,7 +33,7 @@ def boxed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pack, str]
     """A pack of 150 images with boxes, and the address of its page."""
     folder = tmp_path_factory.mktemp("boxed")
     draw_sample(folder / "src", layout="voc", count=150, size=64)
-    good("build", folder / "src", "-o", folder / "boxed.lmdb", "--labels", "voc", "--resize", "64x64")
+    good("build", folder / "src", "-o", folder / "boxed.lmdb", "--labels", "voc", "--split", "all", "--resize", "64x64")
     with looking.served(folder / "boxed.lmdb") as served:
         yield open_pack(folder / "boxed.lmdb"), served.url
 
