@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 from contextlib import suppress
-from importlib import metadata
 from typing import Any
 
 from packer.system import available_bytes, load_average, memory_bytes, usable_cores
@@ -102,6 +101,8 @@ def gpu_facts() -> dict[str, Any]:
 
 
 def _version(distribution: str) -> str | None:
+    from importlib import metadata  # takes 30 ms, which `packer --help` does not need
+
     for name in (distribution, f"{distribution}-python-headless", f"{distribution}-python"):
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)

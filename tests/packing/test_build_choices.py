@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -223,7 +224,9 @@ def test_another_selection_does_not_resume(tmp_path: Path) -> None:
     (source / "005.jpg").write_bytes((source / "005.jpg").read_bytes()[:-300])
     (tmp_path / "some.txt").write_text("000.jpg\n")
     asked = ["build", source, "-o", tmp_path / "p", "--shard-size", "4KB", "--exclude", tmp_path / "some.txt"]
-    assert run(*asked, "--workers", 1).code == 1
+    with pytest.MonkeyPatch.context() as patch:  # a full disk, not the bad image, which would let the options change
+        patch.setattr("packer.packing.publish.sync_path", mock.Mock(side_effect=OSError(28, "No space left on device")))
+        assert run(*asked, "--max-bad", 1, "--workers", 1).code == 3
     (tmp_path / "some.txt").write_text("001.jpg\n")
     assert "holds an unfinished build with other options: --exclude" in refused(2, *asked, "--workers", 1)
     good(*asked, "--max-bad", 1, "--overwrite")
