@@ -29,6 +29,10 @@ WHOLE = ("landmarks", "tags")
 """Columns that belong to the image, whatever its boxes are."""
 NAMES = {"box_labels": "labels"}
 """Field of an annotation -> name in a target, where they differ."""
+NO_AREA = 0.01
+"""Square pixels: less of a polygon is what rounding leaves of one that lies along an edge."""
+ON_EDGE = 0.001
+"""Pixels: a keypoint on the edge is still inside after float32 and a flip have rounded it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +128,8 @@ class BatchAnnotations:
         """Return what is left in images of (height, width), after a crop has moved it.
 
         Boxes and polygons are cut at the edges; a box of less than `min_area` pixels is dropped with all that belongs
-        to it. Landmarks and keypoints stay as they are, also outside.
+        to it, and so is one whose polygon was cut away. Keypoints outside get visibility 0 and keep their coordinates;
+        on an edge they are inside. Landmarks stay as they are, also outside.
         """
         column = self.columns.get("boxes")
         if column is None:
@@ -135,7 +140,11 @@ class BatchAnnotations:
         keep = (across > 0) & (down > 0) & (across * down >= min_area)
         columns = {**self.columns, "boxes": Column(boxes, column.counts)}
         if "polygons" in columns:
-            columns["polygons"] = _cut_polygons(columns["polygons"], width, height)
+            columns["polygons"], gone = _cut_polygons(columns["polygons"], width, height)
+            same = columns["polygons"].counts == column.counts
+            keep[np.repeat(same, column.counts)] &= ~gone[np.repeat(same, columns["polygons"].counts)]
+        if "keypoints" in columns:
+            columns["keypoints"] = _hide_outside(columns["keypoints"], width, height)
         if not keep.all():
             columns = {n: c if n in WHOLE else c.select(keep, column.counts) for n, c in columns.items()}
         return replace(self, columns=columns)
@@ -255,15 +264,39 @@ def _moved(values: NDArray[Any], maps: Float64) -> NDArray[Any]:
     return moved
 
 
-def _cut_polygons(column: Column, width: int, height: int) -> Column:
+def _cut_polygons(column: Column, width: int, height: int) -> tuple[Column, NDArray[np.bool_]]:
+    """Return the polygons cut at the edges, and which of them nothing is left of, bool (m,)."""
     points, sizes = column.values, column.sizes
     assert sizes is not None
     inside = ((points >= 0) & (points <= np.array([width, height], np.float32))).all(axis=1)
     if inside.all():
-        return column
-    polygons = [clip_polygon(polygon, width, height) for polygon in np.split(points, np.cumsum(sizes)[:-1])]
+        return column, np.zeros(len(sizes), np.bool_)
+    wholes = np.split(points, np.cumsum(sizes)[:-1])
+    polygons = [clip_polygon(whole, width, height) for whole in wholes]
     lengths = np.array([len(polygon) for polygon in polygons], np.int64)
-    return Column(np.concatenate(polygons), column.counts, lengths)
+    gone = (sizes > 0) & (lengths == 0)
+    for place, (whole, polygon) in enumerate(zip(wholes, polygons, strict=True)):
+        # a polygon around the image leaves points along its edges, which enclose nothing; a line never had an area
+        if polygon is not whole and len(polygon):
+            gone[place] = _area(polygon) < NO_AREA <= _area(whole)
+    return Column(np.concatenate(polygons), column.counts, lengths), gone
+
+
+def _area(polygon: NDArray[Any]) -> float:
+    """Return the area of a polygon (m, 2): the shoelace formula, from its first point for the sake of precision."""
+    x, y = (polygon.astype(np.float64) - polygon[0]).T
+    return float(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
+
+
+def _hide_outside(column: Column, width: int, height: int) -> Column:
+    """Return the keypoints with visibility 0 for those outside an image of this size."""
+    x, y = column.values[:, 0], column.values[:, 1]
+    inside = (x >= -ON_EDGE) & (x <= width + ON_EDGE) & (y >= -ON_EDGE) & (y <= height + ON_EDGE)
+    if inside.all():
+        return column
+    values = column.values.copy()
+    values[~inside, 2] = 0
+    return replace(column, values=values)
 
 
 def _cut(items: list[Any], counts: list[int]) -> list[list[Any]]:

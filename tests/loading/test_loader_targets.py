@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -172,6 +174,103 @@ def test_key_points_move_and_keep_their_visibility(outlines):
     ((_, (target,)),) = PackedLoader(outlines["keypoints"], 1, crop=CenterCrop((10, 20)))
     assert torch.allclose(target["keypoints"], torch.tensor([[[6.0, 3, 2], [14, 7, 1]]]), atol=1e-5)
     assert target["labels"].tolist() == [0]
+
+
+def posed(root, points, size=(20, 40)):
+    """A pack of two images of `size` (height, width): one whose object has these key points (x, y, visibility)."""
+    height, width = size
+    for folder in ("images/train", "labels/train"):
+        (root / "source" / folder).mkdir(parents=True)
+    for name in "ab":
+        Image.fromarray(np.zeros((*size, 3), np.uint8)).save(root / "source/images/train" / f"{name}.png")
+    numbers = " ".join(f"{x / width!r} {y / height!r} {seen}" for x, y, seen in points)
+    (root / "source/labels/train/a.txt").write_text(f"0 0.5 0.5 1 1 {numbers}\n")
+    (root / "source/labels/train/b.txt").write_text("")
+    order = list(range(len(points)))
+    order[:2] = [1, 0]
+    text = f"names: [a]\nkpt_shape: [{len(points)}, 3]\nflip_idx: {order}\ntrain: images/train\n"
+    (root / "source/data.yaml").write_text(text)
+    build_pack(BuildOptions(str(root / "source"), str(root / "pack"), workers=1, labels=("yolo",)))
+    return root / "pack"
+
+
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_key_points_outside_a_crop_are_not_visible(tmp_path, flip, batch_size):
+    # the region is x 10..30, y 5..15: left of it, in it, above, below, right, not labelled, and two corners
+    points = [(9, 10, 2), (12, 10, 1), (20, 4, 2), (20, 16, 1), (31, 10, 2), (15, 10, 0), (10, 5, 2), (30, 15, 1)]
+    visible = [0, 1, 0, 0, 0, 0, 2, 1]
+    pack = posed(tmp_path, points)
+    targets = [t for _, batch in PackedLoader(pack, batch_size, crop=CenterCrop((10, 20)), flip=flip) for t in batch]
+    left = torch.tensor([[x - 10.0, y - 5.0, seen] for (x, y, _), seen in zip(points, visible, strict=True)])
+    if flip:
+        left[:, 0] = 20 - left[:, 0]
+        left = left[[1, 0, *range(2, len(points))]]
+    assert torch.allclose(targets[0]["keypoints"], left[None], atol=1e-5)  # coordinates are kept, also outside
+    assert targets[1]["keypoints"].shape == (0, len(points), 3)
+    ((_, (target, _)),) = PackedLoader(pack, 2, flip=flip)
+    kept = target["keypoints"][0, :, 2].tolist()
+    assert sorted(kept) == sorted(seen for *_, seen in points)  # a flip alone hides nothing
+
+
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+@pytest.mark.parametrize("crop", [Resize((17, 224)), Resize((401, 799)), CenterCrop((60, 90))])
+def test_key_points_on_the_border_of_an_image_stay_visible(tmp_path, crop, flip):
+    corners = [(0, 0, 2), (43, 0, 2), (43, 29, 2), (0, 29, 2)]  # mirrored at 224/43, x is -3e-14
+    ((_, (target, _)),) = PackedLoader(posed(tmp_path, corners, (29, 43)), 2, crop=crop, flip=flip)
+    assert target["keypoints"][0, :, 2].tolist() == [2.0] * 4
+
+
+RING = [(2, 2), (38, 2), (38, 18), (2, 18), (2, 16), (36, 16), (36, 4), (2, 4)]
+"""A C of 2 pixels around the region x 10..30, y 5..15."""
+CORNER = [(6, 2), (9, 2), (9, 16), (34, 16), (34, 19), (6, 19)]
+"""An L left of that region and below it."""
+TOUCHING = [(6, 2), (10, 2), (10, 15), (34, 15), (34, 19), (6, 19)]
+"""The same, with its inner edges on those of the region."""
+REACHING = [(6, 2), (9, 2), (9, 14), (34, 14), (34, 19), (6, 19)]
+"""The same, with a row of pixels inside."""
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    """COCO images of 40x20: with the four polygons and a box without one, with a box only, and with nothing."""
+    root = tmp_path_factory.mktemp("shapes")
+    (root / "source").mkdir()
+    images, entries = [], []
+    for i in range(3):
+        Image.fromarray(np.zeros((20, 40, 3), np.uint8)).save(root / "source" / f"{i}.png")
+        images.append({"id": i, "file_name": f"{i}.png", "width": 40, "height": 20})
+    for image, category, polygon in [(0, 1, RING), (0, 2, CORNER), (0, 3, REACHING), (0, 4, TOUCHING), (0, 5, None),
+                                     (1, 5, None)]:  # fmt: skip
+        low, high = (np.min(polygon, 0), np.max(polygon, 0)) if polygon else (np.array([5, 5]), np.array([35, 15]))
+        entry = {"id": len(entries), "image_id": image, "category_id": category, "iscrowd": 0, "area": 1}
+        entry["bbox"] = [*low.tolist(), *(high - low).tolist()]
+        entry["segmentation"] = [np.ravel(polygon).tolist()] if polygon else []
+        entry["keypoints"], entry["num_keypoints"] = [category + 20, 10, 2], 1
+        entries.append(entry)
+    categories = [{"id": i, "name": f"c{i}", "keypoints": ["tip"]} for i in range(1, 6)]
+    content = {"images": images, "annotations": entries, "categories": categories}
+    (root / "source/instances.json").write_text(json.dumps(content))
+    build_pack(BuildOptions(str(root / "source"), str(root / "pack"), workers=1, labels=("coco",)))
+    return root / "pack"
+
+
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_object_goes_with_its_polygon(shapes, batch_size, flip):
+    """The boxes of all of them overlap the crop, also where the polygon is outside of it."""
+    options = {"flip": flip, "flip_index": (0,)}
+    loader = PackedLoader(shapes, batch_size, crop=CenterCrop((10, 20)), min_area=0, **options)
+    first, second, third = [target for _, batch in loader for target in batch]
+    assert first["labels"].tolist() == [2, 4] and first["iscrowd"].tolist() == [0, 0]
+    assert [len(polygon) > 0 for polygon in first["polygons"]] == [True, False]
+    assert first["boxes"].tolist() == [[0, 0, 20, 10], [0, 0, 20, 10]]
+    tips = [13.5, 15.5]  # COCO counts pixels
+    assert first["keypoints"][:, 0, 0].tolist() == ([20 - x for x in tips] if flip else tips)
+    assert second["labels"].tolist() == [4] and len(second["boxes"]) == 1 and second["polygons"] == []
+    assert len(third["boxes"]) == len(third["labels"]) == len(third["polygons"]) == 0
+    whole = PackedLoader(shapes, batch_size, **options)
+    assert [len(target["boxes"]) for _, batch in whole for target in batch] == [5, 1, 0]
 
 
 def test_fields_of_boxes_go_with_them(tmp_path):
