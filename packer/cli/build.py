@@ -184,7 +184,7 @@ SECTIONS = {
     help="With a URL as --out: folder for unfinished shards, two per worker.  [default: that for temporary files]",
 )
 @click.option(
-    "--recheck", is_flag=True, help="Read finished shards again to verify them: in a store or, with --finish, of parts."
+    "--recheck", is_flag=True, help="Read finished shards in a store again to verify them; with --finish, the images."
 )
 @click.option(
     "--max-bad",

@@ -430,7 +430,7 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
     from packer.packing.engines import with_threads
     from packer.packing.parts import FinishedParts, Part
     from packer.packing.verdict import fail, going_on, too_many
-    from packer.packing.write_shard import is_unchanged, pack_shard
+    from packer.packing.write_shard import pack_shard
 
     before = dict(output.journal.finished)
     jobs = plan.jobs(output.folder)
@@ -444,7 +444,7 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
     progress.stage("packing", sum(job.stop - job.start for job in jobs))
     packing = pool.run(pack_shard, jobs, advancing(progress))
     if isinstance(output, FinishedParts):
-        packing = output.results(jobs, lambda there: pool.run(is_unchanged, there, advancing(progress)))
+        packing = output.results(jobs, lambda check, there: pool.run(check, there, advancing(progress)))
     options, inputs, asked = plan.options, plan.inputs, plan.inputs.asked
     results: dict[int, ShardResult] = {}
     failing = False

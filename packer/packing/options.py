@@ -91,7 +91,7 @@ class BuildOptions:
             CSV with the columns key and size, or a name per line.
         scratch: Folder for unfinished shards if `out` is a URL. None: that for temporary files.
         recheck: Read finished shards again to verify them: those of a build to a URL that is resumed, instead of asking
-            the store for their versions, and with `finish` those of the parts, and the images.
+            the store for their versions. With `finish`, whose shards are always verified, also read the images again.
         jpeg_index: Make an index of the JPEGs with packer-fast: ``row``, an entry per row of blocks, or ``4``.
 
     Raises:

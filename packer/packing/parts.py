@@ -19,11 +19,10 @@ from packer.format.manifest import FileEntry
 from packer.packing.journal import Journal, ShardResult
 from packer.packing.publish import JOURNAL, PACK, PART, TAKEN, Output
 from packer.packing.resume import differences
-from packer.packing.write_shard import ShardJob, digest_of_inputs
+from packer.packing.write_shard import Check, ShardJob, digest_of_inputs, has_intact_files, is_unchanged
 from packer.system.atomic import check_own_folder, is_own_file, make_own_folder
 from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
 
-ALTERED = " shards or images have changed since"
 MOST_NAMED = 8
 """Parts that an error names."""
 PATIENCE_S = 60.0
@@ -195,16 +194,16 @@ class FinishedParts(Output):
         self._close()
 
     def results(
-        self, jobs: Sequence[ShardJob], check: Callable[[list[ShardJob]], Iterator[tuple[int, bool]]]
+        self, jobs: Sequence[ShardJob], run: Callable[[Check, list[ShardJob]], Iterator[tuple[int, bool]]]
     ) -> Iterator[tuple[int, ShardResult]]:
         """Take the files of all shards, and yield (number of the shard, result).
 
         Args:
             jobs: The shards.
-            check: Runs `is_unchanged` for shards, and yields (number, its answer).
+            run: Runs a check of each shard, and yields (number, its answer).
 
         Raises:
-            UsageError: A part is not complete, or the source has changed since.
+            UsageError: A part is not complete, its shards are damaged, or the source has changed since.
         """
         missing, changed = set(), set()
         for number, job in enumerate(jobs):
@@ -214,30 +213,44 @@ class FinishedParts(Output):
                 missing.add(part)
             elif result.inputs != digest_of_inputs(job):
                 changed.add(part)
-        if self._recheck and not missing and not changed:
-            there = [self._rechecked(number, job, len(jobs)) for number, job in enumerate(jobs)]
-            bad = [number for number, is_good in check(there) if not is_good]
-            altered = {Part.with_shard(number, len(jobs), self._parts[0].parts) for number in bad}
-            if altered:
-                raise self._again(altered, "part {}:" + ALTERED, "parts {}:" + ALTERED)
         if missing:
             raise self._again(missing, "part {} is not complete", "parts {} are not complete")
         if changed:
             since = "the source has changed since part"
             raise self._again(changed, since + " {} was built", since + "s {} were built")
+        self._check(jobs, run)
         for number, job in enumerate(jobs):
             part = Part.with_shard(number, len(jobs), self._parts[0].parts)
             result = self._finished[job.name]
             for path, file in self._files(part, result):
-                with storage_errors(path):
-                    os.replace(path, os.path.join(self.folder, file.name))
+                self._take(path, file)
             yield number, replace(result, unchanged=True)
 
-    def _rechecked(self, number: int, job: ShardJob, count: int) -> ShardJob:
-        """Return the job that checks a shard where its part has packed it."""
+    def _check(
+        self, jobs: Sequence[ShardJob], run: Callable[[Check, list[ShardJob]], Iterator[tuple[int, bool]]]
+    ) -> None:
+        """Raise UsageError if files of shards, or with `recheck` their images, are not as when they were packed."""
+        check, what = (is_unchanged, "shards or images") if self._recheck else (has_intact_files, "shards")
+        there = [self._where_packed(number, job, len(jobs)) for number, job in enumerate(jobs)]
+        bad = [number for number, is_good in run(check, there) if not is_good]
+        if altered := {Part.with_shard(number, len(jobs), self._parts[0].parts) for number in bad}:
+            since = f"{what} have changed since they were packed"
+            raise self._again(altered, f"part {{}}: {since}", f"parts {{}}: {since}")
+
+    def _where_packed(self, number: int, job: ShardJob, count: int) -> ShardJob:
+        """Return the job of a shard with the folder of its files: that of its part, or of an interrupted call."""
         result = self._finished[job.name]
-        files = self._files(Part.with_shard(number, count, self._parts[0].parts), result)
-        return replace(job, finished=result, folder=os.path.dirname(next(files, (job.folder, None))[0]))
+        files = list(self._files(Part.with_shard(number, count, self._parts[0].parts), result))
+        folders = {os.path.dirname(path) for path, _ in files}
+        if len(folders) > 1:  # that call was interrupted between the two
+            for path, file in files:
+                self._take(path, file)
+            folders = {self.folder}
+        return replace(job, finished=result, folder=next(iter(folders), job.folder))
+
+    def _take(self, path: str, file: FileEntry) -> None:
+        with storage_errors(path):
+            os.replace(path, os.path.join(self.folder, file.name))
 
     def _files(self, part: Part, result: ShardResult) -> Iterator[tuple[str, FileEntry]]:
         """Yield the paths and entries of the files of a shard, which an interrupted call may have taken."""

@@ -25,6 +25,9 @@ from packer.sources.archives.places import held_open
 from packer.system.child import Decoding, Report, unmarked
 from packer.types import Annotation
 
+Check = Callable[..., bool]
+"""`is_unchanged` or `has_intact_files`, as a pool runs them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardJob(NewShard):
@@ -82,6 +85,14 @@ def is_unchanged(job: ShardJob, report: Report, decoding: Decoding = unmarked) -
     rows = _rows_of(job)
     answer = _is_unchanged(job, job.finished, rows)
     report(len(rows), 0)
+    return answer
+
+
+def has_intact_files(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> bool:
+    """Return whether the files of the finished shard of a job are as they were written; arguments as `is_unchanged`."""
+    assert job.finished is not None
+    answer = job.finished.entry is None or is_intact(job.finished.entry, job.folder)
+    report(job.stop - job.start, 0)
     return answer
 
 

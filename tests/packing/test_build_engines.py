@@ -20,10 +20,14 @@ from running import digests, good, refused
 import packer.packing.parts
 import packer.packing.plan
 from packer import BuildOptions, build_pack
+from packer.containers import CONTAINERS
 from packer.errors import StorageError, TooManyBad, UsageError, WorkerDied
+from packer.format.manifest import FileEntry
 from packer.format.pack import open_pack
+from packer.format.verify import verify
 from packer.packing import build_part, plan_pack
 from packer.packing.engines import executor
+from packer.packing.parts import FinishedParts
 from packer.packing.publish import Output
 from packer.system.locks import lock_folder
 from packer.types import Progress
@@ -393,6 +397,46 @@ def test_finish_removes_nothing_of_the_user(source: Path, mine: str) -> None:
     with pytest.raises(UsageError, match=f"holds {mine}, which was not left by a build"):
         build_pack(options(source, finish=True))
     (source.parent / "p.partial" / mine).unlink()
+    build_pack(options(source, finish=True))
+    assert digests(source.parent / "p") == reference(source)
+
+
+@pytest.mark.parametrize("file", ["container", "index"])
+@pytest.mark.parametrize("format", CONTAINERS)
+def test_finish_publishes_no_shard_that_was_damaged_after_its_part(source: Path, format: str, file: str) -> None:
+    for part in ("1/2", "2/2"):
+        build_part(options(source, part=part, format=format))
+    folder = source.parent / "p.partial" / "part-2-of-2" / "pack"
+    path = min(path for path in folder.glob("shard-*") if (path.suffix == ".arrow") == (file == "index"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="part 2/2: shards have changed since they were packed"):
+        build_pack(options(source, finish=True, format=format))
+    assert not (source.parent / "p").exists()
+    build_part(options(source, part="2/2", format=format))
+    build_pack(options(source, finish=True, format=format))
+    assert not verify(source.parent / "p").problems
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_finish_goes_on_after_an_interruption_between_any_two_files(
+    source: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    for part in ("1/2", "2/2"):
+        build_part(options(source, part=part))
+    taken: list[str] = []
+    take = FinishedParts._take
+
+    def stopped(self: FinishedParts, path: str, file: FileEntry) -> None:
+        if len(taken) == count:
+            raise KeyboardInterrupt
+        taken.append(path)
+        take(self, path, file)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FinishedParts, "_take", stopped)
+        build_pack(options(source, finish=True))
     build_pack(options(source, finish=True))
     assert digests(source.parent / "p") == reference(source)
 
