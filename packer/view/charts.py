@@ -219,10 +219,6 @@ def _mean_shape(catalog: Catalog) -> dict[str, Any] | None:
     rows = rows[:: -(-len(rows) // _MOST_SHAPES)]
     at = column.offsets[rows][:, None] + np.arange(points)
     shapes = np.asarray(column.values)[at].astype(np.float64)
-    known = np.isfinite(shapes).all(axis=(1, 2))  # a source may have written points as not a number
-    if not known.any():
-        return None
-    shapes, rows = shapes[known], rows[known]
     shapes /= np.stack([catalog.widths[rows], catalog.heights[rows]], axis=1)[:, None, :]
     aspect = float(np.median(catalog.widths[rows] / catalog.heights[rows]))
     mean, spread = shapes.mean(axis=0), shapes.std(axis=0)

@@ -500,6 +500,6 @@ def test_the_commands(source: Path) -> None:
     for part in ("1/2", "2/2"):
         text = good("build", source, "-o", out, "--shard-size", SHARD, "--part", part).out
         assert f"part {part}: 6 images in 2 of 4 shards" in text
-    assert "12 packed" in good("build", source, "-o", out, "--shard-size", SHARD, "--finish").out
+    assert "packed 12 images" in good("build", source, "-o", out, "--shard-size", SHARD, "--finish").out
     assert "excludes --finish" in refused(2, "build", source, "-o", out, "--part", "1/2", "--finish")
     assert digests(out) == reference(source)

@@ -324,7 +324,7 @@ def test_rebuilt_manifest_names_classes_of_records_only(build: Build, tmp_path: 
 
 def test_a_pack_all_of_whose_records_are_dropped(build: Build, tmp_path: Path) -> None:
     a = build("a", ("ant", "bee"))
-    build_pack(BuildOptions(str(tmp_path / "a-src"), str(tmp_path / "b"), labels=("folder",), workers=1))
+    build_pack(BuildOptions(str(tmp_path / "a-src"), str(tmp_path / "b"), labels=("folder",), encode="raw", workers=1))
     report = merge([a, tmp_path / "b"], tmp_path / "all", duplicates="drop")
     assert (report.dropped, report.relabelled, len(report.manifest.shards)) == (6, 0, 1)
     same_records(tmp_path / "all", a)

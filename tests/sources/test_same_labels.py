@@ -151,11 +151,11 @@ def test_a_large_deflated_file_is_decompressed_once(tmp_path: Path, monkeypatch:
     notes: list[str] = []
     monkeypatch.setattr(Progress, "note", lambda _, text: notes.append(text))
     build_pack(BuildOptions(str(tmp_path / "set.zip"), split="train", workers=1))
-    assert len(open_pack(str(tmp_path / "set.lmdb"))) == len(draw.BOXES)
+    assert len(open_pack(str(tmp_path / "set-train.lmdb"))) == len(draw.BOXES)
     assert [note for note in notes if file in note and note.startswith("note: decompressing")] == [
-        f"note: decompressing {file} once, to {tmp_path}/set.lmdb.partial/source"
+        f"note: decompressing {file} once, to {tmp_path}/set-train.lmdb.partial/source"
     ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["set.lmdb", "set.zip"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set-train.lmdb", "set.zip"]
 
 
 def test_every_source_is_here() -> None:

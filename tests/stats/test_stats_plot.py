@@ -39,7 +39,7 @@ def packed(source: Path, *options: Any) -> Path:
 def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
     draw_sample(tmp_path / "src", "voc", 12, 40)
-    pack = packed(tmp_path / "src")
+    pack = packed(tmp_path / "src", "--split", "all")
     assert "plot: " in good("stats", pack, "--plot", tmp_path / "a.png", "--no-pixels").out
     with Image.open(tmp_path / "a.png") as image:
         assert image.size[0] > 500 and len(np.unique(np.asarray(image.convert("L")))) > 10

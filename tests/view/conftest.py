@@ -55,5 +55,5 @@ def sixty(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     draw_sample(folder / "src", layout="yolo", count=60, size=48, seed=3)
     for number in range(0, 60, 7):  # without a box
         sorted((folder / "src").rglob("labels/**/*.txt"))[number].write_text("")
-    good("build", folder / "src", "-o", folder / "pack", "--labels", "yolo")
+    good("build", folder / "src", "-o", folder / "pack", "--labels", "yolo", "--split", "all")
     return open_pack(folder / "pack")

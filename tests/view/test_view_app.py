@@ -253,7 +253,7 @@ def test_a_set_that_changes(sixty: Pack) -> None:
 def test_one_pack_of_several(sixty: Pack, tmp_path: Path) -> None:
     """Packs that are shown together can be told apart by a filter."""
     draw_sample(tmp_path / "src", layout="yolo", count=5, size=48, seed=9)
-    good("build", tmp_path / "src", "-o", tmp_path / "val", "--labels", "yolo")
+    good("build", tmp_path / "src", "-o", tmp_path / "val", "--labels", "yolo", "--split", "all")
     joined = join_packs([sixty, open_pack(tmp_path / "val")])
     assert ask(joined, "place", at=0, set="pack:1") == {"record": 60, "at": 0}
     shown = ask(joined, "tiles", set="pack:0", sort="last", count=1)
@@ -419,15 +419,6 @@ def test_the_mean_shape(tmp_path: Path) -> None:
     facts = ask(pack, "charts")["mean_shape"]
     assert np.allclose(facts["mean"], np.mean(shapes, axis=0), atol=1e-4) and facts["records"] == len(pack)
     assert np.allclose(facts["spread"], np.std(shapes, axis=0), atol=1e-4)
-
-
-def test_landmarks_that_are_not_numbers(tmp_path: Path) -> None:
-    points = np.arange(60.0).reshape(30, 2)
-    points[3, 1], points[8, 0] = np.nan, np.inf
-    facts = {"width": np.full(10, 64), "height": np.full(10, 64), "landmarks": (points, np.full(10, 3))}
-    shape = ask(open_pack(labeled_pack(tmp_path / "pack", facts, ())), "charts")["mean_shape"]
-    whole = np.delete(points.reshape(10, 3, 2), [1, 2], axis=0) / 64
-    assert shape["records"] == 8 and np.allclose(shape["mean"], whole.mean(axis=0), atol=1e-4)
 
 
 def test_boxes_of_which_some_have_no_class(tmp_path: Path) -> None:
