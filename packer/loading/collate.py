@@ -169,7 +169,10 @@ def contiguous(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def collate(samples: Sequence[tuple[Any, Any]]) -> tuple[torch.Tensor | list[Any], Any]:
-    """Combine samples into a batch: the `collate_fn` of a DataLoader for a PackedDataset.
+    """Combine samples into a batch: the `collate_fn` of a DataLoader for a PackedDataset that torch cannot stack.
+
+    Images of one shape with class ids, tags or boxes of the pack need no `collate_fn`; those of different shapes, and
+    targets of different lengths that a transform returns, need this.
 
     Args:
         samples: (image, target) pairs from the dataset.

@@ -36,9 +36,12 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     target: int if the pack has only class labels, float32 (k,) if only tags, else a dict
     (`packer.loading.targets.Targets.target`).
 
-    Pass `packer.collate` to the DataLoader as `collate_fn`, so that batches of raw images of one shape are not
-    stacked or copied again. The dataset pickles small, and works under fork, spawn and forkserver. torch's DataLoader
-    passes on a DamagedPack from a worker as a DamagedPack whose text names the file and the record.
+    ``DataLoader(dataset, 256, shuffle=True)`` takes the batch that the dataset has gathered: images of one shape are
+    not stacked or copied again, and dicts with boxes become a list. Raw packs without transforms need no workers. Pass
+    `packer.collate` as `collate_fn` where torch cannot stack: images of different shapes, which become a list, or
+    targets of different lengths that a transform returns. The dataset pickles small, and works under fork, spawn and
+    forkserver. torch's DataLoader passes on a DamagedPack from a worker as a DamagedPack whose text names the file and
+    the record.
 
     Args:
         path: the pack's directory or URL, or an open Pack.
