@@ -49,6 +49,8 @@ def _group_of(report: Report, row: Row) -> tuple[str, str]:
         return "Your loader", "own"
     if kind.startswith("folder"):
         return "Plain folder", "folder"
+    if kind == "dataset":
+        return f"Pack in a DataLoader, {last}", "other"
     if report.what == "loader":
         return "Pack", "jpeg"
     if report.what == "compare":

@@ -14,7 +14,7 @@ from packer.bench.conclude import conclude
 from packer.bench.measure import Figure
 from packer.bench.options import BenchOptions, Job, machine
 from packer.bench.process import measure_apart, measuring, one_round
-from packer.bench.report import PACED, PERFECT, YOURS, Batch, Report, Row
+from packer.bench.report import DATASET, PACED, PERFECT, YOURS, Batch, Report, Row
 from packer.bench.sample import Images, sample_images
 from packer.errors import StorageError, size_text
 from packer.format.lists import read_list
@@ -136,6 +136,9 @@ class _Comparison:
         for name in self._packs:
             limit = limits[name.split(", ")[1]][0] if limits else None
             self._add(name, replace(job, kind="pack", pack=self._path(name)), raw, limit)
+        encoding, workers = ("raw", 0) if "raw" in options.encodings else ("jpeg", options.threads)
+        first = self._rows[f"{options.formats[0]}, {encoding}"]
+        self._add(f"{DATASET}{encoding}", replace(first.job, kind="dataset", threads=workers), raw, first.limit)
         if options.step_ms is not None:
             for name in ("folder, cv2", *(f"{options.formats[0]}, {encoding}" for encoding in options.encodings)):
                 paced = replace(self._rows[name].job, step_s=options.step_ms / 1000, cold=False)

@@ -8,7 +8,7 @@ import statistics
 from packer.bench.measure import Figure
 from packer.bench.options import Job
 from packer.bench.reliable import WHAT_TO_DO, reasons
-from packer.bench.report import CROPS, INDEXED, PACED, PERFECT, YOURS, Report, Row
+from packer.bench.report import CROPS, DATASET, INDEXED, PACED, PERFECT, YOURS, Report, Row
 
 STILL_CACHED = 0.05
 """Share of pages in memory above which a read is not cold."""
@@ -99,6 +99,12 @@ def compared(report: Report) -> list[str]:
         spread = f" ({', '.join(row.name.partition(', ')[0] for row in of_it)})" if len(of_it) > 1 else ""
         ratio = (together(of_it) / base.rate).text()
         lines.append(f"{encoding} pack{'s' * (len(of_it) > 1)}{spread}: {ratio} times the images/s of {base.name}")
+    for row in rows:
+        if row.job.kind == "dataset":
+            packed = packs[row.name.removeprefix(DATASET)][0]
+            workers = f"{row.job.threads or 'no'} worker{'s' * (row.job.threads != 1)}"
+            ratio = (row.rate / packed.rate).text(2)
+            lines.append(f"PackedDataset in a DataLoader with {workers}: {ratio} times the images/s of {packed.name}")
     if own is not None:
         lines += _own_details(report, own)
     for folder in folders if own is None else ():

@@ -10,6 +10,8 @@ from typing import Any
 from packer.bench.measure import Figure
 from packer.bench.options import Job
 
+DATASET = "PackedDataset, "
+"""Prefix of the name of a row: a pack in a torch DataLoader; its encoding follows."""
 PACED = " + step"
 """Suffix of the name of a row whose consumer takes a step for each batch, to measure waiting."""
 YOURS, PERFECT = "your loader", "perfect loader"

@@ -34,6 +34,7 @@ from packer.bench.report import Measured
 from packer.bench.sample import sample_records
 from packer.format.pack import open_pack
 from packer.loading.crop import RandomResizedCrop, Resize
+from packer.loading.dataset import PackedDataset
 from packer.loading.loader import PackedLoader
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler, SortedPackWarning
 from packer.samplers.order import Records
@@ -78,7 +79,7 @@ class FolderImages(Dataset[tuple[torch.Tensor, int]]):
         return cv2.cvtColor(cv2.resize(image, self._size, interpolation=cv2.INTER_LINEAR), cv2.COLOR_BGR2RGB)
 
 
-class LongFolderOrder:
+class LongOrder:
     """Random orders of numbers: all once in the first epoch, then epochs of MANY_SAMPLES.
 
     Epochs are long as in real datasets, because workers are idle at the end of an epoch.
@@ -114,16 +115,17 @@ class LongPackOrder(ShuffleSampler):
         return lambda positions: numbers(positions % self.num_indices)
 
 
-class FolderReader:
-    """The plain folder as most training scripts read it: a map-style Dataset, a DataLoader, persistent workers."""
+class DatasetReader:
+    """A map-style Dataset as most training scripts read it: a DataLoader, persistent workers."""
 
     def __init__(self, job: Job) -> None:
+        data: Any = FolderImages(job) if job.kind.startswith("folder") else PackedDataset(job.pack)
         # more workers than cores are worth trying, because this process does nothing else
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         self._loader: Any = DataLoader(
-            FolderImages(job),
+            data,
             batch_size=job.batch_size,
-            sampler=LongFolderOrder(len(job.files), job.seed),
+            sampler=LongOrder(len(data), job.seed),
             num_workers=job.threads,
             persistent_workers=job.threads > 0,
             prefetch_factor=job.prefetch if job.threads else None,
@@ -192,8 +194,9 @@ LIMITS: dict[str, Callable[[Job], Work]] = {
     "disk-files": disk_files,
 }
 KINDS: dict[str, Callable[[Job], Reader]] = {
-    "folder-pil": FolderReader,
-    "folder-cv2": FolderReader,
+    "folder-pil": DatasetReader,
+    "folder-cv2": DatasetReader,
+    "dataset": DatasetReader,
     "pack": PackReader,
     "loader": OwnLoader,
     "cached": CachedBatches,
@@ -254,7 +257,7 @@ def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
 
     Batches of worker processes come in bursts, one from each: whole bursts are counted.
     """
-    burst = max(1, job.threads) if job.kind.startswith("folder") else 1
+    burst = max(1, job.threads) if isinstance(reader, DatasetReader) else 1
     if isinstance(reader, OwnLoader):
         burst = reader.burst
     started, waited, spent = 0.0, 0.0, Spent()

@@ -28,6 +28,7 @@ from packer.system import PORTABLE
 IMAGES = 12
 FOLDERS = ["folder, PIL", "folder, cv2"]
 LIMITS = ["limit: memory copy", "limit: jpeg decode", "limit: file decode"]
+DATASET = "PackedDataset, raw"
 CONTAINERS = ["hdf5", "webdataset"]
 """Of the comparison; the tests below measure the others."""
 FEW = ["--format", "lmdb", "--encode", "jpeg"]
@@ -72,7 +73,7 @@ def rates(row: Any) -> list[float]:
 
 def test_every_kind_is_there(facts: Any) -> None:
     packs = [f"{container}, {encoding}" for encoding in ("raw", "jpeg") for container in CONTAINERS]
-    assert [row["name"] for row in facts["rows"]] == [*LIMITS, *FOLDERS, *packs]
+    assert [row["name"] for row in facts["rows"]] == [*LIMITS, *FOLDERS, *packs, DATASET]
     assert facts["settings"]["images"] == IMAGES and facts["settings"]["images_found"] == 18
 
 
@@ -86,7 +87,7 @@ def test_every_round_is_there(facts: Any) -> None:
         for one in row["rounds"]:
             assert one["images"] > 0 and one["seconds"] >= 0.05 and one["cpu_s"] > 0 and one["first_batch_s"] > 0
             assert one["in_cache"] is None and one["waiting"] is None
-        assert row["settings"]["batch_size"] == 4 and row["settings"]["threads"] == 2
+        assert row["settings"]["batch_size"] == 4 and row["settings"]["threads"] == (0 if row["name"] == DATASET else 2)
 
 
 def test_packs_have_sizes_and_build_times(facts: Any, source: Path) -> None:
@@ -106,7 +107,11 @@ def test_packs_have_sizes_and_build_times(facts: Any, source: Path) -> None:
 def test_shares_are_of_the_best_round_of_the_limit(facts: Any) -> None:
     rows = {row["name"]: row for row in facts["rows"]}
     limits = {**dict.fromkeys(FOLDERS, LIMITS[2])}
-    limits |= {f"{c}, raw": LIMITS[0] for c in CONTAINERS} | {f"{c}, jpeg": LIMITS[1] for c in CONTAINERS}
+    limits |= (
+        {DATASET: LIMITS[0]}
+        | {f"{c}, raw": LIMITS[0] for c in CONTAINERS}
+        | {f"{c}, jpeg": LIMITS[1] for c in CONTAINERS}
+    )
     for name, row in rows.items():
         assert row["limit"] == limits.get(name)
         if name in limits:

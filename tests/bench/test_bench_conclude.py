@@ -27,7 +27,13 @@ QUIET: dict[str, Sequence[float]] = {
     JPEG: (14_000, 13_800, 13_900), "hdf5, jpeg": (13_700, 13_900, 14_000),
 }  # fmt: skip
 """Images/s as on an idle machine."""
-KINDS = {"limit": "copy", "folder": "folder-cv2", "your loader": "loader", "perfect loader": "cached"}
+KINDS = {
+    "limit": "copy",
+    "folder": "folder-cv2",
+    "your loader": "loader",
+    "perfect loader": "cached",
+    "PackedDataset": "dataset",
+}
 LIMITS = {"raw": "limit: memory copy", "jpeg": "limit: jpeg decode"}
 
 
@@ -63,6 +69,17 @@ def test_quiet_figures_are_reliable_and_lead_to_an_answer() -> None:
     assert report.reasons == [] and report.facts()["reliable"] is True
     assert report.answer == "Pack as JPEG: 6.9x your folder, 18x smaller than raw; enough for a step of 4.6 ms or more"
     assert report.conclusion[0] == "raw packs (lmdb, hdf5): 55.2 (50.5 to 56.1) times the images/s of folder, cv2"
+
+
+def test_a_pack_in_a_data_loader_is_compared_with_the_same_pack_and_changes_no_answer() -> None:
+    reports = report_of(QUIET), report_of({**QUIET, "PackedDataset, raw": (99_000, 95_200, 94_500)})
+    for report in reports:
+        conclude(report)
+    without, report = reports
+    (line,) = [line for line in report.conclusion if line not in without.conclusion]
+    assert line == "PackedDataset in a DataLoader with 2 workers: 0.90 (0.85 to 0.90) times the images/s of lmdb, raw"
+    assert report.answer == without.answer and len(report.conclusion) == len(without.conclusion) + 1
+    assert "Pack in a DataLoader, raw" in [group.title for group in groups_of(report)]
 
 
 @pytest.mark.parametrize(
