@@ -15,7 +15,7 @@ from typing import Any
 from packer.errors import AnyPath, StorageError, UsageError, plural, printable
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.lists import Listing, write_lists
-from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest
+from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest, read_manifest
 from packer.format.written import write_companions
 from packer.packing.journal import Journal, ShardResult
 from packer.packing.new_shard import name_files
@@ -38,20 +38,22 @@ class Output:
     On exit, unpublished work is kept for the next build if at least one shard is finished, and removed otherwise.
     """
 
-    def __init__(self, path: str, source: str, overwrite: bool) -> None:
+    def __init__(self, path: str, source: str, overwrite: bool, there: bool = False) -> None:
         """Check the path without creating anything. Raise UsageError if it must not be written to.
 
         Args:
             path: The new pack.
             source: The folder or file that it is made from; empty if that is not on a disk.
             overwrite: Replace a pack that is there.
+            there: The pack is there, and is compared (`check_same`) instead of published.
         """
         self.path, self._given = os.path.abspath(path), path.rstrip("/") or path
         self._work_in(self.path + PARTIAL_SUFFIX)
         self._overwrite = overwrite
         if source:
             check_apart(self.path, source)
-        self._check_free()
+        if not there:
+            self._check_free()
 
     def _work_in(self, partial: str) -> None:
         self.partial = self.rest = partial
@@ -80,6 +82,11 @@ class Output:
             raise UsageError(self.path, "exists and is not a pack", "choose another --out")
         if not self._overwrite:
             raise UsageError(self.path, "exists", "choose another --out, or replace it with --overwrite")
+
+    def check_same(self, manifest: Manifest) -> None:
+        """Raise UsageError unless the pack that is there is the one that would be published with this manifest."""
+        if replace(read_manifest(self.path), companions={}).digest != manifest.digest:  # they are made of the shards
+            self._check_free()
 
     def __enter__(self) -> Output:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer
-from packer.errors import AnyPath, StorageError, UsageError, plural, printable
+from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural, printable
 from packer.format.index import read_index
 from packer.format.jpeg_index_list import not_carried
-from packer.format.manifest import Manifest
+from packer.format.manifest import Manifest, read_manifest
 from packer.format.pack import open_pack
 from packer.packing.publish import Output, check_folder
 from packer.packing.resume import resume_or_restart
@@ -79,6 +79,8 @@ def split(
 ) -> SplitReport:
     """Split a pack into parts: each record is in exactly one, and equal options give equal parts.
 
+    After an interruption, the same call leaves the parts that are finished as they are, and makes the others.
+
     Args:
         pack: The pack, which stays.
         options: How to divide it; a text is `SplitOptions.parts`.
@@ -120,7 +122,8 @@ def _write_packs(
     source: Source, asked: SplitOptions, numbers: NDArray[Any], paths: list[str], how: tuple[bool, Progress]
 ) -> list[dict[str, int]]:
     overwrite, progress = how
-    outputs = [Output(path, source.path, overwrite) for path in paths]
+    before = set() if overwrite else _published_before(source, paths)
+    outputs = [Output(path, source.path, overwrite, path in before) for path in paths]
     with ExitStack() as stack:
         ready = []
         for number, (path, output) in enumerate(zip(paths, outputs, strict=True)):
@@ -129,10 +132,25 @@ def _write_packs(
             for note in resume_or_restart(output, begun, overwrite):
                 progress.note(f"note: {note}")
             made = link_shards(output.folder, path, _taken(source, numbers == number), progress)
-            ready.append((output, made, _manifest(source, asked, made, output.folder)))
+            manifest = _manifest(source, asked, made, output.folder)
+            if path in before:
+                output.check_same(manifest)
+                progress.note(f"note: {printable(path)} is finished")
+            ready.append((output, made, manifest))
         for output, _, manifest in ready:  # all or, as far as that can be, none
-            output.publish(manifest, ())
+            if output.path not in before:
+                output.publish(manifest, ())
         return [dict(made.how) for _, made, _ in ready]
+
+
+def _published_before(source: Source, paths: list[str]) -> set[str]:
+    """Return the parts that an interrupted split of the pack may have published, if others are left."""
+    there = set()
+    for path in paths:
+        with suppress(PackerError):
+            if read_manifest(path).made_from == (source.origin("split"),):
+                there.add(path)
+    return there if len(there) < len(paths) else set()
 
 
 def _taken(source: Source, mine: NDArray[np.bool_]) -> list[Taken]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -14,8 +15,10 @@ from packs import MakePack
 from running import digests, good, refused
 
 from packer import BuildOptions, PackedDataset, build_pack, merge, open_pack, split
+from packer.errors import UsageError
 from packer.format.manifest import read_manifest
 from packer.format.verify import verify
+from packer.packing.publish import Output
 from packer.repack.parts import interleaved, sizes_of
 from packer.repack.split import SplitOptions
 
@@ -140,6 +143,64 @@ def test_existing_parts_stay(pack: Path, tmp_path: Path) -> None:
     (tmp_path / "set-b.lmdb" / "mine").write_text("x")
     assert "exists and is not a pack" in refused(2, "split", pack, "--parts", "a=0.5,b=0.5", "-o", tmp_path)
     assert not (tmp_path / "set-a.lmdb").exists() and not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["unnamed", "named"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("killed", [False, True], ids=["interrupted", "killed"])
+def test_interrupted_split_resumes(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, last: bool, killed: bool
+) -> None:
+    """A part that an interrupted split has published is left as it is, if others are missing."""
+    parts = ("split", pack, "--parts", "a=0.5,b=0.3,c=0.2", "-o")
+    names = [f"set-{name}.lmdb" for name in "abc"]
+    (tmp_path / "once").mkdir()
+    good(*parts, tmp_path / "once")
+    out = tmp_path / "out"
+    out.mkdir()
+    take_name = Output._take_name
+
+    def interrupted(output: Output) -> None:
+        this = output.path.endswith(names[at])
+        if last or not this:
+            take_name(output)
+        if this:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "_take_name", interrupted)
+        if killed:  # a killed process does not clean up
+            patched.setattr(Output, "_leave", Output._close)
+        with pytest.raises(KeyboardInterrupt):
+            split(pack, parts[3], out)
+    published = names[: at + last]
+    assert sorted(path.name for path in out.glob("*.lmdb")) == published
+    stamps = [(out / name).stat().st_ino for name in published]
+    if published:
+        assert "exists; choose another --out" in refused(2, *parts, out, "--seed", "1")
+        assert sorted(path.name for path in out.glob("*.lmdb")) == published
+    if len(published) < len(names):
+        said = good(*parts, out).out
+        assert said.count(" is finished\n") == len(published)
+    assert [digests(out / name) for name in names] == [digests(tmp_path / "once" / name) for name in names]
+    assert [(out / name).stat().st_ino for name in published] == stamps
+    if len(published) < len(names):
+        assert not list(out.glob("*.partial"))
+    assert "exists; choose another --out" in refused(2, *parts, out)
+
+
+def test_part_of_another_split_is_not_taken(make_pack: MakePack, tmp_path: Path, container: str) -> None:
+    """Only a part with equal records counts as published before; companions of its shards do not matter."""
+    pack = make_pack("boxes", container)
+    first = tmp_path / f"pack-a.{container}"
+    split(pack, "a=0.5,b=0.5", tmp_path)
+    before = digests(first)
+    shutil.rmtree(tmp_path / f"pack-b.{container}")
+    with pytest.raises(UsageError, match="exists"):
+        split(pack, "a=0.6,b=0.4", tmp_path)
+    assert digests(first) == before and not list(tmp_path.glob("pack-[ab].*.partial"))
+    split(pack, "a=0.5,b=0.5", tmp_path)
+    assert digests(first) == before
 
 
 def test_runs_have_all_parts_in_proportion() -> None:
