@@ -21,7 +21,7 @@ import torch
 from bench_common import Table, against_goal, direct_pack, images, parser
 from torch.utils.data import DataLoader, Dataset
 
-from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack
+from packer import BuildOptions, PackedDataset, PackedLoader, RandomResizedCrop, build_pack
 from packer.bench.measure import Figure, drop_from_page_cache, in_threads, take_turns
 from packer.containers import CONTAINERS
 from packer.format.pack import Pack, open_pack
@@ -263,6 +263,14 @@ def first_of_warm(loader: PackedLoader, rounds: int) -> Figure:
     return Figure(tuple(ratios[1:]))
 
 
+def plain_line(bench: Bench, name: str, pack: Pack, batch: int = 256) -> None:
+    """`DataLoader(PackedDataset(...), batch, shuffle=True)`, without workers, against `PackedLoader`."""
+    line = DataLoader(PackedDataset(pack, decoder="simplejpeg"), batch, shuffle=True)
+    loader = loader_of(pack, batch)
+    name = f"{name}, DataLoader(PackedDataset) against PackedLoader"
+    bench.compare(name, None, len(pack), lambda: drain(line), lambda: drain(loader))
+
+
 def with_boxes(bench: Bench, source: Path, home: Path) -> None:
     """Raw 300x300 with 13 boxes per image as dicts, against the same images without labels."""
     for number, path in enumerate(sorted(source.rglob("*.jpg"))):
@@ -279,6 +287,7 @@ def with_boxes(bench: Bench, source: Path, home: Path) -> None:
     )
     name = "raw 300x300 with 13 boxes, dicts, against no labels"
     bench.compare(name, 0.8, len(boxed.pack), lambda: drain(boxed), lambda: drain(plain))
+    plain_line(bench, "raw 300x300 with 13 boxes", boxed.pack, 64)
 
 
 def raw_large(bench: Bench, path: Path) -> None:
@@ -290,6 +299,7 @@ def raw_large(bench: Bench, path: Path) -> None:
         bench.compare("raw 224x224, batch 256", 0.97, len(pack), lambda: drain(loader), bare_gather(pack, 256))
         name = "checksums (second epoch on) against none"
         bench.compare(name, 0.99, len(pack), lambda: drain(loader), lambda: drain(unchecked))
+        plain_line(bench, "raw 224x224", pack)
         return len(pack)
 
     images = warm()
@@ -328,6 +338,8 @@ def main() -> None:
             each = loader_of(pack, 512)
             bench.compare(f"raw 32x32, batch 512, {name}", 0.8, len(pack), lambda: drain(each), bare_gather(pack, 512))  # noqa: B023
         with_boxes(bench, home / "photos", home)
+        square = build(home / "photos", home / "square", encode="jpeg", resize="256", fit="crop")
+        plain_line(bench, "JPEG 256x256", square)
         crops = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224), flip=True)
         name = "JPEG 256 px, RandomResizedCrop(224) and flip"
         for filter_ in ("fast", "area"):
