@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from packer.packing.publish import Output
     from packer.packing.scan import Listed
 
+    _Packed = tuple[Output, Plan, list[ShardResult], float]
+    """Where a pack is, its plan, its shards, and the seconds that it took."""
+
 T = TypeVar("T")
 PRELOADED = "packer.packing.write_shard packer.packing.partition"
 """Modules that workers import when they start."""
@@ -225,13 +228,14 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
             )
     with _packed(left, progress, reading) as packed:
         check_classes(
-            [summary.manifest for summary in summaries.values()], [plan.inputs.classes for _, plan, _ in packed]
+            [summary.manifest for summary in summaries.values()], [plan.inputs.classes for _, plan, *_ in packed]
         )
-        for output, plan, results in packed:
-            inputs = plan.inputs
+        shared = time.monotonic() - started - sum(seconds for *_, seconds in packed)  # counts for the first pack
+        for output, plan, results, own in packed:
+            publishing, inputs = time.monotonic(), plan.inputs
             listings = (inputs.rejected, inputs.skipped, inputs.changed)
             manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
-            seconds, started = time.monotonic() - started, time.monotonic()
+            seconds, shared = shared + own + time.monotonic() - publishing, 0.0
             summary = BuildSummary(
                 output.path, manifest, _bytes_of(manifest), seconds, output.jpeg_index, plan.options.output
             )
@@ -249,7 +253,7 @@ def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Re
     started, part = time.monotonic(), Part.of(every[0].part or "")
     summaries = []
     for options in every:
-        with _packed([options], progress, reading) as ((output, plan, results),):
+        with _packed([options], progress, reading) as ((output, plan, results, _),):
             records = sum(result.entry.records for result in results if result.entry is not None)
         seconds, started = time.monotonic() - started, time.monotonic()
         summaries.append(PartSummary(output.path, part, len(results), plan.shards, records, seconds))
@@ -257,9 +261,7 @@ def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Re
 
 
 @contextmanager
-def _packed(
-    every: Sequence[BuildOptions], progress: Progress, reading: _Reading
-) -> Iterator[list[tuple[Output, Plan, list[ShardResult]]]]:
+def _packed(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> Iterator[list[_Packed]]:
     """Plan all packs, pack their shards, and yield them with where they are; work that is not published is kept."""
     from packer.images.decode import check_available
     from packer.packing.engines import open_engine
@@ -297,7 +299,7 @@ def _packed(
                 for output in outputs:
                     output.journal.mark(failed=True)
             raise
-        for output, plan, results in packed:
+        for output, plan, results, _ in packed:
             index_jpegs(plan.options, results, pool, output, progress)
             list_rejected(plan.options, plan.inputs.rejected, progress)
         yield packed
@@ -305,12 +307,13 @@ def _packed(
 
 def _planned_and_packed(
     every: Sequence[BuildOptions], outputs: Sequence[Output], pool: Engine, progress: Progress, reading: _Reading
-) -> list[tuple[Output, Plan, list[ShardResult]]]:
+) -> list[_Packed]:
     """Plan all packs before the first one is packed, so that mistakes in the labels of the last show early."""
     from packer.packing.splits import in_no_pack
 
-    plans = []
+    plans, seconds, packed = [], [], []
     for each, output in zip(every, outputs, strict=True):
+        started = time.monotonic()
         reading = replace(reading, scratch=output.source, folder=output.partial)
         plan = _planned(each, pool, progress, reading)
         for note in plan.inputs.more_notes:
@@ -319,9 +322,14 @@ def _planned_and_packed(
         for warning in plan.warnings:
             progress.note(f"warning: {warning}")
         plans.append(plan)
+        seconds.append(time.monotonic() - started)
     if note := in_no_pack(plans):
         progress.note(f"note: {note}")
-    return [(output, plan, _pack(plan, pool, output, progress)) for plan, output in zip(plans, outputs, strict=True)]
+    for output, plan, planning in zip(outputs, plans, seconds, strict=True):
+        started = time.monotonic()
+        results = _pack(plan, pool, output, progress)
+        packed.append((output, plan, results, planning + time.monotonic() - started))
+    return packed
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from running import good, refused, run
 from packer import open_pack
 from packer.containers import CONTAINERS
 from packer.format.manifest import read_manifest
-from packer.packing import BuildOptions, build_pack, build_packs, build_part, build_parts, plan_packs
+from packer.packing import BuildOptions, build, build_pack, build_packs, build_part, build_parts, plan_packs
 from packer.packing.publish import Output
 from packer.sources.synthetic import draw_sample
 
@@ -308,3 +309,20 @@ def test_a_source_without_splits_is_one_pack(tmp_path: Path) -> None:
     assert _bytes(Path(summary.path)) == _bytes(Path(alone.path))
     assert "split" not in {k for k, v in read_manifest(alone.path).options.items() if v is not None}
     build_part(BuildOptions(str(source), str(tmp_path / "z.lmdb"), workers=1, part="1/1"))
+
+
+def test_each_pack_has_the_time_that_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Previously the first had the time of all, and the others that of renaming a folder."""
+    now, seconds, pack = 0.0, iter((10.0, 20.0, 30.0)), build._pack
+
+    def slow(*given: Any) -> Any:
+        nonlocal now
+        now += next(seconds)
+        return pack(*given)
+
+    monkeypatch.setattr(build, "_pack", slow)
+    monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=lambda: now))
+    _folders(tmp_path / "src", _each(tmp_path))
+    summaries = build_packs(BuildOptions(str(tmp_path / "src"), str(tmp_path / "p"), workers=1))
+    assert [summary.seconds for summary in summaries] == [10, 20, 30]
+    assert [summary.images_per_s for summary in summaries] == [0.4, 0.2, 4 / 30]
