@@ -26,8 +26,9 @@ def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int,
         size: (height, width) of the images.
 
     Returns:
-        Class ids as int64 (n,); tags as float32 (n, k); transformed targets as a list; BatchAnnotations of tensors,
-        whose `as_dicts` gives a target for each image; or what `yolo_rows` and `padded_boxes` make of these.
+        Class ids as int64 (n,); tags as float32 (n, k); transformed targets as a list, or as a tensor if they are
+        numbers, 0-d tensors or vectors of one length; BatchAnnotations of tensors, whose `as_dicts` gives a target for
+        each image; or what `yolo_rows` and `padded_boxes` make of these.
     """
     if isinstance(parts[0], np.ndarray):
         return torch.from_numpy(np.concatenate(parts) if len(parts) > 1 else parts[0])
@@ -36,7 +37,7 @@ def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int,
     else:
         targets = [target for part in parts for target in part]
         if collation == "list":
-            return _ids_as_tensor(targets)
+            return _stacked(targets)
         annotations = _annotations_of(targets, collation)
     annotations = annotations.as_tensors()
     if collation == "list":
@@ -44,13 +45,18 @@ def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int,
     return (yolo_rows if collation == "yolo" else padded_boxes)(annotations, size)
 
 
-def _are_tags(target: Any) -> bool:
-    return isinstance(target, torch.Tensor) and target.dim() == 1 and target.dtype == torch.float32
+def _stacked(targets: list[Any]) -> Any:
+    """Return numbers, and tensors of one length, as one tensor of the type that torch's `default_collate` gives them.
 
-
-def _ids_as_tensor(targets: list[Any]) -> Any:
+    Tensors of two and more dimensions, such as boxes, stay a list: they have one shape by chance only.
+    """
     if all(isinstance(target, int) for target in targets):
         return torch.tensor(targets, dtype=torch.int64, device="cpu")
+    if all(isinstance(target, int | float) for target in targets):
+        return torch.tensor(targets, dtype=torch.float64, device="cpu")
+    if all(type(target) is torch.Tensor and target.dim() < 2 for target in targets):
+        kinds = {(target.shape, target.dtype, target.device) for target in targets}
+        return torch.stack(targets) if len(kinds) == 1 else targets
     return targets
 
 
@@ -179,14 +185,13 @@ def collate(samples: Sequence[tuple[Any, Any]]) -> tuple[torch.Tensor | list[Any
 
     Returns:
         (images, targets). Images of one shape become one tensor (n, channels, height, width), others stay a list, as
-        torchvision's detection models take them. Class ids become int64 (n,), tags float32 (n, k); dicts of boxes and
-        landmarks stay a list.
+        torchvision's detection models take them. Class ids become int64 (n,), tags float32 (n, k), and what a transform
+        returns a tensor if it is a number (float64 (n,)), a 0-d tensor (n,) or a vector of one length (n, k); dicts of
+        boxes and landmarks stay a list.
     """
     images, targets = _columns(samples)
     if isinstance(targets, list):
-        targets = _ids_as_tensor(targets)
-    if isinstance(targets, list) and targets and all(map(_are_tags, targets)) and len(set(map(len, targets))) == 1:
-        targets = torch.stack(targets)
+        targets = _stacked(targets)
     return images, _to_send(targets)
 
 

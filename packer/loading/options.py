@@ -74,11 +74,15 @@ def pack_at(data: Any, cache_dir: Any = None, cache_bytes: Any = None) -> Pack:
 
 
 def check_device(device: Any) -> torch.device:
-    """Return a device of torch."""
+    """Return a device of torch: the CPU, or CUDA's, to which batches are sent from pinned memory."""
     try:
-        return torch.device(device)
+        found = torch.device(device)
     except (RuntimeError, TypeError):
         raise UsageError("device", f"must be a device of torch, got {device!r}", 'write "cuda" or "cpu"') from None
+    if found.type not in ("cpu", "cuda"):
+        step = f'write device="cpu", and send each batch there: images.to("{found}")'
+        raise UsageError("device", f"must be the CPU or a CUDA device, got {str(found)!r}", step)
+    return found
 
 
 def check_decoder(decoder: Any) -> str:

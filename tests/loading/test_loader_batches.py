@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import threading
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from loader_packs import RECORDS, alike, decoded, fresh
+from torch.utils.data import DataLoader
 
-from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, open_pack
+from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, collate, open_pack
 from packer.errors import DamagedPack, UsageError
 from packer.samplers import SequentialSampler, ShuffleSampler
 from packer.system import usable_cores
@@ -123,6 +125,26 @@ def test_a_transform_runs_in_the_threads(pack):
         assert torch.equal(images, torch.stack([image[:, ::2].float() for image, _ in expected]))
         assert targets == [str(target) for _, target in expected]
     assert threading.current_thread().name not in names
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [lambda label: label / 4, torch.tensor, lambda label: torch.eye(10, dtype=torch.int64)[label]],
+    ids=["float", "0-d", "one-hot"],
+)
+def test_numbers_and_vectors_of_a_target_transform_are_stacked_as_torch_does(pack, transform):
+    data = PackedDataset(pack("raw"), target_transform=transform)
+    as_torch = DataLoader(data, 5)
+    for loader in (PackedLoader(pack("raw"), 5, target_transform=transform), DataLoader(data, 5, collate_fn=collate)):
+        for (_, targets), (_, expected) in zip(loader, as_torch, strict=True):
+            assert targets.dtype == expected.dtype and torch.equal(targets, expected)
+
+
+def test_vectors_of_different_lengths_and_boxes_stay_a_list(pack):
+    lengths = itertools.count()
+    for transform in (lambda label: torch.zeros(next(lengths) % 3), lambda label: torch.zeros(1, 4)):
+        for _, targets in PackedLoader(pack("raw"), 5, target_transform=transform):
+            assert isinstance(targets, list) and len(targets) <= 5
 
 
 def test_ids_that_a_target_transform_makes_become_a_tensor(pack):

@@ -29,6 +29,8 @@ REFUSED = {
     "mean of bytes": ({"mean": (124.0,) * 3, "std": (58.0,) * 3}, "mean and std are for values from 0 to 1: divide"),
     "std below 0": ({"mean": (0.5,) * 3, "std": (-1,) * 3}, "mean and std must have one number per channel, std above"),
     "device": ({"device": "gpu"}, "device: must be a device of torch, got 'gpu'; write \"cuda\" or \"cpu\""),
+    "mps": ({"device": "mps"}, "device: must be the CPU or a CUDA device, got 'mps'; write device=\"cpu\", and"),
+    "xpu": ({"device": "xpu:1"}, "device: must be the CPU or a CUDA device, got 'xpu:1'"),
     "no device": ({"device": None}, "device: must be a device of torch, got None"),
     "in_order": ({"in_order": True}, "in_order: is an argument of torch's DataLoader; leave it out"),
     "mean of two": ({"mean": (0.5, 0.5), "std": (1, 1)}, "mean: has 2 numbers, but the images have 3 channels"),
