@@ -78,7 +78,7 @@ def test_a_pack_has_what_pycocotools_reads(tmp_path: Path, layout: str) -> None:
         for i, name in enumerate(names):
             (tmp_path / "set" / folder / name).write_bytes(image_file(i, WIDTH, HEIGHT))
         files[folder] = coco.COCO(str(tmp_path / "set" / file))
-    good("build", tmp_path / "set", "--encode", "copy", "--workers", 1, "-o", tmp_path / "pack")
+    good("build", tmp_path / "set", "--encode", "copy", "--split", "all", "--workers", 1, "-o", tmp_path / "pack")
     pack = open_pack(str(tmp_path / "pack"))
     assert len(pack) == 12 * len(files)
     for i, path in enumerate(pack.paths):
