@@ -266,6 +266,7 @@ def _packed(every: Sequence[BuildOptions], progress: Progress, reading: _Reading
     from packer.images.decode import check_available
     from packer.packing.engines import open_engine
     from packer.packing.index_jpegs import check_indexer, index_jpegs
+    from packer.packing.publish import Outputs
     from packer.packing.quarantine import check_quarantine, list_rejected
     from packer.packing.resume import asked_of, resume_or_restart
     from packer.packing.store_output import output_of
@@ -281,28 +282,26 @@ def _packed(every: Sequence[BuildOptions], progress: Progress, reading: _Reading
     source = os.path.abspath(options.source)
     source = os.fsdecode(archive_of(os.fsencode(source))[0]) or source  # it may be a folder in an archive
     paths = (*(() if is_url(options.source) else (source,)), *(output.partial for output in outputs))
-    with _noting_what_is_kept(outputs, progress) as resumes, ExitStack() as opened:
-        for output in outputs:
-            opened.enter_context(output)
+    with _noting_what_is_kept(outputs, progress) as resumes:
         engine = open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED, paths, progress.note)
-        pool = opened.enter_context(engine)  # which ends before the locks are released
-        resumes.clear()
-        for each, output in zip(every, outputs, strict=True):
-            for note in resume_or_restart(output, asked_of(each), each.overwrite):
-                progress.note(f"note: {note}")
-            resumes.append(output)
-        pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
-        try:
-            packed = _planned_and_packed(every, outputs, pool, progress, reading)
-        except TooManyBad:
-            with suppress(StorageError):
-                for output in outputs:
-                    output.journal.mark(failed=True)
-            raise
-        for output, plan, results, _ in packed:
-            index_jpegs(plan.options, results, pool, output, progress)
-            list_rejected(plan.options, plan.inputs.rejected, progress)
-        yield packed
+        with Outputs(outputs), engine as pool:  # which ends before the locks are released
+            resumes.clear()
+            for each, output in zip(every, outputs, strict=True):
+                for note in resume_or_restart(output, asked_of(each), each.overwrite):
+                    progress.note(f"note: {note}")
+                resumes.append(output)
+            pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
+            try:
+                packed = _planned_and_packed(every, outputs, pool, progress, reading)
+            except TooManyBad:
+                with suppress(StorageError):
+                    for output in outputs:
+                        output.journal.mark(failed=True)
+                raise
+            for output, plan, results, _ in packed:
+                index_jpegs(plan.options, results, pool, output, progress)
+                list_rejected(plan.options, plan.inputs.rejected, progress)
+            yield packed
 
 
 def _planned_and_packed(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -296,6 +297,40 @@ def check_apart(output: str, source: str) -> None:
         raise UsageError(output, f"would replace {what}", "choose another --out")
     if real_output.startswith(real_source.rstrip("/") + "/"):
         raise UsageError(output, "is inside the source folder", "choose an --out outside it")
+
+
+class Outputs:
+    """The outputs of several packs, entered and left as one.
+
+    Not by ExitStack: a second Ctrl-C in its own code would leave out what is left to do.
+    """
+
+    def __init__(self, outputs: Iterable[Output]) -> None:
+        self._outputs = tuple(outputs)
+        self._entered: list[Output] = []
+
+    def __enter__(self) -> None:
+        try:
+            for output in self._outputs:
+                output.__enter__()
+                self._entered.append(output)
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+
+    def __exit__(self, kind: Any = None, *rest: object) -> None:
+        raised: BaseException | None = None
+        while self._entered:
+            try:
+                self._entered[-1].__exit__(kind, *rest)
+                self._entered.pop()
+            except (KeyboardInterrupt, SystemExit) as error:
+                raised, kind = error, type(error)  # again: what has been left already, is left at once
+            except BaseException as error:
+                raised = error
+                self._entered.pop()
+        if raised is not None:
+            raise raised
 
 
 def _write(path: str, data: bytes) -> None:
