@@ -92,7 +92,9 @@ def make_own_folder(path: str, mode: int = 0o777) -> None:
         StorageError: Something else is there: a link.
         OSError: It cannot be made.
     """
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    above = os.path.dirname(path) or "."
+    if not os.path.isdir(above):  # makedirs tries to make also what is there
+        os.makedirs(above, exist_ok=True)
     while True:
         try:
             return os.mkdir(path, mode)

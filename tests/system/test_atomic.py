@@ -139,3 +139,13 @@ def test_a_parent_may_be_a_link(tmp_path: Path) -> None:
         file.write(b"new")
     os.close(open_own(str(tmp_path / "link" / "a" / "own")))
     assert sorted(os.listdir(tmp_path / "real" / "a")) == ["b", "file", "own"]
+
+
+def test_a_folder_above_that_is_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be one that this user may not write to, such as / or a mount that is read-only."""
+    made: list[str] = []
+    mkdir = os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda path, *mode: made.append(path) or mkdir(path, *mode))
+    make_own_folder(str(tmp_path / "a"))
+    make_own_folder(str(tmp_path / "b" / "c"))
+    assert made == [str(tmp_path / name) for name in ("a", "b", "b/c")]
