@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -124,6 +125,8 @@ def _verify(packs: list[CachedPack], as_json: bool) -> None:
                 echo(f"{name}: {checked}; {size_text(report.dropped_bytes)} was dropped{in_use}, to be fetched again")
             else:
                 echo(f"{name}: good: {checked}")
+                if report.absent_bytes:
+                    echo(f"to verify all by SHA-256: packer pull {printable(shlex.quote(report.url))} PACK")
         for failure in failed:
             echo_error(failure.line)
     if failed or any(report.problems for report in reports):
@@ -137,7 +140,9 @@ def _proof(report: CacheReport) -> str:
         return ""
     if not others:
         return ", in whole files that match their SHA-256"
-    return f"; {report.proved:,} are proved by SHA-256, {others:,} only by CRC-32C, which shows damage but no forgery"
+    size, which = size_text(report.absent_bytes), ", which hold no record," if report.records == report.of else ""
+    proved = f"; {report.proved:,} are proved by SHA-256, {others:,} only by CRC-32C, which shows damage but no forgery"
+    return f"{proved}: {size} of their files{which} are not here"
 
 
 def _clear(packs: list[CachedPack], root: str, yes: bool, as_json: bool) -> None:

@@ -80,6 +80,8 @@ class CacheReport:
     proved: int = 0
     """Those in files that are here as a whole and match their SHA-256. Of the others, only the CRC-32C was compared,
     which finds damage, but not what somebody has made to match it."""
+    absent_bytes: int = 0
+    """Of the files that hold those others, what is not here. It may hold no record, and then no reader waits for it."""
     problems: list[str] = field(default_factory=list)
     dropped_bytes: int = 0
     """Removed, because something in it was wrong; it is fetched again when it is read."""
@@ -151,8 +153,11 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                 report.problems.append(f"{shard.container.name}: record {_key(table, row)} {problem}")
                 wrong.update(stored.layout.extents[first[row] : last[row] + 1].tolist())
             begin, end = stored.layout.first_blocks[number : number + 2].tolist()
-            if found or not here[begin:end].all():
-                pass  # it is dropped, or is not whole
+            absent = int(stored.layout.block_sizes[begin:end][~here[begin:end]].sum())
+            if found:
+                pass  # it is dropped
+            elif absent:
+                report.absent_bytes += absent if len(rows) else 0
             elif sha256_of(container) == shard.container.sha256:
                 report.proved += len(rows)
             else:
