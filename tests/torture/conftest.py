@@ -14,7 +14,7 @@ import pytest
 
 SEEDS, REPORT = "PACKER_TORTURE_SEEDS", "PACKER_TORTURE_REPORT"
 """FIRST:COUNT, the seeds to run of all selected tests together (COUNT may be `all`); where to append what happened."""
-CHUNK = 500
+CHUNK = 2000
 """Cases that share one child process."""
 CASE_S = 60
 """A case that takes longer hangs."""

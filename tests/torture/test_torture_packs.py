@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -198,6 +199,7 @@ def test_damage(cases, few: int, container: str, packed, torture, tmp_path: Path
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
     """The files of the packs that are made hostile: of all containers, fields and encodings."""
+    importlib.import_module("torch")  # here, not again in each child process
     tagged = tmp_path_factory.mktemp("tagged")
     for i in range(4):
         Image.fromarray(np.full((8, 9, 3), 40 * i, np.uint8)).save(tagged / f"{i}.png")

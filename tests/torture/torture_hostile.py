@@ -242,11 +242,16 @@ def _dataset(case: Path) -> None:
 
 
 def _loader(case: Path) -> None:
-    from packer import PackedLoader
+    from packer import PackedLoader, RandomResizedCrop
 
-    with contextlib.closing(PackedLoader(case / "pack", 2, crop=8, flip=True, threads=1, seed=1)) as loader:
-        for _ in loader:
-            pass
+    for _ in PackedLoader(case / "pack", 2, crop=RandomResizedCrop(8), flip=True, threads=1, seed=1):
+        pass
+
+
+def _opened(case: Path) -> None:
+    from packer import open_pack
+
+    open_pack(case / "pack").column("path")
 
 
 def _pack(case: Path) -> None:
@@ -259,11 +264,20 @@ def _pack(case: Path) -> None:
         pack.sample(i)
 
 
+def _at_a_url(case: Path) -> None:
+    from packer import open_pack
+
+    pack = open_pack(f"file://{case / 'pack'}")
+    for i in range(len(pack)):
+        pack.sample(i)
+
+
 def _line(*words: str) -> Callable[[Path], int]:
     def command(case: Path) -> int:
         from packer.cli.main import run
 
-        return run([word.format(pack=case / "pack", good=case / "good", out=case / "out") for word in words])
+        places = {"pack": case / "pack", "good": case / "good", "out": case / "out", "new": case / "new"}
+        return run([word.format(**places) for word in words])
 
     return command
 
@@ -287,8 +301,8 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "convert-resize": _line("convert", "{pack}", "{out}.n5", "--resize", "8", "--encode", "png", "--workers", "1"),
     "merge": _line("merge", "{pack}", "{good}", "-o", "{out}"),
     "merge-drop": _line("merge", "{good}", "{pack}", "-o", "{out}", "--duplicates", "drop"),
-    "split": _line("split", "{pack}", "--parts", "a=0.5,b=0.5", "--stratify", "-o", "{out}"),
-    "split-group": _line("split", "{pack}", "--parts", "a=0.5,b=0.5", "--group", "text", "--lists", "-o", "{out}"),
+    "split": _line("split", "{pack}", "--parts", "a=0.5,b=0.5", "--stratify", "-o", "{new}"),
+    "split-group": _line("split", "{pack}", "--parts", "a=0.5,b=0.5", "--group", "text", "--lists", "-o", "{new}"),
     "diff": _line("diff", "{pack}", "{good}"),
     "diff-json": _line("diff", "{good}", "{pack}", "--json"),
     "stats": _line("stats", "{pack}"),
@@ -300,6 +314,10 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "index": _line("index", "{pack}"),
     "index-remove": _line("index", "{pack}", "--remove"),
     "repair": _line("repair", "{pack}", "-o", "{out}"),
+    "push": _line("push", "{pack}", "file://{out}"),
+    "pull": _line("pull", "file://{pack}", "{out}"),
+    "clean": _line("clean", "file://{pack}"),
+    "pack-at-a-url": _at_a_url,
     "dataset": _dataset,
     "loader": _loader,
     "pack": _pack,
@@ -314,7 +332,21 @@ class Pen:
         self.home = Path(tempfile.mkdtemp(prefix="packer-hostile-", dir=memory))
         self.outside: list[str] = []
         self.watching = False
+        self._written: dict[bytes, tuple[Path, int]] = {}
         sys.addaudithook(self._hook)
+
+    def fill(self, folder: Path, files: Files, base: Files) -> None:
+        """Write the files of a pack; those that are as in its base are links to one copy, which nobody may change."""
+        for name, data in files.items():
+            if base.get(name) is not data:
+                (folder / name).write_bytes(data)
+                continue
+            copy, changed = self._written.get(data, (self.home / f"{len(self._written)}", 0))
+            if not changed:
+                copy.write_bytes(data)
+                self._written[data] = copy, copy.stat().st_mtime_ns
+            assert self._written[data][1] == copy.stat().st_mtime_ns, f"an earlier case has written to {name}"
+            os.link(copy, folder / name)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.watching:
@@ -346,20 +378,28 @@ def _inline(_self: Any, work: Any, jobs: Any, tick: Any = None) -> Iterator[tupl
 
 
 def attack(files: Files, command: str, seed: str) -> str:
-    """Run a command on a changed pack. Return what came of it; raise AssertionError if that must not be."""
+    """Run a command on a changed pack. Return what came of it; raise AssertionError if that must not be.
+
+    A pack that is refused when it is opened goes on to the command in one of ten cases only: all commands open it in
+    the same way.
+    """
     pen = _pens.get(os.getpid()) or _pens.setdefault(os.getpid(), Pen())
     case = pen.home / "case"
-    made = mutate(files, Dice(seed))
+    dice = Dice(seed)
+    made = mutate(files, dice)
     shutil.rmtree(case, ignore_errors=True)
-    for folder, written in (("pack", made), ("good", files)):
+    for folder in ("pack", "good", "tmp", "new"):
         (case / folder).mkdir(parents=True)
-        for name, data in written.items():
-            (case / folder / name).write_bytes(data)
-    (case / "tmp").mkdir()
+    pen.fill(case / "pack", made, files)
+    pen.fill(case / "good", files, files)
     started = time.process_time()
     try:
         with _surroundings(case), pen_watching(pen):
-            outcome = _outcome(COMMANDS[command], case)
+            outcome = _outcome(_opened, case)
+            if outcome == "exit 0" or dice.random() < 0.1:
+                outcome = _outcome(COMMANDS[command], case)
+            else:
+                outcome = f"{outcome} when opened"
     finally:
         shutil.rmtree(case, ignore_errors=True)
     took = time.process_time() - started
