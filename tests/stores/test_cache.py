@@ -257,9 +257,10 @@ def test_a_mirror_does_not_fill_the_folder_of_another_url(home: Path, server: Se
 
 def test_only_its_user_can_read_a_cache_that_packer_makes(home: Path, tmp_path, monkeypatch):
     given = tmp_path / "given"
-    given.mkdir(mode=0o755)
-    own = tmp_path / "home" / "packer"
-    own.mkdir(mode=0o755, parents=True)  # of an earlier version
+    own = tmp_path / "home" / "packer"  # of an earlier version
+    for folder in (given, own):
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)  # whatever the umask
     monkeypatch.setenv("XDG_CACHE_HOME", str(own.parent))
     for cache_dir, mode in ((given, 0o755), (tmp_path / "new" / "made", 0o700)):
         open_pack(home.as_uri(), cache_dir=cache_dir)

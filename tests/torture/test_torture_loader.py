@@ -7,13 +7,15 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -109,6 +111,62 @@ def test_resume_positions(container: str, encode: str, pack_of, torture) -> None
     cases = [(n, world, at) for world in WORLDS for n in THREADS for at in range(-(-RECORDS // world) + 1)]
     ends = [(2, world, at) for world in (1, 8) for at in (0, 1, -(-RECORDS // world) - 1, -(-RECORDS // world))]
     torture.each(cases, run, 10, always=ends)
+
+
+# -- epochs that are left early
+
+LEFT = ("break", "close", "error", "next")
+
+
+def leave(loader: PackedLoader, way: str, position: int) -> None:
+    """Begin an epoch, and leave it after so many batches."""
+    iteration: Any = iter(loader)
+    if way == "next":
+        next(iteration)
+    elif way == "close":
+        list(islice(iteration, position))
+        iteration.close()
+    elif way == "break":
+        for number, _ in enumerate(loader):
+            if number == position:
+                break
+    else:
+        with suppress(ZeroDivisionError):
+            for number, _ in enumerate(loader):
+                number // (number - position)
+
+
+def test_epochs_left_early(pack_of, torture) -> None:
+    """Leave epochs at random, and begin the next at once, with OpenCV at work in the loader's threads and another."""
+    picture = np.zeros((400, 400, 3), np.uint8)
+
+    def transform(image: Any) -> Any:
+        cv2.resize(picture, (350, 350))  # large enough for OpenCV's own threads
+        return image
+
+    def another(done: threading.Event) -> None:
+        while not done.is_set():
+            cv2.resize(picture, (350, 350))
+
+    def run(encode: str, way: str, threads: int) -> str:
+        dice = np.random.default_rng([torture.seed, threads])
+        loader = PackedLoader(pack_of("lmdb", encode), 4, flip=True, threads=threads, transform=transform)
+        whole = samples(loader)
+        done, before = threading.Event(), cv2.getNumThreads()
+        mine = threading.Thread(target=another, args=(done,))
+        mine.start()
+        try:
+            for position in dice.integers(0, 24, 20).tolist():
+                leave(loader, way, position)
+        finally:
+            done.set()
+            mine.join()
+        loader.set_epoch(0)
+        assert samples(loader) == whole, "another epoch after those that were left"
+        assert cv2.getNumThreads() == before, "another number of OpenCV's threads"
+        return way
+
+    torture.each(list(product(("raw", "jpeg", "png"), LEFT, THREADS)), run, few=6, apart=True)
 
 
 # -- worker deaths
