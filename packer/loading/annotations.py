@@ -5,8 +5,9 @@ One array for the boxes of all images, not one for each image: what Python does 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Column:
         counts = self.counts.tolist()
         if isinstance(self.values, torch.Tensor):
             return list(self.values.split_with_sizes(counts)) if len(counts) > 1 else [self.values]
-        return _cut(self.values.tolist(), counts)
+        return in_lists(self.values.tolist(), counts)
 
     @staticmethod
     def join(parts: Sequence[Column]) -> Column:
@@ -169,12 +170,12 @@ class BatchAnnotations:
             return column.split()
         counts, sizes = column.counts.tolist(), column.sizes.tolist()
         if name == "polygons":
-            return _cut(list(column.values.split(sizes)), counts)
+            return in_lists(list(column.values.split(sizes)), counts)
         points = sizes[0] if sizes else self.points
         if sizes.count(points) == len(sizes):
             return list(column.values.view(-1, points, column.values.shape[1]).split(counts))
         # objects of different kinds, with other points: alike within an image only
-        firsts = [kinds[0] if kinds else self.points for kinds in _cut(sizes, counts)]
+        firsts = [kinds[0] if kinds else self.points for kinds in in_lists(sizes, counts)]
         parts = column.values.split([count * points for count, points in zip(counts, firsts, strict=True)])
         return [part.view(-1, points, 3) for part, points in zip(parts, firsts, strict=True)]
 
@@ -299,7 +300,7 @@ def _hide_outside(column: Column, width: int, height: int) -> Column:
     return replace(column, values=values)
 
 
-def _cut(items: list[Any], counts: list[int]) -> list[list[Any]]:
+def in_lists(items: Iterable[Any], counts: list[int]) -> list[list[Any]]:
     """Return the items in lists of so many."""
     source = iter(items)
-    return [[next(source) for _ in range(count)] for count in counts]
+    return [list(islice(source, count)) for count in counts]

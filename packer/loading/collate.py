@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -11,10 +12,15 @@ import torch
 from torch.utils.data._utils import collate as torch_collate
 
 from packer.errors import NotInstalled, UsageError, add_note
-from packer.loading.annotations import BatchAnnotations, Column
+from packer.loading.annotations import BatchAnnotations, Column, in_lists
 from packer.loading.memory import is_in_worker, shared_memory
 
 COLLATIONS = ("list", "yolo", "padded")
+NUMPY_HAS = (torch.float32, torch.int64, torch.uint8, torch.bool, torch.int32, torch.float64, torch.float16)
+PLAIN = frozenset((dtype, True, torch.strided, False) for dtype in NUMPY_HAS)
+"""What `_kind` returns for tensors that can be joined with others of their kind and sent as an array."""
+BY_VALUE_BYTES = 1 << 20
+"""Up to this, a tensor goes through a pipe sooner than a file is opened for it."""
 
 
 def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int, int] = (1, 1)) -> Any:
@@ -229,34 +235,81 @@ torch_collate.default_collate_fn_map[Sample] = default_collated
 
 
 class SentTargets(list[Any]):
-    """Targets in a worker: their tensors are sent by value, because torch opens a file for each tensor it sends."""
+    """Targets in a worker, which become a plain list where they are received.
+
+    torch opens a file for each tensor that it sends. Here all tensors of a field are sent as one, and what is received
+    are views of it.
+    """
 
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return list, ([{k: _by_value(v) for k, v in t.items()} if type(t) is dict else t for t in self],)
+        return list, (_sent(list(self)),)
 
 
-class _ByValue:
-    """Becomes a tensor when it is unpickled."""
+class _Becomes:
+    """Becomes the result of `function(*values)` when it is unpickled."""
 
-    __slots__ = ("tensor",)
+    __slots__ = ("function", "values")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+    def __init__(self, function: Callable[..., Any], *values: Any) -> None:
+        self.function, self.values = function, values
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return torch.from_numpy, (self.tensor.numpy(),)
+        return self.function, self.values
 
 
-def _by_value(value: Any) -> Any:
-    if type(value) is list:
-        return [_by_value(one) for one in value]
-    if type(value) is not torch.Tensor or value.dtype not in (torch.float32, torch.int64):
-        return value
-    return (
-        value if value.requires_grad or value.layout != torch.strided or value.device.type != "cpu" else _ByValue(value)
-    )
+def _sent(values: list[Any]) -> Any:
+    """Return what becomes these values: of dicts a list for each key, of lists one list, of tensors one tensor.
+
+    Values that differ in keys, type or dtype are sent one by one, and those of other classes as they are.
+    """
+    kinds = set(map(type, values))
+    if kinds == {dict} and len(keys := {tuple(value) for value in values}) == 1 and (names := keys.pop()):
+        columns = zip(*(value.values() for value in values), strict=True)
+        return _Becomes(_dicts, names, [_sent(list(column)) for column in columns])
+    if kinds == {list}:
+        return _Becomes(in_lists, _sent([one for value in values for one in value]), list(map(len, values)))
+    if kinds == {torch.Tensor} and len(set(map(_kind, values))) == 1 and _kind(values[0]) in PLAIN:
+        shapes = [value.shape for value in values]
+        if shapes[0] and len({shape[1:] if shape else None for shape in set(shapes)}) == 1:
+            return _Becomes(_rows, _joined(values), [shape[0] for shape in shapes])
+        return _Becomes(_shaped, _joined([value.reshape(-1) for value in values]), list(map(tuple, shapes)))
+    if len(values) == 1:
+        return values
+    return [_Becomes(_only, _sent([one])) if type(one) in (dict, list, torch.Tensor) else one for one in values]
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.is_cpu, tensor.layout, tensor.requires_grad
+
+
+def _joined(tensors: list[torch.Tensor]) -> Any:
+    """Return what becomes tensors in one: a few bytes are sent by value, many in memory that is shared."""
+    size = sum(tensor.nbytes for tensor in tensors)
+    if size <= BY_VALUE_BYTES:
+        return _Becomes(torch.from_numpy, torch.cat(tensors).numpy())
+    first = tensors[0]
+    out = shared_memory(size).view(first.dtype).view(-1, *first.shape[1:])
+    return torch.cat(tensors, out=out)
+
+
+def _only(values: Sequence[Any]) -> Any:
+    (value,) = values
+    return value
+
+
+def _dicts(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _rows(values: torch.Tensor, lengths: list[int]) -> Sequence[torch.Tensor]:
+    return values.split_with_sizes(lengths)
+
+
+def _shaped(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+    parts = values.split_with_sizes(list(map(math.prod, shapes)))
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _to_send(targets: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate,
 from packer import BuildOptions, PackedDataset, build_pack, collate
 from packer.errors import DamagedPack
 from packer.loading import memory
-from packer.loading.collate import Batch, Sample
+from packer.loading.collate import BY_VALUE_BYTES, Batch, Sample, SentTargets
 
 # Python 3.12 warns of any fork in a process with threads, which torch has
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -206,6 +207,75 @@ def test_targets_that_a_worker_has_changed_are_sent_as_they_are(boxed):
         assert torch.equal(target["boxes"], boxed[number][1]["boxes"] / 2 + number)
         assert target["more"][0].tolist() == [number] * 2 and target["more"][1:] == [{"text": "x"}, 1.5]
         target["labels"].zero_()  # nobody else's memory
+
+
+class Counting(pickle.Pickler):
+    """Lists the tensors and arrays that it pickles."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.found: list[Any] = []
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, (torch.Tensor, np.ndarray)):
+            self.found.append(thing)
+        return NotImplemented
+
+
+def sent(targets: list[Any]) -> tuple[list[Any], list[Any]]:
+    """What is received of targets that a worker sends, and the tensors and arrays in between."""
+    file = io.BytesIO()
+    pickler = Counting(file)
+    pickler.dump(SentTargets(targets))
+    return pickle.loads(file.getvalue()), pickler.found
+
+
+LARGE = BY_VALUE_BYTES // 4
+
+
+@pytest.mark.parametrize(
+    ("targets", "count"),
+    [
+        ([], 0),
+        ([{}, {}], 0),
+        ([{"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}] * 3, 2),
+        ([{"boxes": torch.rand(n, 4), "labels": torch.arange(n), "image_id": n, "text": "x"} for n in (2, 0, 3)], 2),
+        ([{"polygons": [torch.rand(n, 2) for n in sizes]} for sizes in ((3, 4), (), (5,))], 1),
+        ([{"polygons": []}, {"polygons": []}], 0),
+        ([{"keypoints": torch.rand(n, k, 3)} for n, k in ((2, 17), (0, 17), (1, 4))], 1),
+        ([{"masks": torch.rand(n, 5, 4 + n) > 0.5} for n in (2, 0, 1)], 1),
+        ([{"id": torch.tensor(n), "size": torch.tensor([4.0, 5.0], dtype=torch.float64)} for n in range(4)], 2),
+        ([{"of": {"boxes": torch.rand(n, 4).half()}, "occluded": [n, None, "x"]} for n in range(4)], 1),
+        ([torch.rand(2, 3).t(), torch.rand(4, 1).expand(4, 2)], 1),
+        ([torch.rand(3), torch.rand(()), torch.rand(0)], 1),
+        ([{"boxes": torch.rand(LARGE // 2, 1)}, {"boxes": torch.rand(LARGE, 1)}], 1),
+        ([torch.arange(2), torch.rand(2), torch.rand(()), 3, torch.rand(LARGE + 1)], 4),
+        ([{"a": torch.rand(2)}, {"b": torch.rand(2)}, {"a": torch.rand(2), "b": 1}], 3),
+        ([("a", 1), ("b", 2.5)], 0),
+        ([{"scores": torch.rand(2).bfloat16()}, {"scores": torch.rand(2).bfloat16()}], 2),
+        ([{"scores": torch.rand(2, requires_grad=True)}, {"scores": torch.rand(2)}], 2),
+    ],
+)  # fmt: skip
+def test_a_worker_sends_one_tensor_for_a_field(targets, count):
+    received, between = sent(targets)
+    assert same(received, targets) and type(received) is list
+    assert len(between) == count
+
+
+def test_many_bytes_are_sent_in_shared_memory():
+    received, between = sent([{"masks": torch.ones(2, 500, 700)}, {"masks": torch.zeros(1, 500, 700)}])
+    assert [tensor.is_shared() for tensor in between] == [True]
+    assert [target["masks"].shape[0] for target in received] == [2, 1] and received[0]["masks"].all()
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_targets_of_workers_are_those_without_any(boxed, context):
+    loader = DataLoader(boxed, 4, num_workers=1, multiprocessing_context=context, persistent_workers=True)
+    for batches in (list(loader), list(loader)):
+        assert same([targets for _, targets in batches], [targets for _, targets in plain(boxed, 4)])
+        assert any(not len(target["boxes"]) for _, targets in batches for target in targets)
+        for target in (target for _, targets in batches for target in targets):
+            target["boxes"].add_(1)  # nobody else's memory
 
 
 # -- memory
