@@ -125,12 +125,12 @@ class BatchAnnotations:
             columns[name] = replace(column, values=values)
         return replace(self, columns=columns)
 
-    def cut(self, output: tuple[int, int], min_area: float) -> BatchAnnotations:
+    def cut(self, output: tuple[int, int], min_area: float, hide: bool = True) -> BatchAnnotations:
         """Return what is left in images of (height, width), after a crop has moved it.
 
         Boxes and polygons are cut at the edges; a box of less than `min_area` pixels is dropped with all that belongs
-        to it, and so is one whose polygon was cut away. Keypoints outside get visibility 0 and keep their coordinates;
-        on an edge they are inside. Landmarks stay as they are, also outside.
+        to it, and so is one whose polygon was cut away. Keypoints outside keep their coordinates and, if `hide`, get
+        visibility 0; on an edge they are inside. Landmarks stay as they are, also outside.
         """
         column = self.columns.get("boxes")
         if column is None:
@@ -144,7 +144,7 @@ class BatchAnnotations:
             columns["polygons"], gone = _cut_polygons(columns["polygons"], width, height)
             same = columns["polygons"].counts == column.counts
             keep[np.repeat(same, column.counts)] &= ~gone[np.repeat(same, columns["polygons"].counts)]
-        if "keypoints" in columns:
+        if hide and "keypoints" in columns:
             columns["keypoints"] = _hide_outside(columns["keypoints"], width, height)
         if not keep.all():
             columns = {n: c if n in WHOLE else c.select(keep, column.counts) for n, c in columns.items()}

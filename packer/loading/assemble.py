@@ -70,7 +70,7 @@ def assemble(given: SimpleNamespace) -> LoaderParts:
     seed = sampler.seed if given.seed is None else check_int("seed", given.seed, 0, (1 << 64) - 1)
     augmentation = Augmentation(options.check_crop(given.crop), options.check_flip(given.flip), seed)
     filler = ImageFiller(pack, augmentation, options.check_decoder(given.decoder or "auto"), given.verify)
-    targets = Targets(pack, given.min_area, given.label_offset or 0, given.flip_index)
+    targets = Targets(pack, given.min_area, given.label_offset or 0, given.flip_index, given.hide_outside)
     if augmentation.flip:
         targets.warn_of_flips()
     threads = usable_cores() if given.threads is None else check_int("threads", given.threads, 1)

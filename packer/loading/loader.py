@@ -56,6 +56,7 @@ class PackedLoader(Rebuildable):
         flip_index: index of the mirror image of each landmark or keypoint, (1, 0, 2, 4, 3) for eyes, nose and mouth
             corners; default: that of the pack.
         min_area: drop boxes that a crop cuts to less than this area, in pixels.
+        hide_outside: keypoints outside the crop get visibility 0; False: they keep theirs.
         transform: called with each image tensor in the threads (for heavy Python, use PackedDataset in a DataLoader
             with worker processes); its results must be tensors of one shape. ``transform(image, generator)`` gets a
             torch.Generator seeded with (seed, epoch, record); numbers drawn elsewhere are not reproducible.
@@ -107,6 +108,7 @@ class PackedLoader(Rebuildable):
         flip: bool | float = False,
         flip_index: Sequence[int] | None = None,
         min_area: float = 1.0,
+        hide_outside: bool = True,
         transform: ImageTransform | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         transforms: JointTransform | None = None,

@@ -38,16 +38,19 @@ class Targets(Sequence[Target]):
         min_area: drop boxes that a crop cuts to less than this area, in pixels.
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
         flip_index: index of the mirror image of each landmark or keypoint; default: that of the pack.
+        hide_outside: keypoints outside a crop get visibility 0.
 
     Raises:
         UsageError: if the pack has no boxes for an offset, or no points for the index.
     """
 
     def __init__(
-        self, pack: Pack, min_area: float = 1.0, label_offset: int = 0, flip_index: Sequence[int] | None = None
-    ) -> None:
+        self, pack: Pack, min_area: float = 1.0, label_offset: int = 0, flip_index: Sequence[int] | None = None,
+        hide_outside: bool = True,
+    ) -> None:  # fmt: skip
         self._pack = pack  # not the dataset: a reference cycle would keep the map
         self._min_area = check_area(min_area)
+        self._hide_outside = hide_outside
         self._fields = pack.manifest.fields
         self._label_offset = check_int("label_offset", label_offset, 0)
         self.are_labels = tuple(self._fields) == ("label",)
@@ -113,7 +116,7 @@ class Targets(Sequence[Target]):
             if params.flipped is not None and self._flip_index is not None:
                 found = found.mirrored(params.flipped, self._flip_index)
         if params is not None and params.regions is not None:
-            found = found.cut(params.output, self._min_area)
+            found = found.cut(params.output, self._min_area, self._hide_outside)
         return found
 
     def warn_of_flips(self) -> None:

@@ -211,6 +211,10 @@ def test_key_points_outside_a_crop_are_not_visible(tmp_path, flip, batch_size):
     ((_, (target, _)),) = PackedLoader(pack, 2, flip=flip)
     kept = target["keypoints"][0, :, 2].tolist()
     assert sorted(kept) == sorted(seen for *_, seen in points)  # a flip alone hides nothing
+    loader = PackedLoader(pack, 2, crop=CenterCrop((10, 20)), flip=flip, hide_outside=False)
+    ((_, (target, _)),) = loader
+    assert torch.equal(target["keypoints"][0, :, :2], targets[0]["keypoints"][0, :, :2])
+    assert target["keypoints"][0, :, 2].tolist() == kept
 
 
 @pytest.mark.parametrize("flip", [0.0, 1.0])
