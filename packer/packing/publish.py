@@ -320,10 +320,12 @@ class Outputs:
 
     def __exit__(self, kind: Any = None, *rest: object) -> None:
         raised: BaseException | None = None
-        while self._entered:
+        while True:
             try:
-                self._entered[-1].__exit__(kind, *rest)
-                self._entered.pop()
+                while self._entered:
+                    self._entered[-1].__exit__(kind, *rest)
+                    self._entered.pop()
+                break
             except (KeyboardInterrupt, SystemExit) as error:
                 raised, kind = error, type(error)  # again: what has been left already, is left at once
             except BaseException as error:

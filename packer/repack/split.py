@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ from packer.format.index import read_index
 from packer.format.jpeg_index_list import not_carried
 from packer.format.manifest import Manifest, read_manifest
 from packer.format.pack import open_pack
-from packer.packing.publish import Output, check_folder
+from packer.packing.publish import Output, Outputs, check_folder
 from packer.packing.resume import resume_or_restart
 from packer.packing.select import Selection
 from packer.repack.links import Linked, Source, Taken, link_shards
@@ -124,10 +124,9 @@ def _write_packs(
     overwrite, progress = how
     before = set() if overwrite else _published_before(source, paths)
     outputs = [Output(path, source.path, overwrite, path in before) for path in paths]
-    with ExitStack() as stack:
+    with Outputs(outputs):
         ready = []
         for number, (path, output) in enumerate(zip(paths, outputs, strict=True)):
-            stack.enter_context(output)
             begun = {"command": "split", "pack": source.path, "options": repr(asked), "part": number}
             for note in resume_or_restart(output, begun, overwrite):
                 progress.note(f"note: {note}")

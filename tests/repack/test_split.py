@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -187,6 +189,43 @@ def test_interrupted_split_resumes(
     if len(published) < len(names):
         assert not list(out.glob("*.partial"))
     assert "exists; choose another --out" in refused(2, *parts, out)
+
+
+@pytest.mark.parametrize("line", range(6))
+def test_a_second_ctrl_c_between_two_parts_that_are_left(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int
+) -> None:
+    """Whatever line of the code that leaves all parts it arrives in, each part is left to its end."""
+    leave, to_come = Output.__exit__, line
+
+    def second(frame: FrameType, event: str, arg: object) -> object:
+        nonlocal to_come
+        to_come -= event == "line"
+        if to_come < 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return second
+
+    def left(output: Output, *error: object) -> None:
+        leave(output, *error)
+        if output is outputs[-1] and to_come == line:
+            sys._getframe(1).f_trace = second
+            sys.settrace(lambda *_: None)
+
+    def interrupted(output: Output, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    outputs: list[Output] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "__exit__", left)
+        patched.setattr(Output, "__enter__", lambda output, enter=Output.__enter__: outputs.append(enter(output)))
+        patched.setattr(Output, "publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            split(pack, "a=0.5,b=0.3,c=0.2", tmp_path)
+    sys.settrace(None)
+    assert len(outputs) == 3 and not any(output._lock for output in outputs)
+    assert len(split(pack, "a=0.5,b=0.3,c=0.2", tmp_path).parts) == 3
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_part_of_another_split_is_not_taken(make_pack: MakePack, tmp_path: Path, container: str) -> None:
