@@ -25,7 +25,8 @@ from packer.repack.links import Linked, Source, Taken, link_shards
 from packer.repack.parts import divided, parse_parts
 from packer.repack.recount import recount
 from packer.sources.paths import as_text
-from packer.system.atomic import replacing
+from packer.system import open_regular
+from packer.system.atomic import is_own_file, replacing
 from packer.types import Progress
 
 OWN = ("include", "exclude")
@@ -111,7 +112,7 @@ def split(
     stem, extension = os.path.splitext(source.name)
     paths = [os.path.join(folder, f"{stem}-{name}{'.txt' if asked.lists else extension}") for name in shares]
     if asked.lists:
-        made = _write_lists(opened.paths, numbers, paths, overwrite)
+        made = _write_lists(opened.paths, numbers, paths, (overwrite, progress or Progress()))
     else:
         made = _write_packs(source, asked, numbers, paths, (overwrite, progress or Progress()))
     parts = tuple(Part(*each) for each in zip(shares, paths, counts, made, strict=True))
@@ -188,21 +189,38 @@ def _manifest(source: Source, asked: SplitOptions, made: Linked, folder: str) ->
 
 
 def _write_lists(
-    records: list[bytes], numbers: NDArray[Any], paths: list[str], overwrite: bool
+    records: list[bytes], numbers: NDArray[Any], paths: list[str], how: tuple[bool, Progress]
 ) -> list[dict[str, int]]:
+    overwrite, progress = how
     part_of: dict[bytes, int] = {}
     for record, number in zip(records, numbers.tolist(), strict=True):
         if part_of.setdefault(record, number) != number:
             problem = f"cannot divide {printable(as_text(record))}: several records of the pack have this path"
             raise UsageError("--lists", problem, "leave it out: packs of links are divided by records")
+    lines = [[record for record, part in part_of.items() if part == number] for number in range(len(paths))]
+    lists = {path: Selection(path, lines=mine).content for path, mine in zip(paths, lines, strict=True)}
+    before = {path for path, content in lists.items() if not overwrite and _holds(path, content)}
+    if len(before) == len(paths):
+        before = set()  # of a split that has ended, which is not replaced unasked
     for path in paths:
-        if os.path.lexists(path) and not overwrite:
+        if os.path.lexists(path) and not overwrite and path not in before:
             raise UsageError(path, "exists", "move it away, or pass --overwrite")
     try:
-        for number, path in enumerate(paths):
-            lines = [record for record, part in part_of.items() if part == number]
+        for path, content in lists.items():
+            if path in before:
+                progress.note(f"note: {printable(path)} is finished")
+                continue
             with replacing(path) as file:
-                file.write(Selection(path, lines=lines).content)
+                file.write(content)
     except OSError as error:
         raise StorageError(error.filename, error.strerror or str(error), "choose another --out") from None
     return [{} for _ in paths]
+
+
+def _holds(path: str, content: bytes) -> bool:
+    """Return whether a file, and no link, has this content."""
+    with suppress(OSError):
+        if is_own_file(path) and os.path.getsize(path) == len(content):
+            with open_regular(path) as file:
+                return file.read() == content
+    return False

@@ -6,9 +6,11 @@ import json
 import shutil
 import sys
 from collections import Counter
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from packer.format.verify import verify
 from packer.packing.publish import Output
 from packer.repack.parts import interleaved, sizes_of
 from packer.repack.split import SplitOptions
+from packer.system.atomic import replacing
 
 
 @pytest.fixture
@@ -119,6 +122,41 @@ def test_lists(pack: Path, tmp_path: Path) -> None:
     good("build", tmp_path / "src", "-o", out, "--include", tmp_path / "set-b.txt", "--resize", "8x8")
     split(pack, "a=0.9,b=0.1", tmp_path)
     assert {record[::2] for record in records(out)} == {record[::2] for record in records(tmp_path / "set-b.lmdb")}
+
+
+@pytest.mark.parametrize("finished", [0, 1, 2])
+def test_interrupted_lists_resume(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: int) -> None:
+    """A list that an interrupted split has written is left as it is, if others are missing."""
+    command = ("split", pack, "--parts", "a=0.5,b=0.3,c=0.2", "--lists", "-o")
+    once, out = tmp_path / "once", tmp_path / "out"
+    once.mkdir()
+    out.mkdir()
+    good(*command, once)
+    written = iter(range(finished))
+
+    def interrupted(path: str) -> AbstractContextManager[IO[bytes]]:
+        if next(written, None) is None:
+            raise KeyboardInterrupt
+        return replacing(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("packer.repack.split.replacing", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            split(pack, SplitOptions("a=0.5,b=0.3,c=0.2", lists=True), out)
+    names = [f"set-{name}.txt" for name in "abc"]
+    stamps = [(out / name).stat().st_ino for name in names[:finished]]
+    assert sorted(path.name for path in out.iterdir()) == names[:finished]
+    if finished:
+        assert "set-a.txt: exists" in refused(2, *command, out, "--seed", "1")
+        kept = (out / names[0]).rename(tmp_path / "kept")
+        (out / names[0]).symlink_to(kept)
+        assert "set-a.txt: exists" in refused(2, *command, out)
+        kept.replace(out / names[0])
+    assert good(*command, out).out.count(" is finished\n") == finished
+    assert [(out / name).read_bytes() for name in names] == [(once / name).read_bytes() for name in names]
+    assert [(out / name).stat().st_ino for name in names[:finished]] == stamps
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert "set-a.txt: exists" in refused(2, *command, out)
 
 
 @pytest.mark.parametrize(
