@@ -7,8 +7,6 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import packer
@@ -19,15 +17,11 @@ from packer.packing.select import read_selection
 from packer.repack.layouts import layout_of
 from packer.repack.layouts.base import Item, Layout
 from packer.system import exchange_names, open_regular, sync_path
-from packer.system.atomic import check_own_folder, is_own_file, remove
-from packer.system.locks import LOCK, lock_folder, remove_folder
+from packer.system.locks import OLD, growing_folder
 from packer.types import Progress
 
-PARTIAL = ".partial"
 MARK = ".packer-extract.json"
 """A file that says that a folder was extracted, and how many files it has; builds skip it as hidden."""
-FILES, OLD = "files", ".old"
-"""The folder below OUT.partial where the files grow, and the end of its name for those that they replace."""
 EXTENSIONS = {
     "jpeg": (b".jpg", b".jpeg", b".jpe", b".jfif"), "png": (b".png", b".apng"), "bmp": (b".bmp", b".dib"),
     "gif": (b".gif",), "webp": (b".webp",), "tiff": (b".tif", b".tiff"), "avif": (b".avif", b".avifs"),
@@ -103,7 +97,7 @@ def extract(
     chosen, notes = _chosen(opened, asked)
     _check_target(target, opened, overwrite)
     try:
-        with _partial(target) as folder:
+        with growing_folder(target, MARK, "extract") as folder:
             layout = kind(folder, opened.manifest)
             names = Names(layout.stems)
             progress.stage("extracting", len(chosen))
@@ -251,36 +245,6 @@ def _files_of_extract(folder: str) -> int | None:
 
 def _count_files(folder: str) -> int:
     return sum(len(files) for _, _, files in os.walk(folder)) - 1
-
-
-@contextmanager
-def _partial(target: str) -> Iterator[str]:
-    """Create the folder in which the files grow, and remove it at the end with all that is left in it."""
-    partial = target + PARTIAL
-    if os.path.lexists(partial):
-        check_own_folder(partial)
-        _check_left(partial)
-    lock = lock_folder(partial)
-    if lock is None:
-        raise UsageError(partial, "another extract is writing to it", "wait for it, or choose another folder")
-    try:
-        for name in (FILES, FILES + OLD):
-            remove(os.path.join(partial, name))
-        with suppress(FileExistsError), open(os.path.join(partial, MARK), "xb"):
-            pass
-        folder = os.path.join(partial, FILES)
-        os.mkdir(folder)
-        yield folder
-    finally:
-        remove_folder(partial, lock)
-
-
-def _check_left(partial: str) -> None:
-    """Raise UsageError if a folder holds anything but what an interrupted extract leaves: then it is not removed."""
-    names, mark = {*os.listdir(partial)} - {LOCK}, os.path.join(partial, MARK)
-    # an extracted folder has a mark, too, which says how many files it has
-    if names and not (names <= {MARK, FILES, FILES + OLD} and is_own_file(mark) and not os.path.getsize(mark)):
-        raise UsageError(partial, "exists and is not of an extract", "move it away, or choose another folder")
 
 
 def _publish(folder: str, target: str, pack: Pack, layout: Layout) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, PackerError, StorageError, UsageError
-from packer.system.atomic import remove
+from packer.system.locks import PARTIAL, growing_folder
 
 MOST_COUNT = 10_000_000
 SMALLEST, LARGEST = 32, 4096
@@ -26,6 +25,8 @@ SHARES = (0.4, 0.3, 0.1, 0.2)
 COLORS = ((214, 69, 65), (44, 130, 201), (38, 166, 91), (244, 179, 80), (142, 68, 173), (52, 73, 94))
 JPEG_QUALITY = 90
 TRIES = 20
+MARK, INSIDE = ".packer-sample", "sample"
+"""The mark in OUT.partial, where a sample grows (`growing_folder`). In a folder that is there, OUT/sample.partial."""
 _SUBPIXEL_BITS = 4
 
 Points = NDArray[np.float64]
@@ -51,6 +52,8 @@ def draw_sample(
 ) -> Drawn:
     """Draw `count` labelled images into the new or empty folder `out`; the same arguments give the same bytes.
 
+    A new folder gets its name when all is drawn. After an interruption, the same call begins again.
+
     Args:
         out: The folder.
         layout: folder, voc, yolo or list.
@@ -72,24 +75,23 @@ def draw_sample(
     if seed < 0:
         raise UsageError("--seed", f"must not be negative, got {seed}")
     folder = os.path.abspath(os.fsdecode(out))
-    drawing, is_new = LAYOUTS[layout](folder, count, size, seed), not os.path.isdir(folder)
+    is_new = not os.path.isdir(folder)
+    growing = folder if is_new else os.path.join(folder, INSIDE)  # it may be another disk than that of the folder above
     try:
-        os.makedirs(folder, exist_ok=True)
-        if os.listdir(folder):
+        if not is_new and {*os.listdir(folder)} - {INSIDE + PARTIAL}:
             raise UsageError(folder, "is not empty", "name a new folder")
-        try:
+        with growing_folder(growing, MARK, "sample") as unfinished:
+            drawing = LAYOUTS[layout](unfinished, count, size, seed)
             for number in range(count):
                 drawing.add(number)
                 if progress is not None:
                     progress(1)
             drawing.finish()
-        except BaseException:  # half a sample would be in the way of the next try
-            for name in drawing.made:
-                remove(os.path.join(folder, name), ignore_errors=True)
             if is_new:
-                with suppress(OSError):
-                    os.rmdir(folder)
-            raise
+                os.rename(unfinished, folder)
+            else:  # it stays the same folder: a shell may be in it
+                for name in sorted(os.listdir(unfinished)):
+                    os.rename(os.path.join(unfinished, name), os.path.join(folder, name))
     except PackerError:
         raise
     except OSError as error:
@@ -194,8 +196,6 @@ class _Drawing:
         self._count = count
         self._size = size
         self._seed = seed
-        self.made: dict[str, None] = {}
-        """Names of the files and folders in `folder` that it has made."""
 
     def add(self, number: int) -> None:
         """Draw image `number` and write it with its labels."""
@@ -212,7 +212,6 @@ class _Drawing:
 
     def _write(self, data: bytes | str, *names: str) -> None:
         path = os.path.join(self._folder, *names)
-        self.made[names[0]] = None
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "xb") as file:
             file.write(data.encode("ascii") if isinstance(data, str) else data)

@@ -6,13 +6,17 @@ import errno
 import hashlib
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+from packer.errors import UsageError
 from packer.system import PORTABLE
-from packer.system.atomic import check_own_folder, make_own_folder, open_own, remove
+from packer.system.atomic import check_own_folder, is_own_file, make_own_folder, open_own, remove
 
 LOCK = ".lock"
 """The file in a folder that is locked: over NFS, locks need a file that is open for writing."""
+PARTIAL, FILES, OLD = ".partial", "files", ".old"
+"""Of folders that grow (`growing_folder`): TARGET.partial, in it the files, and those that they replace, files.old."""
 NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
 """Errors of file systems without locks, such as Lustre without its mount option flock."""
 
@@ -78,6 +82,46 @@ def remove_folder(folder: str, lock: FolderLock) -> None:
     lock.close()
     with suppress(OSError):
         os.rmdir(folder)
+
+
+@contextmanager
+def growing_folder(target: str, mark: str, command: str) -> Iterator[str]:
+    """Yield a new folder for files that will take the name `target` together: TARGET.partial/files.
+
+    TARGET.partial is removed at the end. One that a killed process has left is emptied first.
+
+    Args:
+        target: The path of the finished folder.
+        mark: Name of the empty file that says whose TARGET.partial is: without it, nothing in it is removed.
+        command: The command that writes it.
+
+    Raises:
+        UsageError: TARGET.partial is in use, or holds anything else.
+        StorageError: It is a link.
+        OSError: It cannot be made.
+    """
+    partial = target + PARTIAL
+    if os.path.lexists(partial):
+        check_own_folder(partial)
+        names, whose = {*os.listdir(partial)} - {LOCK}, os.path.join(partial, mark)
+        # the mark of a finished folder, which has the same name, is not empty
+        if names and not (names <= {mark, FILES, FILES + OLD} and is_own_file(whose) and not os.path.getsize(whose)):
+            raise UsageError(
+                partial, f"exists and was not left by packer {command}", "move it away, or choose another folder"
+            )
+    lock = lock_folder(partial)
+    if lock is None:
+        raise UsageError(partial, f"another packer {command} is writing to it", "wait for it, or choose another folder")
+    try:
+        for name in (FILES, FILES + OLD):
+            remove(os.path.join(partial, name))
+        with suppress(FileExistsError), open(os.path.join(partial, mark), "xb"):
+            pass
+        folder = os.path.join(partial, FILES)
+        os.mkdir(folder)
+        yield folder
+    finally:
+        remove_folder(partial, lock)
 
 
 def _flock(path: str, is_folder: bool) -> FolderLock | None:

@@ -6,6 +6,9 @@ import csv
 import errno
 import hashlib
 import json
+import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -122,6 +125,33 @@ def test_half_a_sample_is_removed(
         assert str(caught.value).endswith("cannot write: full; free some space, or name another folder")
     assert [path.name for path in tmp_path.rglob("*")] == ["out"] * there
     draw_sample(out, layout, 7, 48)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_sample_that_was_killed_is_drawn_again(tmp_path: Path, there: bool) -> None:
+    out = tmp_path / "out"
+    if there:
+        out.mkdir()
+    lines = """if True:
+        import os, signal, sys
+        from packer.sources.synthetic import draw_sample
+        draw_sample(sys.argv[1], "voc", 7, 48, progress=lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    """
+    ran = subprocess.run([sys.executable, "-c", lines, out], check=False)
+    assert ran.returncode == -signal.SIGKILL
+    (left,) = (out if there else tmp_path).iterdir()
+    assert left.name == ("sample.partial" if there else "out.partial")
+    draw_sample(out, "voc", 7, 48)
+    draw_sample(tmp_path / "once", "voc", 7, 48)
+    assert digest_of(out) == digest_of(tmp_path / "once")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["once", "out"]
+
+
+def test_a_folder_that_a_sample_did_not_leave_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "mine.txt").write_text("mine")
+    assert "out.partial: exists and was not left by packer sample" in refused(2, "sample", tmp_path / "out")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out.partial", "mine.txt"]
 
 
 def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:

@@ -286,7 +286,9 @@ def test_a_partial_folder_of_the_user_stays(tmp_path: Path, what: str) -> None:
         (partial / name).write_text("mine")
     before = tree_state(partial)
     line = refused(2, "extract", pack, tmp_path / "out")
-    assert "out.partial: exists and is not of an extract; move it away" in line and tree_state(partial) == before
+    assert (
+        "out.partial: exists and was not left by packer extract; move it away" in line and tree_state(partial) == before
+    )
 
 
 def test_a_damaged_record_leaves_nothing(tmp_path: Path) -> None:
