@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.errors import plural, printable, size_text, time_text
 from packer.packing import BuildSummary
+from packer.packing.options import NOT_IN_SPLIT
 
 if TYPE_CHECKING:
     from packer.format.jpeg_index_list import JpegIndexList
@@ -95,7 +96,12 @@ def summary_lines(summary: BuildSummary, output: str) -> list[str]:
         lines.append(f"images: {lenient:,} damaged, packed as far as they can be decoded{LISTED}")
     if (index := summary.jpeg_index) is not None:
         lines.append(f"JPEG index: {jpeg_index_text(index, summary.manifest)}")
-    others = ", ".join(f"{counts[name]:,} {name}" for name in ("rejected", "skipped") if counts[name])
+    left_out = (
+        (counts["rejected"], "rejected"),
+        (counts["skipped"] - summary.elsewhere, "skipped"),
+        (summary.elsewhere, NOT_IN_SPLIT),
+    )
+    others = ", ".join(f"{count:,} {what}" for count, what in left_out if count)
     of = f" of {counts['found']:,} found ({others})" if others else ""
     lines.append(
         f"packed {plural(counts['packed'], 'image')}{of}: {size_text(summary.pack_bytes)} in "

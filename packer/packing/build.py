@@ -45,6 +45,8 @@ class BuildSummary:
     """The index of the JPEGs, if there is one."""
     output: str = ""
     """The path as the options give it."""
+    elsewhere: int = 0
+    """How many of the skipped images are only not in the split of this pack."""
 
     @property
     def images_per_s(self) -> float:
@@ -237,8 +239,9 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
             manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
             seconds, shared = shared + own + time.monotonic() - publishing, 0.0
             summary = BuildSummary(
-                output.path, manifest, _bytes_of(manifest), seconds, output.jpeg_index, plan.options.output
-            )
+                output.path, manifest, _bytes_of(manifest), seconds, output.jpeg_index, plan.options.output,
+                plan.elsewhere,
+            )  # fmt: skip
             summaries[plan.options.split] = summary
     return [summaries[options.split] for options in every]
 
@@ -310,13 +313,15 @@ def _planned_and_packed(
     """Plan all packs before the first one is packed, so that mistakes in the labels of the last show early."""
     from packer.packing.splits import in_no_pack
 
-    plans, seconds, packed = [], [], []
+    plans: list[Plan] = []
+    seconds, packed = [], []
     for each, output in zip(every, outputs, strict=True):
         started = time.monotonic()
         reading = replace(reading, scratch=output.source, folder=output.partial)
         plan = _planned(each, pool, progress, reading)
-        for note in plan.inputs.more_notes:
-            progress.note(f"note: {printable(note)}")
+        for note in dict.fromkeys(plan.inputs.more_notes):
+            if not any(note in other.inputs.more_notes for other in plans):
+                progress.note(f"note: {printable(note)}")
         progress.note(plan.summary)
         for warning in plan.warnings:
             progress.note(f"warning: {warning}")

@@ -29,6 +29,8 @@ CHOICES = {
 """Option -> its values."""
 NO_BAD = "0"
 ALL_SPLITS = "all"
+NOT_IN_SPLIT = "not in this split"
+"""What a count says of images that are skipped for `not_in_split` alone."""
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_QUALITY = 90
 BY_SIZE = 0
@@ -302,6 +304,11 @@ def check_extension(out: str, option: str = "") -> None:
     if container_of(out) is None and re.fullmatch(r"\.(?!pack$)(?:[A-Za-z]{2,7}|7z)", extension):
         problem = f"{extension} is not the extension of a format that packer writes"
         raise UsageError(out, problem, f"write {option}{name}.{DEFAULT_CONTAINER}, or choose a --format")
+
+
+def not_in_split(split: str) -> str:
+    """Return the reason for which an image of another split is skipped."""
+    return f"not in split {split}"
 
 
 def default_encoding(same_size: bool) -> str:

@@ -19,7 +19,7 @@ from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
 from packer.packing.convert import MeasureJob, Recipe, rows_of
-from packer.packing.options import BY_SIZE, DEFAULT_QUALITY, BuildOptions
+from packer.packing.options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split
 from packer.packing.rows import rows_at
 from packer.packing.sizes import AllFacts, cuts_of, default_shard_bytes, permuted, stored_bytes
 from packer.packing.space import check_space, free_bytes
@@ -119,7 +119,8 @@ class Plan:
         )
         there = ", ".join(plural(count, noun) for count, noun in counts if count)
         chosen = f" ({printable(inputs.chosen)})" if inputs.chosen else ""
-        others = ((inputs.bad, "rejected"), (len(inputs.skipped), "skipped"))
+        skipped = len(inputs.skipped) - self.elsewhere
+        others = ((inputs.bad, "rejected"), (skipped, "skipped"), (self.elsewhere, NOT_IN_SPLIT))
         left_out = "".join(f", {count:,} {what}" for count, what in others if count)
         text = (
             f"plan: {there}{chosen}, {size_text(self.source_bytes)}{left_out} -> "
@@ -130,6 +131,11 @@ class Plan:
             where = f" in {printable(options.scratch_folder)}" if options.to_store else ""
             text += f", {size_text(self.free_bytes)} free{where}"
         return text
+
+    @property
+    def elsewhere(self) -> int:
+        """How many of the images that are left out are only not in this split."""
+        return self.inputs.skipped.counts[not_in_split(self.options.one_split or "")]
 
     @property
     def warnings(self) -> list[str]:

@@ -20,7 +20,7 @@ from packer.format.manifest import MANIFEST_NAME, Rejected, names_a_pack
 from packer.images.base import OnAnimation
 from packer.packing.convert import UNREAD, refused, rejected
 from packer.packing.headers import Headers
-from packer.packing.options import BuildOptions
+from packer.packing.options import BuildOptions, not_in_split
 from packer.packing.partition import Partition, PartitionJob, make_partition, names_of, read_names, read_partition
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
 from packer.packing.select import read_selection
@@ -287,7 +287,7 @@ def _chosen(
         paths = _kept(paths, left_out, inputs)
     others: Sequence[bytes] = ()
     if options.one_split is not None:
-        other, elsewhere = f"not in split {options.one_split}", PathWriter()
+        other, elsewhere = not_in_split(options.one_split), PathWriter()
 
         def reason(path: bytes) -> str | None:
             if all(each.in_split(path) for each in sources):

@@ -255,7 +255,8 @@ def _other_classes(split: bytes, of_split: dict[bytes, list[bytes]]) -> list[str
     for other, names in of_split.items():
         if names and of_split[split] and (odd := sorted(set(names) ^ set(of_split[split]))):
             notes.append(
-                f"{named([split[:-1]])} and {named([other[:-1]])} have different classes ({named(odd)}): "
+                f"{' and '.join(named([each[:-1]]) for each in sorted((split, other)))} have different classes "
+                f"({named(odd)}): "
                 "the classes of all splits are numbered together"
             )
     return notes

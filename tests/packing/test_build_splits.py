@@ -326,3 +326,18 @@ def test_each_pack_has_the_time_that_it_took(tmp_path: Path, monkeypatch: pytest
     summaries = build_packs(BuildOptions(str(tmp_path / "src"), str(tmp_path / "p"), workers=1))
     assert [summary.seconds for summary in summaries] == [10, 20, 30]
     assert [summary.images_per_s for summary in summaries] == [0.4, 0.2, 4 / 30]
+
+
+def test_each_thing_is_told_once(tmp_path: Path) -> None:
+    """Images of the other splits are not called skipped, and what concerns all splits is said for the first."""
+    _folders(tmp_path / "D", _each(tmp_path))
+    _write(tmp_path / "D" / "train" / "bee" / "notes.gif", b"GIF89a")
+    ran = good("build", tmp_path / "D", "--max-bad", "1")
+    lines = (ran.err + ran.out).splitlines()
+    noted = [line for line in lines if line.startswith("note: ")]
+    assert len(noted) == len(set(noted)) and sum("different classes" in line for line in noted) == 3
+    packed = [line for line in lines if line.startswith("packed ")]
+    assert packed[0].startswith("packed 4 images of 13 found (1 rejected, 8 not in this split): ")
+    assert [line.partition(":")[0] for line in packed[1:]] == ["packed 4 images of 13 found (9 not in this split)"] * 2
+    planned = [line for line in lines if line.startswith("plan: ")]
+    assert all("not in this split" in line for line in planned) and not any("skipped" in line for line in lines)
