@@ -17,11 +17,12 @@ import torch
 
 from packer.errors import AnyPath, DamagedPack, NotInstalled, UsageError, add_note, plural
 from packer.format.pack import Pack
-from packer.loading.crop import RandomResizedCrop, Regions, Resize
+from packer.loading.crop import RandomResizedCrop, Regions, Resize, parts_inside
 from packer.loading.dataset import PackedDataset
 from packer.loading.encoded import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader
 from packer.loading.loader import PackedLoader
 from packer.loading.normalize import Normalize
+from packer.loading.parts import sizes_of
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.stats import Stats
 from packer.system.machine import install_command
@@ -153,21 +154,24 @@ class _DaliBatches:
             regions = 0 if filler.augmentation.crop is None else 6 if self._anywhere else 2
             encoded, mirror, *parts = fn.external_source(
                 lambda: next(sources[0]), num_outputs=2 + regions, batch=True, no_copy=True,
-                ndim=[1, 0, *[1] * regions], dtype=[types.UINT8, *[types.INT32] * 5, *[types.FLOAT] * 2][: 2 + regions],
+                ndim=[1, 0, *[1] * regions], dtype=[types.UINT8, *[types.INT32] * 4, *[types.FLOAT] * 3][: 2 + regions],
             )  # fmt: skip
             decoder = fn.decoders.image_slice if parts else fn.decoders.image
             kind = types.GRAY if filler.channels == 1 else types.RGB
             images = decoder(encoded, *parts[:2], device="cpu" if gpu is None else "mixed", output_type=kind)
-            region = {}
+            region = {"size": filler.output}
             if self._anywhere:
-                images = fn.slice(images, *parts[2:4], axis_names="WH", out_of_bounds_policy="pad")
-                region = {"roi_start": parts[4], "roi_end": parts[5]}
+                region = {"roi_start": parts[3], "roi_end": parts[4], "size": parts[5]}
             if parts:
                 images = fn.resize(
-                    images, resize_x=filler.output[1], resize_y=filler.output[0],
+                    images,
                     interp_type=types.INTERP_NN if filler.interpolation == "nearest" else types.INTERP_LINEAR,
                     antialias=filler.interpolation in ANTIALIASED, **region,
                 )  # fmt: skip
+            if self._anywhere:
+                images = fn.slice(
+                    images, start=parts[2], shape=filler.output[::-1], axis_names="WH", out_of_bounds_policy="pad"
+                )
             pipe.set_outputs(self._normalized(images, mirror))
         pipe.build()
         return _Graph(pipe, sources)
@@ -200,21 +204,25 @@ class _DaliBatches:
         """Return the regions of images, which may reach beyond them, or begin within a pixel.
 
         Returns:
-            What is decoded (start, size), what of that is resized, black beyond the image (start, size), each int32
-            (n, 2), x and y; and the region in there (start, end), float32 (n, 2), y and x.
+            What is decoded (start, size) and where the output starts in what is resized, before it if there is a
+            border: int32 (n, 2), x and y. What is resized of the decoded (start, end) and its size in the output:
+            float32 (n, 2), y and x.
         """
-        start, size = np.split(regions, 2, axis=1)
-        sides = np.array([self.reader.pack.shape_of(i)[1::-1] for i in records.tolist()])
+        sizes = sizes_of(self.reader.pack, records)
+        sides, pixels = np.stack(sizes, axis=1), np.array(self.filler.output[::-1])
+        begin, end, first, last = parts_inside(regions, sizes, self.filler.output)
+        # of an image outside its region, DALI resizes one pixel, and puts it after the output
+        outside = (last <= first).any(axis=1, keepdims=True)
+        begin, end = np.where(outside, 0, begin), np.where(outside, 1, end)
+        first, last = np.where(outside, pixels, first), np.where(outside, pixels + 1, last)
         # a region of whole pixels is resized as if there were nothing around it
-        around = (start != np.rint(start)) | (size != np.rint(size))
-        margin = np.where(around.any(axis=1, keepdims=True), np.ceil(size / self.filler.output[::-1]) + 1, 0)
-        first = np.maximum(np.floor(start) - margin, np.minimum(np.floor(start), 0))
-        last = np.minimum(np.ceil(start + size) + margin, np.maximum(np.ceil(start + size), sides))
-        decoded = np.clip(first, 0, sides - 1)
-        shape = np.clip(last, decoded + 1, sides) - decoded
-        whole = [part.astype(np.int32) for part in (decoded, shape, first - decoded, last - first)]
-        region = [np.ascontiguousarray(part[:, ::-1], np.float32) for part in (start - first, start - first + size)]
-        return *whole, *region
+        around = (begin != np.rint(begin)) | (end != np.rint(end))
+        margin = np.where(around.any(axis=1, keepdims=True), np.ceil(regions[:, 2:] / pixels) + 1, 0)
+        decoded = np.maximum(np.floor(begin) - margin, 0)
+        shape = np.minimum(np.ceil(end) + margin, sides) - decoded
+        whole = [part.astype(np.int32) for part in (decoded, shape, -first)]
+        exact = (begin - decoded, end - decoded, last - first)
+        return *whole, *(np.ascontiguousarray(part[:, ::-1], np.float32) for part in exact)
 
     def _received(self, pipe: Any, batch: EncodedBatch) -> torch.Tensor:
         """Return the images of the oldest batch that DALI has begun: (n, channels, height, width), channels last."""

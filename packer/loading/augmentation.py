@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.loading.crop import CenterCrop, Crop, RandomResizedCrop, Regions, Resize
+from packer.loading.crop import CenterCrop, Crop, RandomResizedCrop, Regions, Resize, with_whole_borders
 from packer.samplers.order import Float64, uniform
 from packer.types import Int64
 
@@ -67,7 +67,10 @@ class Augmentation:
         count = 0 if self.crop is None else self.crop.num_random
         needed = count or self.flip
         random = uniform(self.seed, epoch, records, count + 1) if needed else np.zeros((len(records), 1))
-        regions = None if self.crop is None else self.crop.regions(*sizes_of(records), random[:, 1:])
+        regions = None
+        if self.crop is not None:
+            sizes = sizes_of(records)
+            regions = with_whole_borders(self.crop.regions(*sizes, random[:, 1:]), sizes, output)
         return CropParams(regions, random[:, 0] < self.flip if self.flip else None, output)
 
     @property

@@ -18,7 +18,8 @@ from packer.images.resample import INTERPOLATIONS, Interpolation
 from packer.samplers.order import Float64
 
 Regions = NDArray[np.float64]
-"""float64 (n, 4): x, y, width, height in pixels of each source image; pixels outside the image are zero."""
+"""float64 (n, 4): x, y, width, height in pixels of each source image. What is outside the image becomes a black border,
+into which nothing of the image blends: see `with_whole_borders`."""
 
 _TRIES = 10
 _NUDGE = 1 / 1024
@@ -178,7 +179,7 @@ class CenterCrop:
     Args:
         size: a side or (height, width), in pixels.
         resize: resize the short side to this first, as ``Resize(256), CenterCrop(224)`` does. Without it, images are
-            not resized, and smaller ones get a black border.
+            not resized. Either way, those that are then smaller than `size` get a black border.
         interpolation: "bilinear", "area" or "nearest", as for `RandomResizedCrop`; never "fast".
 
     Raises:
@@ -207,20 +208,60 @@ class CenterCrop:
         if self.resize is None:
             return np.stack([_centred(widths, width), _centred(heights, height), width, height], axis=1)
         short = np.minimum(widths, heights)
+        # as in torchvision, whole pixels of the resized image; their edges lie within source pixels
+        wide, high = (np.floor(sides * self.resize / short) for sides in (widths, heights))
+        across, down = widths / wide, heights / high
+        x, y = _centred(wide, width) * across, _centred(high, height) * down
+        # rounding errors must not put an edge outside the image
+        exact: Regions = np.stack([x, y, width * across, height * down], axis=1).round(6)
         if self.interpolation == "bilinear":
-            # as in torchvision, whole pixels of the resized image; their edges lie within source pixels
-            wide, high = (np.floor(sides * self.resize / short) for sides in (widths, heights))
-            across, down = widths / wide, heights / high
-            x, y = _centred(wide, width) * across, _centred(high, height) * down
-            # rounding errors must not put an edge outside the image
-            exact: Regions = np.stack([x, y, width * across, height * down], axis=1).round(6)
             # a region of whole pixels would be cut out first; the filter must reach the pixels around it
             start, extent = exact[:, :2], exact[:, 2:]
             inner = extent < np.stack([widths, heights], axis=1)
             extent[inner & (start == np.rint(start)) & (extent == np.rint(extent))] -= _NUDGE
             return exact
         w, h = (np.maximum(1, np.rint(side * short / self.resize)) for side in (width, height))
-        return np.stack([_centred(widths, w), _centred(heights, h), w, h], axis=1)
+        cut = np.stack([_centred(widths, w), _centred(heights, h), w, h], axis=1)
+        # whole pixels of the source, but a border has those of the resized image
+        return np.where(np.stack([wide < width, high < height] * 2, axis=1), exact, cut)
+
+
+def with_whole_borders(regions: Regions, sizes: tuple[Float64, Float64], output: tuple[int, int]) -> Regions:
+    """Return regions out of which borders become whole pixels of the output; other regions stay as they are.
+
+    The edges of an image that lie within its region are moved to the nearest pixels of the output, so that the image
+    can be resized alone and put between its borders, as by torchvision's `CenterCrop` after a `Resize`.
+
+    Args:
+        regions: as a crop has them.
+        sizes: widths and heights of the images, in pixels.
+        output: (height, width) in pixels.
+    """
+    begin, end, first, last = parts_inside(regions, sizes, output)
+    start, extent = regions[:, :2], regions[:, 2:]
+    beyond = (begin != start) | (end != start + extent)
+    if not beyond.any():
+        return regions
+    moved = beyond & (last > first)
+    step = (end - begin) / np.maximum(last - first, 1)
+    return np.where(np.tile(moved, 2), np.hstack([begin - first * step, step * output[::-1]]), regions)
+
+
+def parts_inside(
+    regions: Regions, sizes: tuple[Float64, Float64], output: tuple[int, int]
+) -> tuple[Float64, Float64, Float64, Float64]:
+    """Return what of each region is inside its image, and the pixels of the output that have it.
+
+    The arguments are those of `with_whole_borders`.
+
+    Returns:
+        begin, end in pixels of the image and first, end in those of the output, (n, 2) each: across, down. Where the
+        region is outside the image, the end is not after the first.
+    """
+    start, extent = regions[:, :2], regions[:, 2:]
+    begin, end = np.maximum(start, 0), np.minimum(start + extent, np.stack(sizes, axis=1))
+    first, last = (np.rint((edge - start) * output[::-1] / extent) for edge in (begin, end))
+    return begin, end, first, last
 
 
 def _centred(sides: Float64, parts: Float64) -> Float64:

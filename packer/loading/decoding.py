@@ -217,8 +217,10 @@ class RowDecoder:
         if part is None:
             row[:] = image
         else:
-            factor = reduced_by(self.pack.shape_of(record)[:2], image)
-            resize_into(image, [side / factor for side in part], row, self._interpolation)
+            height, width, _ = self.pack.shape_of(record)
+            factor = reduced_by((height, width), image)
+            sides = width / factor, height / factor
+            resize_into(image, [edge / factor for edge in part], row, self._interpolation, sides)
 
     def _decoded(self, record: int, part: list[float] | None) -> Image:
         height, width, _ = self.pack.shape_of(record)

@@ -151,7 +151,7 @@ def _weights(
 ) -> torch.Tensor:  # fmt: skip
     """Return (n, outputs, pixels): the weight of each source pixel in each output pixel, along one axis.
 
-    Pixels outside the image are black and have no weight.
+    Output pixels outside the image are black: no source pixel has weight in them. Nothing blends into the others.
 
     Args:
         start: where each region starts.
@@ -167,18 +167,18 @@ def _weights(
     centres = left + step / 2
     if interpolation == "nearest":
         return (centres.floor() == pixels).float()
+    begin, end = start.clamp(min=0), (start + size).clamp(max=sides[0])
     if interpolation == "bilinear":
-        # a region of whole pixels uses only its own, any other also those around it; black outside the image
-        first, last = start.floor(), (start + size).ceil()
-        around = ((start != first) | (start + size != last)) & (first >= 0) & (last <= sides[0])
-        first, last = torch.where(around, 0, first), torch.where(around, sides[0], last)
-        every = torch.arange(min(0, int(first.min())), max(sides[0], int(last.max())), device=start.device)
-        triangle = (1 - (centres - 0.5 - every).abs() / step.clamp(min=1)).clamp(min=0)
-        triangle = triangle * ((every >= first) & (every < last))
-        begin = int((every < 0).sum())
-        return (triangle / triangle.sum(dim=2, keepdim=True))[:, :, begin : begin + sides[0]]
-    # not beyond the centres of the region's last pixels
-    inside = torch.minimum(torch.maximum(centres, start + 0.5), start + size - 0.5)
-    linear = (1 - (inside - 0.5 - pixels).abs()).clamp(min=0)
-    covered = torch.minimum(left + step, pixels + 1) - torch.maximum(left, pixels)
-    return torch.where(averaged & (step > 1), covered.clamp(min=0) / step, linear)
+        # a region of whole pixels uses only its own, any other also those around it
+        alone = (begin == begin.floor()) & (end == end.ceil())
+        first, last = torch.where(alone, begin, 0), torch.where(alone, end, sides[0])
+        triangle = (1 - (centres - 0.5 - pixels).abs() / step.clamp(min=1)).clamp(min=0)
+        triangle = triangle * ((pixels >= first) & (pixels < last))
+        weights = triangle / triangle.sum(dim=2, keepdim=True).clamp(min=1e-6)
+    else:
+        # not beyond the centres of the last pixels of the region, or of the image
+        inside = torch.minimum(torch.maximum(centres, begin + 0.5), end - 0.5)
+        linear = (1 - (inside - 0.5 - pixels).abs()).clamp(min=0)
+        covered = torch.minimum(left + step, pixels + 1) - torch.maximum(left, pixels)
+        weights = torch.where(averaged & (step > 1), covered.clamp(min=0) / step, linear)
+    return weights * ((centres > 0) & (centres < sides[0]))

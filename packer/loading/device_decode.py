@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import interpolate, pad
+from torch.nn.functional import interpolate
 
 from packer.errors import DamagedPack, NotInstalled, UsageError
 from packer.loading.augmentation import CropParams
 from packer.loading.crop import Regions
 from packer.loading.device_cache import cropped
 from packer.loading.encoded import ANTIALIASED, BatchMaker, Decoding, EncodedReader
+from packer.loading.parts import in_whole_pixels
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.stats import Stats
 from packer.types import Int64
@@ -163,11 +164,11 @@ class DeviceDecode:
     def _resized(self, image: torch.Tensor, region: Regions, output: tuple[int, int]) -> torch.Tensor:
         """Return the region of an image, black beyond it, at (height, width)."""
         interpolation = self.filler.interpolation
-        if (region != np.rint(region)).any():
+        sides = np.array(image.shape[:0:-1], np.float64)
+        if not in_whole_pixels(region, (sides[:1], sides[1:])).all():
             return cropped(image[None], region, output, interpolation)[0]
         x, y, width, height = region[0].astype(int).tolist()
-        # a negative border cuts off
-        part = pad(image, (-x, x + width - image.shape[2], -y, y + height - image.shape[1])).float()
+        part = image[:, y : y + height, x : x + width].float()
         if part.shape[1:] == output:
             return part
         if interpolation == "nearest":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import cv2
@@ -53,27 +52,45 @@ def resize_parts(
     edges = np.concatenate([parts[:, :2], parts[:, :2] + parts[:, 2:]], axis=1)
     cuts = np.where(whole[:, None], edges, 0).astype(np.int64).tolist()
     flags = np.where(whole, flags, -1).tolist()
-    for image, row, (left, top, right, bottom), flag, part in zip(images, rows, cuts, flags, parts, strict=True):
+    sides = np.stack(sizes, axis=1).tolist()
+    given = zip(images, rows, cuts, flags, parts, sides, strict=True)
+    for image, row, (left, top, right, bottom), flag, part, side in given:
         if flag >= 0:
             cv2.resize(image[top:bottom, left:right], (width, height), row, 0, 0, flag)
         else:
-            resize_into(image, part.tolist(), row, interpolation)
+            resize_into(image, part.tolist(), row, interpolation, side)
 
 
-def resize_into(image: Image, part: list[float], row: Image, interpolation: Interpolation = "area") -> None:
-    """Resize the part (x, y, width, height) of an image into `row`; outside the image it is black."""
-    x, y, width, height = part
-    if x < 0 or y < 0 or x + width > image.shape[1] or y + height > image.shape[0]:
-        left, top = math.floor(x), math.floor(y)
-        image = _bordered(image, left, top, math.ceil(x + width) - left, math.ceil(y + height) - top)
-        x, y = x - left, y - top
-    resample(image, row.shape[1::-1], interpolation, (x, y, width, height), out=row)
+def resize_into(
+    image: Image, part: list[float], row: Image, interpolation: Interpolation = "area",
+    sides: Sequence[float] | None = None,
+) -> None:  # fmt: skip
+    """Resize the part (x, y, width, height) of an image into `row`; outside the image it is black.
+
+    The image is resized alone, into whole pixels of the row: nothing blends into a border.
+
+    Args:
+        image: the whole image, maybe decoded smaller.
+        part: in pixels of `image`.
+        row: receives the pixels.
+        interpolation: the filter.
+        sides: the exact (width, height) of an image that was decoded smaller, which rounds them up.
+    """
+    width, height = sides or image.shape[1::-1]
+    x, y, across, down = part
+    if x >= 0 and y >= 0 and x + across <= width and y + down <= height:
+        resample(image, row.shape[1::-1], interpolation, (x, y, across, down), out=row)
+        return
+    row[:] = 0
+    left, right, x, across = _inside(x, across, width, row.shape[1])
+    top, bottom, y, down = _inside(y, down, height, row.shape[0])
+    if left < right and top < bottom:
+        inside = resample(image, (right - left, bottom - top), interpolation, (x, y, across, down))
+        row[top:bottom, left:right] = inside
 
 
-def _bordered(image: Image, x: int, y: int, width: int, height: int) -> Image:
-    """Return a part that extends beyond the image, with black pixels outside it."""
-    canvas = np.zeros((height, width, image.shape[2]), image.dtype)
-    x1, y1, x2, y2 = max(x, 0), max(y, 0), min(x + width, image.shape[1]), min(y + height, image.shape[0])
-    if x2 > x1 and y2 > y1:
-        canvas[y1 - y : y2 - y, x1 - x : x2 - x] = image[y1:y2, x1:x2]
-    return canvas
+def _inside(start: float, extent: float, side: float, pixels: int) -> tuple[int, int, float, float]:
+    """Return what of a row has pixels of the image (first, end), and these (start, extent), along one axis."""
+    begin, end = max(start, 0), min(start + extent, side)
+    first, last = (round((edge - start) * pixels / extent) for edge in (begin, end))
+    return first, last, begin, end - begin

@@ -23,9 +23,9 @@ RECORDS = 24
 CROPS = (
     *(RandomResizedCrop(64, interpolation=name) for name in INTERPOLATIONS if name != "nearest"),
     RandomResizedCrop(160), CenterCrop(96), CenterCrop(300), CenterCrop(64, resize=80), Resize((90, 100)),
-    CenterCrop(90, resize=70),
+    CenterCrop(90, resize=70), CenterCrop((71, 91), resize=80), CenterCrop((300, 251), 120, "area"),
 )  # fmt: skip
-"""Smaller with each filter, larger, as it is, with a border, of a part, of a part and its border, of all."""
+"""Smaller with each filter, larger, as it is, with a border, of a part, of all, of a part and its border."""
 MOST = {"photos": (0.2, 1), "gray": (0.2, 1), "copy": (1.2, 7)}
 """Kind of pack -> mean and largest difference of pixels, in levels of 255. `copy` changes by 34 levels in a pixel."""
 

@@ -439,3 +439,49 @@ def test_identity_crops_change_nothing(pack):
     plain = list(PackedLoader(pack("jpeg"), 5))
     for crop in (Resize((10, 12)), CenterCrop((10, 12)), Resize(10)):
         assert alike(list(PackedLoader(pack("jpeg"), 5, crop=crop)), plain)
+
+
+def resized_and_padded(image, short, crop, interpolation):
+    """float64: resized to whole pixels, then padded by (crop - side) // 2 at the left and top, or cut likewise."""
+    sides = np.array(image.shape[1::-1])
+    size = tuple((sides * short // sides.min()).tolist())
+    if interpolation == "area":
+        small = resized(image, (0, 0, *sides), size)
+    else:
+        small = np.asarray(Image.fromarray(image).resize(size, getattr(Image.Resampling, interpolation.upper())))
+    height, width = small.shape[:2]
+    top, left = (max(0, c - s) // 2 for c, s in zip(crop, (height, width), strict=True))
+    cut_top, cut_left = (round(max(0, s - c) / 2) for c, s in zip(crop, (height, width), strict=True))
+    part = small[cut_top : cut_top + crop[0], cut_left : cut_left + crop[1]]
+    padded = np.zeros((*crop, 3))
+    padded[top : top + part.shape[0], left : left + part.shape[1]] = part
+    return padded
+
+
+@pytest.mark.parametrize("kind", ["raw", "raw on the device", "jpeg", "copy"])
+@pytest.mark.parametrize("interpolation, size, short, crop", [
+    *((name, size, 31, (100, 97)) for name in ("bilinear", "area", "nearest") for size in ((51, 37), (37, 52))),
+    *((name, (97, 83), 120, (165, 148)) for name in ("bilinear", "area", "nearest")),
+    # cut at two sides, where "area" and "nearest" take whole pixels of the source
+    ("bilinear", (121, 50), 31, (40, 60)), ("bilinear", (50, 121), 31, (60, 40)), ("bilinear", (50, 121), 31, (88, 31)),
+], ids=str)  # fmt: skip
+def test_nothing_blends_into_the_border_of_a_resized_center_crop(tmp_path, kind, interpolation, size, short, crop):
+    path = packed(tmp_path, rough(*size[::-1]), encode=kind.partition(" ")[0])
+    view = CenterCrop(crop, short, interpolation)
+    ((images, _),) = PackedLoader(path, 3, crop=view, cache="device" if "device" in kind else None, device="cpu")
+    for made, (image, _) in zip(images, fresh(path), strict=True):
+        expected = resized_and_padded(image.permute(1, 2, 0).numpy(), short, crop, interpolation)
+        assert np.abs(made.permute(1, 2, 0).numpy() - expected).max() <= ROUNDED_TWICE
+        assert not made[:, ~torch.from_numpy(expected.any(axis=2))].any()
+
+
+@pytest.mark.parametrize("cache", [None, "device"])
+def test_borders_of_a_crop_of_ones_own_become_whole_pixels(tmp_path, monkeypatch, cache):
+    """Around the image; and outside it, where all is black."""
+    path = packed(tmp_path, [np.full((24, 30, 3), 200, np.uint8)], encode="raw")
+    for region, shown in (([-7.3, -9.1, 43, 38], (slice(5, 17), slice(3, 17))), ([50, 3, 20, 20], (slice(0, 0),) * 2)):
+        monkeypatch.setattr(Resize, "regions", lambda *_, region=region: np.array([region], float))
+        ((images, _),) = PackedLoader(path, 1, crop=Resize((20, 20)), cache=cache, device="cpu")
+        expected = torch.zeros(1, 3, 20, 20)
+        expected[(..., *shown)] = 200
+        assert torch.equal(images.float(), expected)

@@ -76,17 +76,19 @@ def centre_of(image):
 
 @dataclass(frozen=True)
 class Within:
-    """A crop of the caller's own, whose edges lie within pixels."""
+    """A crop of the caller's own, whose edges lie within pixels; `around`: so much of the sides reaches beyond them."""
 
     interpolation: str
+    around: float = 0.0
     num_random: int = 2
 
     def output(self, shape):
         return 60, 72
 
     def regions(self, widths, heights, random):
-        x, y = widths * random[:, 0] / 4, heights * random[:, 1] / 4
-        return np.stack([x, y, widths * 0.7, heights * 0.7], axis=1)
+        x, y = widths * (random[:, 0] / 4 - self.around), heights * (random[:, 1] / 4 - self.around)
+        share = 0.7 + 2 * self.around
+        return np.stack([x, y, widths * share, heights * share], axis=1)
 
 
 @pytest.mark.parametrize("encode, turned, large", [
@@ -97,6 +99,8 @@ class Within:
     *(RandomResizedCrop(48, (0.3, 1.0), interpolation=name) for name in ("area", "bilinear", "fast")),
     RandomResizedCrop((150, 130), (0.3, 1.0)), CenterCrop(48, resize=56), CenterCrop(48, 56, "area"),
     CenterCrop(170, resize=150), Resize((40, 70)), Resize((40, 70), "area"), Within("area"), Within("bilinear"),
+    CenterCrop((91, 170), resize=80), CenterCrop((91, 170), 80, "area"),
+    *(Within(name, around=0.15) for name in ("area", "bilinear", "fast")),
 ], ids=str)  # fmt: skip
 def test_a_spot_stays_on_its_landmark(blobs, encode, turned, large, crop):
     path, seen = blobs(encode, large, turned), 0

@@ -21,6 +21,8 @@ CROPS = [
     CenterCrop((50, 60)),
     CenterCrop((90, 140)),
     CenterCrop(40, resize=48),
+    CenterCrop((90, 111), resize=61),
+    CenterCrop((90, 80), resize=91),
     Resize((40, 70)),
     None,
 ]
