@@ -103,9 +103,7 @@ class PackerError(Exception):
     exit_code = EXIT_BAD_DATA
     _many_lines = False
 
-    def __init__(
-        self, where: AnyPath, problem: str | None = None, next_step: str = "", choices: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, where: AnyPath, problem: str | None = None, next_step: str = "") -> None:
         """Create the error.
 
         Args:
@@ -113,18 +111,16 @@ class PackerError(Exception):
             problem: What is wrong. None: `where` is the whole text, as when torch's DataLoader recreates a worker's
                 error from its text.
             next_step: What to do; may be empty.
-            choices: What the next step is a choice of, where there are several; the command line prints each on a line.
         """
         if problem is None:
             where, problem = "", os.fsdecode(where)
             self._many_lines = True  # the worker's traceback is in it
         # `args` holds all arguments, for pickling; OSError would take the first for an error number
-        Exception.__init__(self, where, problem, next_step, *((tuple(choices),) if choices else ()))
+        Exception.__init__(self, where, problem, next_step)
         _fill_os_error(self, problem, where or None)
         self.where = where
         self.problem = problem
         self.next_step = next_step
-        self.choices = tuple(choices)
 
     @property
     def told(self) -> str:
@@ -140,8 +136,7 @@ class PackerError(Exception):
     @property
     def line(self) -> str:
         """The error with its next step, and with the names of options as on the command line."""
-        step = ": ".join(filter(None, (self.next_step, "; ".join(self.choices))))
-        return f"{self._told()}; {printable(step)}" if step else self._told()
+        return f"{self._told()}; {printable(self.next_step)}" if self.next_step else self._told()
 
     def __str__(self) -> str:
         return "; ".join(part if "packer " in part else OPTION.sub(_parameter, part) for part in self.line.split("; "))

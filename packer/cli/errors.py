@@ -73,9 +73,9 @@ def report(error: BaseException, given: Sequence[str]) -> int:
 
 
 def failure_text(error: BaseException, given: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """Return any error as one line, followed by its bad inputs; and what to do: a line, and the choices."""
+    """Return any error as one line, followed by its bad inputs; and what to do: no line, or one."""
     if isinstance(error, PackerError):
-        steps = [printable(step) for step in (error.next_step, *error.choices) if step]
+        steps = [printable(error.next_step)] if error.next_step else []
         if not steps and isinstance(error, UsageError):
             steps = [_help_of(given)]
         return error.told, steps
