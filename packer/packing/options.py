@@ -295,15 +295,22 @@ class BuildOptions:
         return f"{os.fsdecode(stem or source)}{split}.{self.container}"
 
 
-def check_extension(out: str, option: str = "") -> None:
+def check_extension(out: str, option: str = "", container: str | None = None) -> None:
     """Raise UsageError if the name of a pack has the extension of a file format that is not a container.
 
     Others are part of a name: `.v2`, `.2026-01`, `.pack`.
+
+    Args:
+        out: The path of the pack.
+        option: What is written before it.
+        container: The container of the pack, if nobody can choose it; empty: not known yet.
     """
     name, extension = os.path.splitext(out.rstrip("/"))
     if container_of(out) is None and re.fullmatch(r"\.(?!pack$)(?:[A-Za-z]{2,7}|7z)", extension):
         problem = f"{extension} is not the extension of a format that packer writes"
-        raise UsageError(out, problem, f"write {option}{name}.{DEFAULT_CONTAINER}, or choose a --format")
+        if container is None:
+            raise UsageError(out, problem, f"write {option}{name}.{DEFAULT_CONTAINER}, or choose a --format")
+        raise UsageError(out, problem, f"write {option}{name}{container and f'.{container}'}")
 
 
 def not_in_split(split: str) -> str:

@@ -66,12 +66,15 @@ class AdoptOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        from packer.packing.options import check_extension
+
         if not self.files:
             raise UsageError("FILES", "names no file", "give the files to adopt")
         for role in self.columns:
             if role not in ROLES:
                 step = f"roles are {', '.join(ROLES)}: --columns label=FIELD"
                 raise UsageError("--columns", f"{printable(role)} is not a role", step)
+        check_extension(self.out, "--out ", "")
         _ = self.checked
 
     @property

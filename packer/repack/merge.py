@@ -17,6 +17,7 @@ from packer.format.index import read_index
 from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import KINDS, MOST_IN_MANIFEST, Listing, Skipped, read_list
 from packer.format.manifest import Manifest
+from packer.packing.options import check_extension
 from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import read_classes
 from packer.packing.resume import resume_or_restart
@@ -82,6 +83,7 @@ def merge(
         raise UsageError("--duplicates", f"must be one of {', '.join(DUPLICATES)}, got {printable(duplicates)}")
     check_folder(out, "merge")
     sources = _sources(packs)
+    check_extension(os.fsdecode(out), "--out ", sources[0].manifest.container)
     path = os.path.abspath(os.fsdecode(out))
     names, mappings = joined_classes(sources, None if classes is None else read_classes(os.fsdecode(classes)))
     output = _output(path, sources, overwrite)

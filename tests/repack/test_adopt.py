@@ -268,6 +268,12 @@ def test_usage(tars: list[Path], tmp_path: Path) -> None:
     assert len(open_pack(tmp_path / "pack")) == 5
 
 
+def test_the_extension_of_another_format(tars: list[Path], tmp_path: Path) -> None:
+    line = refused(2, "adopt", *tars, "-o", tmp_path / "all.zip")
+    problem = "all.zip: .zip is not the extension of a format that packer writes"
+    assert line.endswith(f"{problem}; write --out {tmp_path}/all") and not list(tmp_path.glob("all*"))
+
+
 def test_command_line(tars: list[Path], tmp_path: Path) -> None:
     runner = CliRunner()
     out = str(tmp_path / "pack")

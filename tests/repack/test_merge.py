@@ -168,6 +168,17 @@ def test_wrong_arguments(build: Build, tmp_path: Path) -> None:
     same_records(tmp_path / "all", b, a)
 
 
+@pytest.mark.parametrize("container", ["lmdb", "hdf5"])
+def test_the_extension_of_another_format(build: Build, tmp_path: Path, container: str) -> None:
+    a, b = build("a", ("ant",), format=container), build("b", ("ant",), format=container)
+    for name in ("all.zip", "all.xyz/"):
+        line = refused(2, "merge", a, b, "-o", f"{tmp_path}/{name}")
+        problem = f"{name[3:7]} is not the extension of a format that packer writes"
+        assert line.endswith(f"{name}: {problem}; write --out {tmp_path}/all.{container}")
+    assert not list(tmp_path.glob("all*"))
+    merge([a, b], tmp_path / "all.v2")
+
+
 def test_duplicates(build: Build, tmp_path: Path) -> None:
     a = build("a", ("ant", "bee"), resize="8x8")
     source = tmp_path / "again"
