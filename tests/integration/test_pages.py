@@ -13,7 +13,7 @@ from drawn import draw_classes
 from packer import BuildOptions, build_pack
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if "test_pages.py" in (block.reason or "")]
-LIBRARIES = ("lightning", "accelerate", "torchdata", "transformers", "tensorflow")
+LIBRARIES = ("lightning", "accelerate", "torchdata", "transformers", "tensorflow", "keras")
 
 
 @pytest.fixture(scope="module")
