@@ -338,6 +338,7 @@ class Pen:
 
     def fill(self, folder: Path, files: Files, base: Files) -> None:
         """Write the files of a pack; those that are as in its base are links to one copy, which nobody may change."""
+        folder.mkdir(parents=True)
         for name, data in files.items():
             if base.get(name) is not data:
                 (folder / name).write_bytes(data)
@@ -348,6 +349,15 @@ class Pen:
                 self._written[data] = copy, copy.stat().st_mtime_ns
             assert self._written[data][1] == copy.stat().st_mtime_ns, f"an earlier case has written to {name}"
             os.link(copy, folder / name)
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        """Note in `outside` what is written elsewhere meanwhile."""
+        self.watching, self.outside = True, []
+        try:
+            yield
+        finally:
+            self.watching = False
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.watching:
@@ -387,22 +397,18 @@ def attack(files: Files, command: str, seed: str) -> str:
     pen = _pens.get(os.getpid()) or _pens.setdefault(os.getpid(), Pen())
     case = pen.home / "case"
     dice = Dice(seed)
-    made = mutate(files, dice)
-    shutil.rmtree(case, ignore_errors=True)
-    for folder in ("pack", "good", "tmp", "new"):
-        (case / folder).mkdir(parents=True)
-    pen.fill(case / "pack", made, files)
-    pen.fill(case / "good", files, files)
+    pen.fill(case / "pack", mutate(files, dice), files)
     started = time.process_time()
     try:
-        with _surroundings(case), pen_watching(pen):
+        with _surroundings(case), pen.watch():
             outcome = _outcome(_opened, case)
-            if outcome == "exit 0" or dice.random() < 0.1:
-                outcome = _outcome(COMMANDS[command], case)
-            else:
+            if outcome != "exit 0" and dice.random() > 0.1:
                 outcome = f"{outcome} when opened"
+            else:
+                pen.fill(case / "good", files, files)
+                outcome = _outcome(COMMANDS[command], case)
     finally:
-        shutil.rmtree(case, ignore_errors=True)
+        shutil.rmtree(case)
     took = time.process_time() - started
     assert took < MOST_S, f"took {took:.1f} s"
     assert not pen.outside, f"wrote {pen.outside}"
@@ -410,17 +416,10 @@ def attack(files: Files, command: str, seed: str) -> str:
 
 
 @contextlib.contextmanager
-def pen_watching(pen: Pen) -> Iterator[None]:
-    pen.watching, pen.outside = True, []
-    try:
-        yield
-    finally:
-        pen.watching = False
-
-
-@contextlib.contextmanager
 def _surroundings(case: Path) -> Iterator[None]:
     limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+    for folder in ("tmp", "new"):
+        (case / folder).mkdir()
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES if limit < 0 else min(MOST_BYTES, limit), limit))
     environ = {"PACKER_CACHE": str(case / "cache"), "HOME": str(case / "home"), "TMPDIR": str(case / "tmp")}
     with (
