@@ -198,7 +198,7 @@ def collate(samples: Sequence[tuple[Any, Any]]) -> tuple[torch.Tensor | list[Any
     images, targets = _columns(samples)
     if isinstance(targets, list):
         targets = _stacked(targets)
-    return images, _to_send(targets)
+    return _to_send(images), _to_send(targets)
 
 
 def default_collated(samples: Sequence[Any], *, collate_fn_map: Any = None) -> list[Any]:
@@ -234,8 +234,8 @@ def default_collated(samples: Sequence[Any], *, collate_fn_map: Any = None) -> l
 torch_collate.default_collate_fn_map[Sample] = default_collated
 
 
-class SentTargets(list[Any]):
-    """Targets in a worker, which become a plain list where they are received.
+class SentList(list[Any]):
+    """Targets or images in a worker, which become a plain list where they are received.
 
     torch opens a file for each tensor that it sends. Here all tensors of a field are sent as one, and what is received
     are views of it.
@@ -270,6 +270,8 @@ def _sent(values: list[Any]) -> Any:
         return _Becomes(_dicts, names, [_sent(list(column)) for column in columns])
     if kinds == {list}:
         return _Becomes(in_lists, _sent([one for value in values for one in value]), list(map(len, values)))
+    if kinds == {torch.Tensor} and all(map(_is_channels_last, values)):
+        return _Becomes(_channels_first, _sent([image.permute(1, 2, 0) for image in values]))
     if kinds == {torch.Tensor} and len(set(map(_kind, values))) == 1 and _kind(values[0]) in PLAIN:
         shapes = [value.shape for value in values]
         if shapes[0] and len({shape[1:] if shape else None for shape in set(shapes)}) == 1:
@@ -282,6 +284,10 @@ def _sent(values: list[Any]) -> Any:
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.is_cpu, tensor.layout, tensor.requires_grad
+
+
+def _is_channels_last(image: torch.Tensor) -> bool:
+    return image.dim() == 3 and not image.is_contiguous() and image.permute(1, 2, 0).is_contiguous()
 
 
 def _joined(tensors: list[torch.Tensor]) -> Any:
@@ -299,6 +305,10 @@ def _only(values: Sequence[Any]) -> Any:
     return value
 
 
+def _channels_first(images: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [image.permute(2, 0, 1) for image in images]
+
+
 def _dicts(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
@@ -312,8 +322,8 @@ def _shaped(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.T
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _to_send(targets: Any) -> Any:
-    return SentTargets(targets) if type(targets) is list and is_in_worker() else targets
+def _to_send(column: Any) -> Any:
+    return SentList(column) if type(column) is list and is_in_worker() else column
 
 
 def _columns(samples: Sequence[tuple[Any, Any]]) -> tuple[torch.Tensor | list[Any], torch.Tensor | list[Any]]:

@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate,
 from packer import BuildOptions, PackedDataset, build_pack, collate
 from packer.errors import DamagedPack
 from packer.loading import memory
-from packer.loading.collate import BY_VALUE_BYTES, Batch, Sample, SentTargets
+from packer.loading.collate import BY_VALUE_BYTES, Batch, Sample, SentList
 
 # Python 3.12 warns of any fork in a process with threads, which torch has
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -226,7 +226,7 @@ def sent(targets: list[Any]) -> tuple[list[Any], list[Any]]:
     """What is received of targets that a worker sends, and the tensors and arrays in between."""
     file = io.BytesIO()
     pickler = Counting(file)
-    pickler.dump(SentTargets(targets))
+    pickler.dump(SentList(targets))
     return pickle.loads(file.getvalue()), pickler.found
 
 
@@ -266,6 +266,18 @@ def test_many_bytes_are_sent_in_shared_memory():
     received, between = sent([{"masks": torch.ones(2, 500, 700)}, {"masks": torch.zeros(1, 500, 700)}])
     assert [tensor.is_shared() for tensor in between] == [True]
     assert [target["masks"].shape[0] for target in received] == [2, 1] and received[0]["masks"].all()
+
+
+def test_images_of_different_sizes_are_sent_as_one_tensor(make_pack):
+    data = PackedDataset(make_pack("ragged", "lmdb"))
+    expected = [image for image, _ in (data[i] for i in range(len(data)))]
+    for images in (expected, [image.contiguous() for image in expected]):
+        received, between = sent(images)
+        assert len(between) == 1 and same(received, images)
+        assert [image.stride() for image in received] == [image.stride() for image in images]
+    ((images, _),) = plain(data, 30, workers=1, collate_fn=collate)
+    assert same(images, expected) and [image.stride() for image in images] == [image.stride() for image in expected]
+    assert len({image.untyped_storage().data_ptr() for image in images}) == 1
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
