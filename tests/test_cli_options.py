@@ -17,6 +17,16 @@ from packer.containers import CONTAINERS
 from packer.packing import BuildOptions
 
 
+@pytest.fixture
+def there(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with packs: sub/a.lmdb, sub/b.lmdb, sub/c.tar."""
+    (tmp_path / "sub").mkdir()
+    for name in ("a.lmdb", "b.lmdb", "c.tar"):
+        good("build", source, "-o", tmp_path / "sub" / name, "--labels", "none", "--encode", "png", "--workers", 1)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_plain(tmp_path_factory.mktemp("options") / "src", 3)
@@ -229,3 +239,24 @@ def test_no_pack(source: Path, tmp_path: Path, command: str) -> None:
 def test_debug_shows_the_traceback(source: Path) -> None:
     ran = run_apart("--debug", "build", source, "--format", "zip")
     assert ran.code != 0 and "Traceback" in ran.err and "UsageError" in ran.err
+
+
+@pytest.mark.parametrize("absolute", [False, True], ids=["relative", "absolute"])
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("convert {0}sub/a.lmdb {0}sub/new.hdf5", "{0}sub/new.hdf5: 3 records"),
+        ("merge {0}sub/a.lmdb {0}sub/b.lmdb -o {0}sub/all", '"{0}sub/all"'),
+        ("adopt {0}sub/c.tar/shard-00000.tar -o {0}sub/new", '"{0}sub/new"'),
+        ("sample {0}sub/s --count 1", "{0}sub/s: 1 image"),
+        ("split {0}sub/a.lmdb --parts a=0.5,b=0.5", " {0}sub/a-a.lmdb\n"),
+        ("split {0}sub/a.lmdb --parts a=0.5,b=0.5 -o {0}.", " {0}a-a.lmdb\n"),
+        ("extract {0}sub/a.lmdb {0}sub/x", "{0}sub/x: 3 images"),
+        ("pull file://{1}sub/a.lmdb {0}sub/p", "{0}sub/p: 3 records"),
+    ],
+)
+def test_reports_show_paths_as_they_were_typed(there: Path, command: str, shown: str, absolute: bool) -> None:
+    before = f"{there}/"
+    said = good(*command.format(before * absolute, before).split()).out
+    assert shown.format(before * absolute) in said
+    assert absolute or before not in said

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packer.cli.build_report import rejected_lines
-from packer.cli.output import LocalPath, ProgressBar, counts_text, echo
+from packer.cli.output import LocalPath, ProgressBar, as_typed, counts_text, echo
 from packer.cli.values import OneOf
 from packer.errors import UsageError, plural, printable, size_text, time_text
 
@@ -88,7 +88,7 @@ def adopt(files: tuple[str, ...], columns: tuple[str, ...], quiet: bool, as_json
         report = adopt_files(files, progress=progress, columns=_roles(columns), **options)  # type: ignore[arg-type]
         progress.close()
         for line in _lines(report):
-            progress.note(line)
+            progress.note(as_typed(line, [str(options["out"]), *files]))
     if as_json:
         echo(json.dumps(_facts(report)))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, echo, echo_error
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo, echo_error
 from packer.cli.values import OneOf, PackPath
 from packer.containers import CONTAINERS, container_names
 from packer.errors import EXIT_BAD_DATA, PackerError, plural, printable, size_text, time_text
@@ -92,8 +92,9 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
             echo_error(f"... and {len(report.rejected) - SHOWN_REJECTED} more (packer info --rejected lists all)")
         if not quiet:
             left = f", {report.skipped:,} left out" if report.skipped else ""
+            where = as_typed(printable(report.path), [out])
             echo(
-                f"{printable(report.path)}: {plural(report.records, 'record')} in {plural(report.shards, 'shard')} "
+                f"{where}: {plural(report.records, 'record')} in {plural(report.shards, 'shard')} "
                 f"({report.container}, {report.encoding}{left}); "
                 f"{size_text(report.bytes)} in {time_text(report.seconds)} "
                 f"({size_text(report.bytes / max(report.seconds, 1e-3))}/s)"

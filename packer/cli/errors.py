@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +11,7 @@ from typing import Any
 
 import click
 
-from packer.cli.output import ReaderGone, drop_output, echo_error, echo_step, flush_output
+from packer.cli.output import ReaderGone, as_typed, drop_output, echo_error, echo_step, flush_output
 from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, NotInstalled, PackerError, StorageError, UsageError, printable
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -103,19 +101,6 @@ def corrected(error: BaseException, given: Sequence[str]) -> list[str]:
             words.append(word)
     end = words.index("--") if "--" in words else len(words)
     return [printable(shlex.join(["packer", *words[:end], *remedy, *words[end:]]))]
-
-
-def as_typed(text: str, given: Sequence[str]) -> str:
-    """Return a message with the paths as they were typed: many are resolved, as the library passes them to workers."""
-    here = os.path.join(os.getcwd(), "")
-    values = [part for word in given for part in (word, word.partition("=")[2], word.partition(":")[2]) if part]
-    if any(value.startswith(here) for value in values):
-        return text  # absolute ones were typed, too
-    for value in sorted(values, key=len, reverse=True):
-        if not value.startswith(("-", "/")) and value.strip("./"):
-            path = re.escape(os.path.abspath(value))
-            text = re.sub(rf"(?<![\w./-]){path}(?![\w.-])", (value.rstrip("/")).replace("\\", r"\\"), text)
-    return re.sub(rf"(?<![\w./-]){re.escape(here)}(?=[^\s/])", "", text) if here != "/" else text
 
 
 def failure_facts(error: BaseException) -> dict[str, Any]:

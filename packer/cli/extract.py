@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo
 from packer.cli.values import OneOf, PackPath
 from packer.errors import plural, printable, time_text
 
@@ -57,8 +57,8 @@ def extract(pack: str, out: str, overwrite: bool, quiet: bool, as_json: bool, **
         for what, count in report.lost.items():
             progress.note(f"not in {report.layout}: {printable(what)} ({count:,})")
         renamed = f", {report.renamed:,} of them renamed" if report.renamed else ""
-        where = printable(report.path)
+        where, again = (as_typed(printable(text), [out]) for text in (report.path, shlex.join(report.build)))
         progress.note(f"{where}: {plural(report.images, 'image')}{renamed}; {time_text(report.seconds)}")
-        progress.note(f"pack it again: {printable(shlex.join(report.build))}")
+        progress.note(f"pack it again: {again}")
     if as_json:
         echo(json.dumps(asdict(report)))

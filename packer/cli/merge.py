@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo
 from packer.cli.values import OneOf, PackPath
 from packer.errors import plural, printable, time_text
 
@@ -53,7 +53,7 @@ def merge(packs: tuple[str, ...], quiet: bool, as_json: bool, **given: Any) -> N
         report = merge_packs(packs, **given, progress=progress)
         progress.close()
         for line in _lines(report):
-            progress.note(line)
+            progress.note(as_typed(line, [given["out"], *packs]))
     if as_json:
         echo(json.dumps(_facts(report)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -208,3 +209,16 @@ class ProgressBar(Progress):
             echo(text)
         except ReaderGone:
             self._hidden = True  # a closed terminal must not stop the work
+
+
+def as_typed(text: str, given: Sequence[str]) -> str:
+    """Return a text with the paths as they were typed: many are resolved, as the library passes them to workers."""
+    here = os.path.join(os.getcwd(), "")
+    values = [part for word in given for part in (word, word.partition("=")[2], word.partition(":")[2]) if part]
+    if any(value.startswith(here) for value in values):
+        return text  # absolute ones were typed, too
+    for value in sorted(values, key=len, reverse=True):
+        if not value.startswith(("-", "/")) and value.strip("./"):
+            path = re.escape(os.path.abspath(value))
+            text = re.sub(rf"(?<![\w./-]){path}(?![\w.-])", (value.rstrip("/")).replace("\\", r"\\"), text)
+    return re.sub(rf"(?<![\w./-]){re.escape(here)}(?=[^\s/])", "", text) if here != "/" else text

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo
 from packer.errors import PackerError, plural, printable, size_text, time_text
 
 
@@ -37,8 +37,9 @@ def pull(url: str, pack: str, overwrite: bool, quiet: bool, as_json: bool) -> No
             error.next_step = error.next_step.replace("--out", "PACK")  # which is no option here
             raise
         progress.close()
+        where = as_typed(printable(report.path), [pack])
         progress.note(
-            f"{printable(report.path)}: {plural(report.records, 'record')} in {plural(report.files, 'file')}, "
+            f"{where}: {plural(report.records, 'record')} in {plural(report.files, 'file')}, "
             f"{size_text(report.bytes)} in {time_text(report.seconds)}; every digest is good"
         )
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, echo
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo
 from packer.cli.values import OneOf
 from packer.errors import plural, printable
 
@@ -48,5 +48,5 @@ def sample(out: str, as_json: bool, quiet: bool, **drawing: Any) -> None:
         echo(json.dumps(asdict(done)))
     elif not quiet:
         images, classes = plural(done.images, "image"), plural(len(done.classes), "class")
-        echo(f"{printable(done.path)}: {images} of {classes}, layout {done.layout}")
+        echo(f"{as_typed(printable(done.path), [out])}: {images} of {classes}, layout {done.layout}")
         echo(f"pack it: packer build {printable(shlex.quote(out))}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import click
 
-from packer.cli.output import ProgressBar, echo
+from packer.cli.output import ProgressBar, as_typed, echo
 from packer.cli.values import PackPath
 from packer.errors import plural, printable
 
@@ -52,6 +53,7 @@ def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: boo
             progress.note(f"note: {note}")
         for part in report.parts:
             shards = f", {shards_text(part.shards)}" if part.shards else ""
-            progress.note(f"{printable(part.name)}: {plural(part.records, 'record')}{shards}: {printable(part.path)}")
+            where = as_typed(printable(part.path), [out or os.path.dirname(pack)])
+            progress.note(f"{printable(part.name)}: {plural(part.records, 'record')}{shards}: {where}")
     if as_json:
         echo(json.dumps(asdict(report)))
