@@ -151,7 +151,7 @@ def test_a_resumed_build_reads_no_object_of_a_finished_shard(tmp_path: Path, mon
     changed = sorted((source / "cat").iterdir())[-1]
     os.utime(changed, (1, 1))
     build_pack(options)
-    assert 0 < len(read) < 15 and os.fspath(changed).endswith(read[-1])
+    assert 0 < len(read) < 15 and any(os.fspath(changed).endswith(name) for name in read)  # in threads: in any order
     shutil.rmtree(tmp_path / "p")
     build_pack(options)
     assert open_pack(tmp_path / "p").manifest.records == 15
