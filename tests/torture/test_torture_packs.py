@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from packs import WIDE
 from PIL import Image
-from torture_hostile import COMMANDS, attack
+from torture_hostile import COMMANDS, attack, home_of_pens
 
 from packer import BuildOptions, build_pack, open_pack
 from packer.errors import PackerError
@@ -220,7 +220,9 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
 def test_hostile_packs(torture: Any, bases: dict[str, dict[str, bytes]]) -> None:
     """Columns and manifest changed, with right digests: each command does its work or says what is wrong."""
 
-    def run(base: str, command: str) -> str:
-        return attack(bases[base], command, f"{base} {command} {torture.seed}")
+    with home_of_pens() as home:
 
-    torture.each([(base, command) for base in bases for command in COMMANDS], run, few=12, apart=True)
+        def run(base: str, command: str) -> str:
+            return attack(home, bases[base], command, f"{base} {command} {torture.seed}")
+
+        torture.each([(base, command) for base in bases for command in COMMANDS], run, few=12, apart=True)

@@ -328,9 +328,9 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
 class Pen:
     """A folder for the cases of one process, and a watch over what is written elsewhere."""
 
-    def __init__(self) -> None:
-        memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        self.home = Path(tempfile.mkdtemp(prefix="packer-hostile-", dir=memory))
+    def __init__(self, home: Path) -> None:
+        self.home = home / str(os.getpid())
+        self.home.mkdir()
         self.outside: list[str] = []
         self.watching = False
         self._written: dict[bytes, tuple[Path, int]] = {}
@@ -388,13 +388,21 @@ def _inline(_self: Any, work: Any, jobs: Any, tick: Any = None) -> Iterator[tupl
         yield number, work(jobs[number], lambda done, bad: None, lambda row: contextlib.nullcontext())
 
 
-def attack(files: Files, command: str, seed: str) -> str:
+@contextlib.contextmanager
+def home_of_pens() -> Iterator[Path]:
+    """A folder in memory, if possible, that is removed with what processes leave in it that ended themselves."""
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="packer-hostile-", dir=memory, ignore_cleanup_errors=True) as home:
+        yield Path(home)
+
+
+def attack(home: Path, files: Files, command: str, seed: str) -> str:
     """Run a command on a changed pack. Return what came of it; raise AssertionError if that must not be.
 
     A pack that is refused when it is opened goes on to the command in one of ten cases only: all commands open it in
     the same way.
     """
-    pen = _pens.get(os.getpid()) or _pens.setdefault(os.getpid(), Pen())
+    pen = _pens.get(os.getpid()) or _pens.setdefault(os.getpid(), Pen(home))
     case = pen.home / "case"
     dice = Dice(seed)
     pen.fill(case / "pack", mutate(files, dice), files)
