@@ -57,7 +57,7 @@ def info(
         echo(command_of(manifest, pack))
         return
     for name, value in rows(manifest):
-        echo(f"{name:<10} {value}")
+        echo(f"{name:<10} {printable(value)}")
     for value in jpeg_index_facts(pack, manifest).values():
         echo(f"JPEG index {value['text']}")
     for name in missing_files(pack, manifest):
@@ -73,11 +73,11 @@ def info(
             echo(f"{printable(entry.path)}: {entry.problem}")
     if lists["changed"]:
         for entry in read_list(pack, "changed", manifest):
-            after = f" -> {entry.after}" if entry.after else ""
+            after = f" -> {printable(entry.after)}" if entry.after else ""
             where = printable(entry.path)
             if entry.box:
                 where += f": {printable(entry.label)}: box {printable(entry.box)}"
-            echo(f"{where}: {entry.change}: {entry.before}{after}")
+            echo(f"{where}: {printable(entry.change)}: {printable(entry.before)}{after}")
     if lists["skipped"]:
         for entry in read_list(pack, "skipped", manifest):
             echo(f"{printable(entry.path)}: {printable(entry.reason)}")
@@ -150,7 +150,7 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
     if tags := manifest.tags:
         more = f" and {len(tags) - SHOWN_CLASSES} more" if len(tags) > SHOWN_CLASSES else ""
         found.append(("tags", f"{len(tags)}: {', '.join(map(printable, tags[:SHOWN_CLASSES]))}{more}"))
-    found += [("note", printable(note)) for note in manifest.notes]
+    found += [("note", note) for note in manifest.notes]
     if manifest.made_from:
         found.append(("made from", f"{manifest.made_from[0].command}: {_origins(manifest)}"))
     found.append(("made by", f"packer {manifest.packer}: {_options(manifest)}"))

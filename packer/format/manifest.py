@@ -252,6 +252,8 @@ def parse_manifest(path: str, text: bytes) -> Manifest:
         if content.get("digest") != digest_of(content):
             problem = "does not match its own digest: it was altered"
         else:
+            if b"\\ud" in text:  # half of a character, which no name of a file or class can have
+                json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
             manifest = _from_json(content)
             manifest.__dict__["digest"] = content["digest"]  # of the same content, if the text is the same
             if manifest.to_json() == text:  # each manifest has one valid form, so that any changed byte is detected

@@ -173,11 +173,11 @@ class BatchAnnotations:
             return in_lists(list(column.values.split(sizes)), counts)
         points = sizes[0] if sizes else self.points
         if sizes.count(points) == len(sizes):
-            return list(column.values.view(-1, points, column.values.shape[1]).split(counts))
+            return list(column.values.view(len(sizes), points, column.values.shape[1]).split(counts))
         # objects of different kinds, with other points: alike within an image only
         firsts = [kinds[0] if kinds else self.points for kinds in in_lists(sizes, counts)]
         parts = column.values.split([count * points for count, points in zip(counts, firsts, strict=True)])
-        return [part.view(-1, points, 3) for part, points in zip(parts, firsts, strict=True)]
+        return [part.view(count, points, 3) for part, count, points in zip(parts, counts, firsts, strict=True)]
 
     @staticmethod
     def join(parts: Sequence[BatchAnnotations]) -> BatchAnnotations:

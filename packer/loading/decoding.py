@@ -16,6 +16,7 @@ from packer.format.jpeg_index import JpegIndexes, open_jpeg_indexes
 from packer.format.jpeg_index_list import make_again
 from packer.format.pack import Pack
 from packer.images import fast
+from packer.images.base import Header
 from packer.images.decode import Decoder, decode, is_plain_jpeg
 from packer.images.header import Mode, check_header, decoded_shape, read_header, read_header_leniently
 from packer.images.jpeg import HEADROOM, REDUCED_SIDE_MIN, decode_into, decode_rows, extents
@@ -26,6 +27,8 @@ from packer.loading.parts import data_of, in_whole_pixels, resize_into, resize_p
 from packer.samplers.order import Float64
 from packer.types import Image, Int64
 
+LARGE_PIXELS = 1 << 26
+"""More than that is not allocated for what a row says alone."""
 PLAIN = ("auto", "fast", "simplejpeg")
 """The decoders that read plain JPEGs directly into their rows."""
 
@@ -195,11 +198,17 @@ class RowDecoder:
         sizes = (np.ceil(heights / factors).astype(int).tolist(), np.ceil(widths / factors).astype(int).tolist())
         numbers = records.tolist(), data_of(self.pack, records), *sizes, factors.tolist()
         images = (
-            self._decode_one(record, data, np.empty((height, width, self._channels), np.uint8), factor)
+            self._decode_one(record, data, self._room(record, data, height, width), factor)
             for record, data, height, width, factor in zip(*numbers, strict=True)
         )
         sizes_then = widths / factors, heights / factors
         resize_parts(images, regions / factors[:, None], sizes_then, rows, self._interpolation)
+
+    def _room(self, record: int, data: memoryview, height: int, width: int) -> Image:
+        """Return memory for an image; that of a large one only if its header is as large as its row says."""
+        if height * width > LARGE_PIXELS:
+            self._header(record, bytes(data))
+        return np.empty((height, width, self._channels), np.uint8)
 
     def _factors(self, regions: Regions, widths: Float64, heights: Float64) -> Int64:
         """Return the factor, 1 to 8, by which each image can be decoded smaller without visible loss in its part."""
@@ -226,15 +235,24 @@ class RowDecoder:
         height, width, _ = self.pack.shape_of(record)
         data = bytes(data_of(self.pack, np.array([record]))[0])
         at_least = None if part is None else self._at_least(part, width, height)
+        header = self._header(record, data)
         try:
-            lenient = self.pack.manifest.lenient
-            header = read_header_leniently(data) if lenient else read_header(data)
+            decoder = "lenient" if self.pack.manifest.lenient else self._decoder
+            return decode(data, self._mode, decoder, at_least, header=header)
+        except BadImage as error:
+            raise self.pack.damage(record, f"cannot be decoded: {error.problem}") from None
+
+    def _header(self, record: int, data: bytes) -> Header:
+        """Return the header of an image. Raise DamagedPack if its row says another shape."""
+        height, width, _ = self.pack.shape_of(record)
+        try:
+            header = read_header_leniently(data) if self.pack.manifest.lenient else read_header(data)
             # the build has already limited the number of pixels, and decided about animations
             check_header(header, width * height, "first")
             found, expected = decoded_shape(header, self._mode)[:3], (height, width, self._channels)
             if found != expected:
                 raise BadImage("", f"decodes to shape {found}, but the index says {expected}")
-            return decode(data, self._mode, "lenient" if lenient else self._decoder, at_least, header=header)
+            return header
         except BadImage as error:
             raise self.pack.damage(record, f"cannot be decoded: {error.problem}") from None
 

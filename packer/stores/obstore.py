@@ -217,7 +217,8 @@ class ObstoreStore(Store):
             if self.url.startswith("file:") and (full := FULL.search(str(error))):
                 step = "free some space, or choose another URL"
                 raise StoreFull(where, f"cannot write: {os.strerror(int(full[1]))}", step) from None
-            kind = StorageError if REFUSALS.search(text) else NotReached
+            is_here = self.url.startswith("file:")  # a folder of this machine does not come back in a minute
+            kind = StorageError if is_here or REFUSALS.search(text) else NotReached
             raise kind(where, f"cannot be reached: {text}", AGAIN) from None
 
 

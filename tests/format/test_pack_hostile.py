@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from damage import edit_index, vouch
-from running import anonymous_bytes
+from running import anonymous_bytes, good
 
-from packer import PackedDataset, open_pack
+from packer import PackedDataset, PackedLoader, RandomResizedCrop, open_pack
 from packer.errors import DamagedPack, PackerError
 from packer.format.index import SCHEMA
 from packer.format.manifest import MAX_MANIFEST_BYTES, digest_of, read_manifest
@@ -51,7 +51,7 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def read_all(pack: Path) -> None:
+def read_all(pack: Path | str) -> None:
     opened = open_pack(pack)
     for i in range(len(opened)):
         opened.image(i)
@@ -359,6 +359,7 @@ WRONG_VALUES = {
     "fewer labels than boxes": ("boxes", "box_labels", first([])),
     "a box of NaN": ("boxes", "boxes", first(lambda boxes: [[float("nan")] * 4, *boxes[1:]])),
     "an endless box": ("boxes", "boxes", first(lambda boxes: [[0, 0, float("inf"), 1], *boxes[1:]])),
+    "a box beyond all images": ("boxes", "boxes", first(lambda boxes: [[0, 0, 3e38, 1], *boxes[1:]])),
     "landmarks of NaN": ("boxes", "landmarks", first([[float("nan"), 0.0]] * 5)),
     "a polygon without its box": ("boxes", "polygons", first([[[0.0, 0.0]]] * 9)),
     "objects of other points": ("boxes", "keypoints", first(lambda _: [[[0.0] * 3], []])),
@@ -428,11 +429,71 @@ def test_options(copied, name, value):
     refused(pack)
 
 
-@pytest.mark.parametrize("change", [put(["exe"], "fields"), put(-1, "counts", "found"), put(10**400, "counts", "x")])
+@pytest.mark.parametrize(
+    "change",
+    [
+        put(["exe"], "fields"), put(-1, "counts", "found"), put(10**400, "counts", "x"),
+        put("\ud800", "classes", 0),  # which no container could write as UTF-8
+    ],
+)  # fmt: skip
 def test_fields_and_counts(copied, change):
     pack = copied("raw", "lmdb")
     edit_manifest(pack, change)
     refused(pack)
+
+
+def test_no_text_of_a_manifest_reaches_the_terminal_raw(copied):
+    pack = copied("raw", "lmdb")
+    edit_manifest(pack, put("0.2\x1b[31m\udcff", "packer"))
+    edit_manifest(pack, put("\x1b[31m\udcff", "options", "decoder"))
+    ran = good("info", pack)
+    assert "packer 0.2\\x1b[31m\\udcff: " in ran.out and "decoder \\x1b[31m\\udcff" in ran.out
+    assert "\x1b" not in ran.out
+
+
+def test_objects_without_points(copied):
+    """Of no keypoints each, as a file of another tool may have them."""
+    pack = copied("boxes", "lmdb")
+    lengths = [len(rows) for rows in open_pack(pack).column("boxes")]
+    start = 0
+    for shard in read_manifest(pack).shards:
+        rows = [[[]] * length for length in lengths[start : start + shard.records]]
+        edit_index(pack / shard.index.name, "keypoints", lambda old, rows=rows: rows)
+        start += shard.records
+    vouch(pack, lambda manifest: replace(manifest, fields=(*manifest.fields, "keypoints")))
+    found = [target["keypoints"] for _, target in PackedDataset(pack).__getitems__(list(range(len(lengths))))]
+    assert [tuple(points.shape) for points in found] == [(length, 0, 3) for length in lengths]
+
+
+def test_a_row_that_says_a_giant_image_takes_no_memory(copied):
+    pack = copied("jpeg", "lmdb")
+    edit_index(pack / read_manifest(pack).shards[0].index.name, "width", lambda old: [2**31 - 1, *old[1:]])
+    vouch(pack, lambda manifest: replace(manifest, shape=None))
+    with cheap(), pytest.raises(DamagedPack, match="decodes to shape"):
+        list(PackedLoader(pack, 2, crop=RandomResizedCrop(8), threads=1))
+
+
+def test_an_object_that_is_shorter_than_its_manifest_says_is_not_waited_for(copied, tmp_path, monkeypatch):
+    monkeypatch.setenv("PACKER_CACHE", str(tmp_path / "cache"))
+    pack = copied("raw", "lmdb")
+    started = time.monotonic()
+    edit_manifest(pack, put(1 << 40, "shards", 0, "container", "bytes"))
+    with pytest.raises(PackerError):
+        read_all(f"file://{pack}")
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("written", [["a", "b", "c", "d"], "1234", [1], 5, None])
+def test_voc_boxes_as_written_that_are_none(copied, tmp_path, written):
+    pack = copied("boxes", "lmdb")
+    lengths, start = [len(rows) for rows in open_pack(pack).column("boxes")], 0
+    for shard in read_manifest(pack).shards:
+        texts = [json.dumps({"voc_bndbox": [written] * n}) for n in lengths[start : start + shard.records]]
+        edit_index(pack / shard.index.name, "box_fields", lambda old, texts=texts: texts)
+        start += shard.records
+    vouch(pack, lambda manifest: replace(manifest, fields=(*manifest.fields, "box_fields.voc_bndbox")))
+    extract(pack, tmp_path / "out", "voc")
+    assert len(list((tmp_path / "out").rglob("*.xml"))) == len(open_pack(pack))
 
 
 @pytest.mark.parametrize("layout", ["voc", "yolo", "coco", "list"])

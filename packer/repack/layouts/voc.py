@@ -71,6 +71,7 @@ def _known(name: str) -> str:
 def _edges(box: Sequence[float], written: Any) -> Sequence[float]:
     """Return the pixels of a box, counted from 1 and inclusive: those of its file, if they still hold."""
     edges = (box[0] + 1, box[1] + 1, box[2], box[3])
-    if written is not None and [w - (i < 2) for i, w in enumerate(written)] == list(box):
+    are_numbers = isinstance(written, list) and all(isinstance(edge, int | float) for edge in written)
+    if are_numbers and [w - (i < 2) for i, w in enumerate(written)] == list(box):
         return list(written)
     return edges
