@@ -266,6 +266,14 @@ def test_what_writes_follows_no_link(file: Path) -> None:
 HEAVY = ("torch", "cv2", "lmdb", "h5py", "numpy", "pyarrow", "simplejpeg", "jpeg4py", "google.protobuf", "defusedxml")
 
 
+@in_every_file
+def test_named_tuples_have_no_other_base(file: Path) -> None:
+    """Python 3.10 refuses more, when the module is imported."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "NamedTuple" for base in node.bases):
+            assert len(node.bases) == 1, node.name
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -38,7 +39,8 @@ NOT_JSON = re.compile(rb"-?(?:NaN|Infinity)")
 FIX = "fix the file"
 
 
-class Piece(NamedTuple, Generic[T]):
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[T]):
     """Some objects of an array."""
 
     heads: list[T]
