@@ -100,6 +100,8 @@ def _scanned(view: mmap.mmap) -> Iterator[Entry]:
 
 def _members(view: mmap.mmap) -> Iterator[tuple[str, int, int]]:
     """Yield (name, start, size) of the regular files, for the GNU, PAX and older formats that tarfile reads."""
+    if len(view) == tarfile.RECORDSIZE and not view[:].strip(b"\0"):
+        return  # no member: Python 3.10 seeks beyond the end of so short a file
     with tarfile.open(fileobj=view, mode="r:", encoding="utf-8", errors="backslashreplace") as tar:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep them all

@@ -7,7 +7,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -364,7 +364,7 @@ def test_a_nameless_object_is_not_passed_over(tmp_path: Path, monkeypatch: pytes
     def more(store: Any, prefix: str | None) -> Any:
         found = dict(real(store, prefix))
         if prefix and prefix.endswith("ant"):
-            when = datetime.now(UTC)
+            when = datetime.now(timezone.utc)
             marks = [{"path": prefix, "size": size, "e_tag": None, "last_modified": when} for size in (0, 9)]
             found["objects"] = [*found["objects"], *marks]
         return found
