@@ -20,8 +20,6 @@ from packer.format.schema import DTYPES, ENCODINGS
 LISTS = ("boxes", "box_labels", "landmarks", "polygons", "keypoints", "tags")
 OF_BOXES = ("box_labels", "polygons", "keypoints")
 """Columns that have an item for each box of an image, or nothing."""
-FARTHEST = 1e15
-"""Pixels: sources refuse coordinates beyond 1e9, and squares of those here still fit float32."""
 POINTS = ("boxes", "landmarks", "polygons", "keypoints")
 
 
@@ -44,9 +42,9 @@ def value_problems(table: Any, manifest: Manifest) -> Iterator[tuple[int, str]]:
             yield 0, f"has items without a value in {name}, or another record has"
         elif (found := _first(~there & (rows.lengths > 0))) is not None:
             yield found, f"has {name} that are marked as missing"
-        elif name in POINTS and values.size and not (values.min() >= -FARTHEST and values.max() <= FARTHEST):
-            wrong = ~(np.abs(values) <= FARTHEST).all(axis=tuple(range(1, values.ndim)))  # nor not a number
-            yield _row_of_point(rows, int(wrong.argmax())), f"has {name} with a number that is not finite, or too large"
+        elif name in POINTS and values.size and not np.isfinite([values.min(), values.max()]).all():
+            wrong = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+            yield _row_of_point(rows, int(wrong.argmax())), f"has {name} with a number that is not finite"
         elif name in OF_BOXES and (found := _first(there & (rows.lengths != lists["boxes"].lengths))) is not None:
             yield found, f"has {rows.lengths[found]} {name}, but {lists['boxes'].lengths[found]} boxes"
     yield from _ids(lists["box_labels"], len(manifest.classes))

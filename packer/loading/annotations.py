@@ -32,6 +32,7 @@ NAMES = {"box_labels": "labels"}
 """Field of an annotation -> name in a target, where they differ."""
 NO_AREA = 0.01
 """Square pixels: less of a polygon is what rounding leaves of one that lies along an edge."""
+FARTHEST = float(np.finfo(np.float32).max)
 ON_EDGE = 0.001
 """Pixels: a keypoint on the edge is still inside after float32 and a flip have rounded it."""
 
@@ -251,18 +252,22 @@ def _add_field(batch: BatchAnnotations, name: str, fields: list[dict[str, Any]])
     batch.columns[name] = Column(made, np.array([len(row) for row in rows], np.int64))
 
 
+def _in_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return numbers as float32; what would be infinite there becomes the largest number."""
+    return np.clip(values, -FARTHEST, FARTHEST).astype(np.float32)
+
+
 def _moved(values: NDArray[Any], maps: Float64) -> NDArray[Any]:
     """Return boxes (n, 4) or points (n, 2 or 3) moved by the map of each, (n, 4), computed in float64."""
     a, c, e, f = maps.T
-    moved = np.empty_like(values)
+    moved = values.astype(np.float64)
     if values.shape[1] == 4:
         x1, x2 = values[:, 0] * a + c, values[:, 2] * a + c
         moved[:, 0], moved[:, 2] = np.minimum(x1, x2), np.maximum(x1, x2)
         moved[:, 1], moved[:, 3] = values[:, 1] * e + f, values[:, 3] * e + f
     else:
         moved[:, 0], moved[:, 1] = values[:, 0] * a + c, values[:, 1] * e + f
-        moved[:, 2:] = values[:, 2:]
-    return moved
+    return _in_float32(moved)
 
 
 def _cut_polygons(column: Column, width: int, height: int) -> tuple[Column, NDArray[np.bool_]]:

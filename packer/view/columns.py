@@ -24,8 +24,9 @@ class Columns(FlatColumns):
     @cached_property
     def box_areas(self) -> NDArray[np.float32]:
         """Areas of the boxes of all images in pixels, (m,)."""
-        sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0)
-        return np.asarray(sides[:, 0] * sides[:, 1], np.float32)
+        boxes = np.asarray(self.boxes, np.float64)
+        sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
+        return np.asarray(np.minimum(sides[:, 0] * sides[:, 1], np.finfo(np.float32).max), np.float32)
 
     @cached_property
     def widths(self) -> NDArray[Any]:
