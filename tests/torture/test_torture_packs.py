@@ -226,3 +226,15 @@ def test_hostile_packs(torture: Any, bases: dict[str, dict[str, bytes]]) -> None
             return attack(home, bases[base], command, f"{base} {command} {torture.seed}")
 
         torture.each([(base, command) for base in bases for command in COMMANDS], run, few=12, apart=True)
+
+
+def test_uses_of_hostile_packs_take_good_ones(
+    bases: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would end at their own command line, whatever is in the pack."""
+    monkeypatch.setattr("torture_hostile.mutate", lambda files, dice: files)
+    monkeypatch.setattr("torture_hostile._pens", {})
+    uses = COMMANDS.keys() - {"index"}  # the indexer is hidden from tests that are not its own
+    with home_of_pens() as home:
+        outcomes = {use: attack(home, bases["webdataset-jpeg"], use, "0") for use in uses}
+    assert {use: outcome for use, outcome in outcomes.items() if outcome != "exit 0"} == {}

@@ -425,10 +425,10 @@ def attack(home: Path, files: Files, command: str, seed: str) -> str:
 
 @contextlib.contextmanager
 def _surroundings(case: Path) -> Iterator[None]:
-    limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    most = MOST_BYTES if before[1] < 0 else min(MOST_BYTES, before[1])
     for folder in ("tmp", "new"):
         (case / folder).mkdir()
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES if limit < 0 else min(MOST_BYTES, limit), limit))
     environ = {"PACKER_CACHE": str(case / "cache"), "HOME": str(case / "home"), "TMPDIR": str(case / "tmp")}
     with (
         mock.patch.dict(os.environ, environ),
@@ -437,7 +437,11 @@ def _surroundings(case: Path) -> Iterator[None]:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", UserWarning)
-        yield
+        resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _outcome(command: Callable[[Path], Any], case: Path) -> str:
