@@ -334,6 +334,7 @@ class Pen:
         self.outside: list[str] = []
         self.watching = False
         self._written: dict[bytes, tuple[Path, int]] = {}
+        self._cleared = 0
         sys.addaudithook(self._hook)
 
     def fill(self, folder: Path, files: Files, base: Files) -> None:
@@ -349,6 +350,13 @@ class Pen:
                 self._written[data] = copy, copy.stat().st_mtime_ns
             assert self._written[data][1] == copy.stat().st_mtime_ns, f"an earlier case has written to {name}"
             os.link(copy, folder / name)
+
+    def clear(self, folder: Path) -> None:
+        """Remove a folder, in which a thread of the command that has failed may still write: under another name."""
+        self._cleared += 1
+        gone = self.home / f"gone-{self._cleared}"
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -416,7 +424,7 @@ def attack(home: Path, files: Files, command: str, seed: str) -> str:
                 pen.fill(case / "good", files, files)
                 outcome = _outcome(COMMANDS[command], case)
     finally:
-        shutil.rmtree(case)
+        pen.clear(case)
     took = time.process_time() - started
     assert took < MOST_S, f"took {took:.1f} s"
     assert not pen.outside, f"wrote {pen.outside}"
